@@ -1,0 +1,1 @@
+"""Callbacks that watch a course and never act on it."""

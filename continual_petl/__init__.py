@@ -1,0 +1,1 @@
+"""Continual learning that provably forgets nothing."""

@@ -1,0 +1,1 @@
+"""Backbones: where the sites of a bank are in each model family."""

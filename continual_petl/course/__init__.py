@@ -1,0 +1,1 @@
+"""The course: the loop over the tasks of a stream."""

@@ -1,0 +1,40 @@
+"""What can go wrong, by who has to act.
+
+Every message is one paragraph: where, what came, what is allowed, what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class InputError(ValueError):
+    """What the user gave cannot be used: a stream file, an argument, data, a backbone. Exit code 2."""
+
+
+class StreamFileError(InputError):
+    """A stream or task file has mistakes; all of them are in ``problems``, one paragraph each."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class StoreError(RuntimeError):
+    """A run folder is damaged, foreign, or in use by another process. Exit code 1."""
+
+
+class IsolationError(RuntimeError):
+    """Something outside the active bank could be, or was, trained. Exit code 1."""
+
+
+class ForgettingError(RuntimeError):
+    """A backbone, an earlier bank or an earlier answer is no longer what it was. Exit code 1."""
+
+
+class Interrupted(RuntimeError):
+    """Learning was stopped from outside (Ctrl-C, SIGTERM); the run folder can be resumed."""
+
+    def __init__(self, message: str, signal_number: int) -> None:
+        self.signal_number = signal_number
+        super().__init__(message)

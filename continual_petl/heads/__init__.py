@@ -1,0 +1,1 @@
+"""Heads: one head and one loss per kind of task."""

@@ -1,0 +1,1 @@
+"""Metrics of continual learning, as pure functions of the result matrix."""

@@ -1,0 +1,1 @@
+"""The store: learned banks on disk, with their certificates."""

@@ -1,0 +1,1 @@
+"""Task streams: the stream file, data sources, tokenised batches."""

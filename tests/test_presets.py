@@ -1,0 +1,61 @@
+"""Presets are rows of data; a stream file reaches each by name or by its dimensions, and nonsense is refused."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from continual_petl.banks.presets import PRESETS, BankChoice
+from continual_petl.banks.spec import LEGAL, Modification, select_layers
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_written_out_by_its_dimensions_is_the_same_bank(name: str) -> None:
+    row = PRESETS[name]
+    written = BankChoice.model_validate(row.model_dump())
+    assert written.resolve() == row == BankChoice.model_validate(name).resolve()
+
+
+@pytest.mark.parametrize(("key", "value"), [("bottleneck", 48), ("rank", 48), ("length", 48)])
+def test_size_has_three_names_and_one_meaning(key: str, value: int) -> None:
+    bank = BankChoice.model_validate({"preset": "lora", key: value}).resolve()
+    assert [m.bottleneck for m in bank.modifications] == [48, 48]
+
+
+@pytest.mark.parametrize(
+    ("choice", "fragments"),
+    [
+        ("houlsbee", ["unknown preset 'houlsbee'", *PRESETS]),
+        ({"preset": "lora", "activation": "relu"}, ["activation has no effect in preset 'lora'"]),
+        ({"preset": "probe", "modifications": []}, ["exactly one of the two"]),
+        ({}, ["exactly one of the two"]),
+        ({"preset": "houlsby", "layers": "5-3"}, ["layers '5-3'", "'6-11'"]),
+        ({"preset": "houlsby", "bottleneck": 0}, ["greater than or equal to 1"]),
+        ({"preset": "scaled_parallel", "scale": float("nan")}, ["finite"]),
+        ({"preset": "houlsby", "botleneck": 3}, ["botleneck", "not permitted"]),
+        ({"modifications": [{"form": "additive", "modifies": "bias", "bottleneck": 3}]}, ["takes no bottleneck"]),
+        (
+            {"modifications": [{"form": "lowrank", "modifies": "query", "insertion": "parallel"}]},
+            ["needs a bottleneck"],
+        ),
+    ],
+)
+def test_a_wrong_bank_says_what_is_allowed(choice: object, fragments: list[str]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        BankChoice.model_validate(choice)
+    for fragment in fragments:
+        assert fragment in str(caught.value)
+
+
+def test_an_illegal_combination_lists_every_legal_one() -> None:
+    with pytest.raises(ValidationError) as caught:
+        Modification.model_validate(
+            {"form": "bottleneck", "modifies": "query", "insertion": "parallel", "bottleneck": 4}
+        )
+    assert all(str(row) in str(caught.value) for row in LEGAL)
+
+
+def test_layer_ranges() -> None:
+    assert select_layers("0,2,4-5", 6) == (0, 2, 4, 5)
+    with pytest.raises(ValueError, match="has 6 layers, 0 to 5"):
+        select_layers("4-6", 6)
