@@ -1,0 +1,129 @@
+"""Prove the package from outside: build it both ways, install it in an empty environment, use it from elsewhere.
+
+A wheel can be wrong while every test in the checkout passes: a room that nobody listed is missing, a folder is lost
+on the way through the sdist, a second top-level name appears, a dependency is only there by chance. So this builds the
+wheel directly and by way of the sdist, holds both against the files on disk, and then imports, runs and type-checks
+the installed package from another directory.
+
+Usage: .venv/bin/python .ci/check_wheel.py [--dist FOLDER]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = "continual_petl"
+ROOMS = {"continual_petl": PACKAGE, "streams": f"{PACKAGE}/streams", "callbacks": f"{PACKAGE}/callbacks"}
+NOT_SOURCE = ("build", "dist", "runs", ".git", ".venv", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis")
+TYPE_PROBE = (
+    "from continual_petl.errors import InputError\n"
+    "from continual_petl.streams.schema import StreamSpec\n"
+    "reveal_type(InputError)\n"
+    "reveal_type(StreamSpec)\n"
+)
+
+
+def _run(*command: str | Path, cwd: Path, expect: tuple[str, ...] = ()) -> None:
+    """Run ``command`` without this checkout on its path; stop with its output if it fails or lacks a fragment."""
+    env = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}}
+    started = time.monotonic()
+    done = subprocess.run(
+        command, cwd=cwd, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
+    shown = " ".join(str(part) for part in command).replace("\n", "; ")
+    missing = [fragment for fragment in expect if fragment not in done.stdout]
+    if done.returncode != 0 or missing:
+        sys.exit(f"{done.stdout}\nfailed (exit code {done.returncode}, missing from the output: {missing}): {shown}")
+    print(f"  {time.monotonic() - started:6.1f} s  {shown}", flush=True)
+
+
+def files_on_disk() -> set[str]:
+    """Return the names that the wheel has to hold, from the three source folders (links are not followed)."""
+    found = set()
+    for folder, inside in ROOMS.items():
+        for path in (ROOT / folder).rglob("*"):
+            relative = path.relative_to(ROOT / folder)
+            wanted = path.suffix == ".py" or path.name == "py.typed" or relative.match("catalog/*.yaml")
+            linked = folder == PACKAGE and relative.parts[0] in ROOMS
+            if wanted and not linked:
+                found.add(f"{inside}/{relative.as_posix()}")
+    return found
+
+
+def _check_contents(wheel: Path) -> None:
+    """Stop unless ``wheel`` has one top-level name and exactly the files on disk."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    if (tops := {name.split("/")[0] for name in names}) != {PACKAGE}:
+        sys.exit(f"{wheel} installs the top-level names {sorted(tops)}; only {PACKAGE!r} is allowed")
+    if names != (expected := files_on_disk()):
+        sys.exit(
+            f"{wheel} differs from the source folders: missing {sorted(expected - names)}, unexpected "
+            f"{sorted(names - expected)}: see packages and package-data in pyproject.toml"
+        )
+
+
+def build(work: Path) -> tuple[Path, Path]:
+    """Build from a clean copy (an old ``build/`` would leak into it); return the wheel and the sdist, both checked."""
+    source = work / "source"
+    shutil.copytree(ROOT, source, symlinks=True, ignore=shutil.ignore_patterns(*NOT_SOURCE))
+    _run(sys.executable, "-m", "build", "--wheel", "--outdir", work / "direct", cwd=source)
+    _run(sys.executable, "-m", "build", "--outdir", work / "via_sdist", cwd=source)  # sdist, then the wheel from it
+    (direct,) = (work / "direct").glob("*.whl")
+    (wheel,) = (work / "via_sdist").glob("*.whl")
+    (sdist,) = (work / "via_sdist").glob("*.tar.gz")
+    for each in (direct, wheel):
+        _check_contents(each)
+    return wheel, sdist
+
+
+def use_from_elsewhere(wheel: Path, work: Path) -> None:
+    """Install ``wheel`` in an empty environment and import, run and type-check it from an empty folder."""
+    elsewhere = work / "elsewhere"
+    elsewhere.mkdir()
+    _run(sys.executable, "-m", "venv", work / "empty", cwd=elsewhere)
+    binaries = work / "empty" / ("Scripts" if os.name == "nt" else "bin")
+    python = binaries / "python"
+    pip = (python, "-m", "pip", "--disable-pip-version-check")
+    # Byte code is left to the first import: most of what is installed is never imported here.
+    install = (*pip, "install", "--quiet", "--no-compile", "-c", ROOT / "constraints.txt")
+    _run(*install, "torch", cwd=elsewhere)
+    _run(*install, wheel, cwd=elsewhere)
+    _run(*pip, "check", cwd=elsewhere)
+    _run(python, "-c", f"import {PACKAGE}; print({PACKAGE}.__file__)", cwd=elsewhere, expect=(str(work / "empty"),))
+    _run(python, "-c", f"import {PACKAGE}.streams.schema, {PACKAGE}.metrics", cwd=elsewhere)
+    _run(binaries / "continual-petl", "--help", cwd=elsewhere, expect=("continual-petl",))
+    _run(python, "-m", PACKAGE, "--help", cwd=elsewhere, expect=("continual-petl",))
+    mypy = (sys.executable, "-m", "mypy", "--strict", "--cache-dir", work / "mypy", "--python-executable", python)
+    known = (f"{PACKAGE}.errors.InputError", f"{PACKAGE}.streams.schema.StreamSpec")  # Any would mean "not typed"
+    _run(*mypy, "-c", TYPE_PROBE, cwd=elsewhere, expect=known)
+
+
+def main() -> None:
+    """Build, check, and leave the checked wheel and sdist in ``--dist``."""
+    parser = argparse.ArgumentParser(description="Build the package and check it from an empty environment.")
+    parser.add_argument("--dist", type=Path, default=ROOT / "dist", help="where the checked files are put")
+    dist = parser.parse_args().dist
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="check_wheel_") as folder:
+        work = Path(folder).resolve()
+        wheel, sdist = build(work)
+        use_from_elsewhere(wheel, work)
+        dist.mkdir(parents=True, exist_ok=True)
+        for each in (wheel, sdist):
+            shutil.copy2(each, dist)
+        took = time.monotonic() - started
+    print(f"{wheel.name}: {len(files_on_disk())} files, checked from outside in {took:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+# Everything runs from the project's own environment, .venv, which the first call makes.
+# A fresh machine needs Python >= 3.11 (with venv), make and a package index.
+
+PYTHON ?= python3
+VENV ?= .venv
+RUN_DIR ?= runs/quickstart
+# Where torch comes from; empty means pip's usual index. Give the address of PyTorch's CPU index to keep a
+# Linux machine without a GPU from downloading the CUDA build.
+TORCH_INDEX ?=
+
+bin := $(VENV)/bin
+pip := $(bin)/python -m pip --disable-pip-version-check
+# Byte code is left to the first import: most of what is installed is never imported.
+install := $(pip) install --quiet --no-compile --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-slow smoke lint format types wheel check hooks clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+demo: $(VENV)/.quickstart  ## learn the packaged quickstart stream, offline, into RUN_DIR (runs/quickstart)
+	HF_HUB_OFFLINE=1 WANDB_MODE=$${WANDB_MODE:-offline} $(bin)/continual-petl run quickstart --run-dir $(RUN_DIR)
+
+offline := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 WANDB_MODE=disabled TOKENIZERS_PARALLELISM=false
+
+test: $(VENV)/.dev  ## the default tests: small, seeded, offline
+	$(offline) $(bin)/pytest $(ARGS)
+
+test-slow: $(VENV)/.dev $(VENV)/.quickstart  ## the tests marked slow: the real MiniLM, many examples
+	$(offline) $(bin)/pytest -m slow $(ARGS)
+
+smoke: $(VENV)/.dev  ## a few seconds: what the pre-commit hook runs
+	$(offline) $(bin)/pytest --quiet -m smoke
+
+lint: $(VENV)/.dev  ## ruff: rules and format
+	$(bin)/ruff check .
+	$(bin)/ruff format --check .
+
+format: $(VENV)/.dev  ## let ruff repair what it can
+	$(bin)/ruff check --fix .
+	$(bin)/ruff format .
+
+types: $(VENV)/.dev  ## mypy, strict
+	$(bin)/mypy
+
+wheel: $(VENV)/.dev  ## build wheel and sdist into dist/, check them from an empty environment
+	$(bin)/python .ci/check_wheel.py
+
+check: lint types test wheel test-slow  ## all of the above, as CI does
+
+hooks: $(VENV)/.dev  ## call lint, types and smoke before every commit
+	$(bin)/pre-commit install
+
+clean:  ## remove what was built (the environment stays)
+	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+
+# The stamps lie inside the environment: deleting .venv, or changing what is installed, installs again.
+# torch goes first and alone, so that no other package's requirement can choose its build.
+$(VENV)/.torch: constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
+	  f"{sys.executable} is Python {sys.version.split()[0]}; 3.11 or newer is needed: make PYTHON=python3.12 ...")'
+	@echo "installing into $(VENV), once; this takes a few minutes"
+	$(PYTHON) -m venv $(VENV)
+	$(install) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.torch pyproject.toml
+	$(install) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.quickstart: $(VENV)/.torch pyproject.toml
+	$(install) --editable '.[quickstart]'
+	@touch $@

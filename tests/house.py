@@ -1,0 +1,127 @@
+"""The rules of the house as functions: which room may import which, and what no committed file may hold.
+
+Pure functions of source text, so that ``test_house.py`` can show each of them a file that breaks it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+FLOORS = (
+    {"__main__", "cli"},
+    {"course"},
+    {"callbacks"},
+    {"report"},
+    {"predictor"},
+    {"store"},
+    {"learner"},
+    {"streams"},
+    {"heads", "metrics"},
+    {"banks"},
+    {"backbones"},
+    {"errors", "seeding", "_frozen"},
+)
+"""Top floor first. A room may import rooms of lower floors and itself; nothing else, not even under TYPE_CHECKING."""
+
+FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+
+PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+MACHINE_PATH = re.compile(r"(?<![\w.$}~-])/(?:(?:work|root)/|(?:home|Users)/(?!you\b)\w)")
+LINKED = ("streams", "callbacks")
+
+
+def source_files() -> Iterator[tuple[str, Path]]:
+    """Yield the module name and the path of every source file, the linked folders once."""
+    for top, package in (("continual_petl", "continual_petl"), *((x, f"continual_petl.{x}") for x in LINKED)):
+        for path in sorted((ROOT / top).rglob("*.py")):
+            parts = path.relative_to(ROOT / top).with_suffix("").parts
+            if top == "continual_petl" and parts[0] in LINKED:
+                continue
+            yield ".".join((package, *(part for part in parts if part != "__init__"))), path
+
+
+def imports(module: str, source: str, *, is_package: bool = False) -> list[tuple[int, str]]:
+    """Return line and absolute dotted name of everything ``module`` imports, at any depth and in any branch.
+
+    ``from a import b`` counts as ``a.b``, since ``b`` may be a module; constant arguments of ``import_module`` count.
+    """
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = module.split(".") if is_package else module.split(".")[:-1]
+                base = ".".join([*parents[: len(parents) - node.level + 1], *filter(None, [node.module])])
+            found += [(node.lineno, f"{base}.{alias.name}") for alias in node.names]
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called in {"import_module", "__import__"} and isinstance(node.args[0].value, str):
+                found.append((node.lineno, node.args[0].value))
+    return found
+
+
+def upward_imports(module: str, source: str, *, is_package: bool = False) -> list[str]:
+    """Return one sentence for each import in ``module`` that does not point down."""
+    if module == "continual_petl":
+        return []  # the facade: it re-exports from any floor, and no room may import it
+    room = module.split(".")[1]
+    if room not in FLOOR_OF:
+        return [f"{module}: unknown room {room!r}; give it a floor in tests/house.py"]
+    wrong = []
+    for line, name in imports(module, source, is_package=is_package):
+        parts = name.split(".")
+        if parts[0] in LINKED:
+            wrong.append(f"{module}:{line} imports {name!r}: write continual_petl.{name}")
+        elif parts[0] == "continual_petl":
+            other = parts[1] if len(parts) > 1 else ""
+            if other not in FLOOR_OF:
+                wrong.append(f"{module}:{line} imports {name!r}: import from the room that defines it, not the facade")
+            elif other != room and FLOOR_OF[other] <= FLOOR_OF[room]:
+                wrong.append(f"{module}:{line} imports {name!r}: {room} may only import from below, {other} is not")
+    return wrong
+
+
+def pickle_uses(where: str, source: str) -> list[str]:
+    """Return one sentence for each way in which ``source`` could write or read a pickle."""
+    wrong = [
+        f"{where}:{line} imports {name!r}" for line, name in imports(where, source) if name.split(".")[0] in PICKLES
+    ]
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        keywords = {k.arg: k.value.value for k in node.keywords if isinstance(k.value, ast.Constant)}
+        called = f"{getattr(node.func.value, 'id', '?')}.{node.func.attr}"
+        if called == "torch.save" or (called == "torch.load" and keywords.get("weights_only") is not True):
+            wrong.append(f"{where}:{node.lineno} calls {called}: banks are JSON and safetensors")
+        if keywords.get("allow_pickle"):
+            wrong.append(f"{where}:{node.lineno} calls {called} with allow_pickle")
+    return wrong
+
+
+def machine_paths(where: str, text: str) -> list[str]:
+    """Return one sentence for each line of ``text`` that names a folder of the machine it was written on."""
+    return [
+        f"{where}:{number} names a folder of one machine: {line.strip()[:80]}"
+        for number, line in enumerate(text.splitlines(), 1)
+        if MACHINE_PATH.search(line)
+    ]
+
+
+def missing_docstrings(module: str, source: str) -> list[str]:
+    """Return one sentence for the module, and each public function and class at its top, that has no docstring."""
+    tree = ast.parse(source)
+    wrong = [] if ast.get_docstring(tree) else [f"{module} has no docstring"]
+    wrong += [
+        f"{module}:{node.lineno} {node.name} has no docstring"
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        if not node.name.startswith("_") and not ast.get_docstring(node)
+    ]
+    return wrong

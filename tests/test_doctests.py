@@ -1,0 +1,29 @@
+"""The examples in docstrings run, and a wrong one is noticed."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import types
+
+import pytest
+
+import continual_petl
+
+MODULES = sorted(
+    found.name
+    for found in pkgutil.walk_packages(continual_petl.__path__, "continual_petl.")
+    if not found.name.endswith("__main__")
+)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_a_wrong_example_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:
+    module = types.ModuleType("wrong", ">>> 1 + 1\n3\n")
+    assert doctest.testmod(module).failed == 1
+    assert "Expected:\n    3" in capsys.readouterr().out

@@ -1,0 +1,193 @@
+"""The house stands: arrows point down, nothing is pickled, no machine is named, light modules stay light.
+
+Each rule is shown a file that breaks it, since a check that never fires proves nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.house import (
+    FLOOR_OF,
+    ROOT,
+    imports,
+    machine_paths,
+    missing_docstrings,
+    pickle_uses,
+    source_files,
+    upward_imports,
+)
+
+pytestmark = pytest.mark.smoke
+
+SOURCES = dict(source_files())
+HEAVY = {"torch", "transformers", "datasets", "lightning", "wandb", "pandas", "numpy"}
+
+
+def _committed() -> list[str]:
+    try:
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT, capture_output=True, check=True, text=True,
+        )  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a git checkout")
+    return [name for name in listed.stdout.split("\0") if (ROOT / name).is_file()]
+
+
+def test_every_room_has_a_floor_and_every_source_file_is_seen() -> None:
+    rooms = {name.split(".")[1] for name in SOURCES if name.count(".")}
+    assert rooms <= set(FLOOR_OF)
+    assert {"continual_petl.streams", "continual_petl.callbacks", "continual_petl.metrics"} <= set(SOURCES)
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_arrows_point_down(module: str) -> None:
+    path = SOURCES[module]
+    assert upward_imports(module, path.read_text("utf-8"), is_package=path.name == "__init__.py") == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "fragment"),
+    [
+        ("continual_petl.banks.x", "from continual_petl.store import Store", "banks may only import from below"),
+        ("continual_petl.banks.x", "import continual_petl.store.folder", "store is not"),
+        ("continual_petl.banks.x", "def f():\n    from continual_petl import cli", "cli is not"),
+        ("continual_petl.banks.x", "if TYPE_CHECKING:\n    from continual_petl.learner import L", "learner is not"),
+        ("continual_petl.banks.x", "from ..heads import Head", "heads is not"),
+        ("continual_petl.banks.x", "from .. import heads", "heads is not"),
+        ("continual_petl.banks.x", "importlib.import_module('continual_petl.report')", "report is not"),
+        ("continual_petl.heads.x", "from continual_petl.metrics import acc", "metrics is not"),
+        ("continual_petl.streams.x", "import streams.schema", "write continual_petl.streams.schema"),
+        ("continual_petl.course.x", "from callbacks import Progress", "write continual_petl.callbacks.Progress"),
+        ("continual_petl.cli.x", "from continual_petl import learn", "not the facade"),
+        ("continual_petl.cli.x", "import continual_petl", "not the facade"),
+        ("continual_petl.errors", "from continual_petl.seeding import derive_seed", "seeding is not"),
+        ("continual_petl.attic.x", "", "unknown room 'attic'"),
+    ],
+)
+def test_an_arrow_that_points_up_is_noticed(module: str, source: str, fragment: str) -> None:
+    (sentence,) = upward_imports(module, source)
+    assert fragment in sentence
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("continual_petl.course.x", "from continual_petl import store"),
+        ("continual_petl.course.x", "from continual_petl.streams.schema import StreamSpec"),
+        ("continual_petl.banks.x", "from .spec import BankSpec\nfrom ..errors import InputError"),
+        ("continual_petl", "from continual_petl.cli import main"),
+        ("continual_petl.banks.x", "import torch, transformers.models"),
+    ],
+)
+def test_an_arrow_that_points_down_is_left_alone(module: str, source: str) -> None:
+    assert upward_imports(module, source) == []
+
+
+def test_relative_imports_of_a_package_start_from_itself() -> None:
+    assert imports("continual_petl.banks", "from .spec import A", is_package=True) == [
+        (1, "continual_petl.banks.spec.A")
+    ]
+    assert imports("continual_petl.banks.x", "from .spec import A") == [(1, "continual_petl.banks.spec.A")]
+
+
+def test_nothing_is_pickled() -> None:
+    experiments = {str(path.relative_to(ROOT)): path for path in (ROOT / "experiments").rglob("*.py")}
+    found = [
+        wrong for name, path in (SOURCES | experiments).items() for wrong in pickle_uses(name, path.read_text("utf-8"))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "from joblib import dump",
+        "torch.save(x, path)",
+        "torch.load(path)",
+        "torch.load(path, weights_only=False)",
+        "np.load(path, allow_pickle=True)",
+    ],
+)
+def test_a_pickle_is_noticed(source: str) -> None:
+    assert pickle_uses("x", source)
+    assert not pickle_uses("x", "torch.load(path, weights_only=True); json.load(f); np.load(f, allow_pickle=False)")
+
+
+def test_no_committed_file_names_a_machine() -> None:
+    found = []
+    for name in _committed():
+        try:
+            found += machine_paths(name, (ROOT / name).read_text("utf-8"))
+        except UnicodeDecodeError:
+            continue  # not text
+    assert found == []
+
+
+@pytest.mark.parametrize("folder", ["work", "root", "home/someone", "Users/someone"])
+def test_a_machine_path_is_noticed(folder: str) -> None:
+    assert machine_paths("x", f"see '/{folder}/data/a.csv'")
+    assert not machine_paths(
+        "x", f"see https://example.org/{folder}/data, ~/{folder}/x, ${{HOME}}/{folder}/x, /home/you/x"
+    )
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_what_is_public_has_a_docstring(module: str) -> None:
+    assert missing_docstrings(module, SOURCES[module].read_text("utf-8")) == []
+
+
+def test_a_missing_docstring_is_noticed() -> None:
+    assert missing_docstrings("x", "def f(): ...\nclass _C: ...") == ["x has no docstring", "x:1 f has no docstring"]
+
+
+@pytest.mark.parametrize("module", ["continual_petl", "continual_petl.errors", "continual_petl.banks.presets",
+                                    "continual_petl.streams.schema", "continual_petl.__main__"])  # fmt: skip
+def test_light_modules_import_nothing_heavy(module: str) -> None:
+    if find_spec(module) is None:
+        pytest.skip(f"{module} is not there yet")
+    code = f"import sys, {module}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True, text=True)
+    assert HEAVY & set(done.stdout.split()) == set()
+
+
+def test_constraints_pin_every_requirement_of_the_project() -> None:
+    pinned = {}
+    for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines():
+        if line and not line.startswith("#"):
+            name, separator, version = line.partition("==")
+            assert separator, f"constraints.txt: {line!r} is not NAME==VERSION"
+            assert version
+            pinned[_canonical(name)] = version
+    with open(ROOT / "pyproject.toml", "rb") as handle:
+        project = tomllib.load(handle)["project"]
+    wanted = [
+        *project["dependencies"],
+        *(each for extra in project["optional-dependencies"].values() for each in extra),
+    ]
+    names = {_canonical(re.split(r"[\s<>=!~;\[]", each, maxsplit=1)[0]) for each in wanted}
+    assert names - set(pinned) == set()
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_hooks_and_ci_call_targets_that_the_makefile_has() -> None:
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, flags=re.MULTILINE))
+    hooks = re.findall(r"entry: make ([a-z-]+)", (ROOT / ".pre-commit-config.yaml").read_text("utf-8"))
+    (in_ci,) = re.findall(r"for target in ([a-z -]+); do", Path(ROOT / ".ci" / "run").read_text("utf-8"))
+    assert hooks
+    assert set(hooks) <= targets
+    assert in_ci.split() == ["lint", "types", "test", "wheel", "test-slow"]
+    assert set(in_ci.split()) <= targets
