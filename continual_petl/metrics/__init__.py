@@ -1,1 +1,87 @@
-"""Metrics of continual learning, as pure functions of the result matrix."""
+"""Metrics of continual learning, as pure functions of the result matrix.
+
+``R_TT[i, j]`` is the score on task j after learning task i, a float64 tensor with NaN where nothing was measured.
+Every published variant has its own name; none replaces a missing score by a number.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from torch import Tensor
+
+from continual_petl.metrics.accuracy import acc, average_accuracy_tri, learning_accuracy
+from continual_petl.metrics.backward import (
+    bwt_gem,
+    bwt_gem_code,
+    bwt_plus,
+    bwt_tri,
+    forgetting_first,
+    forgetting_max,
+    forgetting_max_all_rows,
+    rem,
+)
+from continual_petl.metrics.cost import ce, cl_score, cl_stability, ms, sss
+from continual_petl.metrics.forward import (
+    fwt_gem,
+    fwt_gem_code,
+    fwt_plasticity,
+    fwt_tri,
+    intransigence,
+    intransigence_mean,
+)
+
+MATRIX_METRICS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
+    {
+        function.__name__: function
+        for function in (
+            acc,
+            learning_accuracy,
+            average_accuracy_tri,
+            bwt_gem,
+            bwt_gem_code,
+            bwt_tri,
+            bwt_plus,
+            rem,
+            forgetting_max,
+            forgetting_max_all_rows,
+            forgetting_first,
+            fwt_tri,
+        )
+    }
+)
+"""The metrics that need nothing but the result matrix, by name."""
+
+REFERENCE_METRICS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
+    {
+        function.__name__: function
+        for function in (fwt_gem, fwt_gem_code, fwt_plasticity, intransigence, intransigence_mean)
+    }
+)
+"""The metrics that hold the result matrix against one reference score per task, by name."""
+
+__all__ = [
+    "MATRIX_METRICS",
+    "REFERENCE_METRICS",
+    "acc",
+    "average_accuracy_tri",
+    "bwt_gem",
+    "bwt_gem_code",
+    "bwt_plus",
+    "bwt_tri",
+    "ce",
+    "cl_score",
+    "cl_stability",
+    "forgetting_first",
+    "forgetting_max",
+    "forgetting_max_all_rows",
+    "fwt_gem",
+    "fwt_gem_code",
+    "fwt_plasticity",
+    "fwt_tri",
+    "intransigence",
+    "intransigence_mean",
+    "learning_accuracy",
+    "ms",
+    "rem",
+    "sss",
+]

@@ -1,0 +1,81 @@
+"""How good the learner is: averages of the result matrix.
+
+Sources: Lopez-Paz & Ranzato 2017 (GEM, https://arxiv.org/abs/1706.08840), Riemer et al. 2019 (MER,
+https://arxiv.org/abs/1810.11910), Diaz-Rodriguez et al. 2018 (https://arxiv.org/abs/1810.13166).
+
+Shape suffixes: T tasks; ``R_TT[i, j]`` is the score on task j after learning task i, NaN where never measured. Formulas
+count tasks from 1. A NaN in a cell that a formula needs makes the result NaN; other cells are not looked at.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from continual_petl.metrics._checks import check_matrix
+
+
+def acc(R_TT: Tensor) -> Tensor:
+    """Average final score ``ACC = 1/T sum_i R[T, i]`` (GEM).
+
+    Args:
+        R_TT: result matrix; the last row is used.
+
+    Shape:
+        ``(T, T)`` to ``()``, float64.
+
+    Raises:
+        ValueError: if ``R_TT`` is no result matrix.
+
+    Example:
+        >>> R_TT = torch.tensor([[0.75, 0.25], [0.5, 1.0]], dtype=torch.float64)
+        >>> acc(R_TT).item()
+        0.75
+    """
+    check_matrix(R_TT)
+    return R_TT[-1].mean()
+
+
+def learning_accuracy(R_TT: Tensor) -> Tensor:
+    """Average score just after learning ``LA = 1/T sum_i R[i, i]`` (MER; GEM's code calls it diagonal accuracy).
+
+    SAPT's ``Fwt`` is this minus a constant written into its code.
+
+    Args:
+        R_TT: result matrix; the diagonal is used.
+
+    Shape:
+        ``(T, T)`` to ``()``, float64.
+
+    Raises:
+        ValueError: if ``R_TT`` is no result matrix.
+
+    Example:
+        >>> R_TT = torch.tensor([[0.75, 0.25], [0.5, 1.0]], dtype=torch.float64)
+        >>> learning_accuracy(R_TT).item()
+        0.875
+    """
+    check_matrix(R_TT)
+    return R_TT.diagonal().mean()
+
+
+def average_accuracy_tri(R_TT: Tensor) -> Tensor:
+    """Average score over the whole course ``A = sum_{i>=j} R[i, j] / (T(T+1)/2)`` (Diaz-Rodriguez).
+
+    Args:
+        R_TT: result matrix; the lower triangle with the diagonal is used.
+
+    Shape:
+        ``(T, T)`` to ``()``, float64.
+
+    Raises:
+        ValueError: if ``R_TT`` is no result matrix.
+
+    Example:
+        >>> R_TT = torch.tensor([[0.75, 0.25], [0.5, 1.0]], dtype=torch.float64)
+        >>> average_accuracy_tri(R_TT).item()
+        0.75
+    """
+    num_tasks = check_matrix(R_TT)
+    rows, columns = torch.tril_indices(num_tasks, num_tasks, device=R_TT.device)
+    return R_TT[rows, columns].mean()

@@ -1,0 +1,160 @@
+"""What earlier tasks do for later ones: forward transfer, and the price of not learning freely.
+
+"Forward transfer" names three different things in the literature; each has its own name here:
+
+* help before learning, against an untrained model: ``fwt_gem`` and, as its authors' code divides, ``fwt_gem_code``
+  (Lopez-Paz & Ranzato 2017, GEM, https://arxiv.org/abs/1706.08840);
+* the plain zero-shot score: ``fwt_tri`` (Diaz-Rodriguez et al. 2018, https://arxiv.org/abs/1810.13166);
+* the gain just after learning, against learning the task alone: ``fwt_plasticity`` (Wu et al. 2022 and most papers on
+  language models since).
+
+Chaudhry et al. 2018 (RWalk, https://arxiv.org/abs/1801.10112) turn the last one around: ``intransigence``.
+
+Shape suffixes: T tasks; ``R_TT[i, j]`` is the score on task j after learning task i, NaN where never measured. Formulas
+count tasks from 1. A NaN in a cell that a formula needs makes the result NaN, never 0; other cells are not looked at.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from continual_petl.metrics._checks import check_matrix, check_vector
+
+
+def fwt_gem(R_TT: Tensor, baseline_T: Tensor) -> Tensor:
+    """Forward transfer ``1/(T-1) sum_{i>1} (R[i-1, i] - b[i])``, as the GEM paper defines it.
+
+    Args:
+        R_TT: result matrix; the diagonal above the main one is used.
+        baseline_T: score ``b[i]`` on each task before anything was learned; the first is not used.
+
+    Shape:
+        ``(T, T)``, ``(T,)`` to ``()``, float64; NaN if T is 1.
+
+    Raises:
+        ValueError: if ``R_TT`` is no result matrix, or ``baseline_T`` has not one value per task.
+
+    Example:
+        >>> R_TT = torch.tensor([[0.75, 0.25], [0.5, 1.0]], dtype=torch.float64)
+        >>> fwt_gem(R_TT, torch.tensor([0.5, 0.5], dtype=torch.float64)).item()
+        -0.25
+    """
+    check_vector(baseline_T, "baseline_T", check_matrix(R_TT))
+    return (R_TT.diagonal(1) - baseline_T[1:]).mean()
+
+
+def fwt_gem_code(R_TT: Tensor, baseline_T: Tensor) -> Tensor:
+    """Forward transfer divided by T, ``1/T sum_{i>1} (R[i-1, i] - b[i])``, as GEM's code computes it.
+
+    For one task the code prints 0; here it is NaN like the rest.
+
+    Args:
+        R_TT: result matrix; the diagonal above the main one is used.
+        baseline_T: score ``b[i]`` on each task before anything was learned; the first is not used.
+
+    Shape:
+        ``(T, T)``, ``(T,)`` to ``()``, float64; NaN if T is 1.
+
+    Raises:
+        ValueError: if ``R_TT`` is no result matrix, or ``baseline_T`` has not one value per task.
+
+    Example:
+        >>> R_TT = torch.tensor([[0.75, 0.25], [0.5, 1.0]], dtype=torch.float64)
+        >>> fwt_gem_code(R_TT, torch.tensor([0.5, 0.5], dtype=torch.float64)).item()
+        -0.125
+    """
+    num_tasks = check_matrix(R_TT)
+    return fwt_gem(R_TT, baseline_T) * ((num_tasks - 1) / num_tasks)
+
+
+def fwt_tri(R_TT: Tensor) -> Tensor:
+    """Average zero-shot score over the whole course ``sum_{i<j} R[i, j] / (T(T-1)/2)`` (Diaz-Rodriguez).
+
+    Nothing is subtracted, so it says as much about the tasks as about the learner.
+
+    Args:
+        R_TT: result matrix; the upper triangle without the diagonal is used.
+
+    Shape:
+        ``(T, T)`` to ``()``, float64; NaN if T is 1.
+
+    Raises:
+        ValueError: if ``R_TT`` is no result matrix.
+
+    Example:
+        >>> R_TT = torch.tensor([[0.75, 0.25], [0.5, 1.0]], dtype=torch.float64)
+        >>> fwt_tri(R_TT).item()
+        0.25
+    """
+    num_tasks = check_matrix(R_TT)
+    rows, columns = torch.triu_indices(num_tasks, num_tasks, offset=1, device=R_TT.device)
+    return R_TT[rows, columns].mean()
+
+
+def fwt_plasticity(R_TT: Tensor, single_T: Tensor) -> Tensor:
+    """Gain over learning each task alone ``1/(T-1) sum_{t>1} (R[t, t] - s[t])``.
+
+    Args:
+        R_TT: result matrix; the diagonal without its first cell is used.
+        single_T: score ``s[t]`` of a model that learned only task t; the first is not used.
+
+    Shape:
+        ``(T, T)``, ``(T,)`` to ``()``, float64; NaN if T is 1.
+
+    Raises:
+        ValueError: if ``R_TT`` is no result matrix, or ``single_T`` has not one value per task.
+
+    Example:
+        >>> R_TT = torch.tensor([[0.75, 0.25], [0.5, 1.0]], dtype=torch.float64)
+        >>> fwt_plasticity(R_TT, torch.tensor([0.75, 0.75], dtype=torch.float64)).item()
+        0.25
+    """
+    check_vector(single_T, "single_T", check_matrix(R_TT))
+    return (R_TT.diagonal() - single_T)[1:].mean()
+
+
+def intransigence(R_TT: Tensor, reference_T: Tensor) -> Tensor:
+    """What the newest task lost by being learned last ``I_T = a*[T] - R[T, T]`` (Chaudhry et al. 2018).
+
+    Lower is better; below zero the stream helped. For ``I_k`` pass ``R_TT[:k, :k]`` and ``reference_T[:k]``.
+
+    Args:
+        R_TT: result matrix; the last cell of the diagonal is used.
+        reference_T: score ``a*[k]`` on task k of a model that learned tasks 1 to k together; the last is used.
+
+    Shape:
+        ``(T, T)``, ``(T,)`` to ``()``, float64.
+
+    Raises:
+        ValueError: if ``R_TT`` is no result matrix, or ``reference_T`` has not one value per task.
+
+    Example:
+        >>> R_TT = torch.tensor([[0.75, 0.25], [0.5, 0.5]], dtype=torch.float64)
+        >>> intransigence(R_TT, torch.tensor([0.75, 0.75], dtype=torch.float64)).item()
+        0.25
+    """
+    check_vector(reference_T, "reference_T", check_matrix(R_TT))
+    return reference_T[-1] - R_TT[-1, -1]
+
+
+def intransigence_mean(R_TT: Tensor, reference_T: Tensor) -> Tensor:
+    """Average of the intransigence over all tasks ``1/T sum_k (a*[k] - R[k, k])``.
+
+    Args:
+        R_TT: result matrix; the diagonal is used.
+        reference_T: score ``a*[k]`` on task k of a model that learned tasks 1 to k together.
+
+    Shape:
+        ``(T, T)``, ``(T,)`` to ``()``, float64.
+
+    Raises:
+        ValueError: if ``R_TT`` is no result matrix, or ``reference_T`` has not one value per task.
+
+    Example:
+        >>> R_TT = torch.tensor([[0.75, 0.25], [0.5, 0.5]], dtype=torch.float64)
+        >>> intransigence_mean(R_TT, torch.tensor([0.75, 0.75], dtype=torch.float64)).item()
+        0.125
+    """
+    check_vector(reference_T, "reference_T", check_matrix(R_TT))
+    return (reference_T - R_TT.diagonal()).mean()

@@ -1,0 +1,182 @@
+"""What must hold for every result matrix: agreement with plain Python, exact zeros, invariances, strict NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from torch import Tensor
+
+from continual_petl.metrics import MATRIX_METRICS, REFERENCE_METRICS
+from tests.metrics import plain
+
+QUICK = settings(max_examples=25, deadline=None, derandomize=True, database=None)
+LONG = settings(QUICK, max_examples=2000, suppress_health_check=[HealthCheck.too_slow])
+
+ALL = [*MATRIX_METRICS, *REFERENCE_METRICS]
+BACKWARD_ZERO = ["bwt_gem", "bwt_gem_code", "bwt_tri", "bwt_plus", "forgetting_max", "forgetting_first"]
+DIFFERENCES = [*BACKWARD_ZERO, "rem", "forgetting_max_all_rows"]
+
+scores = st.floats(0, 1, allow_subnormal=False)
+
+
+@st.composite
+def courses(draw: st.DrawFn, min_tasks: int = 2) -> tuple[Tensor, Tensor]:
+    """Draw a result matrix and one reference score per task."""
+    num_tasks = draw(st.integers(min_tasks, 7))
+    rows = draw(st.lists(st.lists(scores, min_size=num_tasks, max_size=num_tasks), min_size=num_tasks + 1,
+                         max_size=num_tasks + 1))  # fmt: skip
+    values = torch.tensor(rows, dtype=torch.float64)
+    return values[:-1], values[-1]
+
+
+def _value(name: str, R_TT: Tensor, reference_T: Tensor) -> Tensor:
+    if name in MATRIX_METRICS:
+        return MATRIX_METRICS[name](R_TT)
+    return REFERENCE_METRICS[name](R_TT, reference_T)
+
+
+def _plain_value(name: str, R_TT: Tensor, reference_T: Tensor) -> float:
+    arguments = [R_TT.tolist()] if name in MATRIX_METRICS else [R_TT.tolist(), reference_T.tolist()]
+    restated: Callable[..., float] = getattr(plain, name)
+    return restated(*arguments)
+
+
+def test_every_metric_is_restated() -> None:
+    assert set(ALL) == set(plain.NEEDED)
+
+
+@pytest.mark.parametrize("name", ALL)
+@QUICK
+@given(course=courses())
+def test_agrees_with_plain_python(name: str, course: tuple[Tensor, Tensor]) -> None:
+    # The order of summation differs, hence the tolerance: a few units in the last place of a float64 near 1.
+    assert _value(name, *course).item() == pytest.approx(_plain_value(name, *course), rel=0, abs=1e-14)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALL)
+@LONG
+@given(course=courses())
+def test_agrees_with_plain_python_on_many_courses(name: str, course: tuple[Tensor, Tensor]) -> None:
+    assert _value(name, *course).item() == pytest.approx(_plain_value(name, *course), rel=0, abs=1e-14)
+
+
+@pytest.mark.parametrize("name", ALL)
+@QUICK
+@given(course=courses())
+def test_is_a_float64_scalar_and_leaves_its_arguments_alone(name: str, course: tuple[Tensor, Tensor]) -> None:
+    before = [each.clone() for each in course]
+    found = _value(name, *course)
+    assert found.shape == ()
+    assert found.dtype == torch.float64
+    assert all(torch.equal(new, old) for new, old in zip(course, before, strict=True))
+
+
+@pytest.mark.parametrize("name", BACKWARD_ZERO)
+@QUICK
+@given(course=courses())
+def test_scores_that_never_change_give_exactly_zero(name: str, course: tuple[Tensor, Tensor]) -> None:
+    constant_TT = course[1].expand(len(course[1]), -1)
+    unlearned_TT = torch.rand(constant_TT.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    R_TT = constant_TT.tril() + unlearned_TT.triu(1)  # before a task is learned its score may be anything
+    assert MATRIX_METRICS[name](R_TT).item() == 0.0
+
+
+@QUICK
+@given(course=courses())
+def test_scores_that_never_change_are_remembered(course: tuple[Tensor, Tensor]) -> None:
+    constant_TT = course[1].expand(len(course[1]), -1)
+    assert MATRIX_METRICS["rem"](constant_TT).item() == 1.0
+    assert MATRIX_METRICS["forgetting_max_all_rows"](constant_TT).item() == 0.0
+    assert torch.equal(MATRIX_METRICS["acc"](constant_TT), MATRIX_METRICS["learning_accuracy"](constant_TT))
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+@QUICK
+@given(course=courses(), shift=st.integers(-8, 8))
+def test_a_constant_added_to_every_score_changes_no_difference(
+    name: str, course: tuple[Tensor, Tensor], shift: int
+) -> None:
+    shifted = MATRIX_METRICS[name](course[0] + shift)
+    assert shifted.item() == pytest.approx(MATRIX_METRICS[name](course[0]).item(), abs=1e-13)
+
+
+@pytest.mark.parametrize("name", REFERENCE_METRICS)
+@QUICK
+@given(course=courses(), shift=st.integers(-8, 8))
+def test_a_constant_added_to_scores_and_references_changes_nothing(
+    name: str, course: tuple[Tensor, Tensor], shift: int
+) -> None:
+    shifted = REFERENCE_METRICS[name](course[0] + shift, course[1] + shift)
+    assert shifted.item() == pytest.approx(REFERENCE_METRICS[name](*course).item(), abs=1e-13)
+
+
+@QUICK
+@given(course=courses(), data=st.data())
+def test_the_average_does_not_care_about_the_order_of_tasks(course: tuple[Tensor, Tensor], data: st.DataObject) -> None:
+    order = data.draw(st.permutations(range(len(course[1]))))
+    permuted_TT = course[0][:, order]
+    found, expected = MATRIX_METRICS["acc"](permuted_TT), MATRIX_METRICS["acc"](course[0])
+    assert found.item() == pytest.approx(expected.item(), abs=1e-14)
+
+
+@pytest.mark.parametrize("name", ["bwt_gem", "bwt_gem_code", "forgetting_first", "intransigence_mean"])
+@QUICK
+@given(course=courses(), data=st.data())
+def test_earlier_tasks_may_change_places(name: str, course: tuple[Tensor, Tensor], data: st.DataObject) -> None:
+    """Only the last task has a place of its own: R with rows and columns permuted alike has the same value."""
+    last = len(course[1]) - 1
+    order = [*data.draw(st.permutations(range(last))), last]
+    R_TT, reference_T = course
+    found = _value(name, R_TT[order][:, order], reference_T[order])
+    assert found.item() == pytest.approx(_value(name, *course).item(), abs=1e-14)
+
+
+@QUICK
+@given(course=courses())
+def test_the_variants_are_related_as_their_names_say(course: tuple[Tensor, Tensor]) -> None:
+    R_TT, reference_T = course
+    value = {name: _value(name, R_TT, reference_T).item() for name in ALL}
+    assert value["forgetting_first"] == -value["bwt_gem"]
+    assert value["forgetting_max_all_rows"] >= value["forgetting_max"] >= value["forgetting_first"]
+    assert value["bwt_plus"] == max(value["bwt_tri"], 0)
+    assert value["bwt_plus"] == 0 or value["rem"] == 1
+    assert abs(value["bwt_gem_code"]) <= abs(value["bwt_gem"])
+    assert abs(value["fwt_gem_code"]) <= abs(value["fwt_gem"])
+
+
+@pytest.mark.parametrize("name", ALL)
+@QUICK
+@given(course=courses())
+def test_only_the_cells_of_the_formula_are_looked_at(name: str, course: tuple[Tensor, Tensor]) -> None:
+    R_TT, reference_T = course
+    needed = plain.NEEDED[name](len(R_TT))
+    sparse_TT = torch.full_like(R_TT, torch.nan)
+    for i, j in needed:
+        sparse_TT[i, j] = R_TT[i, j]
+    assert torch.equal(_value(name, sparse_TT, reference_T), _value(name, R_TT, reference_T))
+
+
+@pytest.mark.parametrize("name", ALL)
+@QUICK
+@given(course=courses(), data=st.data())
+def test_a_score_that_is_needed_and_missing_makes_the_value_missing(
+    name: str, course: tuple[Tensor, Tensor], data: st.DataObject
+) -> None:
+    R_TT = course[0].clone()
+    i, j = data.draw(st.sampled_from(sorted(plain.NEEDED[name](len(R_TT)))))
+    R_TT[i, j] = torch.nan
+    assert _value(name, R_TT, course[1]).isnan()
+
+
+@pytest.mark.parametrize("name", REFERENCE_METRICS)
+@QUICK
+@given(course=courses())
+def test_a_missing_reference_makes_the_value_missing(name: str, course: tuple[Tensor, Tensor]) -> None:
+    reference_T = course[1].clone()
+    reference_T[-1] = torch.nan
+    assert REFERENCE_METRICS[name](course[0], reference_T).isnan()
