@@ -1,0 +1,49 @@
+"""SHA-256 digests of tensors: what every claim of "unchanged" in this project rests on.
+
+A digest covers dtype, shape and every byte. It says the same on every machine, because tensors are hashed in
+row-major order and little-endian bytes, which all platforms of PyTorch share.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def tensor_digest(tensor: Tensor) -> str:
+    """Return the hex digest of one tensor: dtype, shape and contents; any device, any layout of strides."""
+    flat = tensor.detach().to("cpu").contiguous().reshape(-1)
+    digest = hashlib.sha256(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+    if flat.numel():
+        # A view as bytes: no copy, and works for dtypes such as bfloat16 that numpy lacks.
+        digest.update(flat.view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def tensor_digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Return one digest per name, in sorted order of the names."""
+    return {name: tensor_digest(tensors[name]) for name in sorted(tensors)}
+
+
+def combined_digest(parts: Mapping[str, Any]) -> str:
+    """Return one digest over a mapping of JSON values (digests, settings); the order of its keys does not matter."""
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def module_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return every parameter and every buffer of a module, those that its state dict leaves out included."""
+    named = dict(module.named_parameters(remove_duplicate=False))
+    return named | dict(module.named_buffers(remove_duplicate=False))
+
+
+def file_digest(path: Path) -> str:
+    """Return the hex digest of a file's bytes."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -1,0 +1,38 @@
+"""Every test is seeded, runs on one thread, and finds tiny backbones on disk as a user would have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.tiny import make_model, make_tokenizer
+
+# More threads only get in each other's way on models of this size.
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def backbone_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function from a family to a folder with a tiny model and tokenizer, as a user would have one."""
+    made: dict[str, Path] = {}
+
+    def get(family: str = "bert") -> Path:
+        if family not in made:
+            folder = tmp_path_factory.mktemp("backbones") / family
+            make_model(family).save_pretrained(folder)
+            tokenizer = make_tokenizer()
+            if family in {"roberta", "distilbert"}:
+                tokenizer.model_input_names = ["input_ids", "attention_mask"]
+            tokenizer.save_pretrained(folder)
+            made[family] = folder
+        return made[family]
+
+    return get
