@@ -1,0 +1,124 @@
+"""A stream as data: what a task gets from its stream, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from continual_petl.streams.schema import DataSpec, StreamSpec, TaskSpec, TrainingOverride
+
+
+def _stream(*tasks: dict[str, Any], **more: Any) -> StreamSpec:
+    defaults = {"kind": "classification", "data": "x.csv"}
+    return StreamSpec.model_validate(
+        {"name": "s", "backbone": "minilm", "tasks": [defaults | task for task in tasks], **more}
+    )
+
+
+def test_a_task_overrides_only_what_it_says() -> None:
+    stream = _stream(
+        {"name": "a", "training": {"epochs": 3, "gradient_clip": None}},
+        {"name": "b"},
+        training={"epochs": 10, "batch_size": 8},
+    )
+    first, second = map(stream.resolved_training, stream.tasks)
+    assert (first.epochs, first.batch_size, first.gradient_clip) == (3, 8, None)
+    assert second == stream.training
+
+
+def test_an_override_with_the_default_value_is_not_an_empty_one() -> None:
+    assert TrainingOverride(epochs=3) != TrainingOverride()
+    assert TrainingOverride(epochs=3) == TrainingOverride.model_validate({"epochs": 3})
+    assert TrainingOverride(epochs=3).model_dump() == {"epochs": 3}
+    assert hash(TrainingOverride(betas=(0.5, 0.9))) == hash(TrainingOverride(betas=(0.5, 0.9)))
+
+
+def test_a_task_replaces_the_bank_of_the_stream_as_a_whole() -> None:
+    stream = _stream({"name": "a", "bank": {"preset": "lora", "rank": 4}}, {"name": "b"}, bank="pfeiffer")
+    first, second = map(stream.resolved_bank, stream.tasks)
+    assert [m.bottleneck for m in first.modifications] == [4, 4]
+    assert second == stream.bank.resolve()
+
+
+def test_pooling_and_metric_fall_back() -> None:
+    stream = _stream(
+        {"name": "a", "pooling": "first", "metric": "matthews"},
+        {"name": "b", "kind": "regression"},
+        backbone={"name": "minilm", "pooling": "mean"},
+    )
+    assert [stream.resolved_pooling(task) for task in stream.tasks] == ["first", "mean"]
+    assert [task.resolved_metric for task in stream.tasks] == ["matthews", "spearman"]
+
+
+def test_data_count_from_the_data_folder_and_addresses_stay() -> None:
+    data: list[Any] = [
+        "a.csv",
+        "/b.csv",
+        {"path": "csv", "data_files": {"train": ["t*.csv", "/u.csv"], "test": "https://x/y.csv"}},
+        {"path": "user/hub-set", "data_files": "in/the/repository.csv"},
+        {"path": "../folder"},
+        {"train": [{"text": "a", "label": "b"}]},
+    ]
+    stream = _stream(*({"name": f"t{i}", "data": some} for i, some in enumerate(data)), data_dir="/d")
+    found = [stream.resolved_data(task) for task in stream.tasks]
+    assert found[:2] == ["/d/a.csv", "/b.csv"]
+    assert isinstance(found[2], DataSpec)
+    assert found[2].data_files == {"train": ("/d/t*.csv", "/u.csv"), "test": "https://x/y.csv"}
+    assert found[3] == stream.tasks[3].data
+    assert isinstance(found[4], DataSpec)
+    assert found[4].path == "/folder"
+    assert found[5] == {"train": ({"text": "a", "label": "b"},)}
+
+
+def test_a_plain_dump_makes_an_equal_stream() -> None:
+    stream = _stream({"name": "a", "training": {"epochs": 3}}, {"name": "b", "bank": "lora"})
+    assert StreamSpec.model_validate(stream.model_dump()) == stream
+
+
+@pytest.mark.parametrize("name", ["../a", "a/b", "a\\b", ".a", "a.", "", "CON", "nul.txt", "a b", "é", "x" * 65, "-rf"])
+def test_a_name_that_is_no_folder_name_is_refused(name: str) -> None:
+    with pytest.raises(ValidationError, match="name"):
+        TaskSpec(name=name, kind="classification", data="x.csv")
+
+
+@pytest.mark.parametrize(
+    ("task", "fragment"),
+    [
+        ({"training": {"epochs": True}}, "integer"),
+        ({"training": {"epochs": "3"}}, "integer"),
+        ({"training": {"learning_rate": float("nan")}}, "finite"),
+        ({"metric": "spearman"}, "allowed for kind classification: accuracy, macro_f1, matthews"),
+        ({"labels": ["a", "a"]}, "'a' is listed more than once"),
+        ({"labels": ["a"]}, "at least two"),
+        ({"kind": "regression", "labels": ["a", "b"]}, "no effect on a regression"),
+        ({"columns": {"text": "x", "label": "x"}}, "three different columns"),
+        ({"data": {"path": "csv"}}, "data_files"),
+        ({"data": {"path": "embedded"}}, "name of the built-in data set"),
+        ({"data": {"path": "csv", "data_files": "x", "name": "y"}}, "no effect"),
+        ({"data": 3}, "must be a path"),
+        ({"training": {"momentum": 0.5}}, "no effect with optimizer adamw"),
+    ],
+)
+def test_nonsense_is_refused(task: dict[str, Any], fragment: str) -> None:
+    with pytest.raises(ValidationError, match=fragment):
+        _stream({"name": "a", **task})
+
+
+def test_label_numbers_are_names() -> None:
+    assert TaskSpec(name="a", kind="classification", data="x.csv", labels=[3, 1]).labels == ("3", "1")
+
+
+def test_names_of_tasks_differ_also_in_lower_case() -> None:
+    with pytest.raises(ValidationError, match=r"already the name of tasks\.0"):
+        _stream({"name": "SST"}, {"name": "sst"})
+
+
+def test_momentum_may_stand_in_the_stream_when_one_task_uses_it() -> None:
+    _stream({"name": "a", "training": {"optimizer": "sgd"}}, {"name": "b"}, training={"momentum": 0.5})
+
+
+def test_what_training_says_is_not_said_again_to_the_trainer() -> None:
+    with pytest.raises(ValidationError, match=r"training\.epochs"):
+        _stream({"name": "a"}, trainer={"max_epochs": 3})
