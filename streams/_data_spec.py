@@ -1,0 +1,155 @@
+"""Where the rows of a task come from: a path, what `datasets.load_dataset` takes, or rows written out.
+
+Validation only: nothing here looks at a disk or imports `datasets`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+
+from continual_petl._frozen import FrozenModel
+
+SplitName = Literal["train", "validation", "test"]
+SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
+READERS = ("csv", "json", "parquet", "arrow", "text")
+"""The file readers of `datasets`, as opposed to the id of a data set on the Hub."""
+
+Text = Annotated[str, Field(min_length=1)]
+
+
+def is_url(text: str) -> bool:
+    """Say whether ``text`` is an address (https://..., hf://...) and not a path."""
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text) is not None
+
+
+def looks_like_path(text: str) -> bool:
+    """Say whether ``text`` is written as a path: absolute, or beginning with ``./``, ``../`` or ``~``.
+
+    Everything else in a place that also takes a name (``path`` of a data set, ``name`` of a backbone) is that name.
+    """
+    return text in {".", ".."} or text.startswith(("./", "../", "~", ".\\", "..\\")) or os.path.isabs(text)
+
+
+def _shape(value: Any) -> str | None:
+    if isinstance(value, str):
+        return "<text>"
+    if isinstance(value, list | tuple):
+        return "<list>"
+    return "<mapping>" if isinstance(value, Mapping) else None
+
+
+_OneOrMore: TypeAlias = Annotated[
+    Annotated[Text, Tag("<text>")] | Annotated[tuple[Text, ...], Tag("<list>"), Field(min_length=1)],
+    Discriminator(_shape, custom_error_type="shape", custom_error_message="must be a path or a list of paths"),
+]
+_Files: TypeAlias = Annotated[
+    Annotated[Text, Tag("<text>")]
+    | Annotated[tuple[Text, ...], Tag("<list>"), Field(min_length=1)]
+    | Annotated[dict[SplitName, _OneOrMore], Tag("<mapping>"), Field(min_length=1)],
+    Discriminator(
+        _shape,
+        custom_error_type="shape",
+        custom_error_message="must be a path, a list of paths, or a mapping from train, validation, test to those",
+    ),
+]
+
+
+class DataSpec(FrozenModel):
+    """What `datasets.load_dataset` takes."""
+
+    path: Text
+    """A reader (csv, json, parquet, arrow, text), the id of a data set on the Hub, embedded, or a ./local/folder."""
+    name: Text | None = None
+    """The configuration of a Hub data set; with path: embedded the name of the built-in data set."""
+    revision: Text | None = None
+    """Commit, tag or branch of a Hub data set."""
+    split: dict[SplitName, Text] | None = None
+    """Which rows are train, validation and test, such as {train: "train[:90%]", validation: "train[90%:]"}."""
+    data_files: _Files | None = None
+    """Files for a reader: a path, a list, or a mapping from split to those; globs are fine."""
+    data_dir: Text | None = None
+    """Folder for a reader, or inside a Hub data set."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the rows lie in files of this machine (as opposed to the Hub or a built-in data set)."""
+        return self.path in READERS or looks_like_path(self.path)
+
+    @model_validator(mode="after")
+    def _fits(self) -> DataSpec:
+        if self.path == "embedded":
+            given = [key for key in ("revision", "split", "data_files", "data_dir") if getattr(self, key) is not None]
+            if given:
+                raise ValueError(f"{', '.join(given)} has no effect with path: embedded, so remove it")
+            if self.name is None:
+                raise ValueError("path: embedded needs the name of the built-in data set under name")
+        if self.path in READERS and self.data_files is None and self.data_dir is None:
+            raise ValueError(f"path: {self.path} reads files, so name them under data_files")
+        if self.is_local and (self.name is not None or self.revision is not None):
+            key = "name" if self.name is not None else "revision"
+            raise ValueError(f"{key} is for data sets on the Hub and has no effect with path: {self.path}: remove it")
+        return self
+
+    @field_validator("split")
+    @classmethod
+    def _split_has_entries(cls, value: dict[SplitName, str] | None) -> dict[SplitName, str] | None:
+        if value == {}:
+            raise ValueError("split is empty: name at least one of train, validation, test, or leave split out")
+        return value
+
+
+Rows: TypeAlias = dict[SplitName, tuple[dict[str, Any], ...]]
+
+
+def _data_shape(value: Any) -> str | None:
+    if isinstance(value, DataSpec):
+        return "<source>"
+    if isinstance(value, Mapping):
+        return "<rows>" if "path" not in value and any(split in value for split in SPLITS) else "<source>"
+    return "<text>" if isinstance(value, str) else None
+
+
+Data: TypeAlias = Annotated[
+    Annotated[Text, Tag("<text>")] | Annotated[DataSpec, Tag("<source>")] | Annotated[Rows, Tag("<rows>")],
+    Discriminator(
+        _data_shape,
+        custom_error_type="shape",
+        custom_error_message="must be a path (file, folder or glob), a mapping with path and data_files as "
+        "datasets.load_dataset takes them, or a mapping from split to rows",
+    ),
+]
+
+
+def _join(base: str, path: str) -> str:
+    return path if is_url(path) else os.path.normpath(os.path.join(base, path))
+
+
+def locate(data: str | DataSpec | Rows, base: str) -> str | DataSpec | Rows:
+    """Return ``data`` with every relative path of this machine counted from the folder ``base``."""
+    if isinstance(data, str):
+        return _join(base, data)
+    if not isinstance(data, DataSpec) or not data.is_local:
+        return data
+    files = data.data_files
+    located: Any = files
+    if isinstance(files, str):
+        located = _join(base, files)
+    elif isinstance(files, tuple):
+        located = tuple(_join(base, file) for file in files)
+    elif files is not None:
+        located = {
+            split: _join(base, some) if isinstance(some, str) else tuple(_join(base, file) for file in some)
+            for split, some in files.items()
+        }
+    return data.model_copy(
+        update={
+            "path": _join(base, data.path) if looks_like_path(data.path) else data.path,
+            "data_files": located,
+            "data_dir": None if data.data_dir is None else _join(base, data.data_dir),
+        }
+    )

@@ -1,0 +1,250 @@
+"""A stream as data: what a stream file may say, checked before anything heavy is imported.
+
+The texts under the fields become the descriptions of the JSON Schema. `continual_petl.streams.yaml_file` reads these
+models from files and turns what is wrong into paragraphs with line numbers. Needs pydantic only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from continual_petl._frozen import FrozenModel
+from continual_petl.banks.presets import BankChoice
+from continual_petl.banks.spec import BankSpec
+from continual_petl.streams._consistency import Inconsistent, contradictions
+from continual_petl.streams._data_spec import SPLITS as SPLITS
+from continual_petl.streams._data_spec import Data as Data
+from continual_petl.streams._data_spec import DataSpec as DataSpec
+from continual_petl.streams._data_spec import Rows as Rows
+from continual_petl.streams._data_spec import SplitName as SplitName
+from continual_petl.streams._data_spec import Text, _join, locate
+from continual_petl.streams._training_spec import Count, Float, Int
+from continual_petl.streams._training_spec import TrainingOverride as TrainingOverride
+from continual_petl.streams._training_spec import TrainingSpec as TrainingSpec
+
+Kind = Literal["classification", "regression"]
+Pooling = Literal["first", "pooler", "mean"]
+
+METRICS: dict[Kind, tuple[str, ...]] = {
+    "classification": ("accuracy", "macro_f1", "matthews"),
+    "regression": ("spearman", "pearson"),
+}
+"""The metrics of each kind; the first is the default. Accuracy is the share of all rows (micro)."""
+
+_V = TypeVar("_V")
+_WINDOWS_NAMES = {"CON", "PRN", "AUX", "NUL"} | {f"{port}{n}" for port in ("COM", "LPT") for n in range(10)}
+
+
+def _path_safe(name: str) -> str:
+    """Accept a name that is a file name on every system, for it becomes a folder of the run."""
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name) is None or name.endswith("."):
+        raise ValueError(
+            f"{name!r} cannot be the name of a folder on every system: use 1 to 64 letters a-z, digits, '.', '_' and "
+            "'-', beginning with a letter or digit and not ending in '.'"
+        )
+    if name.split(".")[0].upper() in _WINDOWS_NAMES:
+        raise ValueError(f"{name!r} is a reserved device name on Windows, so choose another name")
+    return name
+
+
+Name = Annotated[str, AfterValidator(_path_safe)]
+
+
+class BackboneSpec(FrozenModel):
+    """The frozen pre-trained transformer. A bare name, ``backbone: minilm``, means ``{name: minilm}``."""
+
+    name: Text
+    """minilm (the packaged one), the id of a model on the Hub, or a path that begins with ./, ../, ~ or /."""
+    revision: Text | None = None
+    """Commit, tag or branch of a Hub model."""
+    max_length: Annotated[Int, Field(ge=4)] | None = None
+    """Tokens after which a row is cut; null means as many as the backbone takes."""
+    pooling: Pooling | None = None
+    """How token states become one vector; null means the way of the model's family."""
+    attention: Literal["auto", "eager", "sdpa"] = "auto"
+    """Which attention kernel."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+
+class ColumnsSpec(FrozenModel):
+    """Which columns of the data mean what."""
+
+    text: Text = "text"
+    """The column with the text."""
+    text_pair: Text | None = None
+    """The column with the second text, for tasks on pairs."""
+    label: Text = "label"
+    """The column with the class or the target."""
+
+    @model_validator(mode="after")
+    def _all_different(self) -> ColumnsSpec:
+        if len({self.text, self.text_pair, self.label}) < 3:
+            raise ValueError("text, text_pair and label must be three different columns")
+        return self
+
+
+class LimitsSpec(FrozenModel):
+    """Take only so many rows of a split, chosen by the seed and not by their order in the file."""
+
+    train: Count | None = None
+    """Rows of the training split; null means all."""
+    validation: Count | None = None
+    """Rows of the validation split; null means all."""
+    test: Count | None = None
+    """Rows of the test split; null means all."""
+
+
+def _labels_shape(value: Any) -> str | None:
+    return "<text>" if isinstance(value, str) else "<list>" if isinstance(value, list | tuple) else None
+
+
+def _label_name(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _distinct(labels: tuple[str, ...]) -> tuple[str, ...]:
+    if len(labels) < 2:
+        raise ValueError(f"a classification needs at least two labels, got {len(labels)}")
+    if twice := sorted({label for label in labels if labels.count(label) > 1}):
+        raise ValueError(f"the label {twice[0]!r} is listed more than once")
+    return labels
+
+
+_LabelNames = Annotated[
+    tuple[Annotated[Text, BeforeValidator(_label_name, json_schema_input_type=str | int)], ...],
+    AfterValidator(_distinct),
+]
+Labels: TypeAlias = Annotated[
+    Annotated[Text, Tag("<text>")] | Annotated[_LabelNames, Tag("<list>")],
+    Discriminator(
+        _labels_shape,
+        custom_error_type="shape",
+        custom_error_message="must be a list of label names, or the path of a JSON file that holds such a list",
+    ),
+]
+
+
+class TaskSpec(FrozenModel):
+    """One task of a stream."""
+
+    name: Name
+    """Unique in the stream; becomes the folder of the task's bank."""
+    kind: Kind
+    """What is predicted. A task on pairs of texts is one of these with columns.text_pair."""
+    data: Data
+    """A path (file, folder with train/validation/test files, glob), what datasets.load_dataset takes, or rows."""
+    columns: ColumnsSpec = ColumnsSpec()
+    """Which columns of the data mean what."""
+    labels: Labels | None = None
+    """The labels in the order of the classes, or a JSON file with them; null means sorted as found in train."""
+    bank: BankChoice | None = None
+    """The bank of this task; null means the stream's. Replaces the stream's as a whole."""
+    training: TrainingOverride = TrainingOverride()
+    """What this task trains otherwise than the stream: keys of training, each optional."""
+    metric: str | None = None
+    """The metric in R and for select: best. Null means accuracy (classification) or spearman (regression)."""
+    pooling: Pooling | None = None
+    """How token states become one vector for this task; null means as the stream's backbone says."""
+    limits: LimitsSpec = LimitsSpec()
+    """Take only so many rows of a split."""
+    validation: Annotated[Float, Field(gt=0, lt=1)] = 0.1
+    """Share of train that is carved off for validation where the data has no validation split."""
+
+    @field_validator("labels")
+    @classmethod
+    def _labels_fit_kind(
+        cls, value: tuple[str, ...] | str | None, info: ValidationInfo
+    ) -> tuple[str, ...] | str | None:
+        if value is not None and info.data.get("kind") == "regression":
+            raise ValueError("labels are for classification and have no effect on a regression: remove them")
+        return value
+
+    @field_validator("metric")
+    @classmethod
+    def _metric_fits_kind(cls, value: str | None, info: ValidationInfo) -> str | None:
+        kind: Kind | None = info.data.get("kind")
+        if value is not None and kind is not None and value not in METRICS[kind]:
+            raise ValueError(f"got {value!r}; allowed for kind {kind}: {', '.join(METRICS[kind])}")
+        return value
+
+    @property
+    def resolved_metric(self) -> str:
+        """The metric that counts: the one written, or the default of the kind."""
+        return METRICS[self.kind][0] if self.metric is None else self.metric
+
+
+class StreamSpec(FrozenModel):
+    """An ordered list of tasks on one frozen backbone.
+
+    Paths: the data of tasks and label files count from `data_dir` (from the working directory where that is null;
+    reading a stream file sets it to the file's folder). Use the ``resolved_...`` methods to read a task.
+    """
+
+    name: Name
+    """Name of the stream; also of its run folder unless another is given."""
+    seed: Annotated[Int, Field(ge=0, lt=2**63)] = 0
+    """Where all randomness starts; every task derives its own from this and its name."""
+    backbone: BackboneSpec
+    """The frozen pre-trained transformer that all tasks share."""
+    bank: BankChoice = BankChoice(preset="houlsby")
+    """What each task adds to the backbone, unless it says otherwise."""
+    training: TrainingSpec = TrainingSpec()
+    """How each bank is trained, unless its task says otherwise."""
+    trainer: dict[str, Any] = Field(default_factory=dict)
+    """Anything Lightning's Trainer takes, such as {devices: 1}."""
+    evaluate: Literal["auto", "all", "sample", "certified"] = "auto"
+    """How earlier tasks are evaluated after a new one; auto means all up to 20 tasks, then certified."""
+    data_dir: Text | None = None
+    """Folder from which relative data paths count; null means the folder of the stream file."""
+    tasks: Annotated[tuple[TaskSpec, ...], Field(min_length=1)]
+    """The tasks, in the order in which they arrive."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> StreamSpec:
+        tree = {
+            "training": {key: getattr(self.training, key) for key in self.training.model_fields_set},
+            "trainer": self.trainer,
+            "tasks": [{"name": task.name, "training": task.training.given()} for task in self.tasks],
+        }
+        if problems := contradictions(tree):
+            raise Inconsistent(problems)
+        return self
+
+    def resolved_training(self, task: TaskSpec) -> TrainingSpec:
+        """Return how ``task`` is trained: the stream's settings with the task's own in their place."""
+        return task.training.over(self.training)
+
+    def resolved_bank(self, task: TaskSpec) -> BankSpec:
+        """Return the bank of ``task`` in full: its own choice, or the stream's."""
+        return (self.bank if task.bank is None else task.bank).resolve()
+
+    def resolved_pooling(self, task: TaskSpec) -> Pooling | None:
+        """Return the pooling that was chosen for ``task``; None means the way of the backbone's family."""
+        return self.backbone.pooling if task.pooling is None else task.pooling
+
+    def resolved_data(self, task: TaskSpec) -> str | DataSpec | Rows:
+        """Return the data of ``task`` with relative paths counted from `data_dir`."""
+        return task.data if self.data_dir is None else locate(task.data, self.data_dir)
+
+    def resolved_labels(self, task: TaskSpec) -> tuple[str, ...] | str | None:
+        """Return the labels of ``task``; the path of a label file counts from `data_dir`."""
+        if isinstance(task.labels, str):
+            return _join(self.data_dir or os.curdir, task.labels)
+        return task.labels
