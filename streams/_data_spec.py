@@ -125,31 +125,32 @@ Data: TypeAlias = Annotated[
 ]
 
 
-def _join(base: str, path: str) -> str:
+def join_path(base: str, path: str) -> str:
+    """Return ``path`` counted from the folder ``base``; absolute paths and addresses stay what they are."""
     return path if is_url(path) else os.path.normpath(os.path.join(base, path))
 
 
 def locate(data: str | DataSpec | Rows, base: str) -> str | DataSpec | Rows:
     """Return ``data`` with every relative path of this machine counted from the folder ``base``."""
     if isinstance(data, str):
-        return _join(base, data)
+        return join_path(base, data)
     if not isinstance(data, DataSpec) or not data.is_local:
         return data
     files = data.data_files
     located: Any = files
     if isinstance(files, str):
-        located = _join(base, files)
+        located = join_path(base, files)
     elif isinstance(files, tuple):
-        located = tuple(_join(base, file) for file in files)
+        located = tuple(join_path(base, file) for file in files)
     elif files is not None:
         located = {
-            split: _join(base, some) if isinstance(some, str) else tuple(_join(base, file) for file in some)
+            split: join_path(base, some) if isinstance(some, str) else tuple(join_path(base, file) for file in some)
             for split, some in files.items()
         }
     return data.model_copy(
         update={
-            "path": _join(base, data.path) if looks_like_path(data.path) else data.path,
+            "path": join_path(base, data.path) if looks_like_path(data.path) else data.path,
             "data_files": located,
-            "data_dir": None if data.data_dir is None else _join(base, data.data_dir),
+            "data_dir": None if data.data_dir is None else join_path(base, data.data_dir),
         }
     )
