@@ -21,6 +21,10 @@ READERS = ("csv", "json", "parquet", "arrow", "text")
 
 Text = Annotated[str, Field(min_length=1)]
 
+TAG = "\ue000"
+"""Begins the tags of unions, which stand among the keys of a validation error; no key is written with it."""
+AS_TEXT, AS_LIST, AS_MAPPING, AS_ROWS, AS_SOURCE = (f"{TAG}{n}" for n in ("text", "list", "mapping", "rows", "source"))
+
 
 def is_url(text: str) -> bool:
     """Say whether ``text`` is an address (https://..., hf://...) and not a path."""
@@ -37,20 +41,20 @@ def looks_like_path(text: str) -> bool:
 
 def _shape(value: Any) -> str | None:
     if isinstance(value, str):
-        return "<text>"
+        return AS_TEXT
     if isinstance(value, list | tuple):
-        return "<list>"
-    return "<mapping>" if isinstance(value, Mapping) else None
+        return AS_LIST
+    return AS_MAPPING if isinstance(value, Mapping) else None
 
 
 _OneOrMore: TypeAlias = Annotated[
-    Annotated[Text, Tag("<text>")] | Annotated[tuple[Text, ...], Tag("<list>"), Field(min_length=1)],
+    Annotated[Text, Tag(AS_TEXT)] | Annotated[tuple[Text, ...], Tag(AS_LIST), Field(min_length=1)],
     Discriminator(_shape, custom_error_type="shape", custom_error_message="must be a path or a list of paths"),
 ]
 _Files: TypeAlias = Annotated[
-    Annotated[Text, Tag("<text>")]
-    | Annotated[tuple[Text, ...], Tag("<list>"), Field(min_length=1)]
-    | Annotated[dict[SplitName, _OneOrMore], Tag("<mapping>"), Field(min_length=1)],
+    Annotated[Text, Tag(AS_TEXT)]
+    | Annotated[tuple[Text, ...], Tag(AS_LIST), Field(min_length=1)]
+    | Annotated[dict[SplitName, _OneOrMore], Tag(AS_MAPPING), Field(min_length=1)],
     Discriminator(
         _shape,
         custom_error_type="shape",
@@ -108,14 +112,14 @@ Rows: TypeAlias = dict[SplitName, tuple[dict[str, Any], ...]]
 
 def _data_shape(value: Any) -> str | None:
     if isinstance(value, DataSpec):
-        return "<source>"
+        return AS_SOURCE
     if isinstance(value, Mapping):
-        return "<rows>" if "path" not in value and any(split in value for split in SPLITS) else "<source>"
-    return "<text>" if isinstance(value, str) else None
+        return AS_ROWS if "path" not in value and any(split in value for split in SPLITS) else AS_SOURCE
+    return AS_TEXT if isinstance(value, str) else None
 
 
 Data: TypeAlias = Annotated[
-    Annotated[Text, Tag("<text>")] | Annotated[DataSpec, Tag("<source>")] | Annotated[Rows, Tag("<rows>")],
+    Annotated[Text, Tag(AS_TEXT)] | Annotated[DataSpec, Tag(AS_SOURCE)] | Annotated[Rows, Tag(AS_ROWS)],
     Discriminator(
         _data_shape,
         custom_error_type="shape",

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
-from continual_petl.streams._data_spec import Text
+from continual_petl.streams._data_spec import AS_LIST, AS_TEXT, Text
 
 _PATTERN = "^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9_-])?$"
 _WINDOWS_NAMES = {"CON", "PRN", "AUX", "NUL"} | {f"{port}{n}" for port in ("COM", "LPT") for n in range(10)}
@@ -29,7 +29,7 @@ Name = Annotated[str, Field(json_schema_extra={"pattern": _PATTERN}), AfterValid
 
 
 def _labels_shape(value: Any) -> str | None:
-    return "<text>" if isinstance(value, str) else "<list>" if isinstance(value, list | tuple) else None
+    return AS_TEXT if isinstance(value, str) else AS_LIST if isinstance(value, list | tuple) else None
 
 
 def _label_name(value: Any) -> Any:
@@ -49,7 +49,7 @@ _LabelNames = Annotated[
     AfterValidator(_distinct),
 ]
 Labels: TypeAlias = Annotated[
-    Annotated[Text, Tag("<text>")] | Annotated[_LabelNames, Tag("<list>")],
+    Annotated[Text, Tag(AS_TEXT)] | Annotated[_LabelNames, Tag(AS_LIST)],
     Discriminator(
         _labels_shape,
         custom_error_type="shape",

@@ -14,6 +14,7 @@ from pydantic import AliasChoices, BaseModel
 
 from continual_petl.banks.presets import PRESETS, BankChoice
 from continual_petl.banks.spec import Modification
+from continual_petl.streams._data_spec import AS_LIST, AS_MAPPING, AS_ROWS, AS_SOURCE, AS_TEXT
 from continual_petl.streams.schema import METRICS, StreamSpec
 
 Schema = dict[str, Any]
@@ -82,7 +83,7 @@ def options(node: Schema) -> list[Schema]:
     return [option for part in parts for option in options(part)] if parts else [node]
 
 
-_SHAPES = {"<text>": "string", "<list>": "array", "<mapping>": "object", "<rows>": "object", "<source>": "object"}
+_SHAPES = {AS_TEXT: "string", AS_LIST: "array", AS_MAPPING: "object", AS_ROWS: "object", AS_SOURCE: "object"}
 
 
 def node_at(root: Schema, loc: tuple[str | int, ...]) -> Schema | None:
@@ -90,15 +91,15 @@ def node_at(root: Schema, loc: tuple[str | int, ...]) -> Schema | None:
 
     Args:
         root: where ``loc`` begins.
-        loc: keys and numbers, with the ``<tags>`` of unions between them.
+        loc: keys and numbers, with the tags of unions between them.
     """
     nodes = [root]
     for part in loc:
         found = [option for node in nodes for option in options(node)]
         if part in _SHAPES:
             nodes = [node for node in found if node.get("type") == _SHAPES[str(part)]]
-            if part in ("<rows>", "<source>"):
-                nodes = [node for node in nodes if ("properties" in node) == (part == "<source>")]
+            if part in (AS_ROWS, AS_SOURCE):
+                nodes = [node for node in nodes if ("properties" in node) == (part == AS_SOURCE)]
         else:
             nodes = [below for node in found if (below := _below(node, part)) is not None]
     if not nodes:

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from continual_petl.streams._consistency import Inconsistent, KeyPath
+from continual_petl.streams._data_spec import TAG
 from continual_petl.streams._json_schema import Schema, keys_of, node_at, options
 
 _NUMBERS = {"integer": "a whole number", "number": "a number"}
@@ -40,8 +41,14 @@ def _word(error: ValidationError, root: Schema, above: KeyPath) -> Iterator[tupl
         elif isinstance(cause, ValidationError):
             yield from _word(cause, root, loc)
         elif not _all_entries_were_wrong(details):
-            path = tuple(part for part in loc if not (isinstance(part, str) and part[:1] + part[-1:] in ("<>", "[]")))
+            keys = loc[:-1] if _is_about_key(loc) else loc
+            path = tuple(part for part in keys if not str(part).startswith(TAG))
             yield path, _paragraph(details, loc, root)
+
+
+def _is_about_key(loc: KeyPath) -> bool:
+    """Say whether a key of a mapping with free keys is wrong, not its value."""
+    return loc[-1:] == ("[key]",)
 
 
 def _all_entries_were_wrong(details: ErrorDetails) -> bool:
@@ -54,7 +61,7 @@ def _all_entries_were_wrong(details: ErrorDetails) -> bool:
 
 def _paragraph(details: ErrorDetails, loc: KeyPath, root: Schema) -> str:
     given, kind = details["input"], details["type"]
-    if kind == "extra_forbidden" or loc[-1:] == ("[key]",):
+    if kind == "extra_forbidden" or _is_about_key(loc):
         above = loc[:-1] if kind == "extra_forbidden" else loc[:-2]
         return _unknown_key(str(loc[len(above)]), given, node_at(root, above) or {}, details)
     node = node_at(root, loc) or {}

@@ -39,7 +39,8 @@ def load_stream(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str
     Args:
         path: the YAML file. Relative paths of data in it count from its `data_dir`, and that from the file's folder.
         overrides: dotted keys and texts from the command line, such as ``("tasks.agnews.training.epochs", "1")``;
-            of two for the same key the later one holds. A relative ``data_dir`` here counts from the working folder.
+            of two for the same key the later one holds. A relative ``data_dir``, or path of a backbone, counts from the
+            working directory here; the data of tasks count from ``data_dir`` wherever they are written.
 
     Raises:
         StreamFileError: with all mistakes of file and overrides.

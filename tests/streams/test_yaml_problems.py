@@ -142,6 +142,17 @@ def test_an_unknown_key_lists_all_that_are_allowed(tmp_path: Path) -> None:
     assert all(key in problem for key in TrainingSpec.model_fields)
 
 
+def test_no_way_of_writing_a_key_confuses_the_place(tmp_path: Path) -> None:
+    data = '{path: csv, data_files: {"<text>": [null], "[key]": x}}'
+    text = GOOD.replace("a.csv", data)
+    problems = _problems(tmp_path / "s.yaml", text)
+    assert [problem.split(":4: key tasks.0.data.data_files.")[1].split(";")[0] for problem in problems] == [
+        "<text> (task a): unknown key '<text>' (did you mean 'test'?)",
+        "<text>.0 (task a): got nothing (null)",
+        "[key] (task a): unknown key '[key]'",
+    ]
+
+
 def test_a_task_file_has_problems_at_its_own_keys(tmp_path: Path) -> None:
     text = "name: a\nkind: regression\ntraining:\n  epochs: many\n"
     problems = _problems(tmp_path / "task.yaml", text, load_task)
