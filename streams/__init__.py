@@ -1,1 +1,47 @@
-"""Task streams: the stream file, data sources, tokenised batches."""
+"""Task streams: the stream file, data sources, tokenised batches.
+
+Everything public is reachable from here and imported on first use, so that checking a stream file stays light.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from continual_petl.streams.schema import BackboneSpec as BackboneSpec
+    from continual_petl.streams.schema import DataSpec as DataSpec
+    from continual_petl.streams.schema import StreamSpec as StreamSpec
+    from continual_petl.streams.schema import TaskSpec as TaskSpec
+    from continual_petl.streams.schema import TrainingSpec as TrainingSpec
+    from continual_petl.streams.stream import TaskStream as TaskStream
+    from continual_petl.streams.yaml_file import dump_stream as dump_stream
+    from continual_petl.streams.yaml_file import json_schema as json_schema
+    from continual_petl.streams.yaml_file import load_stream as load_stream
+    from continual_petl.streams.yaml_file import load_task as load_task
+
+_HOMES = {
+    "BackboneSpec": "schema",
+    "DataSpec": "schema",
+    "StreamSpec": "schema",
+    "TaskSpec": "schema",
+    "TrainingSpec": "schema",
+    "TaskStream": "stream",
+    "dump_stream": "yaml_file",
+    "json_schema": "yaml_file",
+    "load_stream": "yaml_file",
+    "load_task": "yaml_file",
+}
+"""Public name to the module that defines it."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -10,7 +10,7 @@ from typing import Any
 
 from continual_petl.streams._training_spec import TrainingSpec
 
-Path = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 
 _TRAINER_KEYS = {
     "max_epochs": "training.epochs",
@@ -26,19 +26,19 @@ _OPTIMIZER_KEYS = {"momentum": ("sgd",), "betas": ("adamw", "adam"), "eps": ("ad
 class Inconsistent(ValueError):
     """Keys of a stream contradict each other; ``problems`` holds where and why, one paragraph each."""
 
-    def __init__(self, problems: Sequence[tuple[Path, str]]) -> None:
+    def __init__(self, problems: Sequence[tuple[KeyPath, str]]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(f"{'.'.join(map(str, path))}: {text}" for path, text in self.problems))
 
 
-def contradictions(tree: Mapping[str, Any]) -> list[tuple[Path, str]]:
+def contradictions(tree: Mapping[str, Any]) -> list[tuple[KeyPath, str]]:
     """Return where the keys of a stream contradict each other, and why.
 
     Args:
         tree: plain data with (some of) the keys of a stream; parts of a wrong type are left to the schema.
     """
     training, trainer = _mapping(tree.get("training")), _mapping(tree.get("trainer"))
-    problems: list[tuple[Path, str]] = [
+    problems: list[tuple[KeyPath, str]] = [
         (("trainer", key), f"this is written as {place}, so move the value there and remove it here")
         for key, place in _TRAINER_KEYS.items()
         if key in trainer

@@ -21,6 +21,10 @@ READERS = ("csv", "json", "parquet", "arrow", "text")
 
 Text = Annotated[str, Field(min_length=1)]
 
+TAG = "\ue000"
+"""Begins the tags of unions, which stand among the keys of a validation error; no key is written with it."""
+AS_TEXT, AS_LIST, AS_MAPPING, AS_ROWS, AS_SOURCE = (f"{TAG}{n}" for n in ("text", "list", "mapping", "rows", "source"))
+
 
 def is_url(text: str) -> bool:
     """Say whether ``text`` is an address (https://..., hf://...) and not a path."""
@@ -37,20 +41,20 @@ def looks_like_path(text: str) -> bool:
 
 def _shape(value: Any) -> str | None:
     if isinstance(value, str):
-        return "<text>"
+        return AS_TEXT
     if isinstance(value, list | tuple):
-        return "<list>"
-    return "<mapping>" if isinstance(value, Mapping) else None
+        return AS_LIST
+    return AS_MAPPING if isinstance(value, Mapping) else None
 
 
 _OneOrMore: TypeAlias = Annotated[
-    Annotated[Text, Tag("<text>")] | Annotated[tuple[Text, ...], Tag("<list>"), Field(min_length=1)],
+    Annotated[Text, Tag(AS_TEXT)] | Annotated[tuple[Text, ...], Tag(AS_LIST), Field(min_length=1)],
     Discriminator(_shape, custom_error_type="shape", custom_error_message="must be a path or a list of paths"),
 ]
 _Files: TypeAlias = Annotated[
-    Annotated[Text, Tag("<text>")]
-    | Annotated[tuple[Text, ...], Tag("<list>"), Field(min_length=1)]
-    | Annotated[dict[SplitName, _OneOrMore], Tag("<mapping>"), Field(min_length=1)],
+    Annotated[Text, Tag(AS_TEXT)]
+    | Annotated[tuple[Text, ...], Tag(AS_LIST), Field(min_length=1)]
+    | Annotated[dict[SplitName, _OneOrMore], Tag(AS_MAPPING), Field(min_length=1)],
     Discriminator(
         _shape,
         custom_error_type="shape",
@@ -108,14 +112,14 @@ Rows: TypeAlias = dict[SplitName, tuple[dict[str, Any], ...]]
 
 def _data_shape(value: Any) -> str | None:
     if isinstance(value, DataSpec):
-        return "<source>"
+        return AS_SOURCE
     if isinstance(value, Mapping):
-        return "<rows>" if "path" not in value and any(split in value for split in SPLITS) else "<source>"
-    return "<text>" if isinstance(value, str) else None
+        return AS_ROWS if "path" not in value and any(split in value for split in SPLITS) else AS_SOURCE
+    return AS_TEXT if isinstance(value, str) else None
 
 
 Data: TypeAlias = Annotated[
-    Annotated[Text, Tag("<text>")] | Annotated[DataSpec, Tag("<source>")] | Annotated[Rows, Tag("<rows>")],
+    Annotated[Text, Tag(AS_TEXT)] | Annotated[DataSpec, Tag(AS_SOURCE)] | Annotated[Rows, Tag(AS_ROWS)],
     Discriminator(
         _data_shape,
         custom_error_type="shape",
@@ -125,31 +129,32 @@ Data: TypeAlias = Annotated[
 ]
 
 
-def _join(base: str, path: str) -> str:
+def join_path(base: str, path: str) -> str:
+    """Return ``path`` counted from the folder ``base``; absolute paths and addresses stay what they are."""
     return path if is_url(path) else os.path.normpath(os.path.join(base, path))
 
 
 def locate(data: str | DataSpec | Rows, base: str) -> str | DataSpec | Rows:
     """Return ``data`` with every relative path of this machine counted from the folder ``base``."""
     if isinstance(data, str):
-        return _join(base, data)
+        return join_path(base, data)
     if not isinstance(data, DataSpec) or not data.is_local:
         return data
     files = data.data_files
     located: Any = files
     if isinstance(files, str):
-        located = _join(base, files)
+        located = join_path(base, files)
     elif isinstance(files, tuple):
-        located = tuple(_join(base, file) for file in files)
+        located = tuple(join_path(base, file) for file in files)
     elif files is not None:
         located = {
-            split: _join(base, some) if isinstance(some, str) else tuple(_join(base, file) for file in some)
+            split: join_path(base, some) if isinstance(some, str) else tuple(join_path(base, file) for file in some)
             for split, some in files.items()
         }
     return data.model_copy(
         update={
-            "path": _join(base, data.path) if looks_like_path(data.path) else data.path,
+            "path": join_path(base, data.path) if looks_like_path(data.path) else data.path,
             "data_files": located,
-            "data_dir": None if data.data_dir is None else _join(base, data.data_dir),
+            "data_dir": None if data.data_dir is None else join_path(base, data.data_dir),
         }
     )

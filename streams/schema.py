@@ -7,15 +7,10 @@ models from files and turns what is wrong into paragraphs with line numbers. Nee
 from __future__ import annotations
 
 import os
-import re
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Discriminator,
     Field,
-    Tag,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -30,7 +25,8 @@ from continual_petl.streams._data_spec import Data as Data
 from continual_petl.streams._data_spec import DataSpec as DataSpec
 from continual_petl.streams._data_spec import Rows as Rows
 from continual_petl.streams._data_spec import SplitName as SplitName
-from continual_petl.streams._data_spec import Text, _join, locate
+from continual_petl.streams._data_spec import Text, join_path, locate
+from continual_petl.streams._field_types import Labels, Name
 from continual_petl.streams._training_spec import Count, Float, Int
 from continual_petl.streams._training_spec import TrainingOverride as TrainingOverride
 from continual_petl.streams._training_spec import TrainingSpec as TrainingSpec
@@ -45,22 +41,6 @@ METRICS: dict[Kind, tuple[str, ...]] = {
 """The metrics of each kind; the first is the default. Accuracy is the share of all rows (micro)."""
 
 _V = TypeVar("_V")
-_WINDOWS_NAMES = {"CON", "PRN", "AUX", "NUL"} | {f"{port}{n}" for port in ("COM", "LPT") for n in range(10)}
-
-
-def _path_safe(name: str) -> str:
-    """Accept a name that is a file name on every system, for it becomes a folder of the run."""
-    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name) is None or name.endswith("."):
-        raise ValueError(
-            f"{name!r} cannot be the name of a folder on every system: use 1 to 64 letters a-z, digits, '.', '_' and "
-            "'-', beginning with a letter or digit and not ending in '.'"
-        )
-    if name.split(".")[0].upper() in _WINDOWS_NAMES:
-        raise ValueError(f"{name!r} is a reserved device name on Windows, so choose another name")
-    return name
-
-
-Name = Annotated[str, AfterValidator(_path_safe)]
 
 
 class BackboneSpec(FrozenModel):
@@ -111,36 +91,6 @@ class LimitsSpec(FrozenModel):
     """Rows of the test split; null means all."""
 
 
-def _labels_shape(value: Any) -> str | None:
-    return "<text>" if isinstance(value, str) else "<list>" if isinstance(value, list | tuple) else None
-
-
-def _label_name(value: Any) -> Any:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-def _distinct(labels: tuple[str, ...]) -> tuple[str, ...]:
-    if len(labels) < 2:
-        raise ValueError(f"a classification needs at least two labels, got {len(labels)}")
-    if twice := sorted({label for label in labels if labels.count(label) > 1}):
-        raise ValueError(f"the label {twice[0]!r} is listed more than once")
-    return labels
-
-
-_LabelNames = Annotated[
-    tuple[Annotated[Text, BeforeValidator(_label_name, json_schema_input_type=str | int)], ...],
-    AfterValidator(_distinct),
-]
-Labels: TypeAlias = Annotated[
-    Annotated[Text, Tag("<text>")] | Annotated[_LabelNames, Tag("<list>")],
-    Discriminator(
-        _labels_shape,
-        custom_error_type="shape",
-        custom_error_message="must be a list of label names, or the path of a JSON file that holds such a list",
-    ),
-]
-
-
 class TaskSpec(FrozenModel):
     """One task of a stream."""
 
@@ -179,9 +129,10 @@ class TaskSpec(FrozenModel):
     @field_validator("metric")
     @classmethod
     def _metric_fits_kind(cls, value: str | None, info: ValidationInfo) -> str | None:
-        kind: Kind | None = info.data.get("kind")
-        if value is not None and kind is not None and value not in METRICS[kind]:
-            raise ValueError(f"got {value!r}; allowed for kind {kind}: {', '.join(METRICS[kind])}")
+        kinds: tuple[Kind, ...] = (info.data["kind"],) if "kind" in info.data else tuple(METRICS)
+        if value is not None and not any(value in METRICS[kind] for kind in kinds):
+            allowed = "; ".join(f"allowed for kind {kind}: {', '.join(METRICS[kind])}" for kind in kinds)
+            raise ValueError(f"got {value!r}; {allowed}")
         return value
 
     @property
@@ -246,5 +197,5 @@ class StreamSpec(FrozenModel):
     def resolved_labels(self, task: TaskSpec) -> tuple[str, ...] | str | None:
         """Return the labels of ``task``; the path of a label file counts from `data_dir`."""
         if isinstance(task.labels, str):
-            return _join(self.data_dir or os.curdir, task.labels)
+            return join_path(self.data_dir or os.curdir, task.labels)
         return task.labels

@@ -1,0 +1,89 @@
+"""A task stream in Python: the ordered tasks of a specification."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator, Sequence
+
+from continual_petl.errors import InputError
+from continual_petl.streams.schema import StreamSpec, TaskSpec
+from continual_petl.streams.yaml_file import load_stream
+
+
+class TaskStream:
+    """The tasks of a stream, in the order in which they arrive.
+
+    Args:
+        spec: the stream; from a file by `from_yaml`.
+
+    Example:
+        >>> rows = {"train": [{"text": "good", "label": "yes"}, {"text": "bad", "label": "no"}]}
+        >>> task = {"name": "mood", "kind": "classification", "data": rows}
+        >>> stream = TaskStream(StreamSpec(name="demo", backbone={"name": "minilm"}, tasks=[task]))
+        >>> stream
+        TaskStream('demo', seed=0, backbone='minilm', 1 task: mood (classification))
+        >>> stream["mood"] is stream[0]
+        True
+    """
+
+    def __init__(self, spec: StreamSpec) -> None:
+        self.spec = spec
+
+    @classmethod
+    def from_yaml(cls, path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]] = ()) -> TaskStream:
+        """Read a stream file; see `load_stream`.
+
+        Raises:
+            StreamFileError: with all mistakes of file and overrides.
+        """
+        return cls(load_stream(path, overrides))
+
+    @property
+    def name(self) -> str:
+        """Name of the stream."""
+        return self.spec.name
+
+    @property
+    def seed(self) -> int:
+        """Where all randomness of the stream starts."""
+        return self.spec.seed
+
+    def __len__(self) -> int:
+        return len(self.spec.tasks)
+
+    def __iter__(self) -> Iterator[TaskSpec]:
+        return iter(self.spec.tasks)
+
+    def __contains__(self, task: object) -> bool:
+        """Say whether ``task`` is a task of this stream, or the name of one."""
+        return any(task in (own, own.name) for own in self)
+
+    def __getitem__(self, task: str | int) -> TaskSpec:
+        """Return a task by its name or by its number.
+
+        Raises:
+            InputError: if no task has this name.
+            IndexError: if there is no task with this number.
+        """
+        if isinstance(task, int):
+            return self.spec.tasks[task]
+        for own in self:
+            if own.name == task:
+                return own
+        names = [own.name for own in self]
+        guess = difflib.get_close_matches(task, names, n=1)
+        hint = f", did you mean {guess[0]!r}?" if guess else "."
+        raise InputError(f"stream {self.name!r} has no task {task!r}{hint} Its tasks are {', '.join(names)}")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TaskStream) and self.spec == other.spec
+
+    def __repr__(self) -> str:
+        shown = [f"{task.name} ({task.kind})" for task in self.spec.tasks[:8]]
+        more = ["..."] if len(self) > len(shown) else []
+        count = f"{len(self)} task{'s' if len(self) > 1 else ''}"
+        return (
+            f"TaskStream({self.name!r}, seed={self.seed}, backbone={self.spec.backbone.name!r}, "
+            f"{count}: {', '.join(shown + more)})"
+        )

@@ -1,0 +1,126 @@
+"""Dotted overrides: what they reach, what their values mean, and what is said when they are wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl.errors import StreamFileError
+from continual_petl.streams.yaml_file import load_stream, load_task
+
+TEXT = """\
+name: desk
+backbone: minilm
+data_dir: ${UNSET_IN_THIS_TEST}
+trainer: {strategy: {kind: x}}
+tasks:
+  - {name: agnews, kind: classification, data: a.csv, labels: [x, y]}
+  - {name: sst.v2, kind: classification, data: {path: csv, data_files: {train: b.csv}}, bank: lora}
+  - {name: sst, kind: classification, data: c.csv}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "s.yaml"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+DIR = ("data_dir", "/d")
+
+
+@pytest.mark.parametrize(
+    ("override", "look", "value"),
+    [
+        (("training.learning_rate", "1e-3"), lambda s: s.training.learning_rate, 1e-3),
+        (("--training.epochs", "7"), lambda s: s.training.epochs, 7),
+        (("training.gradient_clip", "null"), lambda s: s.training.gradient_clip, None),
+        (("training.betas", "[0.5, 0.9]"), lambda s: s.training.betas, (0.5, 0.9)),
+        (("tasks.agnews.training.epochs", "1"), lambda s: s.resolved_training(s.tasks[0]).epochs, 1),
+        (("tasks.2.training.epochs", "1"), lambda s: s.resolved_training(s.tasks[2]).epochs, 1),
+        (("tasks.sst.v2.training.epochs", "1"), lambda s: s.resolved_training(s.tasks[1]).epochs, 1),
+        (("tasks.sst.training.epochs", "1"), lambda s: s.resolved_training(s.tasks[2]).epochs, 1),
+        (("tasks.sst.v2.bank.rank", "3"), lambda s: s.resolved_bank(s.tasks[1]).modifications[0].bottleneck, 3),
+        (("tasks.agnews.labels.1", "z"), lambda s: s.tasks[0].labels, ("x", "z")),
+        (("bank", "pfeiffer"), lambda s: s.bank.preset, "pfeiffer"),
+        (("bank", "{preset: lora, rank: 2}"), lambda s: s.bank.bottleneck, 2),
+        (("bank.bottleneck", "16"), lambda s: (s.bank.preset, s.bank.bottleneck), ("houlsby", 16)),
+        (("backbone.max_length", "64"), lambda s: (s.backbone.name, s.backbone.max_length), ("minilm", 64)),
+        (("name", "'2024'"), lambda s: s.name, "2024"),
+        (("name", " no "), lambda s: s.name, "no"),
+        (("trainer.devices", "1"), lambda s: s.trainer["devices"], 1),
+        (("tasks.sst.data", "${HERE}/x #1.csv"), lambda s: s.tasks[2].data, "/here/x #1.csv"),
+    ],
+)
+def test_an_override_reaches_its_key(
+    file: Path, monkeypatch: pytest.MonkeyPatch, override: tuple[str, str], look: Any, value: Any
+) -> None:
+    monkeypatch.setenv("HERE", "/here")
+    assert look(load_stream(file, [DIR, override])) == value
+
+
+def test_the_later_of_two_holds(file: Path) -> None:
+    stream = load_stream(file, [DIR, ("bank.rank", "3"), ("training.epochs", "1"), ("training.epochs", "2")])
+    assert stream.training.epochs == 2
+
+
+def test_a_data_folder_on_the_command_line_counts_from_the_working_folder(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    stream = load_stream(file, [("data_dir", "corpora")])
+    assert stream.resolved_data(stream.tasks[0]) == str(tmp_path / "work" / "corpora" / "a.csv")
+
+
+def test_a_task_file_takes_overrides_too(tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text("name: a\nkind: regression\ndata: a.csv\n", encoding="utf-8")
+    assert load_task(tmp_path / "t.yaml", [("training.epochs", "9")]).training.given() == {"epochs": 9}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("training.learning_rate", "fast", "got 'fast'; allowed: a number above 0"),
+        ("training.epochs", "", "got ''; allowed: a whole number of at least 1"),
+        ("training.epoch", "1", "unknown key 'epoch' (did you mean 'epochs'?); allowed here: epochs, batch_size"),
+        ("trainning.epochs", "1", "unknown key 'trainning' (did you mean 'training'?)"),
+        ("tasks.agnew.training.epochs", "1", "there is no task 'agnew' (did you mean 'agnews'?); the tasks, by"),
+        ("tasks.7.training.epochs", "1", "there is no task '7'; the tasks, by number and name, are: 0 agnews, 1 sst"),
+        ("tasks.sst.kind", "regresion", "got 'regresion' (did you mean 'regression'?); allowed: classification,"),
+        ("training..epochs", "1", "this is not a key"),
+        ("training.betas", "[0.9", "got '[0.9': this is not readable as YAML"),
+        ("training.betas", "[0.9]", "key training.betas.1: is missing"),
+        ("name.first", "x", "name is 'desk' in the file and has no keys below it to set"),
+        ("tasks.agnews.labels.5", "x", "tasks.0.labels is a list with 2 entries, so the next part must be 0 to 1"),
+        ("bank", "{preset: lora, foo: 1}", "key bank.foo: unknown key 'foo'"),
+        ("bank.preset", "houlsbee", "unknown preset 'houlsbee'"),
+        ("tasks.sst.name", "AGNEWS", "'AGNEWS' is already the name of tasks.0 (as 'agnews'"),
+        ("tasks.sst.data", "${UNSET_IN_THIS_TEST}/x", "'${UNSET_IN_THIS_TEST}/x' needs the environment variable"),
+        ("name", "2024", "got 2024; allowed: text; if the text is meant, put it in quotes: '2024'"),
+    ],
+)
+def test_a_wrong_override_is_named_by_its_option(file: Path, key: str, value: str, problem: str) -> None:
+    with pytest.raises(StreamFileError) as caught:
+        load_stream(file, [DIR, (key, value)])
+    (found,) = caught.value.problems
+    assert found.startswith(f"--{key}: {problem}")
+
+
+def test_a_name_that_is_also_a_number_must_be_clear(tmp_path: Path) -> None:
+    task = "kind: regression, data: a.csv"
+    path = tmp_path / "s.yaml"
+    text = f'name: s\nbackbone: b\ntasks:\n  - {{name: "1", {task}}}\n  - {{name: b, {task}}}\n'
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(StreamFileError, match=r"1 is both the name of tasks\.0 and the number of task 'b'"):
+        load_stream(path, [("tasks.1.training.epochs", "1")])
+    assert load_stream(path, [("tasks.0.training.epochs", "1")]).tasks[0].training.given() == {"epochs": 1}
+
+
+def test_mistakes_of_file_and_overrides_come_together(file: Path) -> None:
+    with pytest.raises(StreamFileError) as caught:
+        load_stream(file, [("training.epochs", "x"), ("seed", "-1")])
+    assert [problem.split(": ")[0] for problem in caught.value.problems] == [f"{file}:3", "--training.epochs", "--seed"]

@@ -1,0 +1,73 @@
+"""The JSON Schema says what the models say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from continual_petl.banks.presets import PRESETS
+from continual_petl.streams.schema import StreamSpec
+from continual_petl.streams.yaml_file import json_schema
+
+TASK = {"name": "a", "kind": "classification", "data": "a.csv"}
+
+
+def _errors(stream: Any) -> list[Any]:
+    jsonschema = pytest.importorskip("jsonschema")
+    return list(jsonschema.Draft202012Validator(json_schema()).iter_errors(stream))
+
+
+def test_it_is_itself_valid() -> None:
+    pytest.importorskip("jsonschema").Draft202012Validator.check_schema(json_schema())
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"bank": "lora"},
+        {"bank": {"preset": "lora", "rank": 4, "layers": 3}},
+        {"backbone": {"name": "x", "max_length": None}},
+        {"tasks": [TASK | {"data": {"train": [{"text": "a", "label": 1}]}, "labels": [1, "b"]}]},
+        {"tasks": [TASK | {"data": {"path": "csv", "data_files": {"train": ["a", "b"]}}, "training": {"epochs": 1}}]},
+    ],
+)
+def test_what_the_models_take_it_takes(more: dict[str, Any]) -> None:
+    stream = {"name": "s", "backbone": "minilm", "tasks": [TASK]} | more
+    StreamSpec.model_validate(stream)
+    assert not _errors(stream)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"name": "a/b"},
+        {"bank": "houlsbee"},
+        {"epochs": 3},
+        {"training": {"epochs": 0}},
+        {"tasks": []},
+        {"tasks": [TASK | {"data": {"trian": []}}]},
+        {"tasks": [TASK | {"metric": "f1"}]},
+    ],
+)
+def test_what_the_models_refuse_it_refuses(more: dict[str, Any]) -> None:
+    stream = {"name": "s", "backbone": "minilm", "tasks": [TASK]} | more
+    with pytest.raises(ValueError, match="validation error"):
+        StreamSpec.model_validate(stream)
+    assert _errors(stream)
+
+
+def test_every_key_is_described_and_presets_are_listed() -> None:
+    schema = json_schema()
+    assert schema["$defs"]["BankChoice"]["anyOf"][0]["enum"] == list(PRESETS)
+    for name, definition in [("stream", schema), *schema["$defs"].items()]:
+        assert definition["description"], name
+        for part in definition.get("anyOf", [definition]):
+            for key, node in part.get("properties", {}).items():
+                assert "description" in node or "$ref" in node, (name, key)
+
+
+def test_a_copy_is_given_away() -> None:
+    json_schema()["properties"].clear()
+    assert json_schema()["properties"]
