@@ -1,0 +1,109 @@
+"""Flat token ids: the same as the tokenizer gives, cut where they must be, counted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from continual_petl.errors import InputError
+from continual_petl.streams.tokenise import tokenise
+
+
+def _words(*numbers: int) -> str:
+    return " ".join(f"w{number}" for number in numbers)
+
+
+TEXTS = [_words(1, 2, 3), _words(4), _words(*range(20))]
+PAIRS = [_words(5), _words(*range(10)), _words(7, 8)]
+
+
+@pytest.mark.parametrize("pairs", [None, PAIRS])
+def test_rows_are_what_the_tokenizer_gives(tokenizer: PreTrainedTokenizerFast, pairs: list[str] | None) -> None:
+    rows = tokenise(TEXTS, pairs, np.array([0, 1, 0]), tokenizer, max_length=12)
+    for number, text in enumerate(TEXTS):
+        pair = None if pairs is None else pairs[number]
+        expected = tokenizer(text, pair, truncation="longest_first", max_length=12)
+        row = rows.row(number)
+        assert row.ids.tolist() == expected["input_ids"]
+        assert row.token_types is not None
+        assert row.token_types.tolist() == expected["token_type_ids"]
+    assert rows.row(1).label == 1
+    assert rows.lengths.tolist() == [len(rows.row(number).ids) for number in range(3)]
+    assert rows.ids.dtype == np.int32
+    assert len(rows) == 3
+
+
+def test_cut_rows_are_counted_and_uncut_ones_are_not(tokenizer: PreTrainedTokenizerFast) -> None:
+    exact = [_words(1, 2, 3), _words(1, 2), _words(1, 2, 3, 4)]
+    assert tokenise(exact, None, None, tokenizer, max_length=5).num_truncated == 1
+    assert tokenise(exact, None, None, tokenizer, max_length=6).num_truncated == 0
+    assert tokenise(TEXTS, PAIRS, None, tokenizer, max_length=12).num_truncated == 2
+
+
+def test_the_longer_text_of_a_pair_is_cut_first(tokenizer: PreTrainedTokenizerFast) -> None:
+    rows = tokenise([_words(*range(20))], [_words(30, 31)], None, tokenizer, max_length=10)
+    types = rows.row(0).token_types
+    assert types is not None
+    assert types.tolist() == [0] * 7 + [1] * 3
+
+
+def test_more_rows_than_one_chunk(tokenizer: PreTrainedTokenizerFast) -> None:
+    texts = [_words(*range(number % 5 + 1)) for number in range(2300)]
+    rows = tokenise(texts, None, None, tokenizer, max_length=16)
+    assert rows.lengths.tolist() == [number % 5 + 3 for number in range(2300)]
+    assert rows.row(2299).ids.tolist() == tokenizer(texts[2299])["input_ids"]
+
+
+def test_no_rows(tokenizer: PreTrainedTokenizerFast) -> None:
+    rows = tokenise([], None, None, tokenizer, max_length=16)
+    assert len(rows) == 0
+    assert rows.lengths.tolist() == []
+
+
+def test_no_token_types_where_the_tokenizer_makes_none(tokenizer: PreTrainedTokenizerFast) -> None:
+    plain = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=tokenizer.backend_tokenizer, pad_token="[PAD]", model_input_names=["input_ids"]
+    )
+    assert tokenise(TEXTS, None, None, plain, max_length=8).row(0).token_types is None
+
+
+def test_the_tokenizer_is_left_as_it_was(tokenizer: PreTrainedTokenizerFast) -> None:
+    before = tokenizer.backend_tokenizer.to_str()
+    tokenise(TEXTS, PAIRS, None, tokenizer, max_length=8)
+    assert tokenizer.backend_tokenizer.to_str() == before
+    tokenizer.backend_tokenizer.enable_truncation(max_length=7, stride=1)
+    tokenizer.backend_tokenizer.enable_padding(length=9)
+    try:
+        set_up = tokenizer.backend_tokenizer.to_str()
+        rows = tokenise(TEXTS, PAIRS, None, tokenizer, max_length=8)
+        assert tokenizer.backend_tokenizer.to_str() == set_up
+        assert rows.lengths.tolist() == [7, 8, 8]
+    finally:
+        tokenizer.backend_tokenizer.no_truncation()
+        tokenizer.backend_tokenizer.no_padding()
+
+
+def test_rows_cannot_be_changed_by_accident(tokenizer: PreTrainedTokenizerFast) -> None:
+    rows = tokenise(TEXTS, None, None, tokenizer, max_length=8)
+    with pytest.raises(ValueError, match="read-only"):
+        rows.ids[0] = 1
+
+
+@pytest.mark.parametrize(("pairs", "room"), [(None, 2), (PAIRS, 3)])
+def test_max_length_without_room_for_text(
+    tokenizer: PreTrainedTokenizerFast, pairs: list[str] | None, room: int
+) -> None:
+    with pytest.raises(InputError, match=f"max_length: got {room}.*use at least {room + 1}"):
+        tokenise(TEXTS, pairs, None, tokenizer, max_length=room)
+
+
+def test_columns_of_different_length(tokenizer: PreTrainedTokenizerFast) -> None:
+    with pytest.raises(ValueError, match="pairs has 1 rows, texts has 3"):
+        tokenise(TEXTS, ["w1"], None, tokenizer, max_length=8)
+
+
+@pytest.mark.parametrize("index", [-1, 3])
+def test_no_such_row(tokenizer: PreTrainedTokenizerFast, index: int) -> None:
+    with pytest.raises(IndexError, match="of 3 rows"):
+        tokenise(TEXTS, None, None, tokenizer, max_length=8).row(index)
