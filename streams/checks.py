@@ -1,0 +1,139 @@
+"""What rows must satisfy before a bank is trained on them; everything else is an error that says where.
+
+Rows are counted from 1: row 1 is the first line of a JSONL file and the first line after the header of a CSV file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from continual_petl.errors import InputError
+
+_SHOWN = 5
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """A split of a task, for messages."""
+
+    task: str
+    split: str
+    origin: str
+    """File, folder, Hub id or ``rows in the stream file``."""
+
+    def __str__(self) -> str:
+        return f"task {self.task!r}, split {self.split} ({self.origin})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """A row that cannot be used."""
+
+    row: int
+    """Counted from 0; printed from 1."""
+    what: str
+
+
+def raise_faults(where: Where, column: str, faults: Sequence[Fault], rule: str) -> None:
+    """Raise one paragraph about all ``faults`` of a column, the first five in full; return if there are none.
+
+    Raises:
+        InputError: if there is a fault.
+    """
+    if not faults:
+        return
+    shown = "; ".join(f"row {fault.row + 1}: {fault.what}" for fault in faults[:_SHOWN])
+    more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
+    rows = "1 row" if len(faults) == 1 else f"{len(faults)} rows"
+    raise InputError(f"{where}, column {column!r}: {rows} cannot be used: {shown}{more}. {rule}")
+
+
+def show(value: object, width: int = 60) -> str:
+    """Return ``value`` as a short ``repr``."""
+    text = repr(value)
+    return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def check_rows(where: Where, num_rows: int, minimum: int = 1) -> None:
+    """Check that a split has rows.
+
+    Raises:
+        InputError: if it has fewer than ``minimum``.
+    """
+    if num_rows < minimum:
+        raise InputError(
+            f"{where}: has {num_rows} rows, needs at least {minimum}; check the file, or leave the split out."
+        )
+
+
+def check_texts(where: Where, column: str, values: Sequence[Any]) -> None:
+    """Check that every value is a string with something in it.
+
+    Raises:
+        InputError: naming the rows that are missing, empty, blank or no strings.
+    """
+    faults = []
+    for row, value in enumerate(values):
+        if value is None:
+            faults.append(Fault(row=row, what="missing"))
+        elif not isinstance(value, str):
+            faults.append(Fault(row=row, what=f"{show(value)} is of type {type(value).__name__}"))
+        elif not value.strip():
+            faults.append(Fault(row=row, what="empty"))
+    raise_faults(where, column, faults, "Every row needs a text; repair or remove these rows, or name another column.")
+
+
+def regression_targets(where: Where, column: str, values: Sequence[Any]) -> NDArray[np.float32]:
+    """Return the targets as float32 ``(N,)``; strings that spell a number are accepted, as CSV has nothing else.
+
+    Raises:
+        InputError: naming the rows that are missing, no number, not finite or beyond float32.
+    """
+    targets = np.empty(len(values), dtype=np.float32)
+    faults = []
+    for row, value in enumerate(values):
+        number = _number(value)
+        if number is None:
+            faults.append(Fault(row=row, what="missing" if value in (None, "") else f"{show(value)} is not a number"))
+        elif not abs(number) <= _LARGEST:  # also true for NaN
+            faults.append(Fault(row=row, what=f"{show(value)} is not a finite number of single precision"))
+        else:
+            targets[row] = number
+    raise_faults(where, column, faults, "A regression needs a finite number in every row; repair or remove these rows.")
+    return targets
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        return None
+    except OverflowError:
+        return math.inf
+
+
+def overlap_notice(task: str, train: Iterable[str], others: Sequence[str], split: str) -> str | None:
+    """Return a notice if texts of ``split`` are also training texts, compared as whole (text, text_pair) rows.
+
+    Args:
+        task: its name.
+        train: one key a training row.
+        others: one key a row of ``split``.
+        split: its name.
+    """
+    num_shared = len(others) - sum(key not in known for known in (set(train),) for key in others)
+    if num_shared == 0:
+        return None
+    return (
+        f"task {task!r}: {num_shared} of {len(others)} {split} rows have the text of a training row; "
+        f"the {split} metric will look better than it is."
+    )

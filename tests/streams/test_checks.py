@@ -1,0 +1,67 @@
+"""Rows that cannot be learned from are refused, with their numbers."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from continual_petl.errors import InputError
+from continual_petl.streams.checks import Where, check_rows, check_texts, overlap_notice, regression_targets
+
+WHERE = Where(task="stars", split="test", origin="test.jsonl")
+
+
+def test_good_texts_pass() -> None:
+    check_texts(WHERE, "text", ["a", " b ", "0"])
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [(None, "missing"), ("", "empty"), (" \n\t", "empty"), (3, "3 is of type int"), (["a"], "['a'] is of type list")],
+)
+def test_bad_texts(value: object, what: str) -> None:
+    expected = f"task 'stars', split test (test.jsonl), column 'body': 1 row cannot be used: row 2: {what}. Every row"
+    with pytest.raises(InputError, match=re.escape(expected)):
+        check_texts(WHERE, "body", ["a", value])
+
+
+def test_targets_are_single_precision() -> None:
+    targets = regression_targets(WHERE, "score", [1, 2.5, "3.25", "-1e2", 0])
+    assert targets.dtype == np.float32
+    assert targets.tolist() == [1, 2.5, 3.25, -100, 0]
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        (None, "missing"),
+        ("", "missing"),
+        ("high", "'high' is not a number"),
+        (True, "True is not a number"),
+        ([1.0], "[1.0] is not a number"),
+        (float("nan"), "nan is not a finite"),
+        ("nan", "'nan' is not a finite"),
+        (float("inf"), "inf is not a finite"),
+        (1e39, "1e+39 is not a finite"),
+        (10**400, "is not a finite"),
+    ],
+)
+def test_bad_targets(value: Any, what: str) -> None:
+    with pytest.raises(InputError, match=rf"column 'score': 1 row .*row 3: .*{re.escape(what)}"):
+        regression_targets(WHERE, "score", [0.0, 1.0, value])
+
+
+def test_empty_split() -> None:
+    check_rows(WHERE, 1)
+    with pytest.raises(InputError, match=r"split test \(test.jsonl\): has 0 rows, needs at least 1"):
+        check_rows(WHERE, 0)
+
+
+def test_overlap_is_counted_per_row() -> None:
+    assert overlap_notice("stars", ["a", "b"], ["c"], "test") is None
+    notice = overlap_notice("stars", ["a", "b"], ["a", "a", "c"], "test")
+    assert notice is not None
+    assert "2 of 3 test rows have the text of a training row" in notice
