@@ -1,0 +1,205 @@
+"""From a task to tokenised splits: which rows, which labels, which notices."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from continual_petl.errors import InputError
+from continual_petl.streams.prepare import SplitData, TaskData, prepare_split, prepare_task
+from continual_petl.streams.schema import StreamSpec
+from continual_petl.streams.tokenise import TokenisedRows
+
+TRAIN = [{"text": f"w{number % 40} w{number // 40}", "label": "ab"[number % 2]} for number in range(80)]
+TEST = [{"text": f"w{number} w9 w9", "label": "ab"[number % 2]} for number in range(10)]
+
+
+def _spec(data: Any, **task: Any) -> StreamSpec:
+    seed = task.pop("seed", 0)
+    name = task.pop("name", "toy")
+    tasks = [{"name": name, "kind": "classification", "data": data} | task]
+    return StreamSpec.model_validate({"name": "s", "seed": seed, "backbone": "minilm", "tasks": tasks})
+
+
+def _prepare(tokenizer: PreTrainedTokenizerFast, data: Any, **task: Any) -> TaskData:
+    spec = _spec(data, **task)
+    return prepare_task(spec, spec.tasks[0], tokenizer, 16)
+
+
+def _content(rows: TokenisedRows) -> list[tuple[int, ...]]:
+    return [(*rows.row(index).ids.tolist(), int(rows.row(index).label or 0)) for index in range(len(rows))]
+
+
+def test_all_splits(tokenizer: PreTrainedTokenizerFast) -> None:
+    data = _prepare(tokenizer, {"train": TRAIN, "validation": TEST[:4], "test": TEST[4:]})
+    assert data.test is not None
+    assert (len(data.train), len(data.validation), len(data.test)) == (80, 4, 6)
+    assert data.labels == ("a", "b")
+    assert data.notices == ()
+    assert data.num_truncated == {"train": 0, "validation": 0, "test": 0}
+    assert data.test.row(0).ids.tolist() == tokenizer("w4 w9 w9")["input_ids"]
+    assert data.test.labels is not None
+    assert data.test.labels.tolist() == [0, 1] * 3
+
+
+def test_regression_pairs_and_truncation(tokenizer: PreTrainedTokenizerFast) -> None:
+    rows = [{"text": "w1 " * 20, "text_pair": f"w{number}", "label": number / 4} for number in range(8)]
+    spec = _spec(
+        {"train": rows, "test": rows[:3]}, kind="regression", columns={"text_pair": "text_pair"}, validation=0.4
+    )
+    data = prepare_task(spec, spec.tasks[0], tokenizer, 10)
+    assert data.labels is None
+    assert data.test is not None
+    assert data.test.labels is not None
+    assert data.test.labels.tolist() == [0, 0.25, 0.5]
+    assert data.num_truncated["test"] == 3
+    assert (len(data.train), len(data.validation)) == (5, 3)
+
+
+def test_validation_is_carved_and_said(tokenizer: PreTrainedTokenizerFast) -> None:
+    data = _prepare(tokenizer, {"train": TRAIN, "test": TEST}, validation=0.25)
+    assert (len(data.train), len(data.validation)) == (60, 20)
+    assert sorted(_content(data.train) + _content(data.validation)) == sorted(
+        _content(_prepare(tokenizer, {"train": TRAIN, "validation": TEST}).train)
+    )
+    assert data.notices == ("task 'toy': the data has no validation split; 20 of its training rows became one.",)
+
+
+def test_without_a_test_split(tokenizer: PreTrainedTokenizerFast) -> None:
+    data = _prepare(tokenizer, {"train": TRAIN, "validation": TEST})
+    assert data.test is None
+    assert "test" not in data.digests
+    assert any("no test split" in notice for notice in data.notices)
+
+
+def test_the_order_of_the_file_decides_nothing(tokenizer: PreTrainedTokenizerFast) -> None:
+    shuffled = random.Random(0).sample(TRAIN, len(TRAIN))
+    options = {"limits": {"train": 30, "validation": 5}, "validation": 0.2}
+    one, other = (_prepare(tokenizer, {"train": rows, "test": TEST}, **options) for rows in (TRAIN, shuffled))
+    assert _content(one.train) != _content(other.train)
+    assert sorted(_content(one.train)) == sorted(_content(other.train))
+    assert sorted(_content(one.validation)) == sorted(_content(other.validation))
+    assert (len(one.train), len(one.validation)) == (30, 5)
+
+
+@pytest.mark.parametrize("changed", [{"seed": 1}, {"name": "other"}])
+def test_seed_and_task_name_decide(tokenizer: PreTrainedTokenizerFast, changed: dict[str, Any]) -> None:
+    options: dict[str, Any] = {"limits": {"test": 5}, "validation": 0.2}
+    one = _prepare(tokenizer, {"train": TRAIN, "test": TEST}, **options)
+    again = _prepare(tokenizer, {"train": TRAIN, "test": TEST}, **options)
+    other = _prepare(tokenizer, {"train": TRAIN, "test": TEST}, **(options | changed))
+    assert one.digests == again.digests
+    for split in ("train", "validation", "test"):
+        assert one.digests[split] != other.digests[split]
+
+
+def test_limited_rows_keep_their_order(tokenizer: PreTrainedTokenizerFast) -> None:
+    whole = _content(_prepare(tokenizer, {"train": TRAIN, "validation": TEST}).train)
+    limited = _content(_prepare(tokenizer, {"train": TRAIN, "validation": TEST}, limits={"train": 20}).train)
+    places = [whole.index(row) for row in limited]
+    assert places == sorted(places)
+    assert places != list(range(20))
+
+
+def test_equal_texts_stay_on_one_side(tokenizer: PreTrainedTokenizerFast) -> None:
+    data = _prepare(tokenizer, {"train": [row for row in TRAIN for _ in range(3)], "test": TEST})
+    assert not {row[:-1] for row in _content(data.train)} & {row[:-1] for row in _content(data.validation)}
+    assert len(data.validation) == 24
+
+
+def test_nothing_to_carve_from(tokenizer: PreTrainedTokenizerFast) -> None:
+    rows = [{"text": "w1", "label": "a"}, {"text": "w1", "label": "b"}]
+    with pytest.raises(InputError, match=r"none can be carved from 2 training rows with 1 different texts"):
+        _prepare(tokenizer, {"train": rows})
+
+
+def test_overlap_is_noticed(tokenizer: PreTrainedTokenizerFast) -> None:
+    data = _prepare(tokenizer, {"train": TRAIN, "validation": TRAIN[:2], "test": [*TEST, TRAIN[0]]})
+    assert [notice.split(": ")[1].split(";")[0] for notice in data.notices] == [
+        "2 of 2 validation rows have the text of a training row",
+        "1 of 11 test rows have the text of a training row",
+    ]
+
+
+def test_digests_are_of_content_not_of_format(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    for split, rows in (("train", TRAIN), ("test", TEST)):
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    inline, files = _prepare(tokenizer, {"train": TRAIN, "test": TEST}), _prepare(tokenizer, str(tmp_path))
+    assert inline.digests == files.digests
+    changed = [*TEST[:-1], TEST[-1] | {"label": "a"}]
+    other = _prepare(tokenizer, {"train": TRAIN, "test": changed})
+    assert other.digests["train"] == inline.digests["train"]
+    assert other.digests["test"] != inline.digests["test"]
+
+
+@pytest.mark.parametrize("as_file", [True, False])
+def test_numbers_with_names(tokenizer: PreTrainedTokenizerFast, tmp_path: Path, as_file: bool) -> None:
+    rows = [row | {"label": "ab".index(row["label"])} for row in TRAIN]
+    (tmp_path / "names.json").write_text('["yes", "no"]')
+    data = _prepare(tokenizer, {"train": rows}, labels=str(tmp_path / "names.json") if as_file else ["yes", "no"])
+    assert data.labels == ("yes", "no")
+    numbers = _prepare(tokenizer, {"train": rows})
+    assert numbers.labels == ("0", "1")
+    assert _content(numbers.train) == _content(data.train)
+
+
+def test_a_label_that_is_not_trained_on(tokenizer: PreTrainedTokenizerFast) -> None:
+    with pytest.raises(InputError, match=r"task 'toy', split test \(rows given in the task\), column 'label': .*'c'"):
+        _prepare(tokenizer, {"train": TRAIN, "test": [{"text": "w1", "label": "c"}]})
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"text": "w1", "label": "a"}, {"label": "b"}], r"column 'text': 1 row cannot be used: row 2: missing"),
+        ([], r"split train \(rows given in the task\): has 0 rows, needs at least 1"),
+    ],
+)
+def test_rows_that_cannot_be_used(tokenizer: PreTrainedTokenizerFast, rows: list[Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        _prepare(tokenizer, {"train": rows})
+
+
+def _again(tokenizer: PreTrainedTokenizerFast, data: Any, labels: tuple[str, ...] | None, **options: Any) -> SplitData:
+    split = options.pop("split", "test")
+    spec = _spec(data, **options)
+    return prepare_split(spec, spec.tasks[0], tokenizer, 16, split=split, labels=labels)
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_a_given_split_is_prepared_again_the_same_way(tokenizer: PreTrainedTokenizerFast, split: str) -> None:
+    data: Any = {"train": TRAIN, "validation": TEST, "test": TEST[:7]}
+    limits = {"limits": {"train": 9, "validation": 4, "test": 5}}
+    first = _prepare(tokenizer, data, **limits)
+    again = _again(tokenizer, data, first.labels, split=split, **limits)
+    assert again.digest == first.digests[split]
+    assert _content(again.rows) == _content(getattr(first, split))
+
+
+def test_a_carved_split_is_carved_again(tokenizer: PreTrainedTokenizerFast) -> None:
+    first = _prepare(tokenizer, {"train": TRAIN})
+    assert _again(tokenizer, {"train": TRAIN}, first.labels, split="validation").digest == first.digests["validation"]
+    assert _again(tokenizer, {"train": TRAIN}, first.labels, split="train").digest == first.digests["train"]
+
+
+def test_the_labels_of_the_bank_hold(tokenizer: PreTrainedTokenizerFast) -> None:
+    again = _again(tokenizer, {"train": TRAIN, "test": TEST}, ("b", "a"))
+    assert again.rows.labels is not None
+    assert again.rows.labels.tolist() == [1, 0] * 5
+    with pytest.raises(InputError, match="label 'b' is unknown"):
+        _again(tokenizer, {"train": TRAIN, "test": TEST}, ("a", "c"))
+
+
+def test_a_split_that_is_gone(tokenizer: PreTrainedTokenizerFast) -> None:
+    with pytest.raises(InputError, match="has no test split any more"):
+        _again(tokenizer, {"train": TRAIN}, ("a", "b"))
+
+
+def test_labels_must_fit_the_kind(tokenizer: PreTrainedTokenizerFast) -> None:
+    with pytest.raises(ValueError, match="is a classification, labels is None"):
+        _again(tokenizer, {"train": TRAIN, "test": TEST}, None)

@@ -1,0 +1,305 @@
+"""Every source gives the same rows; a source that cannot be read says why and what to do."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import datasets  # type: ignore[import-untyped]
+import pytest
+
+from continual_petl.errors import InputError
+from continual_petl.streams.schema import ColumnsSpec, DataSpec, SplitName
+from continual_petl.streams.sources import SplitRows, read_splits
+
+ROWS = [
+    {"text": 'a "quoted, text', "label": 1},
+    {"text": "None", "label": 0},
+    {"text": "ünï\\code", "label": 1},
+]
+OTHER = [{"text": "NA", "label": 0}]
+COLUMNS = ColumnsSpec()
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    quoted = ['"' + row["text"].replace('"', '""') + f'",{row["label"]}' for row in rows]
+    return "\n".join(["text,label", *quoted]) + "\n"
+
+
+WRITERS: dict[str, Callable[[list[dict[str, Any]]], str]] = {
+    "csv": _csv,
+    "tsv": lambda rows: "\n".join(["text\tlabel", *(f"{row['text']}\t{row['label']}" for row in rows)]) + "\n",
+    "json": json.dumps,
+    "jsonl": lambda rows: "".join(json.dumps(row) + "\n" for row in rows),
+}
+TEXT_FORMATS = (*WRITERS, *(f"{name}.gz" for name in WRITERS))
+FORMATS = (*TEXT_FORMATS, "parquet")
+
+
+def _write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """Write rows in the format that the name of the file says."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        datasets.Dataset.from_list(rows).to_parquet(path)
+        return path
+    content = WRITERS[path.name.split(".")[1]](rows).encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+def _seen(split: SplitRows) -> list[tuple[str, int]]:
+    return [(text, int(label)) for text, label in zip(split.texts, split.labels, strict=True)]
+
+
+def _wanted(rows: list[dict[str, Any]]) -> list[tuple[str, int]]:
+    return [(row["text"], row["label"]) for row in rows]
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_a_file_is_the_training_split(tmp_path: Path, suffix: str) -> None:
+    path = _write(tmp_path / f"rows.{suffix}", ROWS)
+    before = sorted(tmp_path.rglob("*"))
+    found = read_splits("t", str(path), COLUMNS)
+    assert {name: _seen(split) for name, split in found.items()} == {"train": _wanted(ROWS)}
+    assert found["train"].where.origin == str(path)
+    assert sorted(tmp_path.rglob("*")) == before, "a cache was left behind"
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("validation", ["validation", "dev", "val", "valid"])
+def test_a_folder_holds_splits(tmp_path: Path, suffix: str, validation: str) -> None:
+    _write(tmp_path / f"train.{suffix}", ROWS)
+    _write(tmp_path / f"{validation}.{suffix}", OTHER)
+    _write(tmp_path / f"test.{suffix}", OTHER + ROWS)
+    (tmp_path / "meta.json").write_text("{}")
+    (tmp_path / "trained.jsonl").write_text("not one of ours")
+    found = read_splits("t", str(tmp_path), COLUMNS)
+    assert {name: _seen(split) for name, split in found.items()} == {
+        "train": _wanted(ROWS),
+        "validation": _wanted(OTHER),
+        "test": _wanted(OTHER + ROWS),
+    }
+
+
+def test_a_folder_may_mix_formats_and_hold_shards(tmp_path: Path) -> None:
+    _write(tmp_path / "train-00000-of-00002.parquet", ROWS)
+    _write(tmp_path / "train-00001-of-00002.parquet", OTHER)
+    _write(tmp_path / "test.tsv", OTHER)
+    for spec in (str(tmp_path), DataSpec(path=str(tmp_path))):
+        found = read_splits("t", spec, COLUMNS)
+        assert _seen(found["train"]) == _wanted(ROWS + OTHER)
+        assert _seen(found["test"]) == _wanted(OTHER)
+
+
+def test_globs(tmp_path: Path) -> None:
+    _write(tmp_path / "a" / "part1.jsonl", ROWS)
+    _write(tmp_path / "a" / "part2.jsonl", OTHER)
+    found = read_splits("t", str(tmp_path / "a" / "*.jsonl"), COLUMNS)
+    assert {name: _seen(split) for name, split in found.items()} == {"train": _wanted(ROWS + OTHER)}
+    _write(tmp_path / "b" / "train.jsonl", ROWS)
+    _write(tmp_path / "b" / "deep" / "test.jsonl", OTHER)
+    found = read_splits("t", str(tmp_path / "b" / "**" / "*.jsonl"), COLUMNS)
+    assert {name: _seen(split) for name, split in found.items()} == {"train": _wanted(ROWS), "test": _wanted(OTHER)}
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_files_of_each_split(tmp_path: Path, suffix: str) -> None:
+    one, two = str(_write(tmp_path / f"one.{suffix}", ROWS)), str(_write(tmp_path / f"two.{suffix}", OTHER))
+    reader = {"tsv": "csv", "jsonl": "json"}.get(suffix.split(".")[0], suffix.split(".")[0])
+    spec = DataSpec.model_validate({"path": reader, "data_files": {"train": [one, two], "test": two}})
+    found = read_splits("t", spec, COLUMNS)
+    assert {name: _seen(split) for name, split in found.items()} == {
+        "train": _wanted(ROWS + OTHER),
+        "test": _wanted(OTHER),
+    }
+
+
+def test_split_expressions(tmp_path: Path) -> None:
+    path = _write(tmp_path / "rows.jsonl", ROWS)
+    split = {"train": "train[:2]", "test": "train[2:]"}
+    spec = DataSpec.model_validate({"path": "json", "data_files": str(path), "split": split})
+    found = read_splits("t", spec, COLUMNS)
+    assert {name: _seen(split) for name, split in found.items()} == {
+        "train": _wanted(ROWS[:2]),
+        "test": _wanted(ROWS[2:]),
+    }
+
+
+def test_a_folder_for_a_reader(tmp_path: Path) -> None:
+    _write(tmp_path / "train.jsonl", ROWS)
+    assert _seen(read_splits("t", DataSpec(path="json", data_dir=str(tmp_path)), COLUMNS)["train"]) == _wanted(ROWS)
+    with pytest.raises(InputError, match=r"got path csv, but .* holds files for json"):
+        read_splits("t", DataSpec(path="csv", data_dir=str(tmp_path)), COLUMNS)
+
+
+def test_rows_in_code() -> None:
+    rows: dict[SplitName, tuple[dict[str, Any], ...]] = {"test": tuple(OTHER), "train": tuple(ROWS)}
+    found = read_splits("t", rows, COLUMNS)
+    assert list(found) == ["train", "test"]
+    assert {name: _seen(split) for name, split in found.items()} == {"train": _wanted(ROWS), "test": _wanted(OTHER)}
+
+
+def test_embedded_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = SimpleNamespace(load=lambda name: {"train": [row | {"name": name} for row in ROWS], "test": OTHER})
+    monkeypatch.setitem(sys.modules, "continual_petl.streams.embedded", fake)
+    found = read_splits("t", DataSpec(path="embedded", name="chapters"), ColumnsSpec(text_pair=None))
+    assert _seen(found["train"]) == _wanted(ROWS)
+    assert found["train"].where.origin == "embedded chapters"
+
+
+def test_pairs_and_renamed_columns() -> None:
+    rows: dict[SplitName, tuple[dict[str, Any], ...]] = {"train": ({"s1": "a", "s2": "b", "score": 1.5, "id": 7},)}
+    train = read_splits("t", rows, ColumnsSpec(text="s1", text_pair="s2", label="score"))["train"]
+    assert (train.texts, train.pairs, train.labels) == (["a"], ["b"], [1.5])
+
+
+def test_only_the_wanted_splits_are_read(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text("broken {")
+    _write(tmp_path / "test.jsonl", OTHER)
+    assert list(read_splits("t", str(tmp_path), COLUMNS, ("test",))) == ["test"]
+    assert read_splits("t", str(tmp_path), COLUMNS, ("validation",)) == {}
+
+
+def _hub(monkeypatch: pytest.MonkeyPatch, result: Any) -> list[tuple[Any, ...]]:
+    calls = []
+
+    def load_dataset(path: str, name: str | None, **options: Any) -> Any:
+        calls.append((path, name, options))
+        if isinstance(result, Exception):
+            raise result
+        return result if options["split"] is None else result[options["split"]]
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    return calls
+
+
+def _dataset(labels: list[int]) -> datasets.Dataset:
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["neg", "pos"])})
+    return datasets.Dataset.from_dict({"text": ["t"] * len(labels), "label": labels}, features=features)
+
+
+def test_a_hub_data_set_names_its_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = datasets.DatasetDict({"train": _dataset([0, 1]), "dev": _dataset([1]), "test": _dataset([-1])})
+    calls = _hub(monkeypatch, hub)
+    found = read_splits("t", DataSpec(path="glue", name="sst2", revision="abc"), COLUMNS)
+    assert {name: split.labels for name, split in found.items()} == {
+        "train": ["neg", "pos"],
+        "validation": ["pos"],
+        "test": [None],
+    }
+    assert found["train"].class_names == ("neg", "pos")
+    assert calls[0][:2] == ("glue", "sst2")
+    assert calls[0][2]["revision"] == "abc"
+
+
+def test_hub_split_expressions(monkeypatch: pytest.MonkeyPatch) -> None:
+    _hub(monkeypatch, {"train[:1]": _dataset([0]), "validation_matched": _dataset([1])})
+    spec = DataSpec(path="glue", split={"train": "train[:1]", "test": "validation_matched"})
+    assert {name: split.labels for name, split in read_splits("t", spec, COLUMNS).items()} == {
+        "train": ["neg"],
+        "test": ["pos"],
+    }
+
+
+def test_a_hub_data_set_without_train(monkeypatch: pytest.MonkeyPatch) -> None:
+    _hub(monkeypatch, datasets.DatasetDict({"unsupervised": _dataset([0])}))
+    with pytest.raises(InputError, match=r"no split named train; it has unsupervised\. Say which rows"):
+        read_splits("t", DataSpec(path="imdb"), COLUMNS)
+
+
+def test_the_hub_offline() -> None:
+    with pytest.raises(InputError, match=r"cannot load 'no-such/data' from the Hub: .*offline, put the files into"):
+        read_splits("t", DataSpec(path="no-such/data"), COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            "nowhere.csv",
+            r"task 't', data .*nowhere.csv: there is no such file or folder; .* holds broken, .*Relative",
+        ),
+        ("nothing/*.csv", r"there is no such file or folder"),
+        ("empty", r"the folder has no file named after a split; it holds notes.md\. Name the files train"),
+        ("mixed", r"more than one file could be the validation split: .*dev.jsonl.*valid.jsonl"),
+        ("no-train", r"there is no training split; found test"),
+        ("some/*.jsonl", r"train.jsonl is named after a split and .*more.jsonl is not"),
+        ("rows.xlsx", r"the format of .*rows.xlsx is not known by its name; allowed: csv"),
+        ("broken/a.jsonl", r"cannot read 'train' of .*a.jsonl as json"),
+        ("broken/a.jsonl.gz", r"cannot read 'train' of .*a.jsonl.gz as json"),
+        ("broken/a.csv", r"cannot read 'train' of .*a.csv as csv: .*Expected 2 fields in line 3, saw 3"),
+        ("broken/twice.csv", r"twice.csv has the header text, label, text, which names a column twice"),
+        ("broken/empty.csv", r"empty.csv has no header line"),
+        ("broken/latin.csv", r"cannot read .*latin.csv: .*must be UTF-8"),
+        ("broken/a.parquet", r"cannot read 'train' of .*a.parquet as parquet"),
+        ("column.jsonl", r"split train .*columns.label is 'label', but there is no such column; there are 'text', 'y'"),
+    ],
+)
+def test_local_data_that_cannot_be_used(tmp_path: Path, data: str, message: str) -> None:
+    _write(tmp_path / "mixed" / "train.jsonl", ROWS)
+    _write(tmp_path / "mixed" / "dev.jsonl", ROWS)
+    _write(tmp_path / "mixed" / "valid.jsonl", ROWS)
+    _write(tmp_path / "no-train" / "test.jsonl", ROWS)
+    _write(tmp_path / "some" / "train.jsonl", ROWS)
+    _write(tmp_path / "some" / "more.jsonl", ROWS)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "notes.md").write_text("x")
+    (tmp_path / "rows.xlsx").write_text("x")
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "a.jsonl").write_text('{"text": "a", "label": 1}\n{"text": \n')
+    (broken / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a", "label": 1}\n' * 50)[:-12])
+    (broken / "a.csv").write_text("text,label\na,1\nb,c,1\n")
+    (broken / "twice.csv").write_text("text,label,text\na,1,b\n")
+    (broken / "empty.csv").write_text("")
+    (broken / "latin.csv").write_bytes("täxt,label\na,1\n".encode("latin-1"))
+    (broken / "a.parquet").write_text("PAR1")
+    (tmp_path / "column.jsonl").write_text('{"text": "a", "y": 1}\n')
+    with pytest.raises(InputError, match=message):
+        read_splits("t", str(tmp_path / data), COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"path": "json", "data_files": "{}/no.jsonl"}, r"data.data_files .*no.jsonl: there is no such file"),
+        ({"path": "json", "data_files": "{}/a.jsonl", "split": {"train": "trian"}}, r"cannot read 'trian' of"),
+        ({"path": "json", "data_files": {"test": "{}/a.jsonl"}}, r"there is no training split; found test"),
+        (
+            {"path": "csv", "data_files": ["{}/a.csv", "{}/b.csv"]},
+            r"b.csv has the columns body, label, but .*a.csv has",
+        ),
+        ({"path": "csv", "data_files": ["{}/a.csv", "{}/a.tsv"]}, r"csv and tsv files cannot be mixed"),
+        ({"path": "json", "data_files": "{}/a.jsonl", "data_dir": "x"}, r"together with data_files"),
+    ],
+)
+def test_reader_specs_that_cannot_be_used(tmp_path: Path, spec: dict[str, Any], message: str) -> None:
+    for suffix in ("jsonl", "csv", "tsv"):
+        _write(tmp_path / f"a.{suffix}", ROWS)
+    (tmp_path / "b.csv").write_text("body,label\na,1\n")
+    filled = json.loads(json.dumps(spec).replace("{}/", f"{tmp_path.as_posix()}/"))
+    with pytest.raises(InputError, match=message):
+        read_splits("t", DataSpec.model_validate(filled), COLUMNS)
+
+
+def test_csv_cells_stay_text(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("\ufefftext,label\n007,\nnull,1.0\n", encoding="utf-8")
+    train = read_splits("t", str(tmp_path / "x.csv"), COLUMNS)["train"]
+    assert (train.texts, train.labels) == (["007", "null"], ["", "1.0"])
+
+
+def test_a_stray_quotation_mark_swallows_no_rows_of_a_tsv(tmp_path: Path) -> None:
+    (tmp_path / "x.tsv").write_text('text\tlabel\n"open\t1\nb\t0\nc"\t1\n')
+    assert read_splits("t", str(tmp_path / "x.tsv"), COLUMNS)["train"].texts == ['"open', "b", 'c"']
+
+
+def test_progress_bars_are_as_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    datasets.enable_progress_bars()
+    read_splits("t", str(_write(tmp_path / "rows.jsonl", ROWS)), COLUMNS)
+    assert not datasets.are_progress_bars_disabled()
+    assert capsys.readouterr() == ("", "")
