@@ -1,0 +1,89 @@
+"""The loaders of a task under Lightning's other loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import lightning as L
+import pytest
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from continual_petl.errors import InputError
+from continual_petl.streams.datamodule import TaskDataModule
+from continual_petl.streams.prepare import prepare_task
+from continual_petl.streams.schema import StreamSpec
+
+# lightning 2.6.6 with torch 2.13: lightning/pytorch/utilities/_pytree.py makes a LeafSpec.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning"),
+    # Python 3.12 and later, when a worker process is forked beside the threads of torch.
+    pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning"),
+]
+
+ROWS = [{"text": "w1 " * (number % 4 + 1), "label": number % 2} for number in range(9)]
+
+
+class Recorder(L.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[list[int]] = []
+
+    def _record(self, batch: dict[str, Tensor]) -> None:
+        self.seen.append(batch["index"].tolist())
+
+    def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
+        self._record(batch)
+
+    def test_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
+        self._record(batch)
+
+    def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
+        self._record(batch)
+        return batch["index"]
+
+
+def _module(tokenizer: PreTrainedTokenizerFast, *, test: bool = True, **options: Any) -> TaskDataModule:
+    rows: dict[str, Any] = {"train": ROWS, "validation": ROWS} | ({"test": ROWS} if test else {})
+    task = {"name": "t", "kind": "classification", "data": rows}
+    spec = StreamSpec.model_validate({"name": "s", "backbone": "minilm", "tasks": [task]})
+    data = prepare_task(spec, spec.tasks[0], tokenizer, 8)
+    settings: dict[str, Any] = {"pad_token_id": 0, "batch_size": 2, "eval_batch_size": 4, "seed": 0}
+    return TaskDataModule(data, **(settings | options))
+
+
+@pytest.mark.parametrize("run", [L.Trainer.validate, L.Trainer.test, L.Trainer.predict])
+def test_evaluation_under_lightning(tokenizer: PreTrainedTokenizerFast, run: Callable[..., Any]) -> None:
+    model = Recorder()
+    trainer = L.Trainer(accelerator="cpu", logger=False, enable_progress_bar=False, enable_checkpointing=False)
+    run(trainer, model, datamodule=_module(tokenizer))
+    assert model.seen == [[3, 7, 2, 6], [1, 5, 0, 4], [8]]
+
+
+def test_batch_sizes(tokenizer: PreTrainedTokenizerFast) -> None:
+    module = _module(tokenizer)
+    assert [len(batch["index"]) for batch in module.val_dataloader()] == [4, 4, 1]
+    assert sorted(len(batch["index"]) for batch in module.train_dataloader()) == [1, 2, 2, 2, 2]
+
+
+def test_workers_make_the_same_batches(tokenizer: PreTrainedTokenizerFast) -> None:
+    here, there = (list(_module(tokenizer, num_workers=number).train_dataloader()) for number in (0, 1))
+    assert [{k: v.tolist() for k, v in batch.items()} for batch in here] == [
+        {k: v.tolist() for k, v in batch.items()} for batch in there
+    ]
+
+
+def test_the_seed_decides_the_order(tokenizer: PreTrainedTokenizerFast) -> None:
+    one, same, other = (_module(tokenizer, seed=seed).train_dataloader().order for seed in (0, 0, 1))
+    assert one.fingerprint == same.fingerprint != other.fingerprint
+
+
+def test_no_test_split(tokenizer: PreTrainedTokenizerFast) -> None:
+    with pytest.raises(InputError, match="task 't' has no test split"):
+        _module(tokenizer, test=False).test_dataloader()
+
+
+def test_workers_out_of_range(tokenizer: PreTrainedTokenizerFast) -> None:
+    with pytest.raises(InputError, match=r"training.num_workers: got -1; it must be 0 or more"):
+        _module(tokenizer, num_workers=-1).train_dataloader()
