@@ -49,7 +49,7 @@ types: $(VENV)/.dev  ## mypy, strict
 wheel: $(VENV)/.dev  ## build wheel and sdist into dist/, check them from an empty environment
 	$(bin)/python .ci/check_wheel.py
 
-check: lint types test wheel test-slow  ## all of the above, as CI does
+check: lint types test wheel test-slow  ## lint, types, test, wheel, test-slow: what CI runs
 
 hooks: $(VENV)/.dev  ## call lint, types and smoke before every commit
 	$(bin)/pre-commit install

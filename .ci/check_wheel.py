@@ -59,7 +59,7 @@ def files_on_disk() -> set[str]:
     return found
 
 
-def _check_contents(wheel: Path) -> None:
+def check_contents(wheel: Path) -> None:
     """Stop unless ``wheel`` has one top-level name and exactly the files on disk."""
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
@@ -82,7 +82,7 @@ def build(work: Path) -> tuple[Path, Path]:
     (wheel,) = (work / "via_sdist").glob("*.whl")
     (sdist,) = (work / "via_sdist").glob("*.tar.gz")
     for each in (direct, wheel):
-        _check_contents(each)
+        check_contents(each)
     return wheel, sdist
 
 

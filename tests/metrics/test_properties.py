@@ -14,7 +14,7 @@ from continual_petl.metrics import MATRIX_METRICS, REFERENCE_METRICS
 from tests.metrics import plain
 
 QUICK = settings(max_examples=25, deadline=None, derandomize=True, database=None)
-LONG = settings(QUICK, max_examples=2000, suppress_health_check=[HealthCheck.too_slow])
+LONG = settings(QUICK, max_examples=500, suppress_health_check=[HealthCheck.too_slow])
 
 ALL = [*MATRIX_METRICS, *REFERENCE_METRICS]
 BACKWARD_ZERO = ["bwt_gem", "bwt_gem_code", "bwt_tri", "bwt_plus", "forgetting_max", "forgetting_first"]

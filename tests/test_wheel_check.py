@@ -1,0 +1,51 @@
+"""The wheel check refuses a wheel with a second top-level name, a missing file or a stale one."""
+
+from __future__ import annotations
+
+import importlib.util
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def _check_wheel() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("check_wheel", ROOT / ".ci" / "check_wheel.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _wheel(folder: Path, names: set[str]) -> Path:
+    path = folder / "continual_petl-0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in names | {"continual_petl-0.dist-info/METADATA"}:
+            archive.writestr(name, "")
+    return path
+
+
+def test_a_wheel_with_exactly_the_files_on_disk_passes(tmp_path: Path) -> None:
+    check = _check_wheel()
+    names = check.files_on_disk()
+    assert {"continual_petl/py.typed", "continual_petl/streams/__init__.py"} <= names
+    check.check_contents(_wheel(tmp_path, names))
+
+
+@pytest.mark.parametrize(
+    ("added", "removed", "message"),
+    [
+        ({"streams/__init__.py"}, set(), r"top-level names \['continual_petl', 'streams'\]; only 'continual_petl'"),
+        (set(), {"continual_petl/py.typed"}, r"missing \['continual_petl/py.typed'\], unexpected \[\]"),
+        (set(), {"continual_petl/callbacks/__init__.py"}, r"missing \['continual_petl/callbacks/__init__.py'\]"),
+        ({"continual_petl/old.py"}, set(), r"unexpected \['continual_petl/old.py'\]"),
+    ],
+)
+def test_any_other_wheel_is_refused(tmp_path: Path, added: set[str], removed: set[str], message: str) -> None:
+    check = _check_wheel()
+    with pytest.raises(SystemExit, match=message):
+        check.check_contents(_wheel(tmp_path, check.files_on_disk() - removed | added))
