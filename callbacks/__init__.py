@@ -1,1 +1,7 @@
 """Callbacks that watch a course and never act on it."""
+
+from continual_petl.callbacks.bank_checkpoint import BankCheckpoint as BankCheckpoint
+from continual_petl.callbacks.base import StreamCallback as StreamCallback
+from continual_petl.callbacks.base import TaskEvent as TaskEvent
+from continual_petl.callbacks.no_forgetting import NoForgetting as NoForgetting
+from continual_petl.callbacks.parameter_growth import ParameterGrowth as ParameterGrowth

@@ -1,1 +1,46 @@
-"""Continual learning that provably forgets nothing."""
+"""Continual learning that provably forgets nothing: a bank per task on one frozen transformer.
+
+The names below load what they need when they are first used, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from continual_petl.callbacks import NoForgetting as NoForgetting
+    from continual_petl.callbacks import ParameterGrowth as ParameterGrowth
+    from continual_petl.callbacks import StreamCallback as StreamCallback
+    from continual_petl.course.loop import learn as learn
+    from continual_petl.course.run import Run as Run
+    from continual_petl.errors import ForgettingError as ForgettingError
+    from continual_petl.errors import InputError as InputError
+    from continual_petl.learner import ContinualLearner as ContinualLearner
+    from continual_petl.streams.stream import TaskStream as TaskStream
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "ContinualLearner": "continual_petl.learner",
+    "ForgettingError": "continual_petl.errors",
+    "InputError": "continual_petl.errors",
+    "NoForgetting": "continual_petl.callbacks",
+    "ParameterGrowth": "continual_petl.callbacks",
+    "Run": "continual_petl.course.run",
+    "StreamCallback": "continual_petl.callbacks",
+    "TaskStream": "continual_petl.streams.stream",
+    "learn": "continual_petl.course.loop",
+}
+
+__all__ = [*_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(_HOME)}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_HOME]

@@ -17,8 +17,11 @@ from pydantic import (
 )
 
 from continual_petl._frozen import FrozenModel
+from continual_petl.backbones.anatomy import Pooling as Pooling
 from continual_petl.banks.presets import BankChoice
 from continual_petl.banks.spec import BankSpec
+from continual_petl.heads.kinds import METRICS as METRICS
+from continual_petl.heads.kinds import Kind as Kind
 from continual_petl.streams._consistency import Inconsistent, contradictions
 from continual_petl.streams._data_spec import SPLITS as SPLITS
 from continual_petl.streams._data_spec import Data as Data
@@ -30,15 +33,6 @@ from continual_petl.streams._field_types import Labels, Name
 from continual_petl.streams._training_spec import Count, Float, Int
 from continual_petl.streams._training_spec import TrainingOverride as TrainingOverride
 from continual_petl.streams._training_spec import TrainingSpec as TrainingSpec
-
-Kind = Literal["classification", "regression"]
-Pooling = Literal["first", "pooler", "mean"]
-
-METRICS: dict[Kind, tuple[str, ...]] = {
-    "classification": ("accuracy", "macro_f1", "matthews"),
-    "regression": ("spearman", "pearson"),
-}
-"""The metrics of each kind; the first is the default. Accuracy is the share of all rows (micro)."""
 
 _V = TypeVar("_V")
 

@@ -24,7 +24,7 @@ FLOORS = (
     {"heads", "metrics"},
     {"banks"},
     {"backbones"},
-    {"errors", "seeding", "_frozen"},
+    {"digests", "errors", "seeding", "_frozen"},
 )
 """Top floor first. A room may import rooms of lower floors and itself; nothing else, not even under TYPE_CHECKING."""
 

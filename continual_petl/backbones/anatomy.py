@@ -7,11 +7,12 @@ the name of a module of `transformers`. A new family is one more `Anatomy`; `reg
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
-
-from torch import nn
+from typing import TYPE_CHECKING, Literal
 
 from continual_petl.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Pooling = Literal["first", "pooler", "mean"]
 """How token states become one vector: the first token, the first token through the frozen pooler, or their mean."""

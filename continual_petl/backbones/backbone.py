@@ -168,6 +168,8 @@ def _load_weights(source: str, revision: str | None, anatomy: Anatomy, attention
     level = transformers_logging.get_verbosity()
     # transformers reports left-out heads and missing poolers at length; both are dealt with here.
     transformers_logging.set_verbosity(logging.ERROR)
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         model, info = AutoModel.from_pretrained(source, output_loading_info=True, **arguments)
         missing = set(info["missing_keys"])
@@ -179,6 +181,8 @@ def _load_weights(source: str, revision: str | None, anatomy: Anatomy, attention
             missing = set(info["missing_keys"])
     finally:
         transformers_logging.set_verbosity(level)
+        if bars:
+            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
     wrong = sorted(missing) + sorted(str(key) for key in info["mismatched_keys"])
     if wrong:
         raise InputError(

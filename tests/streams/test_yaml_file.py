@@ -119,8 +119,8 @@ def test_a_few_aliases_are_fine() -> None:
 
 def test_paths_count_from_the_file_and_variables_are_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHERE", "/corpora")
-    monkeypatch.setenv("HOME", "/home/me")
-    monkeypatch.setenv("USERPROFILE", "/home/me")
+    monkeypatch.setenv("HOME", "/someone")
+    monkeypatch.setenv("USERPROFILE", "/someone")
     text = """\
 name: s
 backbone: ./models/bert
@@ -137,7 +137,7 @@ tasks:
     assert stream.resolved_data(b) == "/corpora/b.csv"
     data = stream.resolved_data(c)
     assert isinstance(data, DataSpec)
-    assert data.data_files == {"train": ("/home/me/c.csv", str(tmp_path / "c.csv"))}
+    assert data.data_files == {"train": ("/someone/c.csv", str(tmp_path / "c.csv"))}
     base = load_stream(_write(tmp_path / "s.yaml", text + "data_dir: ${WHERE}\n"))
     assert base.resolved_data(a) == "/corpora/a.csv"
 

@@ -1,0 +1,100 @@
+"""Keep a half-learned task resumable, and its best bank so far."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from safetensors.torch import save_file
+from typing_extensions import override
+
+from continual_petl.callbacks.base import StreamCallback
+from continual_petl.errors import Interrupted
+from continual_petl.learner import ContinualLearner
+
+LAST = "last.ckpt"
+BEST = "best.safetensors"
+
+
+class BankCheckpoint(StreamCallback):
+    """Write the active bank, its optimizer and the position in the data; never the backbone.
+
+    Every write goes beside the old file and is renamed over it. Between two optimizer steps it also ends the fit if
+    someone asked for that, after a last checkpoint.
+
+    Args:
+        folder: where the task keeps its progress.
+        every: number of optimizer steps between two checkpoints; one more is written at every end of an epoch.
+        metric: the validation score that says which bank is best.
+    """
+
+    def __init__(self, folder: Path, every: int, metric: str) -> None:
+        self._folder = folder
+        self._every = every
+        self._metric = metric
+        self._saved_at = -1
+        self.best_score = -math.inf
+        self.stop_signal: int | None = None
+        """Number of the signal that asked for an end; the fit ends at the next safe place."""
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"best_score": self.best_score}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.best_score = state_dict["best_score"]
+
+    @override
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        # A checkpoint holds no half-summed gradients, and one written at the end of the last batch would skip the
+        # epoch's validation: both wait for a better place.
+        if (batch_idx + 1) % trainer.accumulate_grad_batches or batch_idx + 1 >= trainer.num_training_batches:
+            return
+        if self.stop_signal is not None or (
+            trainer.global_step % self._every == 0 and trainer.global_step != self._saved_at
+        ):
+            self._save(trainer)
+            self._stop_if_asked(pl_module)
+
+    @override
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._save(trainer)
+        self._stop_if_asked(pl_module)
+
+    @override
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.sanity_checking or not trainer.training:
+            return
+        assert isinstance(pl_module, ContinualLearner)
+        score = float(trainer.callback_metrics[f"val/{self._metric}"])
+        # A score that is not defined (one class predicted, say) is worse than any other, but the first bank is kept.
+        score = -math.inf if math.isnan(score) else score
+        if score > self.best_score or not (self._folder / BEST).exists():
+            self.best_score = score
+            tensors = {name: t.cpu().contiguous().clone() for name, t in pl_module.active_bank.tensors().items()}
+            self._replace(BEST, lambda path: save_file(tensors, path))
+
+    def _save(self, trainer: L.Trainer) -> None:
+        self._replace(LAST, trainer.save_checkpoint)
+        self._saved_at = trainer.global_step
+
+    def _stop_if_asked(self, module: L.LightningModule) -> None:
+        if self.stop_signal is not None:
+            assert isinstance(module, ContinualLearner)
+            raise Interrupted(
+                f"task {module.active!r} was stopped; everything up to this step is saved, and the same command goes on "
+                "from here",
+                self.stop_signal,
+            )
+
+    def _replace(self, name: str, write: Any) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        beside = self._folder / f".{name}.{os.getpid()}.new"
+        write(beside)
+        beside.replace(self._folder / name)

@@ -1,0 +1,141 @@
+"""Prove after every task that nothing learned before it has changed; raise `ForgettingError` if anything has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from continual_petl.callbacks.base import StreamCallback, TaskEvent
+from continual_petl.digests import tensor_digests
+from continual_petl.errors import ForgettingError
+from continual_petl.learner import ContinualLearner
+from continual_petl.learner.answer import answer
+from continual_petl.seeding import derive_seed
+from continual_petl.store.environment import current_environment
+from continual_petl.store.verify import TaskCheck, check_backbone, check_task
+
+
+class NoForgetting(StreamCallback):
+    """Watch the backbone, the earlier banks and their answers.
+
+    While a task is learned (also with a Trainer of your own): digests of the backbone and of every other bank in memory,
+    and the outputs of those banks on fixed inputs, are the same after as before, bit for bit.
+
+    After a task is committed: the certificates of earlier tasks hold (digests, then the probe's outputs), and their
+    scores, where measured again, are equal. Banks with ``scope: shared`` promise nothing of the kind and are left out.
+
+    Args:
+        most: how many earlier certificates to check after each task, so that the cost stays constant. With more tasks
+            than that, another sample is checked each time; `Run.verify` always checks all.
+
+    Raises:
+        ForgettingError: naming task, tensor and likely cause.
+
+    Example::
+
+        L.Trainer(callbacks=[NoForgetting()]).fit(learner, datamodule=data)
+    """
+
+    def __init__(self, most: int = 20) -> None:
+        if most < 1:
+            raise ValueError(f"most: got {most}; at least one earlier task has to be checked")
+        self._most = most
+        self._digests: dict[str, dict[str, str]] = {}
+        self._outputs: dict[str, Tensor] = {}
+        self.checks: dict[str, list[TaskCheck]] = {}
+        """By the task just learned: what checking the earlier ones found."""
+
+    @override
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        learner = _learner(pl_module)
+        self._raise_if(check_backbone(learner.backbone))
+        others = [task for task in learner.plans if task != learner.active]
+        self._digests = {task: tensor_digests(learner.bank(task).tensors()) for task in others}
+        self._outputs = {task: _outputs(learner, task) for task in others}
+
+    @override
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        learner = _learner(pl_module)
+        self._raise_if(check_backbone(learner.backbone))
+        for task, before in self._digests.items():
+            after = tensor_digests(learner.bank(task).tensors())
+            changed = [name for name in before if after.get(name) != before[name]]
+            if changed:
+                raise ForgettingError(
+                    f"task {task!r}: tensor {changed[0]} of its bank changed while {learner.active!r} was learned "
+                    f"({before[changed[0]][:12]} became {after.get(changed[0], 'nothing')[:12]}). Is it still in the "
+                    "optimizer, or written to by a callback?"
+                )
+            if not torch.equal(_outputs(learner, task), self._outputs[task]):
+                raise ForgettingError(
+                    f"task {task!r}: its answers on fixed inputs changed while {learner.active!r} was learned, though every "
+                    "tensor is the same. Is dropout on, or was a hook left on the backbone?"
+                )
+
+    @override
+    def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
+        store = event.store
+        earlier = [task for task in store.tasks[: event.index] if store.manifest(task).bank.scope == "task"]
+        self.checks[event.task] = []
+        for task in self._sample(event.task, earlier):
+            manifest = store.manifest(task)
+            backbone = event.backbones.get(manifest.environment.precision)
+            if backbone is None:
+                continue  # learned in a precision that this course does not use; `Run.verify` loads it
+            check = check_task(store, task, backbone)
+            self._raise_if(list(check.problems))
+            self.checks[event.task].append(check)
+        for cell in cells:
+            if cell["task"] in earlier and cell["status"] == "measured":
+                _check_cell(event, cell)
+
+    def _sample(self, task: str, earlier: list[str]) -> list[str]:
+        if len(earlier) <= self._most:
+            return earlier
+        generator = torch.Generator().manual_seed(derive_seed(len(earlier), task, "no-forgetting"))
+        chosen = torch.randperm(len(earlier), generator=generator)[: self._most].tolist()
+        return [earlier[number] for number in sorted(chosen)]
+
+    @staticmethod
+    def _raise_if(problems: list[str]) -> None:
+        if problems:
+            raise ForgettingError(" ".join(problems))
+
+
+def _check_cell(event: TaskEvent, cell: dict[str, Any]) -> None:
+    manifest = event.store.manifest(cell["task"])
+    backbone = event.backbones[manifest.environment.precision]
+    now = current_environment(backbone.model.device, backbone.precision, backbone.attention)
+    first = manifest.scores["test"].scores[manifest.metric] if "test" in manifest.scores else None
+    same_environment = not manifest.environment.differences(now)
+    if first is not None and same_environment and cell["value"] != first:
+        raise ForgettingError(
+            f"task {cell['task']!r}: its {manifest.metric} on its test split was {first!r} when it was learned and is "
+            f"{cell['value']!r} after {event.task!r}. Its certificate holds, so look at the data: were test rows "
+            "or the tokenizer changed?"
+        )
+
+
+def _learner(module: L.LightningModule) -> ContinualLearner:
+    if not isinstance(module, ContinualLearner):
+        raise TypeError(f"NoForgetting watches a ContinualLearner, got {type(module).__name__}")
+    return module
+
+
+@torch.no_grad()
+def _outputs(learner: ContinualLearner, task: str) -> Tensor:
+    """Return a bank's outputs on fixed token ids, with dropout off."""
+    vocabulary = int(learner.model.config.vocab_size)
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(vocabulary, (4, 8), generator=generator).to(learner.model.device)
+    bank, training = learner.bank(task), learner.bank(task).training
+    bank.eval()
+    try:
+        batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        return answer(learner.backbone, bank, learner.plans[task].pooling, batch)
+    finally:
+        bank.train(training)

@@ -1,0 +1,28 @@
+"""Track what each task adds: parameters trained, stored and active, and bytes on disk, against full copies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typing_extensions import override
+
+from continual_petl.callbacks.base import StreamCallback, TaskEvent
+from continual_petl.report.growth import GrowthRow, growth
+
+
+class ParameterGrowth(StreamCallback):
+    """Keep one row per learned task.
+
+    Example::
+
+        tracker = ParameterGrowth()
+        learn(stream, run_dir="runs/mine", callbacks=[tracker])
+        tracker.rows[-1].cumulative_bytes
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[GrowthRow] = []
+
+    @override
+    def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
+        self.rows = growth(event.store)

@@ -1,0 +1,173 @@
+"""Learn one task: a fresh bank, a fresh optimizer, a fresh Trainer; resumable; committed with its certificate."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import lightning as L
+from safetensors.torch import load_file
+
+from continual_petl.banks.bank import Bank
+from continual_petl.callbacks import BankCheckpoint, StreamCallback, TaskEvent
+from continual_petl.callbacks.bank_checkpoint import BEST, LAST
+from continual_petl.course.evaluate import evaluate
+from continual_petl.course.session import Session
+from continual_petl.course.signals import StopRequest
+from continual_petl.course.trainers import fitting_trainer, quiet
+from continual_petl.digests import combined_digest
+from continual_petl.errors import InputError, StoreError
+from continual_petl.learner import ContinualLearner, TaskPlan
+from continual_petl.learner.precision import resolve_precision
+from continual_petl.store.atomic import write_json
+from continual_petl.store.probe import make_probe
+from continual_petl.streams.datamodule import TaskDataModule
+from continual_petl.streams.prepare import TaskData, prepare_task
+from continual_petl.streams.schema import TaskSpec
+
+
+def learn_task(
+    session: Session, task: TaskSpec, callbacks: Sequence[L.Callback], request: StopRequest
+) -> dict[str, float]:
+    """Learn a task that the store does not have, and commit it.
+
+    Returns:
+        Seconds spent on data, training, evaluation and commit.
+    """
+    clock = _Clock()
+    store, residents = session.store, session.residents
+    precision = resolve_precision(session.spec.resolved_training(task).precision)
+    backbone = residents.backbone(precision)
+    data = prepare_task(session.spec, task, residents.tokenizer, backbone.max_length)
+    plan = session.plan(task, data.labels)
+    learner = residents.learner(precision)
+    for other in list(learner.plans):
+        learner.evict(other)
+    learner.add_task(plan, start_from=_shared_body(session, plan, learner))
+    store.write_backbone(backbone)
+    clock.lap("data")
+
+    event = TaskEvent(
+        task=plan.name,
+        index=len(store.tasks),
+        num_tasks=len(session.spec.tasks),
+        store=store,
+        backbones=residents.backbones,
+        notices=data.notices,
+    )
+    for callback in callbacks:
+        if isinstance(callback, StreamCallback):
+            callback.on_task_start(event)
+    _fit(session, plan, data, learner, callbacks, request)
+    clock.lap("train")
+
+    splits = {"validation": data.validation} | ({"test": data.test} if data.test is not None else {})
+    pad, trainer = residents.pad_token_id, session.spec.trainer
+    scores = {split: evaluate(learner, rows, pad, trainer, session.folder) for split, rows in splits.items()}
+    clock.lap("evaluate")
+    store.commit(
+        plan,
+        learner.active_bank,
+        backbone,
+        make_probe(residents.tokenizer, plan.seed, backbone.max_length),
+        scores=scores,
+        data=data.digests,
+        notices=data.notices,
+        max_length=backbone.max_length,
+        tokenizer=residents.tokenizer_digest,
+    )
+    shutil.rmtree(store.progress_folder(plan.name), ignore_errors=True)
+    clock.lap("commit")
+    return clock.laps
+
+
+def _fit(
+    session: Session,
+    plan: TaskPlan,
+    data: TaskData,
+    learner: ContinualLearner,
+    callbacks: Sequence[L.Callback],
+    request: StopRequest,
+) -> None:
+    """Train the active bank, from its last checkpoint if there is one, and leave the selected bank in place."""
+    training = plan.training
+    folder = session.store.progress_folder(plan.name)
+    _discard_foreign_progress(folder, plan, data, learner)
+    checkpoint = BankCheckpoint(folder, training.checkpoint_every, plan.metric)
+    request.tell(lambda number: setattr(checkpoint, "stop_signal", number))
+    module = TaskDataModule(
+        data,
+        pad_token_id=session.residents.pad_token_id,
+        batch_size=training.batch_size,
+        eval_batch_size=training.eval_batch_size or training.batch_size,
+        seed=session.spec.seed,
+        num_workers=training.num_workers,
+    )
+    last = folder / LAST
+    with quiet():
+        trainer = fitting_trainer(training, session.spec.trainer, [*callbacks, checkpoint], session.folder)
+        if last.exists():
+            trainer.fit(learner, datamodule=module, ckpt_path=last, weights_only=True)
+        else:
+            trainer.fit(learner, datamodule=module)
+    if trainer.interrupted:
+        raise KeyboardInterrupt
+    if training.select == "best" and (folder / BEST).exists():
+        learner.active_bank.load_state_dict(load_file(folder / BEST), strict=True)
+
+
+def _discard_foreign_progress(folder: Path, plan: TaskPlan, data: TaskData, learner: ContinualLearner) -> None:
+    """Keep half-learned progress only if it is of this very task: same settings, data and backbone."""
+    now = combined_digest(
+        {
+            "kind": plan.kind,
+            "labels": list(plan.labels or ()),
+            "bank": plan.bank.model_dump(mode="json"),
+            "training": plan.training.model_dump(mode="json", exclude={"checkpoint_every", "num_workers"}),
+            "pooling": plan.pooling,
+            "metric": plan.metric,
+            "seed": plan.seed,
+            "data": dict(data.digests),
+            "backbone": learner.backbone.digest,
+            "precision": learner.backbone.precision,
+        }
+    )
+    file = folder / "plan.json"
+    if file.exists() and json.loads(file.read_bytes()).get("digest") == now:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    write_json(file, {"digest": now})
+
+
+def _shared_body(session: Session, plan: TaskPlan, learner: ContinualLearner) -> Bank | None:
+    """Return the bank whose body a shared bank goes on from, if there is one."""
+    if plan.bank.scope != "shared":
+        return None
+    newest = session.residents.newest_shared()
+    if newest is None:
+        return None
+    if session.store.manifest(newest).bank != plan.bank:
+        raise InputError(
+            f"task {plan.name!r}: its shared bank differs from that of {newest!r}, which it would go on from. One bank that "
+            "goes on through all tasks has one specification: write it once, under the stream's `bank`."
+        )
+    try:
+        return session.store.load_bank(newest, learner.backbone)
+    except StoreError as error:
+        raise StoreError(f"task {plan.name!r} goes on from the shared bank of {newest!r}: {error}") from error
+
+
+class _Clock:
+    """Seconds by phase."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps[name], self._last = now - self._last, now

@@ -1,0 +1,90 @@
+"""The course: the tasks of a stream, one after the other, into one store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+
+from continual_petl.callbacks import NoForgetting, StreamCallback, TaskEvent
+from continual_petl.course.learn_task import learn_task
+from continual_petl.course.row import measure_row
+from continual_petl.course.run import Run
+from continual_petl.course.session import Session
+from continual_petl.course.signals import listening
+from continual_petl.course.trainers import check_trainer_arguments
+from continual_petl.store.store import Store
+from continual_petl.streams.stream import TaskStream
+from continual_petl.streams.yaml_file import dump_stream
+
+
+def learn(
+    stream: TaskStream,
+    run_dir: str | Path,
+    *,
+    callbacks: Sequence[L.Callback] = (),
+    trainer: dict[str, Any] | None = None,
+) -> Run:
+    """Learn every task of a stream that the run folder does not have yet.
+
+    A learned task is skipped, a half-learned one goes on from its checkpoint. `NoForgetting` always watches; give your
+    own to set its policy.
+
+    Args:
+        stream: the tasks.
+        run_dir: the run folder; created if it does not exist.
+        callbacks: Lightning callbacks, or `StreamCallback` to hear of tasks too.
+        trainer: arguments for Lightning's Trainer, over those of the stream.
+
+    Returns:
+        The run: results, verification, predictions.
+
+    Raises:
+        InputError: if the stream or its data cannot be used; nothing already learned is touched.
+        ForgettingError: if anything learned before has changed.
+        StoreError: if the run folder is damaged, belongs to another backbone, or is in use.
+        Interrupted: after Ctrl-C or SIGTERM; calling again goes on.
+    """
+    spec = stream.spec.model_copy(update={"trainer": stream.spec.trainer | (trainer or {})})
+    check_trainer_arguments(spec.trainer)
+    watching = list(callbacks)
+    if not any(isinstance(callback, NoForgetting) for callback in watching):
+        watching.append(NoForgetting())
+    session = Session(spec, Store(Path(run_dir)))
+    with session.store.lock(), listening() as request:
+        session.store.write_stream(dump_stream(spec))
+        # Rows that a kill left unfinished come first.
+        finished = {row["task"] for row in session.store.results() if row["type"] == "task"}
+        for name in session.store.tasks:
+            if name not in finished:
+                _finish(session, name, watching, {})
+        for task in spec.tasks:
+            if task.name not in session.store.tasks:
+                request.stop_here(f"before task {task.name!r}")
+                seconds = learn_task(session, task, watching, request)
+                _finish(session, task.name, watching, seconds)
+    return Run(session.store.folder, session=session)
+
+
+def _finish(session: Session, task: str, callbacks: Sequence[L.Callback], seconds: dict[str, float]) -> None:
+    """Measure a committed task's row of R, let the callbacks look, and note that all is done."""
+    start = time.perf_counter()
+    cells, notices = measure_row(session, task)
+    session.store.append_results(cells)
+    measured = time.perf_counter()
+    event = TaskEvent(
+        task=task,
+        index=session.store.manifest(task).index,
+        num_tasks=len(session.spec.tasks),
+        store=session.store,
+        backbones=session.residents.backbones,
+        notices=tuple(notices),
+    )
+    for callback in callbacks:
+        if isinstance(callback, StreamCallback):
+            callback.on_task_end(event, cells)
+    spent = {**seconds, "measure": measured - start, "verify": time.perf_counter() - measured}
+    session.store.append_results([{"type": "task", "task": task, "seconds": spent}])

@@ -1,0 +1,98 @@
+"""One row of the result matrix: the score of every learned task after a new one, and how each is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from continual_petl.course.evaluate import evaluate
+from continual_petl.course.session import Session
+from continual_petl.errors import InputError
+from continual_petl.seeding import derive_seed
+from continual_petl.store.verify import check_task
+
+MEASURE_ALL_UP_TO = 20
+"""``evaluate: auto`` measures every earlier task up to this many, and certifies beyond."""
+_SAMPLE = 5
+_CHECKED = 20
+
+
+def measure_row(session: Session, after: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the row of R after learning a task, as lines for results.jsonl, and what the user should know of it.
+
+    Whatever the policy, the cost is bounded: beyond `MEASURE_ALL_UP_TO` tasks a row measures and certifies samples,
+    and only the last row of a stream is complete.
+    """
+    store = session.store
+    tasks = store.tasks
+    index = tasks.index(after)
+    cells, notices = [], []
+    measured, certified = _choose(session, after, tasks[:index])
+    for task in tasks[: index + 1]:
+        manifest = store.manifest(task)
+        split = "test" if "test" in manifest.scores else "validation"
+        first = manifest.scores[split].scores.get(manifest.metric)
+        if task == after:
+            value, status = first, "measured"
+        elif task in measured:
+            value, notice = _measure(session, task, manifest.data[split])
+            status = "measured" if notice is None else "not measured"
+            notices += [notice] if notice else []
+        elif task in certified and check_task(store, task, _backbone(session, task)).ok:
+            value, status = first, "certified"
+        else:
+            value, status = None, "not measured"
+        cells.append(
+            {
+                "type": "cell",
+                "after": after,
+                "task": task,
+                "split": split,
+                "metric": manifest.metric,
+                "value": value,
+                "num_examples": manifest.scores[split].num_examples,
+                "status": status,
+            }
+        )
+    return cells, notices
+
+
+def _choose(session: Session, after: str, earlier: list[str]) -> tuple[set[str], set[str]]:
+    """Return which earlier tasks to measure and which to certify."""
+    policy = session.spec.evaluate
+    # A shared bank has moved on, so its answers can only be measured.
+    shared = {task for task in earlier if session.store.manifest(task).bank.scope == "shared"}
+    own = [task for task in earlier if task not in shared]
+    if policy == "auto":
+        policy = "all" if len(earlier) < MEASURE_ALL_UP_TO else "certified"
+    if policy == "all":
+        return set(earlier), set()
+    generator = torch.Generator().manual_seed(derive_seed(session.spec.seed, after, "row"))
+    shuffled = [own[number] for number in torch.randperm(len(own), generator=generator).tolist()]
+    num_measured = _SAMPLE if policy == "sample" else 0
+    last = after == session.spec.tasks[-1].name
+    rest = shuffled[num_measured:]
+    return shared | set(shuffled[:num_measured]), set(rest if last else rest[:_CHECKED])
+
+
+def _measure(session: Session, task: str, digest: str) -> tuple[float | None, str | None]:
+    """Return a score, or why there is none."""
+    spec = next((spec for spec in session.spec.tasks if spec.name == task), None)
+    if spec is None:
+        return None, f"task {task!r} is not in the stream any more, so it was not measured again"
+    try:
+        split = session.split(spec)
+    except InputError as error:
+        return None, f"task {task!r} was not measured again, because its data is not at hand: {error}"
+    if split.digest != digest:
+        return None, f"task {task!r} was not measured again, because its rows are not those it was learned with"
+    learner = session.residents.resident(task)
+    rows, pad = split.rows, session.residents.pad_token_id
+    scores = evaluate(learner, rows, pad, session.spec.trainer, session.folder).scores
+    return scores.get(session.store.manifest(task).metric), None
+
+
+def _backbone(session: Session, task: str) -> Any:
+    precision = session.store.manifest(task).environment.precision
+    return session.residents.backbone("bf16" if precision == "bf16" else "fp32")

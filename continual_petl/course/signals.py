@@ -1,0 +1,59 @@
+"""Ctrl-C and SIGTERM while a course runs: finish the step, save, end. A second one ends at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from continual_petl.errors import Interrupted
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopRequest:
+    """Whether someone asked the course to end."""
+
+    def __init__(self) -> None:
+        self.signal_number: int | None = None
+        self._listeners: list[Callable[[int], None]] = []
+
+    def tell(self, listener: Callable[[int], None]) -> None:
+        """Call ``listener`` with the number of the signal when one comes, or now if one came already."""
+        self._listeners.append(listener)
+        if self.signal_number is not None:
+            listener(self.signal_number)
+
+    def receive(self, number: int) -> None:
+        """Take note of a signal; the second one raises `KeyboardInterrupt` where it strikes."""
+        if self.signal_number is not None:
+            raise KeyboardInterrupt
+        self.signal_number = number
+        for listener in self._listeners:
+            listener(number)
+
+    def stop_here(self, where: str) -> None:
+        """Raise `Interrupted` if a stop was asked for; called between two tasks."""
+        if self.signal_number is not None:
+            raise Interrupted(f"stopped {where}; the same command goes on from here", self.signal_number)
+
+
+@contextmanager
+def listening() -> Iterator[StopRequest]:
+    """Catch both signals inside the ``with`` block. Outside the main thread nothing can be caught, and nothing is."""
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        request.receive(number)
+
+    before = {number: signal.signal(number, handle) for number in SIGNALS}
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,96 @@
+"""Fresh Lightning Trainers: one to fit each task, one to answer a split."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import lightning as L
+
+from continual_petl.errors import InputError
+from continual_petl.streams.schema import TrainingSpec
+
+_OURS = {
+    "callbacks": "give them to learn(callbacks=...)",
+    "enable_checkpointing": "the course writes its own checkpoints",
+    "default_root_dir": "give --run-dir",
+    "max_epochs": "write training.epochs",
+    "gradient_clip_val": "write training.gradient_clip",
+    "accumulate_grad_batches": "write training.accumulate",
+    "precision": "write training.precision",
+}
+
+
+def check_trainer_arguments(arguments: Mapping[str, Any]) -> None:
+    """Raise `InputError` for what Lightning's Trainer does not take, or the course decides itself."""
+    known = set(inspect.signature(L.Trainer.__init__).parameters) - {"self"}
+    for key in arguments:
+        if key in _OURS:
+            raise InputError(f"trainer.{key}: not allowed here: {_OURS[key]}")
+        if key not in known:
+            raise InputError(
+                f"trainer.{key}: Lightning's Trainer has no such argument; it takes {', '.join(sorted(known - _OURS.keys()))}"
+            )
+
+
+def fitting_trainer(
+    training: TrainingSpec, arguments: Mapping[str, Any], callbacks: Sequence[L.Callback], folder: str
+) -> L.Trainer:
+    """Return the Trainer that learns one task and is then thrown away."""
+    defaults: dict[str, Any] = {
+        "devices": 1,
+        "logger": False,
+        "enable_model_summary": False,
+        "enable_progress_bar": False,
+        "num_sanity_val_steps": 0,
+    }
+    settings = defaults | dict(arguments)
+    try:
+        return L.Trainer(
+            **settings,
+            max_epochs=training.epochs,
+            gradient_clip_val=training.gradient_clip,
+            accumulate_grad_batches=training.accumulate,
+            enable_checkpointing=False,
+            callbacks=list(callbacks),
+            default_root_dir=folder,
+        )
+    except (ValueError, TypeError, L.fabric.utilities.exceptions.MisconfigurationException) as error:
+        raise InputError(f"trainer: Lightning refuses {dict(arguments)}: {error}") from error
+
+
+def answering_trainer(arguments: Mapping[str, Any], folder: str) -> L.Trainer:
+    """Return a Trainer that only runs a split through the learner, on the same kind of device."""
+    kept = {key: value for key, value in arguments.items() if key in {"accelerator", "devices", "deterministic"}}
+    return L.Trainer(
+        **({"devices": 1} | kept),
+        logger=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        enable_progress_bar=False,
+        default_root_dir=folder,
+    )
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Take away Lightning's remarks that do not apply to a course, for the length of the block."""
+    log = logging.getLogger("lightning.pytorch")
+    level = log.level
+    # Which accelerators there are, and advertisements, once per Trainer: a course makes hundreds.
+    log.setLevel(logging.WARNING)
+    with warnings.catch_warnings():
+        # Loaders are in memory already; workers would only copy.
+        warnings.filterwarnings("ignore", message=r".*does not have many workers")
+        # The frozen backbone is meant to be in eval mode.
+        warnings.filterwarnings("ignore", message=r"Found \d+ module\(s\) in eval mode")
+        # Lightning 2.6 asks torch 2.13 by an old name.
+        warnings.filterwarnings("ignore", message=r".*treespec, LeafSpec.* is deprecated", category=FutureWarning)
+        try:
+            yield
+        finally:
+            log.setLevel(level)

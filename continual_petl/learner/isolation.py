@@ -1,0 +1,67 @@
+"""Guards of the isolation promise: what trains is one bank, and nothing else can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import nn
+from torch.optim import Optimizer
+
+from continual_petl.banks.bank import Bank
+from continual_petl.errors import IsolationError
+
+
+def check_optimizer(task: str, bank: Bank, optimizers: Iterable[Optimizer], everything: nn.Module) -> None:
+    """Raise `IsolationError` unless the optimizers hold exactly the bank's trainable parameters.
+
+    Args:
+        task: the task being learned.
+        bank: its bank.
+        optimizers: those that are about to step.
+        everything: the learner, to name a foreign parameter.
+    """
+    mine = {id(p) for p in bank.parameters() if p.requires_grad}
+    held = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
+    foreign = [p for p in held if id(p) not in mine]
+    if foreign:
+        names = {id(p): name for name, p in everything.named_parameters(remove_duplicate=False)}
+        name = names.get(id(foreign[0]), f"a tensor of shape {tuple(foreign[0].shape)} that the learner does not hold")
+        raise IsolationError(
+            f"task {task!r}: the optimizer holds {len(foreign)} parameters that do not belong to the task's bank, first "
+            f"{name}. Even with no gradient, momentum and weight decay would move them. Return an optimizer over "
+            "learner.active_bank.parameters() alone, made anew for every task."
+        )
+    if len(held) != len(mine):
+        raise IsolationError(
+            f"task {task!r}: the bank has {len(mine)} trainable parameters but the optimizer holds {len(held)}; "
+            "give it all of learner.active_bank.parameters(), each once."
+        )
+
+
+def check_frozen(task: str, bank: Bank, everything: nn.Module) -> None:
+    """Raise `IsolationError` if anything outside the bank is trainable or has a gradient."""
+    mine = {id(p) for p in bank.parameters()}
+    for name, parameter in everything.named_parameters(remove_duplicate=False):
+        if id(parameter) not in mine and (parameter.requires_grad or parameter.grad is not None):
+            state = "is trainable" if parameter.requires_grad else "has a gradient"
+            raise IsolationError(
+                f"task {task!r}: {name} {state}, though only the task's own bank may be trained. "
+                "Something set requires_grad or filled .grad after the task began; leave both to the learner."
+            )
+
+
+def check_modes(task: str, model: nn.Module, *, dropout: bool) -> None:
+    """Raise `IsolationError` if a module of the backbone is in training mode.
+
+    Args:
+        task: the task at hand.
+        model: the backbone.
+        dropout: whether the task asked for backbone dropout; only dropout modules may then be in training mode.
+    """
+    for name, module in model.named_modules():
+        if module.training and not (dropout and isinstance(module, nn.Dropout)):
+            raise IsolationError(
+                f"task {task!r}: the backbone's module {name or '(the model itself)'} is in training mode, so dropout "
+                "or moving statistics would change answers. Something called .train() on the backbone: call .eval() on "
+                "it, and use training.backbone_dropout for dropout while learning."
+            )

@@ -1,0 +1,232 @@
+"""The LightningModule: activates a bank, computes its loss and scores, and nothing else.
+
+The backbone is part of the module, so that Lightning moves it to the right device, but never part of a checkpoint.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torchmetrics import MetricCollection
+
+from continual_petl.backbones.backbone import Backbone
+from continual_petl.banks.bank import Bank
+from continual_petl.heads.scores import make_scores
+from continual_petl.learner.answer import answer, head_of
+from continual_petl.learner.isolation import check_frozen, check_modes, check_optimizer
+from continual_petl.learner.optimizer import make_optimizer, make_schedule
+from continual_petl.learner.plan import TaskPlan, build_bank
+from continual_petl.seeding import derive_seed
+
+Batch = dict[str, Tensor]
+
+
+class ContinualLearner(L.LightningModule):
+    """Learns one task at a time on a frozen backbone, each with a bank of its own.
+
+    Args:
+        backbone: the frozen model; see `continual_petl.backbones.backbone.load_backbone`.
+
+    Example::
+
+        learner = ContinualLearner(backbone)
+        learner.add_task(plan)
+        L.Trainer(max_epochs=3).fit(learner, datamodule=data)
+        logits = learner(batch)
+    """
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.model = backbone.model
+        self.banks = nn.ModuleDict()
+        self.plans: dict[str, TaskPlan] = {}
+        self.active: str | None = None
+        self._scores: dict[str, MetricCollection] = {}
+        self.train(self.training)
+
+    def __repr__(self) -> str:
+        tasks = ", ".join(f"{name}*" if name == self.active else name for name in self.plans) or "none"
+        return f"ContinualLearner(backbone={self.backbone.name!r}, banks in memory: {tasks})"
+
+    def add_task(self, plan: TaskPlan, *, start_from: Bank | None = None) -> Bank:
+        """Freeze every bank in memory, add a fresh one for a new task, and activate it.
+
+        Args:
+            plan: the task.
+            start_from: a bank whose body is copied instead of a fresh draw (scope: shared).
+
+        Raises:
+            ValueError: if the task already has a bank here.
+        """
+        bank = build_bank(plan, self.backbone)
+        bank.initialise(self.model, derive_seed(plan.seed, "init"))
+        if start_from is not None:
+            bank.copy_body(start_from.body())
+        self.banks.requires_grad_(False)
+        self.banks.zero_grad(set_to_none=True)
+        self.add_bank(plan, bank)
+        bank.requires_grad_(True)
+        self.train()
+        return bank
+
+    def add_bank(self, plan: TaskPlan, bank: Bank) -> None:
+        """Hold a bank that is already learned, frozen, and activate it."""
+        if plan.name in self.plans:
+            raise ValueError(f"task {plan.name!r} already has a bank in memory; a task is learned once")
+        bank.requires_grad_(False)
+        self.banks[_key(plan.name)] = bank.to(self.model.device)
+        self.plans[plan.name] = plan
+        self.activate(plan.name)
+
+    def activate(self, task: str) -> None:
+        """Answer with this task's bank from now on."""
+        if task not in self.plans:
+            raise KeyError(f"task {task!r} has no bank in memory; there are {', '.join(self.plans) or 'none'}")
+        self.active = task
+        plan = self.plan
+        self._scores = {split: make_scores(plan.kind, plan.num_outputs) for split in ("val", "test")}
+
+    def evict(self, task: str) -> None:
+        """Forget the bank in memory; the one on disk stays."""
+        del self.banks[_key(task)]
+        del self.plans[task]
+        if self.active == task:
+            self.active = None
+
+    @property
+    def plan(self) -> TaskPlan:
+        """The active task."""
+        if self.active is None:
+            raise RuntimeError("no task is active: call add_task or activate first")
+        return self.plans[self.active]
+
+    @property
+    def active_bank(self) -> Bank:
+        """The bank of the active task."""
+        return self.bank(self.plan.name)
+
+    def bank(self, task: str) -> Bank:
+        """Return a bank that is in memory."""
+        bank = self.banks[_key(task)]
+        assert isinstance(bank, Bank)
+        return bank
+
+    def train(self, mode: bool = True) -> ContinualLearner:
+        """Set the mode of the banks; the backbone stays in eval mode, but for the dropout that a task asked for."""
+        super().train(mode)
+        self.model.train(False)
+        if mode and self.active is not None and self.plan.training.backbone_dropout:
+            for module in self.model.modules():
+                if isinstance(module, nn.Dropout):
+                    module.train()
+        return self
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return the active bank's outputs, float32 (B, C)."""
+        return answer(self.backbone, self.active_bank, self.plan.pooling, batch)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Return the mean loss of one batch."""
+        loss = self._loss(self(batch), batch)
+        self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["labels"]))
+        return loss
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Score one batch of the validation split."""
+        self._score("val", batch)
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        """Score one batch of the test split."""
+        self._score("test", batch)
+
+    def predict_step(self, batch: Batch, batch_idx: int) -> tuple[Tensor, Tensor]:
+        """Return the outputs (B, C) with the number of each row."""
+        return self(batch), batch["index"]
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """Return a fresh optimizer over the active bank alone, with its learning-rate schedule."""
+        training = self.plan.training
+        optimizer = make_optimizer(self.active_bank, training)
+        schedule = make_schedule(optimizer, training, int(self.trainer.estimated_stepping_batches))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    # Guards. All of them cost microseconds beside a training step.
+
+    def on_fit_start(self) -> None:
+        """Take away Lightning's warning about modules in eval mode: a frozen backbone is meant to be."""
+        warnings.filterwarnings("ignore", message=r"Found \d+ module\(s\) in eval mode at the start of training")
+
+    def on_train_start(self) -> None:
+        """Check that only the active bank can be trained."""
+        check_optimizer(self.plan.name, self.active_bank, self.trainer.optimizers, self)
+        check_frozen(self.plan.name, self.active_bank, self)
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Seed the step, so that an interrupted course draws the same dropout as one that ran through."""
+        check_modes(self.plan.name, self.model, dropout=self.plan.training.backbone_dropout)
+        torch.manual_seed(derive_seed(self.plan.seed, "step", self.current_epoch, batch_idx, self.global_rank))
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Check the optimizer that is about to move parameters."""
+        check_optimizer(self.plan.name, self.active_bank, self.trainer.optimizers, self)
+
+    def on_train_end(self) -> None:
+        """Check that nothing else received a gradient."""
+        check_frozen(self.plan.name, self.active_bank, self)
+
+    def on_validation_start(self) -> None:
+        """Check that no dropout is on."""
+        check_modes(self.plan.name, self.model, dropout=False)
+
+    def on_test_start(self) -> None:
+        """Check that no dropout is on."""
+        check_modes(self.plan.name, self.model, dropout=False)
+
+    # Checkpoints carry the active bank only.
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Leave the backbone and the other banks out: they are on disk already, and never change."""
+        mine = f"banks.{_key(self.plan.name)}."
+        state = checkpoint["state_dict"]
+        checkpoint["state_dict"] = {name: tensor for name, tensor in state.items() if name.startswith(mine)}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Put back what `on_save_checkpoint` left out, so that loading stays strict."""
+        mine = f"banks.{_key(self.plan.name)}."
+        wrong = [name for name in checkpoint["state_dict"] if not name.startswith(mine)]
+        if wrong:
+            raise ValueError(f"the checkpoint is not one of task {self.plan.name!r}: it holds {wrong[0]}")
+        rest = {name: tensor for name, tensor in self.state_dict().items() if not name.startswith(mine)}
+        checkpoint["state_dict"] |= rest
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the validation scores."""
+        self._log_scores("val")
+
+    def on_test_epoch_end(self) -> None:
+        """Log the test scores."""
+        self._log_scores("test")
+
+    def _loss(self, outputs_BC: Tensor, batch: Batch) -> Tensor:
+        return head_of(self.active_bank).loss(outputs_BC, batch["labels"])
+
+    def _score(self, split: str, batch: Batch) -> None:
+        predictions = head_of(self.active_bank).predictions(self(batch))
+        self._scores[split].to(self.device).update(predictions, batch["labels"])
+
+    def _log_scores(self, split: str) -> None:
+        values = self._scores[split].compute()
+        self._scores[split].reset()
+        self.log_dict({f"{split}/{name}": value.float() for name, value in values.items()}, prog_bar=True)
+
+
+def _key(task: str) -> str:
+    """Return the task's name as torch allows it in a module tree: a slash, which no task name has, for every dot."""
+    return task.replace(".", "/")

@@ -1,0 +1,50 @@
+"""The optimizer of one task: new for every task, over exactly one bank's parameters.
+
+Defaults follow Houlsby et al. 2019, section 3.1 and adapter-bert's optimization.py: Adam, linear warm-up over a tenth of
+the steps, then linear decay to zero; no weight decay on biases and LayerNorms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from continual_petl.banks.bank import Bank
+from continual_petl.streams.schema import TrainingSpec
+
+
+def make_optimizer(bank: Bank, training: TrainingSpec) -> Optimizer:
+    """Return a fresh optimizer over the bank's parameters."""
+    trainable = [parameter for parameter in bank.parameters() if parameter.requires_grad]
+    groups: list[dict[str, Any]] = [
+        # Biases and LayerNorms are the vectors among the parameters.
+        {"params": [p for p in trainable if p.ndim > 1], "weight_decay": training.weight_decay},
+        {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    if training.optimizer == "sgd":
+        return SGD(groups, lr=training.learning_rate, momentum=training.momentum)
+    cls = AdamW if training.optimizer == "adamw" else Adam
+    return cls(groups, lr=training.learning_rate, betas=training.betas, eps=training.eps)
+
+
+def make_schedule(optimizer: Optimizer, training: TrainingSpec, num_steps: int) -> torch.optim.lr_scheduler.LambdaLR:
+    """Return the learning rate's course over ``num_steps`` optimizer steps."""
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, _factor(training, num_steps))
+
+
+def _factor(training: TrainingSpec, num_steps: int) -> Callable[[int], float]:
+    num_warmup = round(training.warmup * num_steps)
+
+    def factor(step: int) -> float:
+        if step < num_warmup:
+            # The first step already learns: (step + 1), not step.
+            return (step + 1) / (num_warmup + 1)
+        if training.schedule == "constant":
+            return 1.0
+        return max(0.0, (num_steps - step) / max(1, num_steps - num_warmup))
+
+    return factor

@@ -1,0 +1,56 @@
+"""What each task cost: parameters trained and stored, bytes on disk, against a full copy of the backbone per task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from continual_petl.errors import StoreError
+from continual_petl.store.store import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrowthRow:
+    """One task's cost, and all costs so far."""
+
+    task: str
+    trainable: int
+    """Parameters that the task trained: modifications, own copies, head."""
+    share: float
+    """``trainable`` as a share of the backbone's parameters."""
+    stored: int
+    """Parameters on disk for all tasks so far, without the backbone."""
+    active: int
+    """Parameters that take part in answering this task: backbone and bank."""
+    num_bytes: int
+    """Bytes on disk of this task, certificate included."""
+    cumulative_bytes: int
+    """Bytes on disk of all tasks so far, without the backbone."""
+    full_copies: int
+    """Parameters that full fine-tuning would have stored so far: one copy of the backbone per task, without heads."""
+
+
+def growth(store: Store) -> list[GrowthRow]:
+    """Return one row per learned task, in the order of learning."""
+    facts = store.backbone_facts()
+    if facts is None:
+        raise StoreError(f"{store.folder}: no backbone.json; nothing was learned in this folder")
+    size, rows, stored, cumulative = int(facts["num_parameters"]), [], 0, 0
+    for number, task in enumerate(store.tasks, 1):
+        parts = store.manifest(task).parameters
+        trainable, num_bytes = sum(parts.values()), store.num_bytes(task)
+        stored, cumulative = stored + trainable, cumulative + num_bytes
+        # A parameter that the bank has its own copy of stands in for the backbone's.
+        active = size + trainable - parts["own"]
+        rows.append(
+            GrowthRow(
+                task=task,
+                trainable=trainable,
+                share=trainable / size,
+                stored=stored,
+                active=active,
+                num_bytes=num_bytes,
+                cumulative_bytes=cumulative,
+                full_copies=number * size,
+            )
+        )
+    return rows

@@ -1,0 +1,99 @@
+"""``bank.json``: everything about one learned task that is not a tensor, in a strict schema with a version inside."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from continual_petl._frozen import FrozenModel
+from continual_petl.backbones import Pooling
+from continual_petl.banks.spec import BankSpec
+from continual_petl.digests import combined_digest
+from continual_petl.errors import StoreError
+from continual_petl.heads.kinds import Kind
+from continual_petl.store.environment import Environment
+from continual_petl.streams.schema import TrainingSpec
+
+FORMAT_VERSION = 1
+
+
+class TensorEntry(FrozenModel):
+    """One stored tensor."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    digest: str
+
+
+class SplitScores(FrozenModel):
+    """Scores on one split, with what they rest on."""
+
+    num_examples: int
+    scores: dict[str, float]
+    """By name, torchmetrics' values."""
+    predictions: str
+    """Digest of the predictions, row by row."""
+
+
+class Manifest(FrozenModel):
+    """The certificate's part that people can read."""
+
+    format_version: Literal[1] = 1
+    task: str
+    index: int
+    """Position in the order of learning, from 0."""
+    predecessor: str | None
+    """Digest of the manifest of the task learned before; None for the first."""
+    kind: Kind
+    labels: tuple[str, ...] | None
+    bank: BankSpec
+    training: TrainingSpec
+    pooling: Pooling
+    metric: str
+    seed: int
+    """The task's own seed, derived from the stream's seed and the task's name."""
+    max_length: int
+    backbone: str
+    """Digest of the backbone."""
+    tokenizer: str
+    """Digest of the tokenizer."""
+    tensors: dict[str, TensorEntry]
+    digest: str
+    """Of all tensors together: two banks are the same if and only if this is."""
+    probe: str
+    """Digest of probe.safetensors."""
+    scores: dict[str, SplitScores]
+    """By split: validation, and test where there is one."""
+    data: dict[str, str]
+    """Digest of each split's content."""
+    notices: tuple[str, ...]
+    parameters: dict[str, int]
+    """Number of parameters: modifications, own, head."""
+    environment: Environment
+
+    def chain_digest(self) -> str:
+        """Return the digest that the next task's manifest names."""
+        return combined_digest(self.model_dump(mode="json"))
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read a manifest, or raise `StoreError` naming the file and what is wrong with it."""
+    try:
+        raw: Any = json.loads(path.read_bytes())
+        if isinstance(raw, dict) and raw.get("format_version") != FORMAT_VERSION:
+            raise StoreError(
+                f"{path}: format version {raw.get('format_version')!r}, this release reads {FORMAT_VERSION}. "
+                "Read it with the release of continual-petl that wrote it."
+            )
+        return Manifest.model_validate(raw)
+    except FileNotFoundError:
+        raise StoreError(f"{path}: missing; the bank's folder is incomplete or was edited") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the whole file"
+        raise StoreError(f"{path}: {place}: {first['msg']}; the file is damaged or was edited") from error
+    except ValueError as error:
+        raise StoreError(f"{path}: not JSON ({error}); the file is damaged") from error

@@ -1,0 +1,93 @@
+"""What one process holds of a run in memory: tokenizer, backbones by precision, the bank that answers now."""
+
+from __future__ import annotations
+
+from transformers import PreTrainedTokenizerBase
+
+from continual_petl.backbones.backbone import Backbone, Precision, load_backbone, load_tokenizer
+from continual_petl.digests import combined_digest
+from continual_petl.learner import ContinualLearner
+from continual_petl.store.store import Store
+from continual_petl.streams.schema import BackboneSpec
+
+
+class Residents:
+    """Backbone and banks of a run, loaded when they are needed and only then.
+
+    Args:
+        store: the run folder.
+        spec: which backbone.
+    """
+
+    def __init__(self, store: Store, spec: BackboneSpec) -> None:
+        self.store = store
+        self.spec = spec
+        self.backbones: dict[str, Backbone] = {}
+        self._learners: dict[str, ContinualLearner] = {}
+        self._tokenizer: PreTrainedTokenizerBase | None = None
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The backbone's tokenizer."""
+        if self._tokenizer is None:
+            self._tokenizer = load_tokenizer(self.spec.name, revision=self.spec.revision)
+        return self._tokenizer
+
+    @property
+    def pad_token_id(self) -> int:
+        """What fills up short rows."""
+        return int(self.tokenizer.pad_token_id or 0)
+
+    @property
+    def tokenizer_digest(self) -> str:
+        """Digest of everything that decides how text becomes token ids."""
+        return combined_digest(
+            {
+                "tokenizer": self.tokenizer.backend_tokenizer.to_str(),
+                "inputs": self.tokenizer.model_input_names,
+                "pad": self.pad_token_id,
+            }
+        )
+
+    def backbone(self, precision: Precision) -> Backbone:
+        """Return the backbone in one precision, loaded once."""
+        if precision not in self.backbones:
+            b = self.spec
+            self.backbones[precision] = load_backbone(
+                b.name,
+                revision=b.revision,
+                precision=precision,
+                attention=b.attention,
+                pooling=b.pooling,
+                max_length=b.max_length,
+            )
+        return self.backbones[precision]
+
+    def learner(self, precision: Precision) -> ContinualLearner:
+        """Return the learner on the backbone of one precision."""
+        if precision not in self._learners:
+            self._learners[precision] = ContinualLearner(self.backbone(precision))
+        return self._learners[precision]
+
+    def resident(self, task: str, *, as_committed: bool = False) -> ContinualLearner:
+        """Return a learner in which a learned task's bank is loaded and active, every other bank evicted.
+
+        A task with ``scope: shared`` answers with the newest shared body and its own head, unless the bank is wanted
+        as it was committed.
+        """
+        manifest = self.store.manifest(task)
+        precision: Precision = "bf16" if manifest.environment.precision == "bf16" else "fp32"
+        learner = self.learner(precision)
+        for other in list(learner.plans):
+            learner.evict(other)
+        bank = self.store.load_bank(task, learner.backbone)
+        newest = self.newest_shared()
+        if not as_committed and manifest.bank.scope == "shared" and newest is not None and newest != task:
+            bank.copy_body(self.store.load_bank(newest, learner.backbone).body())
+        learner.add_bank(self.store.plan(task), bank)
+        return learner
+
+    def newest_shared(self) -> str | None:
+        """Return the newest learned task whose bank is shared."""
+        shared = [task for task in self.store.tasks if self.store.manifest(task).bank.scope == "shared"]
+        return shared[-1] if shared else None

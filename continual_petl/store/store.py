@@ -1,0 +1,288 @@
+"""The store: an append-only folder of learned banks. JSON and safetensors only; a task is there whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from continual_petl.backbones.backbone import Backbone
+from continual_petl.banks.bank import Bank
+from continual_petl.digests import combined_digest, tensor_digests
+from continual_petl.errors import StoreError
+from continual_petl.learner.answer import answer
+from continual_petl.learner.plan import TaskPlan, build_bank
+from continual_petl.store.atomic import append_lines, new_folder, read_lines, write_file, write_json
+from continual_petl.store.environment import current_environment
+from continual_petl.store.manifest import Manifest, SplitScores, TensorEntry, read_manifest
+from continual_petl.store.probe import OUTPUTS
+
+
+class Store:
+    """A run folder. Reading never blocks; writing wants the `lock`.
+
+    Args:
+        folder: the run folder, created when something is first written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.banks = folder / "banks"
+        self.stream_file = folder / "stream.yaml"
+        self._manifests: dict[str, Manifest] = {}
+
+    def __repr__(self) -> str:
+        return f"Store({str(self.folder)!r}, tasks: {', '.join(self.tasks) or 'none'})"
+
+    @property
+    def tasks(self) -> list[str]:
+        """Learned tasks in the order of learning."""
+        names = [path.name for path in self.banks.iterdir() if not path.name.startswith(".")] if self._exists else []
+        return sorted(names, key=lambda name: self.manifest(name).index)
+
+    @property
+    def _exists(self) -> bool:
+        return self.banks.is_dir()
+
+    def lock(self) -> AbstractContextManager[Any]:
+        """Hold the run folder for writing; another process that already does is a `StoreError`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return _Held(self.folder)
+
+    def manifest(self, task: str) -> Manifest:
+        """Return a learned task's manifest; manifests never change, so each is read once."""
+        if task not in self._manifests:
+            path = self.bank_folder(task) / "bank.json"
+            manifest = read_manifest(path)
+            if manifest.task != task:
+                raise StoreError(
+                    f"{path}: this is the manifest of task {manifest.task!r}; a folder was renamed or copied"
+                )
+            self._manifests[task] = manifest
+        return self._manifests[task]
+
+    def bank_folder(self, task: str) -> Path:
+        """Return the folder of one bank."""
+        return self.banks / task
+
+    def progress_folder(self, task: str) -> Path:
+        """Return where a half-learned task keeps its checkpoint."""
+        return self.folder / ".progress" / task
+
+    def num_bytes(self, task: str) -> int:
+        """Return the bytes on disk of one learned task, certificate included."""
+        return sum(path.stat().st_size for path in self.bank_folder(task).iterdir())
+
+    def tensors(self, task: str) -> dict[str, Tensor]:
+        """Return a bank's stored tensors, each checked against its digest in the manifest.
+
+        Raises:
+            StoreError: naming the first tensor that is missing, unexpected or changed.
+        """
+        path, manifest = self.bank_folder(task) / "bank.safetensors", self.manifest(task)
+        try:
+            tensors = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise StoreError(f"task {task!r}: {path} cannot be read ({error}); it is damaged or missing") from error
+        for name in sorted(tensors.keys() ^ manifest.tensors.keys()):
+            state = "is in the manifest but not in the file" if name in manifest.tensors else "is not in the manifest"
+            raise StoreError(f"task {task!r}: {path}: tensor {name} {state}; one of the two files was exchanged")
+        for name, digest in tensor_digests(tensors).items():
+            if digest != manifest.tensors[name].digest:
+                raise StoreError(
+                    f"task {task!r}: {path}: tensor {name} has the digest {digest[:12]}, certified was "
+                    f"{manifest.tensors[name].digest[:12]}; the file was changed after the task was learned"
+                )
+        return tensors
+
+    def plan(self, task: str) -> TaskPlan:
+        """Return what the learner knew of a learned task."""
+        m = self.manifest(task)
+        return TaskPlan(
+            name=m.task,
+            kind=m.kind,
+            labels=m.labels,
+            bank=m.bank,
+            training=m.training,
+            pooling=m.pooling,
+            metric=m.metric,
+            seed=m.seed,
+        )
+
+    def load_bank(self, task: str, backbone: Backbone) -> Bank:
+        """Return a learned bank, strictly: same backbone, every tensor with its shape and digest, nothing else."""
+        manifest = self.manifest(task)
+        if manifest.backbone != backbone.digest:
+            raise StoreError(
+                f"task {task!r} was learned on a backbone with digest {manifest.backbone[:12]}, but {backbone.name!r} has "
+                f"{backbone.digest[:12]}. A bank answers only on the backbone it was learned on: give that one."
+            )
+        bank = build_bank(self.plan(task), backbone)
+        _fill(bank, self.tensors(task), task)
+        return bank.requires_grad_(False).eval()
+
+    def commit(
+        self,
+        plan: TaskPlan,
+        bank: Bank,
+        backbone: Backbone,
+        probe: Mapping[str, Tensor],
+        *,
+        scores: Mapping[str, SplitScores],
+        data: Mapping[str, str],
+        notices: tuple[str, ...],
+        max_length: int,
+        tokenizer: str,
+    ) -> Manifest:
+        """Write a learned task with its certificate, in one step.
+
+        The certified outputs are those of the bank as read back from the disk, so a write that went wrong never
+        becomes a task.
+        """
+        before = self.tasks
+        with new_folder(self.bank_folder(plan.name)) as folder:
+            tensors = {name: tensor.to("cpu").contiguous().clone() for name, tensor in bank.tensors().items()}
+            save_file(tensors, folder / "bank.safetensors")
+            written = build_bank(plan, backbone)
+            _fill(written, load_file(folder / "bank.safetensors"), plan.name)
+            device = backbone.model.device
+            with torch.no_grad():
+                inputs = {name: tensor.to(device) for name, tensor in probe.items()}
+                outputs = answer(backbone, written.to(device).eval(), plan.pooling, inputs).cpu()
+            certified = {**probe, OUTPUTS: outputs.contiguous()}
+            save_file(certified, folder / "probe.safetensors")
+            digests = tensor_digests(tensors)
+            manifest = Manifest(
+                task=plan.name,
+                index=len(before),
+                predecessor=self.manifest(before[-1]).chain_digest() if before else None,
+                kind=plan.kind,
+                labels=plan.labels,
+                bank=plan.bank,
+                training=plan.training,
+                pooling=plan.pooling,
+                metric=plan.metric,
+                seed=plan.seed,
+                max_length=max_length,
+                backbone=backbone.digest,
+                tokenizer=tokenizer,
+                tensors={
+                    name: TensorEntry(
+                        dtype=str(t.dtype).removeprefix("torch."), shape=tuple(t.shape), digest=digests[name]
+                    )
+                    for name, t in tensors.items()
+                },
+                digest=combined_digest(digests),
+                probe=combined_digest(tensor_digests(certified)),
+                scores=dict(scores),
+                data=dict(data),
+                notices=notices,
+                parameters=bank.count(),
+                environment=current_environment(device, backbone.precision, backbone.attention),
+            )
+            write_json(folder / "bank.json", manifest.model_dump(mode="json"))
+        return manifest
+
+    def results(self) -> list[dict[str, Any]]:
+        """Return every committed line of results.jsonl, oldest first."""
+        return read_lines(self.folder / "results.jsonl")
+
+    def append_results(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append lines to results.jsonl, flushed to disk."""
+        append_lines(self.folder / "results.jsonl", rows)
+
+    def write_stream(self, text: str) -> None:
+        """Write the resolved stream."""
+        write_file(self.stream_file, text.encode())
+
+    def write_backbone(self, backbone: Backbone) -> None:
+        """Pin the backbone.
+
+        Raises:
+            StoreError: if the run has another one already.
+        """
+        path = self.folder / "backbone.json"
+        facts = {
+            "name": backbone.name,
+            "revision": backbone.revision,
+            "digest": backbone.digest,
+            "family": backbone.anatomy.family,
+            "num_parameters": backbone.num_parameters,
+            "num_bytes": sum(p.numel() * 4 for p in backbone.model.parameters()),
+        }
+        pinned = self.backbone_facts()
+        if pinned is None:
+            write_json(path, facts)
+        elif pinned["digest"] != backbone.digest:
+            raise StoreError(
+                f"{path}: this run was learned on backbone {pinned['name']!r} with digest {str(pinned['digest'])[:12]}; "
+                f"{backbone.name!r} has {backbone.digest[:12]}. Its banks would answer differently on it: give the backbone "
+                "of the run, or another --run-dir."
+            )
+
+    def backbone_facts(self) -> dict[str, Any] | None:
+        """Return what backbone.json says, or None before the first run."""
+        path = self.folder / "backbone.json"
+        if not path.exists():
+            return None
+        rows = read_json_object(path)
+        missing = {"name", "revision", "digest", "family", "num_parameters", "num_bytes"} - rows.keys()
+        if missing:
+            raise StoreError(f"{path}: {', '.join(sorted(missing))} missing; the file is damaged or was edited")
+        return rows
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Return a JSON file that holds one object, or raise `StoreError`."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path}: cannot be read as JSON ({error}); the file is damaged or missing") from error
+    if not isinstance(value, dict):
+        raise StoreError(f"{path}: expected a JSON object, found {type(value).__name__}")
+    return value
+
+
+def _fill(bank: Bank, tensors: Mapping[str, Tensor], task: str) -> None:
+    """Copy stored tensors into a bank, after checking every name, shape and dtype against what its spec builds."""
+    expected = bank.tensors()
+    for name in sorted(expected.keys() | tensors.keys()):
+        mine, stored = expected.get(name), tensors.get(name)
+        if mine is None or stored is None or (mine.shape, mine.dtype) != (stored.shape, stored.dtype):
+            raise StoreError(
+                f"task {task!r}: tensor {name}: stored {_describe(stored)}, but its bank's specification builds "
+                f"{_describe(mine)}; bank.safetensors and bank.json do not belong together"
+            )
+    bank.load_state_dict(dict(tensors), strict=True)
+
+
+def _describe(tensor: Tensor | None) -> str:
+    return "nothing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"
+
+
+class _Held:
+    """The writer's lock; it goes with its process, so a dead one leaves nothing to clean up."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = FileLock(folder / ".lock")
+
+    def __enter__(self) -> None:
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise StoreError(
+                f"{self._folder}: another process is writing to this run. Wait until it has ended, or choose another "
+                "--run-dir; reading (verify, predict, report) is possible meanwhile."
+            ) from None
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()

@@ -1,0 +1,69 @@
+"""A course from stream to verified banks on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from continual_petl import Run, learn
+from tests.streams_in_code import regression_task, stream, task
+
+Folder = Callable[..., Path]
+
+
+def test_one_task_from_stream_to_a_verified_bank_on_disk(backbone_folder: Folder, tmp_path: Path) -> None:
+    run = learn(stream(backbone_folder(), [task("first", num_rows=80)], training={"epochs": 6}), tmp_path / "run")
+    assert sorted(p.name for p in (tmp_path / "run").iterdir() if not p.name.startswith(".")) == [
+        "backbone.json",
+        "banks",
+        "results.jsonl",
+        "stream.yaml",
+    ]
+    files = {p.name for p in (tmp_path / "run" / "banks" / "first").iterdir()}
+    assert files == {"bank.safetensors", "bank.json", "probe.safetensors"}
+    # From the folder alone, as another process would.
+    (check,) = Run(tmp_path / "run").verify()
+    assert check.ok
+    assert check.how == "digests and probe, bit for bit"
+    assert float(run.results.R[0, 0]) >= 0.8
+    assert [answer.value for answer in run.predict(["w0 w20 w30", "w1 w40"], task="first")] == ["no", "yes"]
+
+
+def test_three_kinds_of_task_on_every_family(backbone_folder: Folder, tmp_path: Path) -> None:
+    tasks = [task("single"), task("pair", pairs=True, bank="lora"), regression_task("number", bank="bitfit")]
+    for family in ("bert", "roberta", "electra", "distilbert"):
+        run = learn(stream(backbone_folder(family), tasks), tmp_path / family)
+        R = run.results.R
+        assert bool(torch.equal(R.tril()[2, :2], torch.stack([R[0, 0], R[1, 1]])))
+        assert run.results.forgetting == 0.0
+        assert all(check.ok for check in run.verify(data=True))
+
+
+def test_a_learned_stream_is_skipped(backbone_folder: Folder, tmp_path: Path) -> None:
+    tasks = stream(backbone_folder(), [task("first"), task("second")])
+    learn(tasks, tmp_path / "run")
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "run" / "banks").rglob("*")}
+    lines = (tmp_path / "run" / "results.jsonl").read_bytes()
+    learn(tasks, tmp_path / "run")
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "run" / "banks").rglob("*")} == before
+    assert (tmp_path / "run" / "results.jsonl").read_bytes() == lines
+
+
+@pytest.mark.parametrize("preset", ["full", "lora"])
+def test_a_shared_bank_goes_on_and_is_measured_not_certified(
+    backbone_folder: Folder, tmp_path: Path, preset: str
+) -> None:
+    opposite = task("second")
+    for rows in opposite["data"].values():
+        for row in rows:
+            row["label"] = "no" if row["label"] == "yes" else "yes"
+    shared = stream(backbone_folder(), [task("first"), opposite], bank={"preset": preset, "scope": "shared"})
+    run = learn(shared, tmp_path / "run")
+    assert run.results.status[1] == ("measured", "measured")
+    bodies = [run.store.tensors(name) for name in ("first", "second")]
+    changed = [n for n in bodies[0] if not n.startswith("head.") and not torch.equal(bodies[0][n], bodies[1][n])]
+    assert changed
+    assert all(check.ok for check in run.verify())

@@ -1,0 +1,60 @@
+"""Small streams with rows in code: learnable tasks over the tiny tokenizer's hundred words."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from continual_petl.streams.schema import StreamSpec
+from continual_petl.streams.stream import TaskStream
+from tests.tiny import WORDS
+
+TRAINING = {"epochs": 2, "batch_size": 8, "learning_rate": 0.02, "precision": "fp32"}
+
+
+def classification_rows(name: str, num_rows: int, *, pairs: bool = False) -> list[dict[str, Any]]:
+    """Return rows whose label is told by one word in the text; no two rows are the same."""
+    draw = random.Random(name)
+    rows: list[dict[str, Any]] = []
+    seen: set[tuple[str, ...]] = set()
+    while len(rows) < num_rows:
+        label = draw.randrange(2)
+        words = [*draw.choices(WORDS[10:], k=draw.randrange(2, 12)), WORDS[label]]
+        draw.shuffle(words)
+        if tuple(words) not in seen:
+            seen.add(tuple(words))
+            row = {"text": " ".join(words), "label": ("no", "yes")[label]}
+            rows.append(row | ({"text_pair": " ".join(draw.choices(WORDS, k=4))} if pairs else {}))
+    return rows
+
+
+def task(name: str, *, num_rows: int = 40, pairs: bool = False, **more: Any) -> dict[str, Any]:
+    """Return one task with its rows."""
+    rows = classification_rows(name, num_rows + 32, pairs=pairs)
+    data = {"train": rows[:num_rows], "validation": rows[num_rows:-16], "test": rows[-16:]}
+    columns = {"columns": {"text_pair": "text_pair"}} if pairs else {}
+    return {"name": name, "kind": "classification", "data": data, **columns, **more}
+
+
+def regression_task(name: str, *, num_rows: int = 40, **more: Any) -> dict[str, Any]:
+    """Return a task whose target is a number."""
+    rows = [
+        {"text": row["text"], "label": 0.5 * len(row["text"].split())}
+        for row in classification_rows(name, num_rows + 32)
+    ]
+    data = {"train": rows[:num_rows], "validation": rows[num_rows:-16], "test": rows[-16:]}
+    return {"name": name, "kind": "regression", "data": data, **more}
+
+
+def stream(backbone: Path, tasks: Sequence[dict[str, Any]], **more: Any) -> TaskStream:
+    """Return a stream on a tiny backbone; ``training`` is merged over quick defaults."""
+    training = TRAINING | more.pop("training", {})
+    spec = {
+        "name": "tiny",
+        "seed": 3,
+        "backbone": {"name": str(backbone), "pooling": "mean"},
+        "bank": {"preset": "houlsby", "bottleneck": 4},
+    }
+    return TaskStream(StreamSpec.model_validate({**spec, "training": training, "tasks": list(tasks), **more}))
