@@ -25,7 +25,8 @@ CHAPTERS: Mapping[str, str] = {
 }
 _SENTENCE = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z\"*])")
 _BULLET = re.compile(r"^(?:[*+-]|\d+\.)\s+")
-_NOT_PROSE = re.compile(r"::=|>>>|[=*~-]{4}|[|]{1}.*[|]|\+--")
+# Grammar, examples, headings, tables, and the notes on versions, which are alike in all chapters.
+_NOT_PROSE = re.compile(r"::=|>>>|[=*~-]{4}|[|].*[|]|\+--|(?:Changed|New|Added|Deprecated) (?:in|since) ")
 _LONG_ENOUGH = 90
 
 

@@ -103,7 +103,7 @@ def test_passages_are_prose() -> None:
     topic = (
         "Lists\n*****\n\n   list ::= '[' ']'\n\nA list is a row of things that may be changed in place. It is short.\n"
         "Things in it are numbered from zero, so that the last one has the number that is one below the length.\n\n"
-        ">>> []\n\nToo short."
+        ">>> []\n\nChanged in version 3.2: It was something else before this version, or nothing at all.\n\nToo short."
     )
     assert list(chapters.passages(topic)) == [
         "A list is a row of things that may be changed in place. It is short. Things in it are numbered from zero, so "
