@@ -1,0 +1,35 @@
+"""Which of ten large packages does a docstring belong to?
+
+The ten names themselves are hidden wherever they stand as a word (``HTTP_COOKIE`` loses its first half,
+``HTTPConnection`` is another word and stays), so the answer has to be read from the subject.
+"""
+
+from __future__ import annotations
+
+import re
+
+from continual_petl.streams.embedded.splits import Example, assemble
+from continual_petl.streams.embedded.stdlib import docstrings
+
+PACKAGES = (
+    "asyncio",
+    "decimal",
+    "email",
+    "http",
+    "importlib",
+    "logging",
+    "multiprocessing",
+    "tarfile",
+    "unittest",
+    "xml",
+)
+_NAMES = re.compile(rf"(?<![a-z])(?:{'|'.join(PACKAGES)})(?![a-z])", re.IGNORECASE)
+
+
+def build() -> dict[str, tuple[Example, ...]]:
+    """Return the splits: ``text`` is the docstring, ``label`` the package."""
+    return assemble(
+        Example(source=d.text, text=_NAMES.sub("...", d.text), label=d.package)
+        for d in docstrings()
+        if d.package in PACKAGES
+    )

@@ -1,0 +1,50 @@
+"""From a raw docstring to one short plain line, and the two views of it by which rows are compared."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+from functools import cache
+
+MAX_CHARACTERS = 280
+_ENOUGH = 80
+_WORD = re.compile(r"[a-z]+")
+
+
+def summary(docstring: str) -> str | None:
+    """Return the opening of a docstring on one line, or None where it says too little to ask about.
+
+    That is its first paragraph and, while this is shorter than a sentence or two, the following ones; never an
+    interactive example; at most ``MAX_CHARACTERS`` characters, cut between words.
+    """
+    if not docstring:
+        return None
+    line = ""
+    for paragraph in inspect.cleandoc(docstring).split("\n\n"):
+        if ">>>" in paragraph or len(line) >= _ENOUGH:
+            break
+        line = f"{line} {one_line(paragraph)}".strip()
+    line = clip(line)
+    return line if len(line) >= 20 and len(words(line)) >= 4 else None
+
+
+def one_line(paragraph: str) -> str:
+    """Return ``paragraph`` with every run of white space as one space."""
+    return " ".join(paragraph.split())
+
+
+def clip(line: str) -> str:
+    """Return ``line`` cut between words to at most ``MAX_CHARACTERS`` characters."""
+    return line if len(line) <= MAX_CHARACTERS else line[: MAX_CHARACTERS + 1].rsplit(" ", 1)[0][:MAX_CHARACTERS]
+
+
+@cache
+def words(line: str) -> tuple[str, ...]:
+    """Return the words of ``line`` in lower case, without digits and punctuation."""
+    return tuple(_WORD.findall(line.lower()))
+
+
+def content_hash(purpose: str, *parts: str) -> int:
+    """Return 64 bits that depend on nothing but the arguments, for every choice between rows."""
+    return int.from_bytes(hashlib.sha256("\x1f".join((purpose, *parts)).encode()).digest()[:8], "big")
