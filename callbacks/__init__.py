@@ -5,3 +5,4 @@ from continual_petl.callbacks.base import StreamCallback as StreamCallback
 from continual_petl.callbacks.base import TaskEvent as TaskEvent
 from continual_petl.callbacks.no_forgetting import NoForgetting as NoForgetting
 from continual_petl.callbacks.parameter_growth import ParameterGrowth as ParameterGrowth
+from continual_petl.callbacks.progress import Progress as Progress

@@ -60,6 +60,12 @@ class Run:
         """What each task cost."""
         return growth(self.store)
 
+    def check_learned(self, task: str) -> None:
+        """Raise `InputError`, naming the learned tasks, if this is not one of them."""
+        if task not in self.store.tasks:
+            known = ", ".join(self.store.tasks) or "none"
+            raise InputError(f"task {task!r} is not learned in {self.store.folder}; learned are: {known}")
+
     def verify(self, task: str | None = None, *, data: bool = False) -> list[TaskCheck]:
         """Check certificates, of one task or of all; nothing is raised for what was forgotten, only told.
 
@@ -67,10 +73,8 @@ class Run:
             task: a learned task; None means all.
             data: also answer the test rows again, and compare scores and every prediction.
         """
-        if task is not None and task not in self.store.tasks:
-            raise InputError(
-                f"task {task!r} is not learned in {self.store.folder}: {', '.join(self.store.tasks) or 'none'}"
-            )
+        if task is not None:
+            self.check_learned(task)
         checks = []
         for name in self.store.tasks if task is None else [task]:
             precision = self.store.manifest(name).environment.precision

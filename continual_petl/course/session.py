@@ -41,6 +41,7 @@ class Session:
         return TaskPlan(
             name=task.name,
             kind=task.kind,
+            pair=task.columns.text_pair is not None,
             labels=labels,
             bank=self.spec.resolved_bank(task),
             training=training,

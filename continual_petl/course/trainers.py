@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import lightning as L
+from lightning.pytorch.callbacks import ProgressBar
 
 from continual_petl.errors import InputError
 from continual_petl.streams.schema import TrainingSpec
@@ -45,7 +46,7 @@ def fitting_trainer(
         "devices": 1,
         "logger": False,
         "enable_model_summary": False,
-        "enable_progress_bar": False,
+        "enable_progress_bar": any(isinstance(callback, ProgressBar) for callback in callbacks),
         "num_sanity_val_steps": 0,
     }
     settings = defaults | dict(arguments)

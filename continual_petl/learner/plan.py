@@ -19,6 +19,8 @@ class TaskPlan:
 
     name: str
     kind: Kind
+    pair: bool
+    """Whether a row is two texts."""
     labels: tuple[str, ...] | None
     """Names in the order of the head's outputs; None for regression."""
     bank: BankSpec

@@ -41,9 +41,11 @@ class Predictor:
         if task not in store.tasks:
             known = ", ".join(store.tasks) or "none"
             raise InputError(f"task {task!r} is not learned in {store.folder}; learned are: {known}")
-        pairs = {isinstance(row, tuple) for row in rows}
-        if len(pairs) > 1:
-            raise InputError(f"task {task!r}: some rows are pairs of texts and some are not; give one kind")
+        pair = store.manifest(task).pair
+        for number, row in enumerate(rows, 1):
+            if isinstance(row, tuple) != pair:
+                wanted = "a pair of texts" if pair else "one text"
+                raise InputError(f"task {task!r}: row {number} is {row!r}; this task was learned on rows of {wanted}")
         learner = self._residents.resident(task)
         tokenizer, manifest = self._residents.tokenizer, store.manifest(task)
         learner.eval()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from continual_petl.errors import StoreError
 from continual_petl.store.store import Store
@@ -27,6 +28,10 @@ class GrowthRow:
     """Bytes on disk of all tasks so far, without the backbone."""
     full_copies: int
     """Parameters that full fine-tuning would have stored so far: one copy of the backbone per task, without heads."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
 
 
 def growth(store: Store) -> list[GrowthRow]:

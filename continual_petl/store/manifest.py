@@ -48,6 +48,8 @@ class Manifest(FrozenModel):
     predecessor: str | None
     """Digest of the manifest of the task learned before; None for the first."""
     kind: Kind
+    pair: bool
+    """Whether a row is two texts."""
     labels: tuple[str, ...] | None
     bank: BankSpec
     training: TrainingSpec

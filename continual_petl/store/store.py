@@ -109,6 +109,7 @@ class Store:
         return TaskPlan(
             name=m.task,
             kind=m.kind,
+            pair=m.pair,
             labels=m.labels,
             bank=m.bank,
             training=m.training,
@@ -165,6 +166,7 @@ class Store:
                 index=len(before),
                 predecessor=self.manifest(before[-1]).chain_digest() if before else None,
                 kind=plan.kind,
+                pair=plan.pair,
                 labels=plan.labels,
                 bank=plan.bank,
                 training=plan.training,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 
@@ -28,6 +29,10 @@ class TaskCheck:
     largest_difference: float
     """Of the probe's outputs from the certified ones; NaN if it could not be replayed."""
     seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self) | {"ok": self.ok}
 
     @property
     def ok(self) -> bool:

@@ -1,0 +1,60 @@
+"""Say in lines of text what a course is doing: the task, its notices, each epoch's scores, what was learned."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.trainer.states import TrainerFn
+from rich.console import Console
+from rich.markup import escape
+from typing_extensions import override
+
+from continual_petl.callbacks.base import StreamCallback, TaskEvent
+from continual_petl.learner import ContinualLearner
+
+
+class Progress(StreamCallback):
+    """Print a few lines per task; readable in a terminal, a log file and a notebook.
+
+    Args:
+        console: where to print; None means standard error.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True, soft_wrap=True)
+        self._start = time.perf_counter()
+
+    @override
+    def on_task_start(self, event: TaskEvent) -> None:
+        self._start = time.perf_counter()
+        self._console.print(f"[bold]task {event.index + 1} of {event.num_tasks}: {escape(event.task)}[/bold]")
+        for notice in event.notices:
+            self._console.print(f"  {escape(notice)}", highlight=False)
+
+    @override
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.sanity_checking or trainer.state.fn != TrainerFn.FITTING:
+            return
+        assert isinstance(pl_module, ContinualLearner)
+        metric = pl_module.plan.metric
+        score = float(trainer.callback_metrics[f"val/{metric}"])
+        self._console.print(
+            f"  epoch {trainer.current_epoch + 1} of {trainer.max_epochs}: validation {metric} {score:.4f}, "
+            f"{time.perf_counter() - self._start:.0f} s",
+            highlight=False,
+        )
+
+    @override
+    def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
+        for notice in event.notices:
+            self._console.print(f"  {escape(notice)}", highlight=False)
+        own = cells[-1]
+        value = "not defined" if own["value"] is None else f"{own['value']:.4f}"
+        earlier = [cell for cell in cells[:-1] if cell["status"] != "not measured"]
+        unchanged = f"; {len(earlier)} of {len(cells) - 1} earlier tasks looked at again" if cells[:-1] else ""
+        self._console.print(
+            f"  learned: {own['split']} {own['metric']} {value} on {own['num_examples']} rows{unchanged}",
+            highlight=False,
+        )

@@ -1,0 +1,28 @@
+"""``continual-petl learn``: one more task on a finished run."""
+
+from __future__ import annotations
+
+import argparse
+
+from continual_petl.cli.run import learn_and_show
+from continual_petl.course.run import Run
+from continual_petl.errors import InputError
+from continual_petl.streams.stream import TaskStream
+from continual_petl.streams.yaml_file import load_task
+
+
+def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
+    """Run the command; return the exit code."""
+    run = Run(arguments.run)
+    spec = run.session.spec
+    task = load_task(arguments.task_file, overrides)
+    for known in spec.tasks:
+        # The same task again is how a learned or half-learned one goes on; another under its name is a mistake.
+        if known.name.casefold() == task.name.casefold() and known != task:
+            raise InputError(
+                f"{arguments.task_file}: name: the run {arguments.run} already has another task {known.name!r}; "
+                "a learned task is never replaced, so give the new one its own name"
+            )
+    tasks = spec.tasks if task in spec.tasks else (*spec.tasks, task)
+    stream = TaskStream(spec.model_copy(update={"tasks": tasks}))
+    return learn_and_show(stream, run.store.folder, quiet=arguments.quiet, as_json=arguments.json)

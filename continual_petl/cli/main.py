@@ -1,0 +1,171 @@
+"""The command line: which commands there are, and what happens when one fails.
+
+Nothing heavy is imported here; each command imports what it needs when it runs, so that --help answers at once.
+
+Exit codes: 0 all is well; 1 a check failed (something was forgotten, a store is damaged or in use); 2 the input cannot
+be used; 3 an internal error; 128 + n ended by signal n (130 for Ctrl-C), and the same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import traceback
+from collections.abc import Sequence
+
+from continual_petl import __version__
+from continual_petl.errors import ForgettingError, InputError, Interrupted, IsolationError, StoreError, StreamFileError
+
+_EXAMPLES = """examples:
+  continual-petl run quickstart
+  continual-petl run stream.yaml --run-dir runs/mine --training.learning_rate 3e-4
+  continual-petl verify runs/mine
+"""
+
+_COMMANDS = {
+    "run": "learn every task of a stream that its run folder does not have yet",
+    "learn": "add one task to a run; needs none of the old data",
+    "verify": "check that no learned task has changed",
+    "predict": "answer texts with the bank of one task",
+    "report": "show what a run has learned, forgotten and cost",
+    "schema": "print the JSON Schema of stream files, for editors",
+}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="continual-petl",
+        description="Continual learning that provably forgets nothing: a parameter-efficient bank per task.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"continual-petl {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, text in _COMMANDS.items():
+        command = commands.add_parser(
+            name,
+            help=text,
+            description=text[0].upper() + text[1:] + ".",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            epilog=_EPILOGS.get(name),
+        )
+        _add_arguments(name, command)
+    return parser
+
+
+_OVERRIDES = """Any key of the stream file can be set: --training.epochs 1, --tasks.NAME.bank lora, --data_dir FOLDER.
+"""
+_EPILOGS = {
+    "run": _OVERRIDES
+    + """
+examples:
+  continual-petl run quickstart --dry-run
+  continual-petl run stream.yaml --training.learning_rate 1e-3 --trainer.devices 2
+  continual-petl run stream.yaml --run-dir runs/mine --tasks.agnews.training.epochs 5
+""",
+    "learn": """The file holds one task, with the same keys as one entry of `tasks` in a stream file.
+
+examples:
+  continual-petl learn runs/mine trec.yaml
+  continual-petl learn runs/mine trec.yaml --bank lora --training.epochs 5
+""",
+    "verify": """examples:
+  continual-petl verify runs/mine
+  continual-petl verify runs/mine --task agnews --data --json
+""",
+    "predict": """A row of a task on pairs is written as two texts with a tab between them.
+
+examples:
+  continual-petl predict runs/mine --task agnews "Shares fell on Monday"
+  continual-petl predict runs/mine --task agnews --input rows.jsonl --output answers.jsonl
+  cut -f1 texts.tsv | continual-petl predict runs/mine --task agnews
+""",
+    "report": """examples:
+  continual-petl report runs/mine
+  continual-petl report runs/mine --json
+""",
+    "schema": """examples:
+  continual-petl schema > stream.schema.json
+""",
+}
+
+
+def _add_arguments(name: str, command: argparse.ArgumentParser) -> None:
+    if name == "run":
+        command.add_argument(
+            "stream", metavar="STREAM", help="a stream file, or the name of a catalog stream (quickstart)"
+        )
+        command.add_argument("--run-dir", metavar="DIR", help="where banks and results go (default: runs/NAME)")
+        command.add_argument("--dry-run", action="store_true", help="resolve and show everything, without training")
+    elif name != "schema":
+        command.add_argument("run", metavar="RUN", help="a run folder")
+    if name == "learn":
+        command.add_argument("task_file", metavar="TASK.yaml", help="a file with one task")
+    if name in {"verify", "predict"}:
+        command.add_argument("--task", metavar="T", required=name == "predict", help="name of a learned task")
+    if name == "verify":
+        command.add_argument("--data", action="store_true", help="also answer the test rows again")
+    if name == "predict":
+        command.add_argument("texts", metavar="TEXT", nargs="*", help="texts; none: one per line of standard input")
+        command.add_argument("--input", metavar="FILE", help="rows from a .jsonl, .csv, .tsv or .txt file")
+        command.add_argument("--output", metavar="FILE", help="write answers to a .jsonl or .csv file")
+    if name in {"run", "learn"}:
+        command.add_argument("--quiet", action="store_true", help="print nothing but errors and the final report")
+    if name != "schema":
+        command.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    parser = build_parser()
+    arguments, rest = parser.parse_known_args(argv)
+    try:
+        overrides = parse_overrides(rest) if arguments.command in {"run", "learn"} else _none_left(parser, rest)
+        module = importlib.import_module(f"continual_petl.cli.{arguments.command}")
+        code: int = module.execute(arguments, overrides)
+        return code
+    except StreamFileError as error:
+        return _fail("\n".join(["the stream cannot be used:", *error.problems]), 2)
+    except InputError as error:
+        return _fail(str(error), 2)
+    except (ForgettingError, IsolationError, StoreError) as error:
+        return _fail(str(error), 1)
+    except Interrupted as error:
+        return _fail(str(error), 128 + error.signal_number)
+    except KeyboardInterrupt:
+        return _fail("stopped; what was saved stands, and the same command goes on from there", 130)
+    except BrokenPipeError:
+        return 141  # the reader of our output went away, as in `| head`
+    except Exception:
+        traceback.print_exc()
+        return _fail("this is a fault of continual-petl, not of your input: please report it with the lines above", 3)
+
+
+def parse_overrides(rest: Sequence[str]) -> list[tuple[str, str]]:
+    """Turn ``--key value`` and ``--key=value`` into pairs; the stream's schema decides which keys there are."""
+    overrides: list[tuple[str, str]] = []
+    words = list(rest)
+    while words:
+        word = words.pop(0)
+        if not word.startswith("--") or word == "--":
+            raise InputError(f"{word!r} is not understood here; options are written --key VALUE, see --help")
+        key, equals, value = word[2:].partition("=")
+        if not equals:
+            if not words or words[0].startswith("--"):
+                raise InputError(f"--{key}: a value is missing; write --{key} VALUE")
+            value = words.pop(0)
+        overrides.append((key, value))
+    return overrides
+
+
+def _none_left(parser: argparse.ArgumentParser, rest: Sequence[str]) -> list[tuple[str, str]]:
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return []
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"continual-petl: {message}", file=sys.stderr)
+    return code

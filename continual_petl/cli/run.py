@@ -1,0 +1,88 @@
+"""``continual-petl run``: learn a stream, verify it, show the result."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import lightning as L
+from rich.console import Console
+from rich.table import Table
+
+from continual_petl.callbacks import ParameterGrowth, Progress
+from continual_petl.cli._console import find_stream, out, print_json
+from continual_petl.course.dry_run import TaskFacts, dry_run
+from continual_petl.course.loop import learn
+from continual_petl.course.run import Run
+from continual_petl.course.session import Session
+from continual_petl.report.terminal import print_report
+from continual_petl.store.store import Store
+from continual_petl.streams.stream import TaskStream
+
+
+def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
+    """Run the command; return the exit code."""
+    stream = TaskStream.from_yaml(find_stream(arguments.stream), overrides)
+    folder = Path(arguments.run_dir or f"runs/{stream.name}")
+    if arguments.dry_run:
+        return _show_plan(dry_run(Session(stream.spec, Store(folder))), as_json=arguments.json)
+    return learn_and_show(stream, folder, quiet=arguments.quiet, as_json=arguments.json)
+
+
+def learn_and_show(stream: TaskStream, folder: Path, *, quiet: bool, as_json: bool) -> int:
+    """Learn what is new in a stream, verify everything, print the report; 1 if anything was forgotten."""
+    console = Console(stderr=True)
+    callbacks: list[L.Callback] = [ParameterGrowth()]
+    if not quiet:
+        callbacks.append(Progress(console))
+        if sys.stderr.isatty():
+            callbacks.append(L.pytorch.callbacks.RichProgressBar(leave=False))
+    run = learn(stream, folder, callbacks=callbacks)
+    return show(run, as_json=as_json)
+
+
+def show(run: Run, *, as_json: bool) -> int:
+    """Verify a run and print all there is to say about it."""
+    checks = run.verify()
+    if as_json:
+        print_json(
+            {
+                "run": str(run.store.folder),
+                "results": run.results.to_json(),
+                "growth": [row.to_json() for row in run.growth],
+                "checks": [check.to_json() for check in checks],
+            }
+        )
+    else:
+        print_report(out(), run.results, run.growth, checks)
+        out().print(f"run folder: {run.store.folder}; check it again with: continual-petl verify {run.store.folder}")
+    return 0 if all(check.ok for check in checks) else 1
+
+
+def _show_plan(facts: list[TaskFacts], *, as_json: bool) -> int:
+    if as_json:
+        print_json([task.to_json() for task in facts])
+        return 0
+    table = Table(title="Dry run: nothing was learned", title_justify="left")
+    for header in ("task", "kind, metric", "labels", "rows", "tokens mean / longest", "cut", "parameters", "steps"):
+        table.add_column(header)
+    for task in facts:
+        splits = task.splits.values()
+        total = task.modifications + task.own + task.head
+        table.add_row(
+            task.task + (" (learned)" if task.learned else ""),
+            f"{task.kind}, {task.metric}",
+            "" if task.labels is None else str(len(task.labels)),
+            " / ".join(f"{name} {split.num_rows}" for name, split in task.splits.items()),
+            f"{task.splits['train'].mean_tokens:.0f} / {max(split.longest for split in splits)}",
+            str(sum(split.truncated for split in splits)),
+            f"{total:,} ({task.share:.2%})",
+            str(task.num_steps),
+        )
+    console = out()
+    console.print(table)
+    for task in facts:
+        for notice in task.notices:
+            console.print(notice)
+    return 0

@@ -1,0 +1,98 @@
+"""Resolve everything about a stream without training: data, labels, lengths, parameters, steps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from continual_petl.course.session import Session
+from continual_petl.course.trainers import check_trainer_arguments
+from continual_petl.learner.plan import build_bank
+from continual_petl.learner.precision import resolve_precision
+from continual_petl.streams.prepare import prepare_task
+from continual_petl.streams.tokenise import TokenisedRows
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitFacts:
+    """One split as the backbone will see it."""
+
+    num_rows: int
+    mean_tokens: float
+    longest: int
+    truncated: int
+    """Rows cut to the backbone's maximum length."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFacts:
+    """One task, resolved."""
+
+    task: str
+    kind: str
+    metric: str
+    labels: tuple[str, ...] | None
+    splits: dict[str, SplitFacts]
+    modifications: int
+    """Parameters of the bank's modifications."""
+    own: int
+    """Parameters that the bank has own copies of."""
+    head: int
+    share: float
+    """All of the above as a share of the backbone's parameters."""
+    precision: str
+    pooling: str
+    num_steps: int
+    """Optimizer steps on one device."""
+    learned: bool
+    """Whether the run folder has it already."""
+    notices: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+
+def dry_run(session: Session) -> list[TaskFacts]:
+    """Return what a course would do. Raises `InputError` as the course would."""
+    check_trainer_arguments(session.spec.trainer)
+    facts = []
+    for task in session.spec.tasks:
+        training = session.spec.resolved_training(task)
+        backbone = session.residents.backbone(resolve_precision(training.precision))
+        data = prepare_task(session.spec, task, session.residents.tokenizer, backbone.max_length)
+        plan = session.plan(task, data.labels)
+        counted = build_bank(plan, backbone).count()
+        batches = math.ceil(len(data.train) / training.batch_size)
+        splits = {"train": data.train, "validation": data.validation} | ({"test": data.test} if data.test else {})
+        facts.append(
+            TaskFacts(
+                task=task.name,
+                kind=task.kind,
+                metric=plan.metric,
+                labels=data.labels,
+                splits={name: _facts(rows) for name, rows in splits.items()},
+                modifications=counted["modifications"],
+                own=counted["own"],
+                head=counted["head"],
+                share=sum(counted.values()) / backbone.num_parameters,
+                precision=backbone.precision,
+                pooling=plan.pooling,
+                num_steps=math.ceil(batches / training.accumulate) * training.epochs,
+                learned=task.name in session.store.tasks,
+                notices=data.notices,
+            )
+        )
+    return facts
+
+
+def _facts(rows: TokenisedRows) -> SplitFacts:
+    return SplitFacts(
+        num_rows=len(rows),
+        mean_tokens=float(np.mean(rows.lengths)),
+        longest=int(np.max(rows.lengths)),
+        truncated=rows.num_truncated,
+    )

@@ -1,0 +1,99 @@
+"""A run as tables in the terminal: the result matrix, what was forgotten and how that is known, what each task cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from continual_petl.report.growth import GrowthRow
+from continual_petl.report.results import Results
+from continual_petl.store.verify import TaskCheck
+
+
+def result_table(results: Results) -> Table:
+    """Return R: a row after each task, a column for each task's score."""
+    table = Table(
+        title="Result matrix R: score on each task (column) after learning each task (row)", title_justify="left"
+    )
+    table.add_column("after")
+    for task, metric in zip(results.tasks, results.metrics, strict=True):
+        table.add_column(f"{escape(task)}\n{metric}", justify="right")
+    for i, task in enumerate(results.tasks):
+        cells = [_cell(float(results.R[i, j]), results.status[i][j], i, j) for j in range(len(results.tasks))]
+        table.add_row(escape(task), *cells)
+    return table
+
+
+def _cell(value: float, status: str, i: int, j: int) -> str:
+    if j > i:
+        return ""
+    if math.isnan(value):
+        return "not measured" if status == "not measured" else "not defined"
+    return f"{value:.4f}" + (" c" if status == "certified" else "")
+
+
+def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableType:
+    """Return ACC, BWT and forgetting, with what they rest on."""
+    lines = [
+        f"ACC         {_number(results.acc)}   mean score over all tasks at the end",
+        f"BWT         {_number(results.bwt)}   backward transfer (Lopez-Paz and Ranzato 2017)",
+        f"forgetting  {_number(results.forgetting)}   mean drop from the best earlier score (Chaudhry et al. 2018)",
+    ]
+    if any("certified" in row for row in results.status):
+        lines.append("c: certified, not measured again: digests and probe are unchanged, so the value is carried over")
+    if checks is not None:
+        good = [check for check in checks if check.ok]
+        ways = sorted({check.how for check in good})
+        verdict = f"verified    {len(good)} of {len(checks)} tasks unchanged" + (f": {'; '.join(ways)}" if good else "")
+        lines.append(verdict)
+        lines += [problem for check in checks for problem in check.problems]
+    return Text("\n".join(lines))
+
+
+def _number(value: float) -> str:
+    # Exactly zero is a different claim than zero to four places.
+    if value == 0:
+        return "     0"
+    return "   n/a" if math.isnan(value) else f"{value:6.4f}"
+
+
+def cost_table(rows: Sequence[GrowthRow], results: Results) -> Table:
+    """Return parameters, bytes and time per task."""
+    table = Table(title="What each task cost", title_justify="left")
+    for header in ("task", "parameters added", "of backbone", "bytes of bank", "time"):
+        table.add_column(header, justify="left" if header == "task" else "right")
+    for row in rows:
+        seconds = results.seconds.get(row.task)
+        spent = f"{sum(seconds.values()):.1f} s" if seconds else ""
+        table.add_row(escape(row.task), f"{row.trainable:,}", f"{row.share:.2%}", f"{row.num_bytes:,}", spent)
+    if rows:
+        last = rows[-1]
+        table.add_section()
+        spent = f"{sum(value for seconds in results.seconds.values() for value in seconds.values()):.1f} s"
+        share = f"{last.stored / last.full_copies:.2%} of N copies"
+        table.add_row("all", f"{last.stored:,}", share, f"{last.cumulative_bytes:,}", spent)
+    return table
+
+
+def print_report(
+    console: Console, results: Results, rows: Sequence[GrowthRow], checks: Sequence[TaskCheck] | None = None
+) -> None:
+    """Print the whole report."""
+    console.print(Group(result_table(results), summary(results, checks), Text(), cost_table(rows, results)))
+
+
+def check_table(checks: Sequence[TaskCheck]) -> Table:
+    """Return one row per verified task."""
+    table = Table(title="Certificates", title_justify="left")
+    for header in ("task", "verdict", "rests on", "largest difference", "time"):
+        table.add_column(header)
+    for check in checks:
+        verdict = "[green]unchanged[/green]" if check.ok else "[red]CHANGED[/red]"
+        difference = "" if math.isnan(check.largest_difference) else f"{check.largest_difference:g}"
+        table.add_row(escape(check.task), verdict, escape(check.how), difference, f"{check.seconds * 1000:.0f} ms")
+    return table
