@@ -121,6 +121,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     parser = build_parser()
     arguments, rest = parser.parse_known_args(argv)
+    if arguments.command == "predict":
+        # argparse hands over an optional list only in one piece; texts after --task T are left over.
+        arguments.texts += [word for word in rest if not word.startswith("--")]
+        rest = [word for word in rest if word.startswith("--")]
     try:
         overrides = parse_overrides(rest) if arguments.command in {"run", "learn"} else _none_left(parser, rest)
         module = importlib.import_module(f"continual_petl.cli.{arguments.command}")

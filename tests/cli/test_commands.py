@@ -1,0 +1,202 @@
+"""Every command, end to end in this process, on a tiny backbone and files as a user has them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from continual_petl.cli.main import main
+from tests.streams_in_code import TRAINING, classification_rows
+
+Folder = Callable[..., Path]
+
+
+def write_rows(path: Path, name: str, *, pairs: bool = False) -> None:
+    """Write a folder with train, validation and test as JSON lines."""
+    path.mkdir(parents=True)
+    rows = classification_rows(name, 72, pairs=pairs)
+    for split, part in (("train", rows[:40]), ("validation", rows[40:56]), ("test", rows[56:])):
+        (path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+
+
+@pytest.fixture
+def stream_file(backbone_folder: Folder, tmp_path: Path) -> Path:
+    write_rows(tmp_path / "data" / "single", "single")
+    write_rows(tmp_path / "data" / "pair", "pair", pairs=True)
+    spec: dict[str, Any] = {
+        "name": "files",
+        "seed": 1,
+        "backbone": {"name": str(backbone_folder()), "pooling": "mean"},
+        "bank": {"preset": "houlsby", "bottleneck": 4},
+        "training": TRAINING,
+        "tasks": [
+            {"name": "single", "kind": "classification", "data": "data/single"},
+            {"name": "pair", "kind": "classification", "data": "data/pair", "columns": {"text_pair": "text_pair"}},
+        ],
+    }
+    file = tmp_path / "stream.yaml"
+    file.write_text(yaml.safe_dump(spec, sort_keys=False))
+    return file
+
+
+@pytest.fixture
+def run_dir(stream_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    folder = tmp_path / "run"
+    assert main(["run", str(stream_file), "--run-dir", str(folder)]) == 0
+    capsys.readouterr()
+    return folder
+
+
+def test_run_shows_matrix_scores_costs_and_verdict(
+    stream_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", str(stream_file), "--run-dir", str(tmp_path / "run")]) == 0
+    shown = capsys.readouterr()
+    for fragment in ("Result matrix R", "ACC", "BWT", "forgetting       0", "2 of 2 tasks unchanged", "bit for bit"):
+        assert fragment in shown.out
+    for fragment in ("parameters added", "of backbone", "bytes of bank", "time", "%"):
+        assert fragment in shown.out
+    for fragment in ("task 1 of 2: single", "epoch 2 of 2: validation accuracy", "learned: test accuracy"):
+        assert fragment in shown.err
+
+
+def test_run_twice_learns_nothing_and_json_is_json(run_dir: Path, stream_file: Path, capsys: Any) -> None:
+    assert main(["run", str(stream_file), "--run-dir", str(run_dir), "--json"]) == 0
+    shown = capsys.readouterr()
+    found = json.loads(shown.out)
+    assert "task 1" not in shown.err
+    assert found["results"]["forgetting"] == 0
+    assert found["results"]["status"] == [["measured", "not measured"], ["measured", "measured"]]
+    assert [row["task"] for row in found["growth"]] == ["single", "pair"]
+    assert all(check["ok"] for check in found["checks"])
+
+
+def test_overrides_reach_the_stream(stream_file: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    options = [
+        "--training.epochs",
+        "1",
+        "--tasks.pair.bank=lora",
+        "--tasks.1.training.learning_rate",
+        "1e-3",
+        "--quiet",
+    ]
+    assert main(["run", str(stream_file), "--run-dir", str(folder), *options]) == 0
+    manifest = json.loads((folder / "banks" / "pair" / "bank.json").read_text())
+    assert manifest["training"]["epochs"] == 1
+    assert manifest["training"]["learning_rate"] == 1e-3
+    assert [row["form"] for row in manifest["bank"]["modifications"]] == ["lowrank", "lowrank"]
+
+
+def test_dry_run_resolves_everything_and_writes_nothing(stream_file: Path, tmp_path: Path, capsys: Any) -> None:
+    assert main(["run", str(stream_file), "--run-dir", str(tmp_path / "run"), "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    for fragment in ("single", "pair", "train 40", "classification, accuracy", "10"):
+        assert fragment in shown
+    assert main(["run", str(stream_file), "--run-dir", str(tmp_path / "run"), "--dry-run", "--json"]) == 0
+    single, _ = json.loads(capsys.readouterr().out)
+    # 4 adapters of 2 x 4 x 16 + 4 + 16, 5 LayerNorms of 2 x 16, a head of 2 x 16 + 2.
+    assert (single["modifications"], single["own"], single["head"]) == (592, 160, 34)
+    assert single["num_steps"] == 10
+    assert single["labels"] == ["no", "yes"]
+    assert not (tmp_path / "run").exists()
+
+
+def test_learn_adds_a_task_without_the_old_data(run_dir: Path, tmp_path: Path, capsys: Any) -> None:
+    import shutil
+
+    shutil.rmtree(tmp_path / "data")
+    write_rows(tmp_path / "new" / "rows", "later")
+    task = {"name": "later", "kind": "classification", "data": "rows"}
+    (tmp_path / "new" / "task.yaml").write_text(yaml.safe_dump(task))
+    assert main(["learn", str(run_dir), str(tmp_path / "new" / "task.yaml"), "--json"]) == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    assert results["tasks"] == ["single", "pair", "later"]
+    assert results["status"][2] == ["not measured", "not measured", "measured"]
+    assert results["R"][2][0] is None
+    assert main(["learn", str(run_dir), str(tmp_path / "new" / "task.yaml")]) == 0
+    other = task | {"bank": "lora"}
+    (tmp_path / "new" / "task.yaml").write_text(yaml.safe_dump(other))
+    assert main(["learn", str(run_dir), str(tmp_path / "new" / "task.yaml")]) == 2
+    assert "already has another task 'later'" in capsys.readouterr().err
+
+
+def test_verify_passes_and_then_names_what_was_changed(run_dir: Path, capsys: Any) -> None:
+    assert main(["verify", str(run_dir), "--data", "--json"]) == 0
+    assert [check["ok"] for check in json.loads(capsys.readouterr().out)] == [True, True]
+    file = run_dir / "banks" / "pair" / "bank.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    assert main(["verify", str(run_dir)]) == 1
+    shown = capsys.readouterr().out
+    assert "task 'pair'" in shown
+    assert "tensor" in shown
+    assert main(["verify", str(run_dir), "--task", "single"]) == 0
+    assert main(["verify", str(run_dir), "--task", "nope"]) == 2
+    assert "learned are: single, pair" in capsys.readouterr().err
+
+
+def test_predict_from_arguments_standard_input_and_files(
+    run_dir: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import io
+
+    assert main(["predict", str(run_dir), "--task", "single", "w0 w20", "w1 w30"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("\t")[0] in {"no", "yes"} for line in lines] == [True, True]
+    monkeypatch.setattr("sys.stdin", io.StringIO("w0 w20\tw30\n"))
+    assert main(["predict", str(run_dir), "--task", "pair", "--json"]) == 0
+    (record,) = json.loads(capsys.readouterr().out)
+    assert record["text_pair"] == "w30"
+    assert sum(record["probabilities"].values()) == pytest.approx(1)
+    (tmp_path / "rows.csv").write_text('text,other\n"w0, w20",1\nw1,2\n')
+    output = tmp_path / "answers.jsonl"
+    command = ["predict", str(run_dir), "--task", "single", "--input", str(tmp_path / "rows.csv")]
+    assert main([*command, "--output", str(output)]) == 0
+    assert [json.loads(line)["text"] for line in output.read_text().splitlines()] == ["w0, w20", "w1"]
+    assert main([*command, "--output", str(tmp_path / "answers.csv")]) == 0
+    assert (tmp_path / "answers.csv").read_text().splitlines()[0] == "text,answer"
+
+
+@pytest.mark.parametrize(
+    ("options", "fragments"),
+    [
+        (["--task", "nope", "x"], ["'nope'", "learned are: single, pair"]),
+        (["--task", "pair", "only one"], ["learned on pairs", "tab"]),
+        (["--task", "single", "--input", "rows.xml"], ["rows.xml", "cannot be read"]),
+    ],
+)
+def test_predict_says_what_is_wrong(run_dir: Path, options: list[str], fragments: list[str], capsys: Any) -> None:
+    assert main(["predict", str(run_dir), *options]) == 2
+    shown = capsys.readouterr().err
+    assert all(fragment in shown for fragment in fragments)
+    assert "Traceback" not in shown
+
+
+def test_report_reads_the_folder_alone(run_dir: Path, tmp_path: Path, capsys: Any) -> None:
+    import shutil
+
+    shutil.copytree(run_dir, tmp_path / "elsewhere")
+    shutil.rmtree(tmp_path / "data")
+    assert main(["report", str(tmp_path / "elsewhere")]) == 0
+    assert "Result matrix R" in capsys.readouterr().out
+    assert main(["report", str(tmp_path / "elsewhere"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["results"]["tasks"] == ["single", "pair"]
+
+
+def test_schema_is_the_schema_of_stream_files(capsys: Any) -> None:
+    assert main(["schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert {"name", "tasks", "backbone", "bank", "training"} <= set(schema["properties"])
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path, capsys: Any) -> None:
+    for command in (["verify"], ["report"], ["predict", "--task", "x"]):
+        assert main([command[0], str(tmp_path), *command[1:]]) == 2
+        assert "no run here" in capsys.readouterr().err

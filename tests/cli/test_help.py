@@ -1,0 +1,87 @@
+"""Help answers at once, because nothing heavy is imported for it; flags are frozen; exit codes are promises."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from continual_petl.cli import main as cli
+from continual_petl.errors import ForgettingError, InputError, Interrupted, IsolationError, StoreError
+
+COMMANDS = {
+    "run": {"--run-dir", "--dry-run", "--quiet", "--json"},
+    "learn": {"--quiet", "--json"},
+    "verify": {"--task", "--data", "--json"},
+    "predict": {"--task", "--input", "--output", "--json"},
+    "report": {"--json"},
+    "schema": set(),
+}
+
+_PROBE = """
+import sys
+from continual_petl.cli.main import main
+try:
+    main([*sys.argv[1:], "--help"])
+except SystemExit:
+    pass
+heavy = {"torch", "transformers", "datasets", "lightning", "wandb", "numpy", "pydantic", "rich", "yaml"}
+print("HEAVY", sorted(heavy & set(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
+def test_help_imports_nothing_heavy(command: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-c", _PROBE, *command], capture_output=True, text=True, check=True)
+    assert "HEAVY []" in done.stdout
+    assert "continual-petl" in done.stdout
+    assert "examples:" in done.stdout
+
+
+def test_commands_and_flags_are_frozen() -> None:
+    parser = cli.build_parser()
+    (choices,) = [action.choices for action in parser._actions if isinstance(action.choices, dict)]
+    found = {
+        name: {flag for action in sub._actions for flag in action.option_strings} - {"-h", "--help"}
+        for name, sub in choices.items()
+    }
+    assert found == COMMANDS
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InputError("x"), 2),
+        (ForgettingError("x"), 1),
+        (IsolationError("x"), 1),
+        (StoreError("x"), 1),
+        (Interrupted("x", 2), 130),
+        (Interrupted("x", 15), 143),
+        (KeyboardInterrupt(), 130),
+        (ZeroDivisionError("x"), 3),
+    ],
+)
+def test_exit_codes(
+    error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from continual_petl.cli import schema
+
+    def fail(*_: object) -> int:
+        raise error
+
+    monkeypatch.setattr(schema, "execute", fail)
+    assert cli.main(["schema"]) == code
+    assert ("Traceback" in capsys.readouterr().err) == (code == 3)
+
+
+@pytest.mark.parametrize("words", [["--training.epochs"], ["--a", "--b"], ["stray"]])
+def test_overrides_without_a_value_are_refused(words: list[str]) -> None:
+    with pytest.raises(InputError, match=r"value is missing|not understood"):
+        cli.parse_overrides(words)
+
+
+def test_an_unknown_command_exits_with_2() -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["lern"])
+    assert caught.value.code == 2
