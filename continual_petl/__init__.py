@@ -8,7 +8,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from continual_petl._version import VERSION
+
 if TYPE_CHECKING:
+    from continual_petl.backbones.backbone import load_backbone as load_backbone
     from continual_petl.callbacks import NoForgetting as NoForgetting
     from continual_petl.callbacks import ParameterGrowth as ParameterGrowth
     from continual_petl.callbacks import StreamCallback as StreamCallback
@@ -17,9 +20,10 @@ if TYPE_CHECKING:
     from continual_petl.errors import ForgettingError as ForgettingError
     from continual_petl.errors import InputError as InputError
     from continual_petl.learner import ContinualLearner as ContinualLearner
+    from continual_petl.learner.begin import begin_task as begin_task
     from continual_petl.streams.stream import TaskStream as TaskStream
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _HOME = {
     "ContinualLearner": "continual_petl.learner",
@@ -30,7 +34,9 @@ _HOME = {
     "Run": "continual_petl.course.run",
     "StreamCallback": "continual_petl.callbacks",
     "TaskStream": "continual_petl.streams.stream",
+    "begin_task": "continual_petl.learner.begin",
     "learn": "continual_petl.course.loop",
+    "load_backbone": "continual_petl.backbones.backbone",
 }
 
 __all__ = [*_HOME]  # pyright: ignore[reportUnsupportedDunderAll]

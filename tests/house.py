@@ -13,7 +13,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 FLOORS = (
-    {"__main__", "cli"},
+    {"__main__"},
+    {"cli"},
     {"course"},
     {"callbacks"},
     {"report"},
@@ -24,7 +25,7 @@ FLOORS = (
     {"heads", "metrics"},
     {"banks"},
     {"backbones"},
-    {"digests", "errors", "seeding", "_frozen"},
+    {"digests", "errors", "seeding", "_frozen", "_version"},
 )
 """Top floor first. A room may import rooms of lower floors and itself; nothing else, not even under TYPE_CHECKING."""
 

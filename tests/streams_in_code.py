@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +29,14 @@ def classification_rows(name: str, num_rows: int, *, pairs: bool = False) -> lis
             row = {"text": " ".join(words), "label": ("no", "yes")[label]}
             rows.append(row | ({"text_pair": " ".join(draw.choices(WORDS, k=4))} if pairs else {}))
     return rows
+
+
+def write_rows(path: Path, name: str, *, pairs: bool = False) -> None:
+    """Write a folder with train, validation and test as JSON lines."""
+    path.mkdir(parents=True)
+    rows = classification_rows(name, 72, pairs=pairs)
+    for split, part in (("train", rows[:40]), ("validation", rows[40:56]), ("test", rows[56:])):
+        (path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
 
 
 def task(name: str, *, num_rows: int = 40, pairs: bool = False, **more: Any) -> dict[str, Any]:

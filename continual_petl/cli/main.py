@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from continual_petl import __version__
+from continual_petl._version import VERSION
 from continual_petl.errors import ForgettingError, InputError, Interrupted, IsolationError, StoreError, StreamFileError
 
 _EXAMPLES = """examples:
@@ -41,7 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"continual-petl {__version__}")
+    parser.add_argument("--version", action="version", version=f"continual-petl {VERSION}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, text in _COMMANDS.items():
         command = commands.add_parser(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from continual_petl.learner import TaskPlan
+from continual_petl.learner.plan import TaskPlan, plan_task
 from continual_petl.learner.precision import resolve_precision
-from continual_petl.seeding import derive_seed
 from continual_petl.store.residents import Residents
 from continual_petl.store.store import Store
 from continual_petl.streams.prepare import SplitData, prepare_split
@@ -36,19 +35,8 @@ class Session:
 
     def plan(self, task: TaskSpec, labels: tuple[str, ...] | None) -> TaskPlan:
         """Resolve a task against its stream, its labels and the backbone."""
-        training = self.spec.resolved_training(task)
-        backbone = self.residents.backbone(resolve_precision(training.precision))
-        return TaskPlan(
-            name=task.name,
-            kind=task.kind,
-            pair=task.columns.text_pair is not None,
-            labels=labels,
-            bank=self.spec.resolved_bank(task),
-            training=training,
-            pooling=self.spec.resolved_pooling(task) or backbone.pooling,
-            metric=task.resolved_metric,
-            seed=derive_seed(self.spec.seed, task.name),
-        )
+        precision = resolve_precision(self.spec.resolved_training(task).precision)
+        return plan_task(self.spec, task, labels, self.residents.backbone(precision))
 
     def split(self, task: TaskSpec) -> SplitData:
         """Return the rows that fill a learned task's column of R: its test split, else its validation split."""

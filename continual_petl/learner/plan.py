@@ -10,7 +10,8 @@ from continual_petl.banks.bank import Bank
 from continual_petl.banks.spec import BankSpec
 from continual_petl.heads.head import Head
 from continual_petl.heads.kinds import Kind
-from continual_petl.streams.schema import TrainingSpec
+from continual_petl.seeding import derive_seed
+from continual_petl.streams.schema import StreamSpec, TaskSpec, TrainingSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,21 @@ class TaskPlan:
     def num_outputs(self) -> int:
         """Width of the head's output."""
         return len(self.labels) if self.labels is not None else 1
+
+
+def plan_task(spec: StreamSpec, task: TaskSpec, labels: tuple[str, ...] | None, backbone: Backbone) -> TaskPlan:
+    """Resolve a task against its stream, the labels of its data and the backbone."""
+    return TaskPlan(
+        name=task.name,
+        kind=task.kind,
+        pair=task.columns.text_pair is not None,
+        labels=labels,
+        bank=spec.resolved_bank(task),
+        training=spec.resolved_training(task),
+        pooling=spec.resolved_pooling(task) or backbone.pooling,
+        metric=task.resolved_metric,
+        seed=derive_seed(spec.seed, task.name),
+    )
 
 
 def build_bank(plan: TaskPlan, backbone: Backbone) -> Bank:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,17 +13,9 @@ import pytest
 import yaml
 
 from continual_petl.cli.main import main
-from tests.streams_in_code import TRAINING, classification_rows
+from tests.streams_in_code import TRAINING, write_rows
 
 Folder = Callable[..., Path]
-
-
-def write_rows(path: Path, name: str, *, pairs: bool = False) -> None:
-    """Write a folder with train, validation and test as JSON lines."""
-    path.mkdir(parents=True)
-    rows = classification_rows(name, 72, pairs=pairs)
-    for split, part in (("train", rows[:40]), ("validation", rows[40:56]), ("test", rows[56:])):
-        (path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
 
 
 @pytest.fixture
@@ -108,8 +102,6 @@ def test_dry_run_resolves_everything_and_writes_nothing(stream_file: Path, tmp_p
 
 
 def test_learn_adds_a_task_without_the_old_data(run_dir: Path, tmp_path: Path, capsys: Any) -> None:
-    import shutil
-
     shutil.rmtree(tmp_path / "data")
     write_rows(tmp_path / "new" / "rows", "later")
     task = {"name": "later", "kind": "classification", "data": "rows"}
@@ -145,8 +137,6 @@ def test_verify_passes_and_then_names_what_was_changed(run_dir: Path, capsys: An
 def test_predict_from_arguments_standard_input_and_files(
     run_dir: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import io
-
     assert main(["predict", str(run_dir), "--task", "single", "w0 w20", "w1 w30"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("\t")[0] in {"no", "yes"} for line in lines] == [True, True]
@@ -180,8 +170,6 @@ def test_predict_says_what_is_wrong(run_dir: Path, options: list[str], fragments
 
 
 def test_report_reads_the_folder_alone(run_dir: Path, tmp_path: Path, capsys: Any) -> None:
-    import shutil
-
     shutil.copytree(run_dir, tmp_path / "elsewhere")
     shutil.rmtree(tmp_path / "data")
     assert main(["report", str(tmp_path / "elsewhere")]) == 0

@@ -1,0 +1,3 @@
+"""The version, where an uninstalled checkout finds it too."""
+
+VERSION = "0.1.0"
