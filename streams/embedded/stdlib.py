@@ -40,7 +40,6 @@ class Docstring:
 
     text: str
     package: str
-    module: str
     signature: str
     """``Class.method(a, b=1)`` without ``self``; the bare name for a class."""
     kind: Literal["class", "function"]
@@ -89,15 +88,15 @@ def read_file(file: Path, package: str) -> Iterator[Docstring]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escapes in somebody else's strings
         tree = ast.parse(file.read_bytes())
-    yield from _walk(tree.body, package, f"{package}/{file.stem}", "")
+    yield from _walk(tree.body, package, "")
 
 
-def _walk(body: Sequence[ast.stmt], package: str, module: str, outer: str) -> Iterator[Docstring]:
+def _walk(body: Sequence[ast.stmt], package: str, outer: str) -> Iterator[Docstring]:
     for node in body:
         if isinstance(node, ast.If | ast.Try):
             blocks = [node.body, node.orelse, *(h.body for h in getattr(node, "handlers", []))]
             for block in blocks:
-                yield from _walk(block, package, module, outer)
+                yield from _walk(block, package, outer)
         elif isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = summary(ast.get_docstring(node, clean=False) or "")
             is_class = isinstance(node, ast.ClassDef)
@@ -105,13 +104,12 @@ def _walk(body: Sequence[ast.stmt], package: str, module: str, outer: str) -> It
                 yield Docstring(
                     text=text,
                     package=package,
-                    module=module,
                     signature=node.name if isinstance(node, ast.ClassDef) else _signature(node, outer),
                     kind="class" if is_class else "function",
                     outcome="unknown" if isinstance(node, ast.ClassDef) else _outcome(node),
                 )
             if is_class:
-                yield from _walk(node.body, package, module, node.name)
+                yield from _walk(node.body, package, node.name)
 
 
 def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef, outer: str) -> str:
