@@ -69,6 +69,7 @@ class Head(nn.Module):
 
 def answers(kind: Kind, labels: tuple[str, ...] | None, outputs_BC: Tensor) -> list[Answer]:
     """Turn outputs into words: the label's name with its probabilities, or the number."""
+    outputs_BC = outputs_BC.detach()
     if kind == "regression":
         return [Answer(value=float(value), probabilities=None) for value in outputs_BC.squeeze(-1)]
     assert labels is not None

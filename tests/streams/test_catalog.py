@@ -11,11 +11,20 @@ from continual_petl.streams.schema import DataSpec
 from continual_petl.streams.yaml_file import load_stream
 
 CATALOG = Path(__file__).parents[2] / "streams" / "catalog"
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 
-@pytest.mark.parametrize("name", ["quickstart"])
-def test_a_catalog_file_is_valid_and_named_as_its_stream(name: str) -> None:
-    assert load_stream(CATALOG / f"{name}.yaml").name == name
+@pytest.mark.parametrize("file", sorted(CATALOG.glob("*.yaml")), ids=lambda file: file.stem)
+def test_a_catalog_file_is_valid_and_named_as_its_stream(file: Path) -> None:
+    assert load_stream(file).name == file.stem
+
+
+@pytest.mark.parametrize("file", sorted(EXPERIMENTS.rglob("*.yaml")), ids=lambda file: file.stem)
+def test_an_experiment_is_valid(file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CONTINUAL_PETL_DATA", str(tmp_path))
+    spec = load_stream(file)
+    assert spec.name == file.stem
+    assert spec.data_dir == str(tmp_path)
 
 
 def test_quickstart_is_the_embedded_stream_on_the_packaged_backbone() -> None:
