@@ -23,15 +23,15 @@ class Progress(StreamCallback):
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True, soft_wrap=True)
+        self._console = console or Console(stderr=True)
         self._start = time.perf_counter()
 
     @override
     def on_task_start(self, event: TaskEvent) -> None:
         self._start = time.perf_counter()
-        self._console.print(f"[bold]task {event.index + 1} of {event.num_tasks}: {escape(event.task)}[/bold]")
+        self._say(f"[bold]task {event.index + 1} of {event.num_tasks}: {escape(event.task)}[/bold]")
         for notice in event.notices:
-            self._console.print(f"  {escape(notice)}", highlight=False)
+            self._say(f"  {escape(notice)}")
 
     @override
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -40,21 +40,21 @@ class Progress(StreamCallback):
         assert isinstance(pl_module, ContinualLearner)
         metric = pl_module.plan.metric
         score = float(trainer.callback_metrics[f"val/{metric}"])
-        self._console.print(
+        self._say(
             f"  epoch {trainer.current_epoch + 1} of {trainer.max_epochs}: validation {metric} {score:.4f}, "
-            f"{time.perf_counter() - self._start:.0f} s",
-            highlight=False,
+            f"{time.perf_counter() - self._start:.0f} s"
         )
 
     @override
     def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
         for notice in event.notices:
-            self._console.print(f"  {escape(notice)}", highlight=False)
+            self._say(f"  {escape(notice)}")
         own = cells[-1]
         value = "not defined" if own["value"] is None else f"{own['value']:.4f}"
         earlier = [cell for cell in cells[:-1] if cell["status"] != "not measured"]
         unchanged = f"; {len(earlier)} of {len(cells) - 1} earlier tasks looked at again" if cells[:-1] else ""
-        self._console.print(
-            f"  learned: {own['split']} {own['metric']} {value} on {own['num_examples']} rows{unchanged}",
-            highlight=False,
-        )
+        self._say(f"  learned: {own['split']} {own['metric']} {value} on {own['num_examples']} rows{unchanged}")
+
+    def _say(self, text: str) -> None:
+        # A line stays one line, however narrow the terminal or the log is.
+        self._console.print(text, highlight=False, soft_wrap=True)
