@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+from lightning.pytorch.trainer.states import TrainerFn
 from safetensors.torch import save_file
 from typing_extensions import override
 
@@ -69,7 +70,7 @@ class BankCheckpoint(StreamCallback):
 
     @override
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if trainer.sanity_checking or not trainer.training:
+        if trainer.sanity_checking or trainer.state.fn != TrainerFn.FITTING:
             return
         assert isinstance(pl_module, ContinualLearner)
         score = float(trainer.callback_metrics[f"val/{self._metric}"])
@@ -97,4 +98,6 @@ class BankCheckpoint(StreamCallback):
         self._folder.mkdir(parents=True, exist_ok=True)
         beside = self._folder / f".{name}.{os.getpid()}.new"
         write(beside)
+        with beside.open("rb") as handle:
+            os.fsync(handle.fileno())
         beside.replace(self._folder / name)

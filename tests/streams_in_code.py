@@ -57,7 +57,7 @@ def regression_task(name: str, *, num_rows: int = 40, **more: Any) -> dict[str, 
     return {"name": name, "kind": "regression", "data": data, **more}
 
 
-def stream(backbone: Path, tasks: Sequence[dict[str, Any]], **more: Any) -> TaskStream:
+def stream(backbone: Path, /, tasks: Sequence[dict[str, Any]], **more: Any) -> TaskStream:
     """Return a stream on a tiny backbone; ``training`` is merged over quick defaults."""
     training = TRAINING | more.pop("training", {})
     spec = {

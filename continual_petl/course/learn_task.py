@@ -6,7 +6,6 @@ import json
 import shutil
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import lightning as L
 from safetensors.torch import load_file
@@ -16,7 +15,7 @@ from continual_petl.callbacks import BankCheckpoint, StreamCallback, TaskEvent
 from continual_petl.callbacks.bank_checkpoint import BEST, LAST
 from continual_petl.course.evaluate import evaluate
 from continual_petl.course.session import Session
-from continual_petl.course.signals import StopRequest
+from continual_petl.course.signals import KeepSignals, StopRequest
 from continual_petl.course.trainers import fitting_trainer, quiet
 from continual_petl.digests import combined_digest
 from continual_petl.errors import InputError, StoreError
@@ -79,7 +78,6 @@ def learn_task(
         max_length=backbone.max_length,
         tokenizer=residents.tokenizer_digest,
     )
-    shutil.rmtree(store.progress_folder(plan.name), ignore_errors=True)
     clock.lap("commit")
     return clock.laps
 
@@ -95,7 +93,7 @@ def _fit(
     """Train the active bank, from its last checkpoint if there is one, and leave the selected bank in place."""
     training = plan.training
     folder = session.store.progress_folder(plan.name)
-    _discard_foreign_progress(folder, plan, data, learner)
+    _discard_foreign_progress(session, plan, data, learner)
     checkpoint = BankCheckpoint(folder, training.checkpoint_every, plan.metric)
     request.tell(lambda number: setattr(checkpoint, "stop_signal", number))
     module = TaskDataModule(
@@ -108,19 +106,29 @@ def _fit(
     )
     last = folder / LAST
     with quiet():
-        trainer = fitting_trainer(training, session.spec.trainer, [*callbacks, checkpoint], session.folder)
-        if last.exists():
-            trainer.fit(learner, datamodule=module, ckpt_path=last, weights_only=True)
-        else:
-            trainer.fit(learner, datamodule=module)
-    if trainer.interrupted:
-        raise KeyboardInterrupt
-    if training.select == "best" and (folder / BEST).exists():
+        watching = [*callbacks, checkpoint, KeepSignals(request)]
+        trainer = fitting_trainer(training, session.spec.trainer, watching, session.folder)
+        try:
+            trainer.fit(learner, datamodule=module, ckpt_path=last if last.exists() else None, weights_only=True)
+        except SystemExit as error:
+            # What Lightning makes of a second Ctrl-C.
+            if isinstance(error.__context__, KeyboardInterrupt):
+                raise KeyboardInterrupt from None
+            raise
+    if training.select == "best":
+        if not (folder / BEST).exists():
+            raise InputError(
+                f"task {plan.name!r}: training.select is 'best', but no validation ran that could say which bank that is. "
+                "Write select: last, or change what the stream's `trainer` says of validation."
+            )
         learner.active_bank.load_state_dict(load_file(folder / BEST), strict=True)
+    # From here on the bank answers: no dropout in it or in the backbone.
+    learner.eval()
 
 
-def _discard_foreign_progress(folder: Path, plan: TaskPlan, data: TaskData, learner: ContinualLearner) -> None:
-    """Keep half-learned progress only if it is of this very task: same settings, data and backbone."""
+def _discard_foreign_progress(session: Session, plan: TaskPlan, data: TaskData, learner: ContinualLearner) -> None:
+    """Keep half-learned progress only if it is of this very task: same settings, data, tokens and backbone."""
+    folder = session.store.progress_folder(plan.name)
     now = combined_digest(
         {
             "kind": plan.kind,
@@ -131,6 +139,8 @@ def _discard_foreign_progress(folder: Path, plan: TaskPlan, data: TaskData, lear
             "metric": plan.metric,
             "seed": plan.seed,
             "data": dict(data.digests),
+            "max_length": learner.backbone.max_length,
+            "tokenizer": session.residents.tokenizer_digest,
             "backbone": learner.backbone.digest,
             "precision": learner.backbone.precision,
         }

@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+import lightning as L
+from typing_extensions import override
+
 from continual_petl.errors import Interrupted
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -19,6 +22,8 @@ class StopRequest:
     def __init__(self) -> None:
         self.signal_number: int | None = None
         self._listeners: list[Callable[[int], None]] = []
+        self.handlers: dict[int, Callable[[int, FrameType | None], None]] = {}
+        """What catches the signals, by their number; empty outside the main thread."""
 
     def tell(self, listener: Callable[[int], None]) -> None:
         """Call ``listener`` with the number of the signal when one comes, or now if one came already."""
@@ -40,6 +45,22 @@ class StopRequest:
             raise Interrupted(f"stopped {where}; the same command goes on from here", self.signal_number)
 
 
+class KeepSignals(L.Callback):
+    """Catch the signals also while Lightning's Trainer runs.
+
+    The Trainer puts a handler of its own in front at the start of every fit; on SIGTERM it would end the process at the
+    next batch, validation included, whether or not the progress is saved there.
+    """
+
+    def __init__(self, request: StopRequest) -> None:
+        self._request = request
+
+    @override
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        for number, handler in self._request.handlers.items():
+            signal.signal(number, handler)
+
+
 @contextmanager
 def listening() -> Iterator[StopRequest]:
     """Catch both signals inside the ``with`` block. Outside the main thread nothing can be caught, and nothing is."""
@@ -51,6 +72,7 @@ def listening() -> Iterator[StopRequest]:
     def handle(number: int, frame: FrameType | None) -> None:
         request.receive(number)
 
+    request.handlers = dict.fromkeys(SIGNALS, handle)
     before = {number: signal.signal(number, handle) for number in SIGNALS}
     try:
         yield request

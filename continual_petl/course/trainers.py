@@ -23,6 +23,7 @@ _OURS = {
     "gradient_clip_val": "write training.gradient_clip",
     "accumulate_grad_batches": "write training.accumulate",
     "precision": "write training.precision",
+    "val_check_interval": "the best bank is chosen at the end of every epoch, which is where a course can go on from",
 }
 
 

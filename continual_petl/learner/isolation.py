@@ -31,10 +31,13 @@ def check_optimizer(task: str, bank: Bank, optimizers: Iterable[Optimizer], ever
             f"{name}. Even with no gradient, momentum and weight decay would move them. Return an optimizer over "
             "learner.active_bank.parameters() alone, made anew for every task."
         )
-    if len(held) != len(mine):
+    ids = [id(parameter) for parameter in held]
+    missing = [name for name, p in bank.named_parameters() if p.requires_grad and id(p) not in ids]
+    if missing or len(ids) != len(mine):
+        what = f"lacks {len(missing)} of them, first {missing[0]}" if missing else "holds some of them more than once"
         raise IsolationError(
-            f"task {task!r}: the bank has {len(mine)} trainable parameters but the optimizer holds {len(held)}; "
-            "give it all of learner.active_bank.parameters(), each once."
+            f"task {task!r}: the bank has {len(mine)} trainable parameters, and the optimizer {what}; give it all of "
+            "learner.active_bank.parameters(), each once."
         )
 
 
@@ -50,16 +53,21 @@ def check_frozen(task: str, bank: Bank, everything: nn.Module) -> None:
             )
 
 
+def has_moving_statistics(module: nn.Module) -> bool:
+    """Return whether training mode would change what a module remembers: BatchNorm and its kind."""
+    return hasattr(module, "running_mean")
+
+
 def check_modes(task: str, model: nn.Module, *, dropout: bool) -> None:
     """Raise `IsolationError` if a module of the backbone is in training mode.
 
     Args:
         task: the task at hand.
         model: the backbone.
-        dropout: whether the task asked for backbone dropout; only dropout modules may then be in training mode.
+        dropout: whether the task asked for backbone dropout; then only moving statistics have to stand still.
     """
     for name, module in model.named_modules():
-        if module.training and not (dropout and isinstance(module, nn.Dropout)):
+        if module.training and (not dropout or has_moving_statistics(module)):
             raise IsolationError(
                 f"task {task!r}: the backbone's module {name or '(the model itself)'} is in training mode, so dropout "
                 "or moving statistics would change answers. Something called .train() on the backbone: call .eval() on "

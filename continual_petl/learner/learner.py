@@ -19,7 +19,7 @@ from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.heads.scores import make_scores
 from continual_petl.learner.answer import answer, head_of
-from continual_petl.learner.isolation import check_frozen, check_modes, check_optimizer
+from continual_petl.learner.isolation import check_frozen, check_modes, check_optimizer, has_moving_statistics
 from continual_petl.learner.optimizer import make_optimizer, make_schedule
 from continual_petl.learner.plan import TaskPlan, build_bank
 from continual_petl.seeding import derive_seed
@@ -123,9 +123,9 @@ class ContinualLearner(L.LightningModule):
         super().train(mode)
         self.model.train(False)
         if mode and self.active is not None and self.plan.training.backbone_dropout:
+            # Not only nn.Dropout: attention applies its own as a function, and asks the module around it for the mode.
             for module in self.model.modules():
-                if isinstance(module, nn.Dropout):
-                    module.train()
+                module.training = not has_moving_statistics(module)
         return self
 
     def forward(self, batch: Batch) -> Tensor:
@@ -160,7 +160,13 @@ class ContinualLearner(L.LightningModule):
     # Guards. All of them cost microseconds beside a training step.
 
     def on_fit_start(self) -> None:
-        """Take away Lightning's warning about modules in eval mode: a frozen backbone is meant to be."""
+        """Refuse a Trainer that has fitted before; Lightning would train nothing, or less, and say nothing."""
+        if self.trainer.global_step and self.trainer.ckpt_path is None:
+            raise RuntimeError(
+                f"task {self.plan.name!r}: this Trainer has already made {self.trainer.global_step} steps on something else, "
+                "so its count of epochs would leave nothing to do here. Make a new L.Trainer for every task."
+            )
+        # The frozen backbone is meant to be in eval mode.
         warnings.filterwarnings("ignore", message=r"Found \d+ module\(s\) in eval mode at the start of training")
 
     def on_train_start(self) -> None:
@@ -228,5 +234,9 @@ class ContinualLearner(L.LightningModule):
 
 
 def _key(task: str) -> str:
-    """Return the task's name as torch allows it in a module tree: a slash, which no task name has, for every dot."""
-    return task.replace(".", "/")
+    """Return the task's name as torch allows it in a module tree.
+
+    A slash, which no task name has, stands for every dot, and one in front keeps names such as ``train`` or ``items``
+    apart from the attributes of the module that holds the banks.
+    """
+    return "/" + task.replace(".", "/")

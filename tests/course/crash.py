@@ -1,0 +1,127 @@
+"""A process that learns one small course and is killed, without warning, at a named instant of it.
+
+``main(BACKBONE, FOLDER, INSTANT, ...)`` forks one child per instant, so that torch is imported once; the run folder of an
+instant is FOLDER/INSTANT, where the first of two tasks may be learned already. ``main(BACKBONE, FOLDER, "slow")`` learns
+slowly, tells every step, and ends with 100 plus the number of the signal that stopped it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+
+from continual_petl import StreamCallback, learn
+from continual_petl.course import learn_task, loop
+from continual_petl.errors import Interrupted
+from continual_petl.store import atomic, store
+from continual_petl.streams.stream import TaskStream
+from tests.streams_in_code import stream, task
+
+# 24 rows in batches of 5: ten batches in two epochs.
+TRAINING = {"batch_size": 5, "learning_rate": 0.05, "checkpoint_every": 3, "head_dropout": 0.3}
+
+
+def tasks_of(backbone: Path) -> TaskStream:
+    """Return the course: two tasks, killed in the second."""
+    return stream(backbone, [task("one", num_rows=24), task("two", num_rows=24)], training=TRAINING)
+
+
+class At(StreamCallback):
+    """Die at a hook of Lightning, or of the course, while the second task is learned, the ``count``-th time."""
+
+    def __init__(self, hook: str, count: int = 1) -> None:
+        self._second, self._left = False, count
+        setattr(self, hook, self._hook)
+
+    def on_task_start(self, event: Any) -> None:
+        self._second = event.task == "two"
+
+    def _hook(self, *args: Any, **kwargs: Any) -> None:
+        self._left -= self._second
+        if self._left == 0:
+            die()
+
+
+def die(*args: Any, **kwargs: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def in_place_of(module: Any, name: str, *mentions: str, half: bool = False) -> At:
+    """Die instead of the call whose arguments mention the second task; ``half`` writes half of the content first."""
+    real = getattr(module, name)
+
+    def act(*args: Any, **kwargs: Any) -> Any:
+        said = " ".join(map(str, args))
+        if all(word in said for word in ("two", *mentions)):
+            if half:
+                path, content = args
+                path.write_bytes(content[: len(content) // 2])
+            die()
+        return real(*args, **kwargs)
+
+    setattr(module, name, act)
+    return At("never")
+
+
+def half_a_checkpoint() -> At:
+    """Die when half of the second checkpoint of the second task is written."""
+    real, count = L.Trainer.save_checkpoint, [0]
+
+    def save(trainer: L.Trainer, path: Any, *args: Any, **kwargs: Any) -> None:
+        real(trainer, path, *args, **kwargs)
+        count[0] += "two" in str(path)
+        if count[0] == 2:
+            os.truncate(path, os.path.getsize(path) // 2)
+            die()
+
+    L.Trainer.save_checkpoint = save  # type: ignore[method-assign, assignment]
+    return At("never")
+
+
+INSTANTS: dict[str, Callable[[], At]] = {
+    "first-batch": lambda: At("on_train_batch_start"),
+    "after-a-checkpoint": lambda: At("on_train_batch_end", 4),
+    "half-a-checkpoint": half_a_checkpoint,
+    "validation": lambda: At("on_validation_batch_start"),
+    "before-the-epochs-checkpoint": lambda: At("on_train_epoch_end"),
+    "second-epoch": lambda: At("on_train_batch_start", 8),
+    "last-batch": lambda: At("on_train_batch_end", 10),
+    "fit-end": lambda: At("on_fit_end"),
+    "before-the-commit": lambda: in_place_of(learn_task, "evaluate"),
+    "half-a-manifest": lambda: in_place_of(atomic, "write_file", "bank.json", half=True),
+    "bank-written": lambda: in_place_of(store, "write_manifest"),
+    "after-the-commit": lambda: in_place_of(loop, "_finish"),
+    "row-measured": lambda: At("on_task_end"),
+}
+
+
+def main(backbone: str, folder: str, *instants: str) -> None:
+    """Run as said above."""
+    tasks = tasks_of(Path(backbone))
+    if instants == ("slow",):
+        try:
+            learn(tasks, Path(folder), callbacks=[Slow()])
+        except Interrupted as stop:
+            sys.exit(100 + stop.signal_number)
+    for instant in instants:
+        child = os.fork()
+        if child == 0:
+            learn(tasks, Path(folder) / instant, callbacks=[INSTANTS[instant]()])
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        print(instant, os.WTERMSIG(status) if os.WIFSIGNALED(status) else "lived", flush=True)
+
+
+class Slow(L.Callback):
+    """Tell every step."""
+
+    def on_train_batch_start(self, *args: Any) -> None:
+        print("step", flush=True)
+        time.sleep(0.05)

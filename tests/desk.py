@@ -1,0 +1,82 @@
+"""Tasks at hand for a learner and a Trainer of one's own, without a course; and what a run's banks are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from torch import Tensor
+
+from continual_petl import Run
+from continual_petl.course.session import Session
+from continual_petl.digests import combined_digest, module_tensors, tensor_digests
+from continual_petl.learner import ContinualLearner, TaskPlan
+from continual_petl.learner.precision import resolve_precision
+from continual_petl.store.store import Store
+from continual_petl.streams.datamodule import TaskDataModule
+from continual_petl.streams.prepare import prepare_task
+from continual_petl.streams.stream import TaskStream
+
+SILENT: dict[str, Any] = {
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
+
+
+class Desk:
+    """A learner with the plans and data modules of a stream's tasks."""
+
+    def __init__(self, tasks: TaskStream, folder: Path, learner: type[ContinualLearner] = ContinualLearner) -> None:
+        self.session = Session(tasks.spec, Store(folder))
+        self.precision = resolve_precision(tasks.spec.training.precision)
+        self.backbone = self.session.residents.backbone(self.precision)
+        self.learner = learner(self.backbone)
+        self.plans: dict[str, TaskPlan] = {}
+        self.data: dict[str, TaskDataModule] = {}
+        for task in tasks.spec.tasks:
+            prepared = prepare_task(tasks.spec, task, self.session.residents.tokenizer, self.backbone.max_length)
+            self.plans[task.name] = self.session.plan(task, prepared.labels)
+            training = self.plans[task.name].training
+            self.data[task.name] = TaskDataModule(
+                prepared,
+                pad_token_id=self.session.residents.pad_token_id,
+                batch_size=training.batch_size,
+                eval_batch_size=training.batch_size,
+                seed=tasks.spec.seed,
+            )
+
+    def fit(self, task: str, *, add: bool = True, **arguments: Any) -> L.Trainer:
+        """Learn one task with a Trainer as a user would make it."""
+        if add:
+            self.learner.add_task(self.plans[task])
+        trainer = L.Trainer(**(SILENT | {"max_epochs": 2} | arguments))
+        trainer.fit(self.learner, datamodule=self.data[task])
+        return trainer
+
+    def batch(self, task: str) -> dict[str, Tensor]:
+        """Return the first test batch of a task."""
+        return next(iter(self.data[task].test_dataloader()))
+
+    def logits(self, task: str) -> Tensor:
+        """Return a task's outputs on its fixed batch."""
+        self.learner.eval()
+        self.learner.activate(task)
+        outputs: Tensor = self.learner(self.batch(task))
+        return outputs.detach()
+
+    def digests(self, task: str) -> dict[str, str]:
+        """Return the digests of a bank in memory."""
+        return tensor_digests(self.learner.bank(task).tensors())
+
+    def backbone_digest(self) -> str:
+        """Return one digest over the backbone's parameters and buffers as they are now."""
+        return combined_digest(tensor_digests(module_tensors(self.backbone.model)))
+
+
+def bank_digests(run: Run) -> dict[str, str]:
+    """Return the digest of every learned bank, from the folder."""
+    store = Store(run.store.folder)
+    return {task: store.manifest(task).digest for task in sorted(store.tasks)}

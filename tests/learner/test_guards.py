@@ -1,0 +1,204 @@
+"""Every guard of isolation fires: each is shown the accident that it is there for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from torch import nn
+from torch.optim import AdamW
+
+from continual_petl import ForgettingError, NoForgetting
+from continual_petl.errors import IsolationError
+from continual_petl.learner import ContinualLearner
+from continual_petl.learner.isolation import check_modes
+from tests.desk import SILENT, Desk
+from tests.streams_in_code import stream, task
+
+Folder = Callable[..., Path]
+
+
+class At(L.Callback):
+    """Do something to the learner at one hook."""
+
+    def __init__(self, hook: str, act: Callable[[ContinualLearner], object]) -> None:
+        setattr(self, hook, lambda trainer, module, *args, **kwargs: act(module))
+
+
+@pytest.fixture
+def desk(backbone_folder: Folder, tmp_path: Path) -> Desk:
+    desk = Desk(stream(backbone_folder(), [task("one", num_rows=16), task("two", num_rows=16)]), tmp_path)
+    desk.fit("one", max_epochs=1)
+    return desk
+
+
+def with_optimizer(desk: Desk, choose: Callable[[ContinualLearner], list[nn.Parameter]]) -> None:
+    def configure() -> Any:
+        return AdamW(choose(desk.learner), lr=0.01)
+
+    desk.learner.configure_optimizers = configure  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("choose", "named"),
+    [
+        (lambda learner: list(learner.parameters()), "model.embeddings.word_embeddings.weight"),
+        (lambda learner: list(learner.banks.parameters()), r"banks\./one\.head\.output\.weight"),
+        (
+            lambda learner: [*learner.active_bank.parameters(), nn.Parameter(torch.zeros(2, 3))],
+            r"shape \(2, 3\) that the learner does not hold",
+        ),
+    ],
+)
+def test_a_foreign_parameter_in_the_optimizer(desk: Desk, choose: Any, named: str) -> None:
+    with_optimizer(desk, choose)
+    before = desk.digests("one")
+    with pytest.raises(IsolationError, match=f"(?s)task 'two'.*{named}"):
+        desk.fit("two")
+    assert desk.digests("one") == before
+
+
+def test_an_optimizer_kept_from_the_task_before(desk: Desk) -> None:
+    kept = AdamW(desk.learner.bank("one").parameters(), lr=0.01)
+    desk.learner.configure_optimizers = lambda: kept  # type: ignore[method-assign]
+    with pytest.raises(IsolationError, match=r"task 'two'.*do not belong to the task's bank"):
+        desk.fit("two")
+
+
+def test_a_parameter_that_joins_the_optimizer_later(desk: Desk) -> None:
+    def join(learner: ContinualLearner) -> None:
+        optimizer = learner.trainer.optimizers[0]
+        optimizer.add_param_group({"params": [learner.bank("one").head.get_parameter("output.bias")]})
+
+    with pytest.raises(IsolationError, match=r"first banks./one.head.output.bias"):
+        desk.fit("two", callbacks=[At("on_train_batch_start", join)])
+
+
+def test_a_missing_parameter_in_the_optimizer(desk: Desk) -> None:
+    with_optimizer(desk, lambda learner: list(learner.active_bank.parameters())[1:])
+    with pytest.raises(IsolationError, match=r"task 'two'.*lacks 1 of them, first head\.output\.weight"):
+        desk.fit("two")
+
+
+@pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate parameters")
+def test_a_parameter_twice_in_the_optimizer(desk: Desk) -> None:
+    with_optimizer(desk, lambda learner: [*learner.active_bank.parameters(), *learner.active_bank.parameters()])
+    with pytest.raises(IsolationError, match=r"task 'two'.*more than once"):
+        desk.fit("two")
+
+
+@pytest.mark.parametrize("hook", ["on_fit_start", "on_train_batch_start"])
+@pytest.mark.parametrize(
+    ("part", "named"), [("model.pooler.dense.weight", "pooler.dense.weight"), ("bank", "head.output.bias")]
+)
+def test_requires_grad_switched_on(desk: Desk, hook: str, part: str, named: str) -> None:
+    def switch_on(learner: ContinualLearner) -> None:
+        tensor = (
+            learner.bank("one").head.get_parameter("output.bias") if part == "bank" else learner.get_parameter(part)
+        )
+        tensor.requires_grad_(True)
+
+    with pytest.raises(IsolationError, match=f"task 'two'.*{named} is trainable"):
+        desk.fit("two", callbacks=[At(hook, switch_on)])
+
+
+def test_a_gradient_on_the_backbone(desk: Desk) -> None:
+    def fill(learner: ContinualLearner) -> None:
+        tensor = learner.get_parameter("model.pooler.dense.bias")
+        tensor.grad = torch.zeros_like(tensor)
+
+    with pytest.raises(IsolationError, match=r"model\.pooler\.dense\.bias has a gradient"):
+        desk.fit("two", callbacks=[At("on_train_end", fill)])
+
+
+def test_dropout_left_on(desk: Desk) -> None:
+    with pytest.raises(IsolationError, match=r"task 'two'.*in training mode.*backbone_dropout"):
+        desk.fit("two", callbacks=[At("on_train_start", lambda learner: learner.model.train())])
+    desk.learner.train()
+    with pytest.raises(IsolationError, match="in training mode"):
+        desk.fit("two", add=False, callbacks=[At("on_validation_epoch_start", lambda m: None), OnInValidation()])
+
+
+class OnInValidation(L.Callback):
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        assert isinstance(pl_module, ContinualLearner)
+        pl_module.model.train()
+
+
+def test_statistics_that_would_move_even_where_dropout_was_asked_for() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(), nn.BatchNorm1d(2)).train()
+    with pytest.raises(IsolationError, match="module 2 is in training mode"):
+        check_modes("two", model, dropout=True)
+    model[2].eval()
+    check_modes("two", model, dropout=True)
+
+
+def nudge(tensor: torch.Tensor, by: float = 1e-7) -> None:
+    with torch.no_grad():
+        tensor.view(-1)[0] += by
+
+
+def test_one_nudged_bias_of_an_earlier_bank(desk: Desk) -> None:
+    def act(learner: ContinualLearner) -> None:
+        nudge(learner.bank("one").head.get_parameter("output.bias"))
+
+    with pytest.raises(ForgettingError, match=r"task 'one': tensor head\.output\.bias .* while 'two' was learned"):
+        desk.fit("two", callbacks=[At("on_train_end", act), NoForgetting()])
+
+
+@pytest.mark.parametrize("name", ["encoder.layer.1.output.dense.bias", "embeddings.LayerNorm.weight"])
+def test_a_backbone_weight_changed(desk: Desk, name: str) -> None:
+    act = At("on_train_end", lambda learner: nudge(learner.model.get_parameter(name)))
+    with pytest.raises(ForgettingError, match=f"backbone .*1 tensors .*first {name}"):
+        desk.fit("two", callbacks=[act, NoForgetting()])
+
+
+def test_a_backbone_buffer_changed_or_added(desk: Desk) -> None:
+    act = At("on_train_end", lambda learner: learner.model.get_buffer("embeddings.position_ids").add_(1))
+    with pytest.raises(ForgettingError, match=r"first embeddings\.position_ids"):
+        desk.fit("two", callbacks=[act, NoForgetting()])
+    desk.backbone.model.get_buffer("embeddings.position_ids").sub_(1)
+    desk.backbone.model.register_buffer("extra", torch.zeros(1))
+    desk.learner.evict("two")
+    with pytest.raises(ForgettingError, match="first extra"):
+        desk.fit("two", callbacks=[NoForgetting()])
+
+
+def test_a_hook_left_on_the_backbone(desk: Desk) -> None:
+    def act(learner: ContinualLearner) -> None:
+        layer = learner.model.get_submodule("encoder.layer.0.output.dense")
+        layer.register_forward_hook(lambda module, args, output: output * 1.001)
+
+    with pytest.raises(ForgettingError, match=r"task 'one': its answers on fixed inputs changed.*hook"):
+        desk.fit("two", callbacks=[At("on_train_end", act), NoForgetting()])
+
+
+def test_a_trainer_that_has_fitted_before(desk: Desk) -> None:
+    trainer = desk.fit("two")
+    desk.learner.evict("two")
+    desk.learner.add_task(desk.plans["two"])
+    with pytest.raises(RuntimeError, match=r"Make a new L.Trainer for every task"):
+        trainer.fit(desk.learner, datamodule=desk.data["two"])
+
+
+def test_a_task_learned_twice_and_a_task_without_a_bank(desk: Desk) -> None:
+    with pytest.raises(ValueError, match="task 'one' already has a bank"):
+        desk.learner.add_task(desk.plans["one"])
+    with pytest.raises(KeyError, match="'two' has no bank in memory; there are one"):
+        desk.learner.activate("two")
+    desk.learner.evict("one")
+    with pytest.raises(RuntimeError, match="no task is active"):
+        desk.learner(desk.batch("one"))
+
+
+def test_a_checkpoint_of_another_task(desk: Desk, tmp_path: Path) -> None:
+    desk.fit("two", max_epochs=1).save_checkpoint(tmp_path / "two.ckpt")
+    desk.learner.activate("one")
+    with pytest.raises(ValueError, match="the checkpoint is not one of task 'one'"):
+        L.Trainer(**SILENT, max_epochs=2).fit(
+            desk.learner, datamodule=desk.data["one"], ckpt_path=tmp_path / "two.ckpt", weights_only=True
+        )
