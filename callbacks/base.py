@@ -30,6 +30,13 @@ class TaskEvent:
 class StreamCallback(L.Callback):
     """A Lightning callback that also hears of tasks. Callbacks watch and may raise; they never change anything."""
 
+    def on_course_start(self, notices: tuple[str, ...]) -> None:
+        """A course begins.
+
+        Args:
+            notices: what the user should know and need not act on.
+        """
+
     def on_task_start(self, event: TaskEvent) -> None:
         """A task is about to be learned; its data is ready."""
 

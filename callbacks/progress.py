@@ -27,6 +27,11 @@ class Progress(StreamCallback):
         self._start = time.perf_counter()
 
     @override
+    def on_course_start(self, notices: tuple[str, ...]) -> None:
+        for notice in notices:
+            self._say(escape(notice))
+
+    @override
     def on_task_start(self, event: TaskEvent) -> None:
         self._start = time.perf_counter()
         self._say(f"[bold]task {event.index + 1} of {event.num_tasks}: {escape(event.task)}[/bold]")

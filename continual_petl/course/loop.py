@@ -14,7 +14,7 @@ from continual_petl.callbacks import NoForgetting, StreamCallback, TaskEvent
 from continual_petl.course.learn_task import learn_task
 from continual_petl.course.row import measure_row
 from continual_petl.course.run import Run
-from continual_petl.course.session import Session
+from continual_petl.course.session import Session, changed_settings
 from continual_petl.course.signals import listening
 from continual_petl.course.trainers import check_trainer_arguments
 from continual_petl.store.store import Store
@@ -56,7 +56,12 @@ def learn(
         watching.append(NoForgetting())
     session = Session(spec, Store(Path(run_dir)))
     with session.store.lock(), listening() as request:
-        session.store.write_stream(dump_stream(spec))
+        # What was given in Python only (loggers, strategies) is of this process, not of the stream.
+        session.store.write_stream(dump_stream(stream.spec))
+        notices = changed_settings(session)
+        for callback in watching:
+            if isinstance(callback, StreamCallback):
+                callback.on_course_start(notices)
         # Rows that a kill left unfinished come first.
         finished = {row["task"] for row in session.store.results() if row["type"] == "task"}
         for name in session.store.tasks:

@@ -9,7 +9,7 @@ from continual_petl.learner.precision import resolve_precision
 from continual_petl.store.residents import Residents
 from continual_petl.store.store import Store
 from continual_petl.streams.prepare import SplitData, prepare_split
-from continual_petl.streams.schema import StreamSpec, TaskSpec
+from continual_petl.streams.schema import StreamSpec, TaskSpec, TrainingSpec
 
 _KEPT_SPLITS = 20
 
@@ -53,3 +53,37 @@ class Session:
             while len(self._splits) > _KEPT_SPLITS:
                 self._splits.popitem(last=False)
         return self._splits[task.name]
+
+
+def changed_settings(session: Session) -> tuple[str, ...]:
+    """Return one sentence for each learned task that the stream now describes otherwise than it was learned."""
+    notices = []
+    for task in session.spec.tasks:
+        if task.name not in session.store.tasks:
+            continue
+        manifest = session.store.manifest(task.name)
+        now = {
+            "kind": task.kind,
+            "metric": task.resolved_metric,
+            "bank": session.spec.resolved_bank(task).model_dump(mode="json"),
+            **_flat("training", session.spec.resolved_training(task)),
+        }
+        then = {
+            "kind": manifest.kind,
+            "metric": manifest.metric,
+            "bank": manifest.bank.model_dump(mode="json"),
+            **_flat("training", manifest.training),
+        }
+        changed = [key for key in now if now[key] != then[key]]
+        if changed:
+            notices.append(
+                f"task {task.name!r} was learned with other settings ({', '.join(changed)}) and stays as it is; "
+                "to learn it with the new ones, give it a new name"
+            )
+    return tuple(notices)
+
+
+def _flat(prefix: str, training: TrainingSpec) -> dict[str, object]:
+    """Return what decides a bank, by dotted key; how often it is saved does not."""
+    values = training.model_dump(mode="json", exclude={"checkpoint_every", "num_workers", "eval_batch_size"})
+    return {f"{prefix}.{key}": value for key, value in values.items()}

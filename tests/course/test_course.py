@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch.loggers import CSVLogger
 
-from continual_petl import Run, learn
+from continual_petl import Run, StreamCallback, learn
 from tests.streams_in_code import regression_task, stream, task
 
 Folder = Callable[..., Path]
@@ -67,3 +68,31 @@ def test_a_shared_bank_goes_on_and_is_measured_not_certified(
     changed = [n for n in bodies[0] if not n.startswith("head.") and not torch.equal(bodies[0][n], bodies[1][n])]
     assert changed
     assert all(check.ok for check in run.verify())
+
+
+def test_changed_settings_of_a_learned_task_are_told_and_it_stays(backbone_folder: Folder, tmp_path: Path) -> None:
+    heard: list[str] = []
+
+    class Listener(StreamCallback):
+        def on_course_start(self, notices: tuple[str, ...]) -> None:
+            heard.extend(notices)
+
+    learn(stream(backbone_folder(), [task("first")]), tmp_path / "run", callbacks=[Listener()])
+    before = (tmp_path / "run" / "banks" / "first" / "bank.json").read_bytes()
+    changed = stream(backbone_folder(), [task("first", bank="lora")], training={"epochs": 7})
+    learn(changed, tmp_path / "run", callbacks=[Listener()])
+    (notice,) = heard
+    assert "'first' was learned with other settings (bank, training.epochs) and stays as it is" in notice
+    assert (tmp_path / "run" / "banks" / "first" / "bank.json").read_bytes() == before
+
+
+def test_python_objects_for_the_trainer_are_not_written_into_the_stream(
+    backbone_folder: Folder, tmp_path: Path
+) -> None:
+    logger = CSVLogger(tmp_path / "logs")
+    learn(
+        stream(backbone_folder(), [task("first")]), tmp_path / "run", trainer={"logger": logger, "log_every_n_steps": 1}
+    )
+    assert "logger" not in (tmp_path / "run" / "stream.yaml").read_text()
+    assert list((tmp_path / "logs").rglob("metrics.csv"))
+    assert all(check.ok for check in Run(tmp_path / "run").verify())
