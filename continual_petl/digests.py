@@ -31,6 +31,11 @@ def tensor_digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     return {name: tensor_digest(tensors[name]) for name in sorted(tensors)}
 
 
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors are the same bit for bit: NaN is itself here, and 0.0 is not -0.0."""
+    return tensor_digest(one) == tensor_digest(other)
+
+
 def combined_digest(parts: Mapping[str, Any]) -> str:
     """Return one digest over a mapping of JSON values (digests, settings); the order of its keys does not matter."""
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)

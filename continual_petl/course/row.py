@@ -8,7 +8,7 @@ import torch
 
 from continual_petl.course.evaluate import evaluate
 from continual_petl.course.session import Session
-from continual_petl.errors import InputError
+from continual_petl.errors import ForgettingError, InputError
 from continual_petl.seeding import derive_seed
 from continual_petl.store.verify import check_task
 
@@ -23,6 +23,9 @@ def measure_row(session: Session, after: str) -> tuple[list[dict[str, Any]], lis
 
     Whatever the policy, the cost is bounded: beyond `MEASURE_ALL_UP_TO` tasks a row measures and certifies samples,
     and only the last row of a stream is complete.
+
+    Raises:
+        ForgettingError: if a certificate does not hold.
     """
     store = session.store
     tasks = store.tasks
@@ -39,7 +42,10 @@ def measure_row(session: Session, after: str) -> tuple[list[dict[str, Any]], lis
             value, notice = _measure(session, task, manifest.data[split])
             status = "measured" if notice is None else "not measured"
             notices += [notice] if notice else []
-        elif task in certified and check_task(store, task, _backbone(session, task)).ok:
+        elif task in certified:
+            check = check_task(store, task, session.residents.backbone_of(task))
+            if not check.ok:
+                raise ForgettingError(" ".join(check.problems))
             value, status = first, "certified"
         else:
             value, status = None, "not measured"
@@ -91,8 +97,3 @@ def _measure(session: Session, task: str, digest: str) -> tuple[float | None, st
     rows, pad = split.rows, session.residents.pad_token_id
     scores = evaluate(learner, rows, pad, session.spec.trainer, session.folder).scores
     return scores.get(session.store.manifest(task).metric), None
-
-
-def _backbone(session: Session, task: str) -> Any:
-    precision = session.store.manifest(task).environment.precision
-    return session.residents.backbone("bf16" if precision == "bf16" else "fp32")

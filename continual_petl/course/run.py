@@ -76,11 +76,11 @@ class Run:
         if task is not None:
             self.check_learned(task)
         checks = []
-        for name in self.store.tasks if task is None else [task]:
-            precision = self.store.manifest(name).environment.precision
-            backbone = self._session.residents.backbone("bf16" if precision == "bf16" else "fp32")
-            check = check_task(self.store, name, backbone)
-            problems = [*check_backbone(backbone), *check.problems]
+        store = Store(self.store.folder)  # one that remembers nothing: what lies on the disk is what is checked
+        for name in store.tasks if task is None else [task]:
+            backbone = self._session.residents.backbone_of(name)
+            check = check_task(store, name, backbone)
+            problems = [*check_backbone(backbone), *self._session.residents.check_tokenizer(name), *check.problems]
             if data and not problems:
                 problems += self._check_data(name)
             how = f"{check.how}, test rows" if data and not problems else check.how

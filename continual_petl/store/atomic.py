@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import shutil
@@ -42,7 +43,9 @@ def new_folder(path: Path) -> Iterator[Path]:
     if path.exists():
         raise StoreError(f"{path} already exists; a learned task is never overwritten")
     beside = path.with_name(f".{path.name}.{os.getpid()}.new")
-    shutil.rmtree(beside, ignore_errors=True)
+    # What other processes left behind when they were killed; the caller holds the lock, so none of them is alive.
+    for stale in path.parent.glob(f".{glob.escape(path.name)}.*.new"):
+        shutil.rmtree(stale)
     beside.mkdir(parents=True)
     try:
         yield beside

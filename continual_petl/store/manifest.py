@@ -14,6 +14,7 @@ from continual_petl.banks.spec import BankSpec
 from continual_petl.digests import combined_digest
 from continual_petl.errors import StoreError
 from continual_petl.heads.kinds import Kind
+from continual_petl.store.atomic import write_json
 from continual_petl.store.environment import Environment
 from continual_petl.streams.schema import TrainingSpec
 
@@ -81,6 +82,15 @@ class Manifest(FrozenModel):
         return combined_digest(self.model_dump(mode="json"))
 
 
+_SEAL = "seal"
+"""Key of the digest over all the others. The chain cannot tell of an edit in the newest manifest; this can."""
+
+
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    """Write a manifest with its seal."""
+    write_json(path, {**manifest.model_dump(mode="json"), _SEAL: manifest.chain_digest()})
+
+
 def read_manifest(path: Path) -> Manifest:
     """Read a manifest, or raise `StoreError` naming the file and what is wrong with it."""
     try:
@@ -90,7 +100,14 @@ def read_manifest(path: Path) -> Manifest:
                 f"{path}: format version {raw.get('format_version')!r}, this release reads {FORMAT_VERSION}. "
                 "Read it with the release of continual-petl that wrote it."
             )
-        return Manifest.model_validate(raw)
+        seal = raw.pop(_SEAL, None) if isinstance(raw, dict) else None
+        manifest = Manifest.model_validate(raw)
+        if seal != manifest.chain_digest():
+            raise StoreError(
+                f"{path}: its content is not what its seal was made of; it was edited after task {manifest.task!r} was "
+                "learned. Restore the file from a copy: labels, settings and scores in it can no longer be trusted."
+            )
+        return manifest
     except FileNotFoundError:
         raise StoreError(f"{path}: missing; the bank's folder is incomplete or was edited") from None
     except ValidationError as error:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 from transformers import PreTrainedTokenizerBase
 
 from continual_petl.backbones.backbone import Backbone, Precision, load_backbone, load_tokenizer
 from continual_petl.digests import combined_digest
+from continual_petl.errors import StoreError
 from continual_petl.learner import ContinualLearner
 from continual_petl.store.store import Store
 from continual_petl.streams.schema import BackboneSpec
@@ -25,6 +28,7 @@ class Residents:
         self.backbones: dict[str, Backbone] = {}
         self._learners: dict[str, ContinualLearner] = {}
         self._tokenizer: PreTrainedTokenizerBase | None = None
+        self._tokenizer_digest: str | None = None
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -41,13 +45,24 @@ class Residents:
     @property
     def tokenizer_digest(self) -> str:
         """Digest of everything that decides how text becomes token ids."""
-        return combined_digest(
-            {
-                "tokenizer": self.tokenizer.backend_tokenizer.to_str(),
-                "inputs": self.tokenizer.model_input_names,
-                "pad": self.pad_token_id,
-            }
-        )
+        if self._tokenizer_digest is None:
+            rules = json.loads(self.tokenizer.backend_tokenizer.to_str())
+            # What the last call asked for, not what the tokenizer is.
+            del rules["truncation"], rules["padding"]
+            self._tokenizer_digest = combined_digest(
+                {"tokenizer": rules, "inputs": self.tokenizer.model_input_names, "pad": self.pad_token_id}
+            )
+        return self._tokenizer_digest
+
+    def check_tokenizer(self, task: str) -> list[str]:
+        """Return one problem if the tokenizer is not the one that a task was learned with."""
+        then = self.store.manifest(task).tokenizer
+        if then == self.tokenizer_digest:
+            return []
+        return [
+            f"task {task!r} was learned with a tokenizer of digest {then[:12]}, but that of backbone {self.spec.name!r} "
+            f"has {self.tokenizer_digest[:12]}: the same text would become other tokens. Restore the tokenizer's files."
+        ]
 
     def backbone(self, precision: Precision) -> Backbone:
         """Return the backbone in one precision, loaded once."""
@@ -63,6 +78,10 @@ class Residents:
             )
         return self.backbones[precision]
 
+    def backbone_of(self, task: str) -> Backbone:
+        """Return the backbone in the precision that a learned task answers in."""
+        return self.backbone("bf16" if self.store.manifest(task).environment.precision == "bf16" else "fp32")
+
     def learner(self, precision: Precision) -> ContinualLearner:
         """Return the learner on the backbone of one precision."""
         if precision not in self._learners:
@@ -74,10 +93,14 @@ class Residents:
 
         A task with ``scope: shared`` answers with the newest shared body and its own head, unless the bank is wanted
         as it was committed.
+
+        Raises:
+            StoreError: if bank, backbone or tokenizer are not those that the task was learned with.
         """
         manifest = self.store.manifest(task)
-        precision: Precision = "bf16" if manifest.environment.precision == "bf16" else "fp32"
-        learner = self.learner(precision)
+        for problem in self.check_tokenizer(task):
+            raise StoreError(problem)
+        learner = self.learner(self.backbone_of(task).precision)
         for other in list(learner.plans):
             learner.evict(other)
         bank = self.store.load_bank(task, learner.backbone)

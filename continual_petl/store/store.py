@@ -19,10 +19,11 @@ from continual_petl.banks.bank import Bank
 from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.errors import StoreError
 from continual_petl.learner.answer import answer
+from continual_petl.learner.isolation import check_modes
 from continual_petl.learner.plan import TaskPlan, build_bank
 from continual_petl.store.atomic import append_lines, new_folder, read_lines, write_file, write_json
 from continual_petl.store.environment import current_environment
-from continual_petl.store.manifest import Manifest, SplitScores, TensorEntry, read_manifest
+from continual_petl.store.manifest import Manifest, SplitScores, TensorEntry, read_manifest, write_manifest
 from continual_petl.store.probe import OUTPUTS
 
 
@@ -148,6 +149,7 @@ class Store:
         The certified outputs are those of the bank as read back from the disk, so a write that went wrong never
         becomes a task.
         """
+        check_modes(plan.name, backbone.model, dropout=False)
         before = self.tasks
         with new_folder(self.bank_folder(plan.name)) as folder:
             tensors = {name: tensor.to("cpu").contiguous().clone() for name, tensor in bank.tensors().items()}
@@ -190,7 +192,7 @@ class Store:
                 parameters=bank.count(),
                 environment=current_environment(device, backbone.precision, backbone.attention),
             )
-            write_json(folder / "bank.json", manifest.model_dump(mode="json"))
+            write_manifest(folder / "bank.json", manifest)
         return manifest
 
     def results(self) -> list[dict[str, Any]]:

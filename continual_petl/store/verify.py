@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from continual_petl.backbones.backbone import Backbone
-from continual_petl.digests import combined_digest, tensor_digests
+from continual_petl.digests import combined_digest, same_bits, tensor_digests
 from continual_petl.errors import StoreError
 from continual_petl.learner.answer import answer
 from continual_petl.store.environment import current_environment
@@ -103,7 +103,7 @@ def _replay(store: Store, task: str, backbone: Backbone) -> tuple[float, str, li
     bank = store.load_bank(task, backbone).to(device)
     with torch.no_grad():
         found = answer(backbone, bank, manifest.pooling, {n: t.to(device) for n, t in inputs.items()}).cpu()
-    if torch.equal(found, certified):
+    if same_bits(found, certified):
         return 0.0, "digests and probe, bit for bit", []
     difference = float((found - certified).abs().max())
     environment = current_environment(device, backbone.precision, backbone.attention)
@@ -112,7 +112,7 @@ def _replay(store: Store, task: str, backbone: Backbone) -> tuple[float, str, li
     same_answers = torch.equal(found.argmax(-1), certified.argmax(-1))
     if differs and difference <= allowed and same_answers:
         return difference, f"digests, and probe within {allowed:g} ({'; '.join(differs)})", []
-    first = (found != certified).nonzero()[0].tolist()
+    first = (found.view(torch.int32) != certified.view(torch.int32)).nonzero()[0].tolist()
     return (
         difference,
         "digests and probe",

@@ -1,0 +1,126 @@
+"""A task that arrives later is learned from the saved banks alone; and how each cell of R is known."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl import Run, learn
+from continual_petl.course import row
+from tests.desk import bank_digests
+from tests.streams_in_code import classification_rows, stream, task
+
+Folder = Callable[..., Path]
+QUICK = {"epochs": 1}
+
+
+def task_on_disk(name: str, folder: Path) -> dict[str, Any]:
+    """Write a task's rows as files, and return the task."""
+    rows = classification_rows(name, 48)
+    (folder / name).mkdir(parents=True)
+    for split, part in {"train": rows[:24], "validation": rows[24:32], "test": rows[32:]}.items():
+        with open(folder / name / f"{split}.csv", "w", newline="") as handle:
+            writer = csv.DictWriter(handle, ["text", "label"])
+            writer.writeheader()
+            writer.writerows(part)
+    return {"name": name, "kind": "classification", "data": str(folder / name)}
+
+
+def test_a_later_task_needs_no_earlier_data(backbone_folder: Folder, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    tasks = [task_on_disk(name, data) for name in ("one", "two", "three")]
+    before = bank_digests(learn(stream(backbone_folder(), tasks[:2]), tmp_path / "run"))
+    shutil.rmtree(data / "one")
+    shutil.rmtree(data / "two")
+    run = learn(stream(backbone_folder(), tasks), tmp_path / "run")
+    assert run.store.tasks == ["one", "two", "three"]
+    assert run.results.status[2] == ("not measured", "not measured", "measured")
+    assert run.results.R[2].isnan().tolist() == [True, True, False]
+    assert all(check.how == "digests and probe, bit for bit" for check in Run(tmp_path / "run").verify())
+    found = {check.task: check.problems for check in run.verify(data=True)}
+    assert "test rows are not at hand" in found["one"][0]
+    assert found["three"] == ()
+    # The third bank is that of a course in which nothing was ever missing, and answers go on.
+    shutil.rmtree(data)
+    alone = learn(stream(backbone_folder(), [task_on_disk("three", data)]), tmp_path / "alone")
+    assert bank_digests(run) == before | bank_digests(alone)
+    assert len(Run(tmp_path / "run").predict(["w0 w30"], task="one")) == 1
+
+
+def test_a_run_folder_copied_elsewhere_goes_on(backbone_folder: Folder, tmp_path: Path) -> None:
+    tasks = [task(name, num_rows=24) for name in ("one", "two", "three")]
+    learn(stream(backbone_folder(), tasks[:2]), tmp_path / "here")
+    moved = tmp_path / "another place" / "run"
+    shutil.copytree(tmp_path / "here", moved)
+    shutil.rmtree(tmp_path / "here")
+    run = learn(stream(backbone_folder(), tasks), moved)
+    assert bank_digests(run) == bank_digests(learn(stream(backbone_folder(), tasks), tmp_path / "whole"))
+    assert run.results.forgetting == 0.0
+    assert all(check.ok for check in Run(moved).verify(data=True))
+    assert str(tmp_path / "here") not in "".join(p.read_text() for p in moved.rglob("*.json*"))
+
+
+FOUR = [task(name, num_rows=16) for name in ("a", "b", "c", "d")]
+
+
+def statuses(run: Run) -> list[str]:
+    """Return the lower triangle of R as letters: measured, certified, not measured."""
+    return ["".join(status[0] for status in line[: number + 1]) for number, line in enumerate(run.results.status)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "letters"),
+    [
+        ("all", ["m", "mm", "mmm", "mmmm"]),
+        ("auto", ["m", "mm", "mmm", "mmmm"]),
+        ("certified", ["m", "cm", "ccm", "cccm"]),
+        ("sample", ["m", "mm", "mmm", "mmmm"]),
+    ],
+)
+def test_evaluate_of_few_tasks(backbone_folder: Folder, tmp_path: Path, policy: str, letters: list[str]) -> None:
+    run = learn(stream(backbone_folder(), FOUR, training=QUICK, evaluate=policy), tmp_path / "run")
+    assert statuses(run) == letters
+    R = run.results.R
+    assert all(R[i, j] == R[j, j] for i in range(4) for j in range(i + 1))
+    assert run.results.bwt == run.results.forgetting == 0.0
+
+
+def test_evaluate_of_many_tasks_costs_no_more(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the limits set down to 1 task, four are many."""
+    for name in ("MEASURE_ALL_UP_TO", "_SAMPLE", "_CHECKED"):
+        monkeypatch.setattr(row, name, 1)
+
+    def learned(policy: str) -> list[str]:
+        return statuses(learn(stream(backbone_folder(), FOUR, training=QUICK, evaluate=policy), tmp_path / policy))
+
+    sample, certified, auto = map(learned, ("sample", "certified", "auto"))
+    # One measured and one certified beside the new task; the last row leaves nothing out.
+    assert sample[:2] == ["m", "mm"]
+    assert sorted(sample[2]) == sorted("cmm")
+    assert sorted(sample[3]) == sorted("ccmm")
+    assert sorted(certified[2]) == sorted("cnm")
+    assert certified[3] == "cccm"
+    assert auto == certified
+    assert learned("all") == ["m", "mm", "mmm", "mmmm"]
+    assert sample == statuses(Run(tmp_path / "sample")), "which ones is a matter of the seed, not of luck"
+
+
+def test_an_undefined_score_is_not_forgetting(backbone_folder: Folder, tmp_path: Path) -> None:
+    """The correlation of constant numbers is not defined, then as now."""
+    from tests.streams_in_code import regression_task
+
+    constant = {**regression_task("a", num_rows=16), "metric": "pearson", "bank": "probe"}
+    for part in constant["data"]["test"]:
+        part["label"] = 1.0
+    with pytest.warns(UserWarning, match="variance of predictions or target"):
+        run = learn(stream(backbone_folder(), [constant, FOUR[1]], training=QUICK), tmp_path / "run")
+    assert run.results.R[:, 0].isnan().all()
+    assert run.results.to_json()["R"][1][0] is None
+    assert all(check.ok for check in run.verify())
