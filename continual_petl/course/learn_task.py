@@ -143,6 +143,8 @@ def _discard_foreign_progress(session: Session, plan: TaskPlan, data: TaskData, 
             "tokenizer": session.residents.tokenizer_digest,
             "backbone": learner.backbone.digest,
             "precision": learner.backbone.precision,
+            # Limits of batches and the like change what is learned; objects count by their kind.
+            "trainer": {key: _plain(value) for key, value in session.spec.trainer.items()},
         }
     )
     file = folder / "plan.json"
@@ -151,6 +153,10 @@ def _discard_foreign_progress(session: Session, plan: TaskPlan, data: TaskData, 
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     write_json(file, {"digest": now})
+
+
+def _plain(value: object) -> object:
+    return value if value is None or isinstance(value, str | int | float | bool) else type(value).__name__
 
 
 def _shared_body(session: Session, plan: TaskPlan, learner: ContinualLearner) -> Bank | None:

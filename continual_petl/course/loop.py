@@ -37,7 +37,8 @@ def learn(
     Args:
         stream: the tasks.
         run_dir: the run folder; created if it does not exist.
-        callbacks: Lightning callbacks, or `StreamCallback` to hear of tasks too.
+        callbacks: Lightning callbacks, or `StreamCallback` to hear of tasks too. One object watches all tasks: what it
+            remembers of one (EarlyStopping's best score, say) it takes along to the next.
         trainer: arguments for Lightning's Trainer, over those of the stream.
 
     Returns:

@@ -66,7 +66,7 @@ def any_stream(num_examples: int) -> Callable[[Callable[..., None]], Callable[..
     return lambda test: setting(given(tasks=tasks(), stop=st.integers(0, 5), data=st.data())(test))
 
 
-@any_stream(4)
+@any_stream(2)
 def test_a_few_random_streams(
     backbone_folder: Folder, tasks: list[dict[str, Any]], stop: int, data: st.DataObject
 ) -> None:

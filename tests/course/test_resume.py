@@ -73,7 +73,8 @@ STOPS = [0, 3, 4, 5, 7, 9]
     ("settings", "batch"),
     [
         *[("accumulate, dropout", batch) for batch in STOPS],
-        *[("dropout, last bank", batch) for batch in STOPS],
+        ("dropout, last bank", 4),
+        ("dropout, last bank", 9),
         ("plain", 4),
         ("plain", 9),
         ("sgd, a checkpoint every step", 3),

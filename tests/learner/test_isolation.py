@@ -57,7 +57,7 @@ def test_the_second_task_changes_nothing_of_the_first(
     )
     desk = Desk(tasks, tmp_path, own_learner(optimizer, set_to_none=set_to_none))
     backbone = desk.backbone_digest()
-    desk.fit("one", accumulate_grad_batches=accumulate)
+    desk.fit("one", max_epochs=1, accumulate_grad_batches=accumulate)
     logits, digests = desk.logits("one"), desk.digests("one")
     desk.fit("two", accumulate_grad_batches=accumulate, callbacks=[NoForgetting()])
     assert desk.digests("one") == digests
@@ -67,8 +67,10 @@ def test_the_second_task_changes_nothing_of_the_first(
     assert all(not p.requires_grad and p.grad is None for p in desk.backbone.model.parameters())
 
 
-@pytest.mark.parametrize("family", ["bert", "distilbert"])
-@pytest.mark.parametrize("bank", ["houlsby", "lora", "bitfit", "full"])
+@pytest.mark.parametrize(
+    ("bank", "family"),
+    [("houlsby", "bert"), ("lora", "bert"), ("bitfit", "bert"), ("full", "bert"), ("houlsby", "distilbert")],
+)
 def test_the_second_task_changes_nothing_with_the_learners_own_optimizer(
     backbone_folder: Folder, tmp_path: Path, bank: str, family: str
 ) -> None:
