@@ -23,6 +23,8 @@ _OURS = {
     "gradient_clip_val": "write training.gradient_clip",
     "accumulate_grad_batches": "write training.accumulate",
     "precision": "write training.precision",
+    "fast_dev_run": "it would commit a bank of a step or two as learned; look at a stream with --dry-run, or learn with "
+    "training.epochs: 1 into another --run-dir",
     "val_check_interval": "the best bank is chosen at the end of every epoch, which is where a course can go on from",
 }
 
@@ -52,7 +54,7 @@ def fitting_trainer(
     }
     settings = defaults | dict(arguments)
     try:
-        return L.Trainer(
+        trainer = L.Trainer(
             **settings,
             max_epochs=training.epochs,
             gradient_clip_val=training.gradient_clip,
@@ -63,19 +65,32 @@ def fitting_trainer(
         )
     except (ValueError, TypeError, L.fabric.utilities.exceptions.MisconfigurationException) as error:
         raise InputError(f"trainer: Lightning refuses {dict(arguments)}: {error}") from error
+    return _alone(trainer)
 
 
 def answering_trainer(arguments: Mapping[str, Any], folder: str) -> L.Trainer:
     """Return a Trainer that only runs a split through the learner, on the same kind of device."""
     kept = {key: value for key, value in arguments.items() if key in {"accelerator", "devices", "deterministic"}}
-    return L.Trainer(
-        **({"devices": 1} | kept),
-        logger=False,
-        enable_checkpointing=False,
-        enable_model_summary=False,
-        enable_progress_bar=False,
-        default_root_dir=folder,
+    return _alone(
+        L.Trainer(
+            **({"devices": 1} | kept),
+            logger=False,
+            enable_checkpointing=False,
+            enable_model_summary=False,
+            enable_progress_bar=False,
+            default_root_dir=folder,
+        )
     )
+
+
+def _alone(trainer: L.Trainer) -> L.Trainer:
+    """Refuse several processes before Lightning starts them: each would run the whole course on the same run folder."""
+    if trainer.world_size > 1:
+        raise InputError(
+            f"trainer: devices, num_nodes and strategy ask for {trainer.world_size} processes, but a course runs in one: "
+            "write trainer: {devices: 1}. Several devices can learn a task with a Trainer of your own, see begin_task."
+        )
+    return trainer
 
 
 @contextmanager
