@@ -165,6 +165,7 @@ def test_a_signal_between_two_tasks(backbone_folder: Folder, tmp_path: Path) -> 
         {"seed": 5},
         {"backbone": {"pooling": "first"}},
         {"backbone": {"max_length": 6}},
+        {"trainer": {"limit_train_batches": 3}},
         {"data": 1},
     ],
 )
