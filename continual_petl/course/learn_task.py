@@ -192,10 +192,12 @@ def _shared_body(session: Session, plan: TaskPlan, learner: ContinualLearner) ->
             f"task {plan.name!r}: its shared bank differs from that of {newest!r}, which it would go on from. One bank that "
             "goes on through all tasks has one specification: write it once, under the stream's `bank`."
         )
-    if before.pooling != plan.pooling:
+    # A full copy includes the pooler if, and only if, its answers go through it.
+    full = any(modification.modifies == "weights" for modification in plan.bank.modifications)
+    if full and (before.pooling == "pooler") != (plan.pooling == "pooler"):
         raise InputError(
             f"task {plan.name!r}: it pools by {plan.pooling!r}, but the shared bank that it would go on from was learned by "
-            f"{newest!r} with {before.pooling!r}. Tasks that share a bank pool in one way: write it once, under `backbone`."
+            f"{newest!r} with {before.pooling!r}, so one of the two has no pooler. Write one pooling, under `backbone`."
         )
     try:
         return session.store.load_bank(newest, learner.backbone)

@@ -60,6 +60,7 @@ def learn(
     fresh = _Fresh(watching)
     session = Session(spec, Store(Path(run_dir)))
     with session.store.lock(), listening() as request:
+        session.check_backbone()
         # What was given in Python only (loggers, strategies) is of this process, not of the stream.
         session.store.write_stream(dump_stream(stream.spec))
         notices = changed_settings(session)

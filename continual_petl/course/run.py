@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -93,6 +94,14 @@ class Run:
                     seconds=check.seconds,
                 )
             )
+        # The chain of certificates names every task but the newest; the results name them all.
+        written = dict.fromkeys(row["task"] for row in store.results() if row["type"] == "task")
+        for name in written if task is None else ():
+            if name not in store.tasks:
+                problem = f"task {name!r} was learned, but its bank is gone: {store.bank_folder(name)} is missing"
+                checks.append(
+                    TaskCheck(task=name, problems=(problem,), how="results", largest_difference=math.nan, seconds=0.0)
+                )
         return checks
 
     def predict(self, rows: Sequence[Row], task: str) -> list[Answer]:
