@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
 
 from continual_petl.errors import InputError
 from continual_petl.streams.schema import TrainingSpec
@@ -52,6 +52,11 @@ def fitting_trainer(
         "enable_progress_bar": any(isinstance(callback, ProgressBar) for callback in callbacks),
         "num_sanity_val_steps": 0,
     }
+    for callback in callbacks:
+        if isinstance(callback, ModelCheckpoint):
+            raise InputError(
+                "callbacks: the course writes its own checkpoints and keeps the best bank: remove ModelCheckpoint"
+            )
     settings = defaults | dict(arguments)
     try:
         trainer = L.Trainer(
@@ -59,7 +64,8 @@ def fitting_trainer(
             max_epochs=training.epochs,
             gradient_clip_val=training.gradient_clip,
             accumulate_grad_batches=training.accumulate,
-            enable_checkpointing=False,
+            # The one that is among the callbacks; Lightning would add its own only if there were none.
+            enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
             callbacks=list(callbacks),
             default_root_dir=folder,
         )

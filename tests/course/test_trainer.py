@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from continual_petl import InputError, learn
 from tests.desk import bank_digests
@@ -32,6 +32,11 @@ def test_what_a_course_cannot_do_is_refused(
     with pytest.raises(InputError, match=message):
         learn(stream(backbone_folder(), TASKS[:1]), tmp_path / "run", trainer=arguments)
     assert not (tmp_path / "run" / "banks").exists()
+
+
+def test_a_second_checkpoint_callback_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="remove ModelCheckpoint"):
+        learn(stream(backbone_folder(), TASKS[:1]), tmp_path / "run", callbacks=[ModelCheckpoint()])
 
 
 def test_early_stopping_of_one_task_does_not_stop_the_next(backbone_folder: Folder, tmp_path: Path) -> None:
