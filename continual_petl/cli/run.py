@@ -46,14 +46,7 @@ def show(run: Run, *, as_json: bool) -> int:
     """Verify a run and print all there is to say about it."""
     checks = run.verify()
     if as_json:
-        print_json(
-            {
-                "run": str(run.store.folder),
-                "results": run.results.to_json(),
-                "growth": [row.to_json() for row in run.growth],
-                "checks": [check.to_json() for check in checks],
-            }
-        )
+        print_json({**run.to_json(), "checks": [check.to_json() for check in checks]})
     else:
         print_report(out(), run.results, run.growth, checks)
         out().print(f"run folder: {run.store.folder}; check it again with: continual-petl verify {run.store.folder}")
