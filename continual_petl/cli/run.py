@@ -8,6 +8,7 @@ from pathlib import Path
 
 import lightning as L
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from continual_petl.callbacks import ParameterGrowth, Progress
@@ -77,5 +78,5 @@ def _show_plan(facts: list[TaskFacts], *, as_json: bool) -> int:
     console.print(table)
     for task in facts:
         for notice in task.notices:
-            console.print(notice)
+            console.print(escape(notice), soft_wrap=True)
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import logging
 import warnings
@@ -12,7 +13,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import ProgressBar
 
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, raise_problems
 from continual_petl.streams.schema import TrainingSpec
 
 _OURS = {
@@ -23,20 +24,40 @@ _OURS = {
     "gradient_clip_val": "write training.gradient_clip",
     "accumulate_grad_batches": "write training.accumulate",
     "precision": "write training.precision",
+    "fast_dev_run": "a bank is committed only after real training; use --dry-run, or limits in a task for fewer rows",
+    "barebones": "it takes away the validation scores that choose the best bank",
     "val_check_interval": "the best bank is chosen at the end of every epoch, which is where a course can go on from",
 }
 
+_REFUSALS = (
+    L.fabric.utilities.exceptions.MisconfigurationException,
+    ValueError,
+    TypeError,
+    RuntimeError,
+    AttributeError,
+    LookupError,
+    ImportError,
+)
+"""What Lightning raises for a value that it cannot use, or for one that needs a package that is not there."""
+
 
 def check_trainer_arguments(arguments: Mapping[str, Any]) -> None:
-    """Raise `InputError` for what Lightning's Trainer does not take, or the course decides itself."""
-    known = set(inspect.signature(L.Trainer.__init__).parameters) - {"self"}
+    """Raise `InputError` for everything that Lightning's Trainer does not take, or that the course decides itself."""
+    allowed = sorted(set(inspect.signature(L.Trainer.__init__).parameters) - {"self"} - _OURS.keys())
+    problems = [f"trainer.{key}: not allowed here: {_OURS[key]}" for key in arguments if key in _OURS]
     for key in arguments:
-        if key in _OURS:
-            raise InputError(f"trainer.{key}: not allowed here: {_OURS[key]}")
-        if key not in known:
-            raise InputError(
-                f"trainer.{key}: Lightning's Trainer has no such argument; it takes {', '.join(sorted(known - _OURS.keys()))}"
+        if key not in _OURS and key not in allowed:
+            guess = difflib.get_close_matches(key, allowed, n=1)
+            hint = f" (did you mean {guess[0]!r}?)" if guess else ""
+            problems.append(
+                f"trainer.{key}: Lightning's Trainer has no such argument{hint}; allowed are {', '.join(allowed)}"
             )
+    if isinstance(arguments.get("logger"), str):
+        problems.append(
+            f"trainer.logger: got {arguments['logger']!r}; allowed in a file are true and false, a logger itself only in "
+            "Python: learn(trainer={'logger': ...})"
+        )
+    raise_problems(problems)
 
 
 def fitting_trainer(
@@ -61,8 +82,12 @@ def fitting_trainer(
             callbacks=list(callbacks),
             default_root_dir=folder,
         )
-    except (ValueError, TypeError, L.fabric.utilities.exceptions.MisconfigurationException) as error:
-        raise InputError(f"trainer: Lightning refuses {dict(arguments)}: {error}") from error
+    except _REFUSALS as error:
+        given = ", ".join(f"{key}: {value}" for key, value in arguments.items())
+        why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        raise InputError(
+            f"trainer: Lightning refuses {{{given}}}: {why}. Change the value, or leave the key out for its default."
+        ) from error
 
 
 def answering_trainer(arguments: Mapping[str, Any], folder: str) -> L.Trainer:
