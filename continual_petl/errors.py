@@ -13,11 +13,18 @@ class InputError(ValueError):
 
 
 class StreamFileError(InputError):
-    """A stream or task file has mistakes; all of them are in ``problems``, one paragraph each."""
+    """A stream, or a file of one, has mistakes; all of them are in ``problems``, one paragraph each."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(self.problems))
+
+
+def raise_problems(problems: Sequence[str]) -> None:
+    """Raise what was found wrong, each once: one paragraph as `InputError`, several together; return if nothing was."""
+    distinct = tuple(dict.fromkeys(problems))
+    if distinct:
+        raise InputError(distinct[0]) if len(distinct) == 1 else StreamFileError(distinct)
 
 
 class StoreError(RuntimeError):

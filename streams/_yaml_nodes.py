@@ -76,7 +76,10 @@ def parse(text: str) -> Parsed:
             parsed.tree = _Builder(parsed).build(node, ())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        why = ", ".join(part for part in (error.context, error.problem) if part)
+        context, begin = error.context, error.context_mark
+        if context and begin and mark and begin.line != mark.line:
+            context += f" that begins in line {begin.line + 1}"
+        why = ", ".join(part for part in (context, error.problem) if part)
         hint = ": indent with spaces, not with tabs" if "'\\t'" in why else ""
         parsed.problems.append((mark.line + 1 if mark else 1, (), f"this is not readable as YAML: {why}{hint}"))
     except yaml.YAMLError as error:  # a character that YAML forbids

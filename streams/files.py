@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import json
 import os
 import re
 import tempfile
@@ -19,11 +20,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from glob import glob, has_magic
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import datasets  # type: ignore[import-untyped]
 
 from continual_petl.errors import InputError
+from continual_petl.streams.checks import Where, check_rows
 from continual_petl.streams.schema import SPLITS, SplitName
 
 READER_OF_SUFFIX = {
@@ -50,7 +52,15 @@ ALIASES: dict[str, SplitName] = {
 """Names under which a split is found."""
 
 _FORMATS = "csv, tsv, json, jsonl, parquet (and .gz of the text formats)"
-_READ_ERRORS = (datasets.exceptions.DatasetsError, OSError, ValueError, EOFError, RuntimeError, LookupError)
+_READ_ERRORS = (
+    datasets.exceptions.DatasetsError,
+    OSError,
+    ValueError,
+    EOFError,
+    RuntimeError,
+    LookupError,
+    StopIteration,  # of the JSON reader, for a file without rows
+)
 
 
 def reader_of(path: str) -> str | None:
@@ -189,9 +199,10 @@ def read_files(
     with tempfile.TemporaryDirectory(prefix="continual-petl-", ignore_cleanup_errors=True) as cache, quiet():
         for split, expression in expressions.items():
             try:
+                wanted = _named_in(expression, files)
                 dataset = datasets.load_dataset(
                     reader,
-                    data_files={name: list(paths) for name, paths in files.items()},
+                    data_files=wanted,
                     split=expression,
                     cache_dir=cache,
                     **options,
@@ -199,14 +210,47 @@ def read_files(
                 columns[split] = dataset.with_format("arrow")[:].to_pydict()
             except _READ_ERRORS as error:
                 cause = error.__cause__ or error
-                names = ", ".join(name for paths in files.values() for name in paths)
+                paths = [path for names in wanted.values() for path in names]
+                if isinstance(cause, StopIteration) or "corresponds to no data" in str(cause):
+                    check_rows(Where(task=task, split=split, origin=", ".join(paths)), 0)
+                place = _bad_json_line(paths) if reader == "json" else None
+                why = place or f"{type(cause).__name__}: {' '.join(str(cause).split()).rstrip('.')}"
                 raise InputError(
-                    f"task {task!r}, split {split}: cannot read {expression!r} of {names} as {reader}: "
-                    f"{type(cause).__name__}: "
-                    f"{cause}. Repair the file, or say which reader it needs: data: {{path: json, data_files: ...}}."
+                    f"task {task!r}, split {split}: cannot read {expression!r} of {', '.join(paths)} as {reader}: {why}. "
+                    "Repair the file, or say which reader it needs: data: {path: json, data_files: ...}."
                 ) from error
             del dataset
     return columns
+
+
+def _named_in(expression: str, files: Mapping[SplitName, Sequence[str]]) -> dict[str, list[str]]:
+    """Return the files that an expression speaks of, so that no other split's mistakes are blamed on it."""
+    named = {part.partition("[")[0].strip() for part in expression.split("+")}
+    return {name: list(paths) for name, paths in files.items() if name in named or not named <= set(files)}
+
+
+def _bad_json_line(paths: Sequence[str]) -> str | None:
+    """Return which line of which file is no JSON object; pyarrow says neither."""
+    for path in paths:
+        if "://" in path or not {".jsonl", ".ndjson"} & set(Path(path.lower()).suffixes):
+            continue
+        try:
+            with _open(path) as handle:
+                for number, line in enumerate(handle, 1):
+                    try:
+                        if line.strip() and not isinstance(json.loads(line), dict):
+                            return f"line {number} of {path} is not a JSON object ({{...}})"
+                    except ValueError as error:
+                        return f"line {number} of {path} is not JSON ({error})"
+        except (OSError, ValueError, EOFError):
+            return None  # what datasets said tells more
+    return None
+
+
+def _open(path: str) -> IO[str]:
+    if path.lower().endswith(".gz"):
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+    return open(path, encoding="utf-8-sig", newline="")
 
 
 @contextmanager
@@ -243,16 +287,37 @@ def _csv_options(task: str, files: Sequence[str]) -> dict[str, Any]:
 
 
 def _header(task: str, file: str, style: Mapping[str, Any]) -> list[str]:
+    """Return the header, after checking that every line has as many fields.
+
+    pandas takes the first column of a file whose lines are all one field too long as row names, and shifts the rest.
+    """
+    limit = csv.field_size_limit(2**31 - 1)
     try:
-        opener = gzip.open if file.lower().endswith(".gz") else open
-        with opener(file, "rt", encoding="utf-8-sig", newline="") as handle:
-            quoting = style.get("quoting", csv.QUOTE_MINIMAL)
-            header = next(csv.reader(handle, delimiter=style["sep"], quoting=quoting), [])
+        with _open(file) as handle:
+            lines = csv.reader(handle, delimiter=style["sep"], quoting=style.get("quoting", csv.QUOTE_MINIMAL))
+            header = next(lines, [])
+            ragged, start = [], lines.line_num + 1
+            for fields in lines:
+                if fields and len(fields) != len(header):
+                    ragged.append((start, len(fields)))
+                start = lines.line_num + 1
     except (OSError, ValueError, EOFError, csv.Error) as error:
         raise InputError(
             f"task {task!r}: cannot read {file}: {error}; it must be UTF-8 text with a header line."
         ) from error
+    finally:
+        csv.field_size_limit(limit)
     if not header or len(set(header)) < len(header):
         what = f"the header {', '.join(header)}, which names a column twice" if header else "no header line"
         raise InputError(f"task {task!r}: {file} has {what}; the first line must name every column once.")
-    return header
+    if ragged:
+        shown = "; ".join(f"line {line}: {count}" for line, count in ragged[:5])
+        more = f"; and {len(ragged) - 5} more" if len(ragged) > 5 else ""
+        advice = "put a text that holds a comma in double quotes" if style["sep"] == "," else "no text may hold a tab"
+        raise InputError(
+            f"task {task!r}, {file}: the header names {len(header)} columns ({', '.join(header)}), but "
+            f"{'1 line has' if len(ragged) == 1 else f'{len(ragged)} lines have'} another number of fields: "
+            f"{shown}{more}. Repair these lines: {advice}."
+        )
+    # A data frame written with its row numbers has a column without a name; pandas calls it so.
+    return [name or f"Unnamed: {number}" for number, name in enumerate(header)]

@@ -70,6 +70,42 @@ def prepare_task(spec: StreamSpec, task: TaskSpec, tokenizer: PreTrainedTokenize
     Raises:
         InputError: if the data cannot be used; the message says where and why.
     """
+    labels, splits, notices = _read(spec, task)
+    tokenised = {name: split.tokenise(tokenizer, max_length) for name, split in splits.items()}
+    num_truncated = {name: rows.num_truncated for name, rows in tokenised.items()}
+    if any(num_truncated.values()):
+        cut = ", ".join(f"{count} of {len(tokenised[name])} {name}" for name, count in num_truncated.items() if count)
+        notices.append(
+            f"task {task.name!r}: {cut} rows are longer than {max_length} tokens and were cut; the rest of their text "
+            "is not seen."
+        )
+    return TaskData(
+        task=task,
+        labels=labels,
+        train=tokenised["train"],
+        validation=tokenised["validation"],
+        test=tokenised.get("test"),
+        notices=tuple(notices),
+        digests={name: split.digest for name, split in splits.items()},
+        num_truncated=num_truncated,
+    )
+
+
+def check_data(spec: StreamSpec, task: TaskSpec) -> tuple[str, ...] | None:
+    """Read and check all splits of a task as `prepare_task` does, without tokenising; return its labels.
+
+    Args:
+        spec: the stream.
+        task: one of its tasks.
+
+    Raises:
+        InputError: if the data cannot be used; the message says where and why.
+    """
+    return _read(spec, task)[0]
+
+
+def _read(spec: StreamSpec, task: TaskSpec) -> tuple[tuple[str, ...] | None, dict[str, _Split], list[str]]:
+    """Return the labels, the checked, divided and limited splits, and what the user should know of them."""
     raw = read_splits(task.name, spec.resolved_data(task), task.columns)
     labels, positions = _labels(spec, task, raw["train"])
     splits: dict[str, _Split] = {name: _checked(task, rows, labels, positions) for name, rows in raw.items()}
@@ -89,17 +125,7 @@ def prepare_task(spec: StreamSpec, task: TaskSpec, tokenizer: PreTrainedTokenize
     for name in ("validation", "test"):
         if name in splits:
             notices.append(overlap_notice(task.name, splits["train"].keys, splits[name].keys, name))
-    tokenised = {name: split.tokenise(tokenizer, max_length) for name, split in splits.items()}
-    return TaskData(
-        task=task,
-        labels=labels,
-        train=tokenised["train"],
-        validation=tokenised["validation"],
-        test=tokenised.get("test"),
-        notices=tuple(notice for notice in notices if notice is not None),
-        digests={name: split.digest for name, split in splits.items()},
-        num_truncated={name: rows.num_truncated for name, rows in tokenised.items()},
-    )
+    return labels, splits, [notice for notice in notices if notice is not None]
 
 
 def prepare_split(
@@ -183,7 +209,10 @@ def _labels(spec: StreamSpec, task: TaskSpec, train: SplitRows) -> tuple[tuple[s
         return None, False
     given = spec.resolved_labels(task)
     if isinstance(given, str):
-        given = read_label_names(given)
+        try:
+            given = read_label_names(given)
+        except InputError as error:
+            raise InputError(f"task {task.name!r}, {error}") from error
     check_rows(train.where, len(train))
     column = task.columns.label
     names = label_names(train.where, column, train.labels)

@@ -70,7 +70,8 @@ class ColumnsSpec(FrozenModel):
     @model_validator(mode="after")
     def _all_different(self) -> ColumnsSpec:
         if len({self.text, self.text_pair, self.label}) < 3:
-            raise ValueError("text, text_pair and label must be three different columns")
+            given = ", ".join(f"{key}: {value}" for key, value in self if value is not None)
+            raise ValueError(f"got {given}; text, text_pair and label must be three different columns: name each one")
         return self
 
 

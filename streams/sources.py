@@ -65,7 +65,11 @@ def read_splits(
         return _from_rows(task, data, "rows given in the task", columns, splits)
     if data.path == "embedded":
         embedded = importlib.import_module("continual_petl.streams.embedded")  # parses sources: only when asked for
-        return _from_rows(task, embedded.load(data.name), f"embedded {data.name}", columns, splits)
+        try:
+            rows = embedded.load(data.name)
+        except InputError as error:
+            raise InputError(f"task {task!r}, data: {error}") from error
+        return _from_rows(task, rows, f"embedded {data.name}", columns, splits)
     if not data.is_local:
         return _from_hub(task, data, columns, splits)
     if data.data_files is None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
@@ -18,6 +20,9 @@ from continual_petl.errors import InputError
 
 Precision = Literal["bf16", "fp32"]
 Attention = Literal["auto", "eager", "sdpa"]
+
+_LOAD_ERRORS = (OSError, ValueError, RuntimeError, TypeError, LookupError, AttributeError, SafetensorError)
+"""What transformers raises for a folder or an id that is not a usable model; it has no error of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,13 +69,16 @@ class Backbone:
 
     def check_pooling(self, pooling: Pooling) -> None:
         """Raise `InputError` if the model cannot pool this way."""
-        if pooling == "pooler" and (
-            self.anatomy.pooler is None or getattr(self.model, self.anatomy.pooler, None) is None
-        ):
+        if pooling == "pooler" and not self.has_pooler:
             raise InputError(
                 f"pooling: 'pooler' asked for, but backbone {self.name!r} brings no trained pooler; "
                 "allowed are 'first' and 'mean'."
             )
+
+    @property
+    def has_pooler(self) -> bool:
+        """Whether the checkpoint brings the trained module that the ``pooler`` way goes through."""
+        return self.anatomy.pooler is not None and getattr(self.model, self.anatomy.pooler, None) is not None
 
 
 def pool(output: Any, mask_BT: Tensor, pooling: Pooling) -> Tensor:
@@ -118,11 +126,10 @@ def load_backbone(
         config = AutoConfig.from_pretrained(source, revision=revision)
         anatomy = find_anatomy(config.model_type)
         model = _load_weights(source, revision, anatomy, attention)
-    except OSError as error:
-        raise InputError(
-            f"backbone {name!r} cannot be loaded: {_first_line(error)} Give 'minilm', a folder with config.json and "
-            "weights, or the id of a model on the Hub that this machine can reach or has in its cache."
-        ) from error
+    except InputError:
+        raise
+    except _LOAD_ERRORS as error:
+        raise InputError(_cannot_load(name, error)) from error
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     model.train(False)
@@ -146,6 +153,11 @@ def load_backbone(
         pooling=pooling or own_way,
         max_length=_max_length(model, max_length),
     )
+    if pooling is None and backbone.pooling == "pooler" and not backbone.has_pooler:
+        raise InputError(
+            f"backbone {name!r}: the family's way of pooling is 'pooler', but this checkpoint brings no trained pooler; "
+            "allowed are 'first' and 'mean': write one of them as backbone.pooling."
+        )
     backbone.check_pooling(backbone.pooling)
     return backbone
 
@@ -155,10 +167,22 @@ def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedToken
     source = str(minilm_path()) if name == "minilm" else name
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
-    except (OSError, ValueError) as error:
-        raise InputError(f"backbone {name!r}: its tokenizer cannot be loaded: {_first_line(error)}") from error
+    except _LOAD_ERRORS as error:
+        raise InputError(
+            f"backbone {name!r}: its tokenizer cannot be loaded: {_first_line(error)} Put the tokenizer.json that belongs "
+            "to the model beside its config.json."
+        ) from error
     if not tokenizer.is_fast:
-        raise InputError(f"backbone {name!r}: its tokenizer has no fast version, which this project needs")
+        raise InputError(
+            f"backbone {name!r}: its tokenizer ({type(tokenizer).__name__}) has no fast version, which this project "
+            "needs. Put a tokenizer.json beside its config.json, or choose another backbone."
+        )
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
+        # Without tokenizer files transformers makes one that knows no word at all, and says nothing.
+        raise InputError(
+            f"backbone {name!r}: its tokenizer knows no words; the tokenizer's files are missing. Put the tokenizer.json "
+            "that belongs to the model beside its config.json."
+        )
     return cast(PreTrainedTokenizerBase, tokenizer)
 
 
@@ -205,5 +229,22 @@ def _max_length(model: PreTrainedModel, asked: int | None) -> int:
     return asked or allowed
 
 
+def _cannot_load(name: str, error: BaseException) -> str:
+    why = _first_line(error)
+    if os.path.isfile(name):
+        why = "this is a file."
+    elif os.path.isdir(name):
+        why = f"the folder holds no usable model: {why}"
+    elif os.path.isabs(name) or name.startswith(("./", "../", "~")):
+        why = "there is no such folder."
+    else:
+        why = f"{why} The Hub was asked because it is not written as a path (./folder)."
+    return (
+        f"backbone {name!r} cannot be loaded: {why} Give 'minilm', a folder with config.json and weights, or the id of a "
+        "model on the Hub that this machine can reach or has in its cache."
+    )
+
+
 def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]
+    line = str(error).strip().partition("\n")[0] or type(error).__name__
+    return line if line.endswith((".", "!")) else f"{line}."

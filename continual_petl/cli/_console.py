@@ -41,10 +41,15 @@ def find_stream(name: str) -> Path:
     path = Path(name)
     if path.is_file():
         return path
+    if path.is_dir():
+        raise InputError(f"{name}: this is a folder; give the stream file itself, such as {path / 'stream.yaml'}")
     catalog = {
         Path(str(entry)).stem: Path(str(entry)) for entry in (files("continual_petl.streams") / "catalog").iterdir()
     }
     if name in catalog:
         return catalog[name]
     known = ", ".join(sorted(catalog))
-    raise InputError(f"{name}: there is no such file, and no such catalog stream; the catalog has {known}")
+    raise InputError(
+        f"{name}: there is no such file, and no such catalog stream; the catalog has {known}. Check the path: it counts "
+        f"from {Path.cwd()}"
+    )

@@ -62,7 +62,7 @@ _EPILOGS = {
     + """
 examples:
   continual-petl run quickstart --dry-run
-  continual-petl run stream.yaml --training.learning_rate 1e-3 --trainer.accelerator cpu
+  continual-petl run stream.yaml --training.learning_rate 1e-3 --trainer.accelerator gpu
   continual-petl run stream.yaml --run-dir runs/mine --tasks.agnews.training.epochs 5
 """,
     "learn": """The file holds one task, with the same keys as one entry of `tasks` in a stream file.

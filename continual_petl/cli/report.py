@@ -13,7 +13,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     """Run the command; return the exit code."""
     run = Run(arguments.run)
     if arguments.json:
-        print_json({"results": run.results.to_json(), "growth": [row.to_json() for row in run.growth]})
+        print_json(run.to_json())
     else:
         print_report(out(), run.results, run.growth)
     return 0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import lightning as L
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from continual_petl.callbacks import ParameterGrowth, Progress
@@ -46,14 +47,7 @@ def show(run: Run, *, as_json: bool) -> int:
     """Verify a run and print all there is to say about it."""
     checks = run.verify()
     if as_json:
-        print_json(
-            {
-                "run": str(run.store.folder),
-                "results": run.results.to_json(),
-                "growth": [row.to_json() for row in run.growth],
-                "checks": [check.to_json() for check in checks],
-            }
-        )
+        print_json({**run.to_json(), "checks": [check.to_json() for check in checks]})
     else:
         print_report(out(), run.results, run.growth, checks)
         out().print(f"run folder: {run.store.folder}; check it again with: continual-petl verify {run.store.folder}")
@@ -84,5 +78,5 @@ def _show_plan(facts: list[TaskFacts], *, as_json: bool) -> int:
     console.print(table)
     for task in facts:
         for notice in task.notices:
-            console.print(notice)
+            console.print(escape(notice), soft_wrap=True)
     return 0

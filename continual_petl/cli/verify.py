@@ -19,5 +19,5 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         console.print(check_table(checks))
         for check in checks:
             for problem in check.problems:
-                console.print(problem)
+                console.print(problem, markup=False, soft_wrap=True)
     return 0 if all(check.ok for check in checks) else 1

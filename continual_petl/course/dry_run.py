@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from continual_petl.course.preflight import Problems, check_session
 from continual_petl.course.session import Session
-from continual_petl.course.trainers import check_trainer_arguments
 from continual_petl.learner.plan import build_bank
 from continual_petl.learner.precision import resolve_precision
 from continual_petl.streams.prepare import prepare_task
+from continual_petl.streams.schema import TaskSpec
 from continual_petl.streams.tokenise import TokenisedRows
 
 
@@ -58,35 +59,39 @@ class TaskFacts:
 
 def dry_run(session: Session) -> list[TaskFacts]:
     """Return what a course would do. Raises `InputError` as the course would."""
-    check_trainer_arguments(session.spec.trainer)
-    facts = []
+    check_session(session)
+    facts, problems = [], Problems()
     for task in session.spec.tasks:
-        training = session.spec.resolved_training(task)
-        backbone = session.residents.backbone(resolve_precision(training.precision))
-        data = prepare_task(session.spec, task, session.residents.tokenizer, backbone.max_length)
-        plan = session.plan(task, data.labels)
-        counted = build_bank(plan, backbone).count()
-        batches = math.ceil(len(data.train) / training.batch_size)
-        splits = {"train": data.train, "validation": data.validation} | ({"test": data.test} if data.test else {})
-        facts.append(
-            TaskFacts(
-                task=task.name,
-                kind=task.kind,
-                metric=plan.metric,
-                labels=data.labels,
-                splits={name: _facts(rows) for name, rows in splits.items()},
-                modifications=counted["modifications"],
-                own=counted["own"],
-                head=counted["head"],
-                share=sum(counted.values()) / backbone.num_parameters,
-                precision=backbone.precision,
-                pooling=plan.pooling,
-                num_steps=math.ceil(batches / training.accumulate) * training.epochs,
-                learned=task.name in session.store.tasks,
-                notices=data.notices,
-            )
-        )
+        with problems.collected():
+            facts.append(_task_facts(session, task))
+    problems.raise_all()
     return facts
+
+
+def _task_facts(session: Session, task: TaskSpec) -> TaskFacts:
+    training = session.spec.resolved_training(task)
+    backbone = session.residents.backbone(resolve_precision(training.precision))
+    data = prepare_task(session.spec, task, session.residents.tokenizer, backbone.max_length)
+    plan = session.plan(task, data.labels)
+    counted = build_bank(plan, backbone).count()
+    batches = math.ceil(len(data.train) / training.batch_size)
+    splits = {"train": data.train, "validation": data.validation} | ({"test": data.test} if data.test else {})
+    return TaskFacts(
+        task=task.name,
+        kind=task.kind,
+        metric=plan.metric,
+        labels=data.labels,
+        splits={name: _facts(rows) for name, rows in splits.items()},
+        modifications=counted["modifications"],
+        own=counted["own"],
+        head=counted["head"],
+        share=sum(counted.values()) / backbone.num_parameters,
+        precision=backbone.precision,
+        pooling=plan.pooling,
+        num_steps=math.ceil(batches / training.accumulate) * training.epochs,
+        learned=task.name in session.store.tasks,
+        notices=data.notices,
+    )
 
 
 def _facts(rows: TokenisedRows) -> SplitFacts:

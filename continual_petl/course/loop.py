@@ -13,11 +13,11 @@ import lightning as L
 
 from continual_petl.callbacks import NoForgetting, StreamCallback, TaskEvent
 from continual_petl.course.learn_task import learn_task
+from continual_petl.course.preflight import preflight
 from continual_petl.course.row import measure_row
 from continual_petl.course.run import Run
 from continual_petl.course.session import Session, changed_settings
 from continual_petl.course.signals import listening
-from continual_petl.course.trainers import check_trainer_arguments
 from continual_petl.store.store import Store
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.yaml_file import dump_stream
@@ -53,12 +53,12 @@ def learn(
         Interrupted: after Ctrl-C or SIGTERM; calling again goes on.
     """
     spec = stream.spec.model_copy(update={"trainer": stream.spec.trainer | (trainer or {})})
-    check_trainer_arguments(spec.trainer)
     watching = list(callbacks)
     if not any(isinstance(callback, NoForgetting) for callback in watching):
         watching.append(NoForgetting())
     fresh = _Fresh(watching)
     session = Session(spec, Store(Path(run_dir)))
+    preflight(session)
     with session.store.lock(), listening() as request:
         session.check_backbone()
         # What was given in Python only (loggers, strategies) is of this process, not of the stream.

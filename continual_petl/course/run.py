@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from continual_petl.course.evaluate import evaluate
 from continual_petl.course.session import Session
@@ -60,6 +61,19 @@ class Run:
     def growth(self) -> list[GrowthRow]:
         """What each task cost."""
         return growth(self.store)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all there is to say about the run as JSON values, with what it was learned on and with."""
+        environments = {
+            task: self.store.manifest(task).environment.model_dump(mode="json") for task in self.store.tasks
+        }
+        return {
+            "stream": self._session.spec.name,
+            "backbone": self.store.backbone_facts(),
+            "environments": environments,
+            "results": self.results.to_json(),
+            "growth": [row.to_json() for row in self.growth],
+        }
 
     def check_learned(self, task: str) -> None:
         """Raise `InputError`, naming the learned tasks, if this is not one of them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import logging
 import warnings
@@ -12,7 +13,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
 
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, raise_problems
 from continual_petl.streams.schema import TrainingSpec
 
 _OURS = {
@@ -23,22 +24,40 @@ _OURS = {
     "gradient_clip_val": "write training.gradient_clip",
     "accumulate_grad_batches": "write training.accumulate",
     "precision": "write training.precision",
-    "fast_dev_run": "it would commit a bank of a step or two as learned; look at a stream with --dry-run, or learn with "
-    "training.epochs: 1 into another --run-dir",
+    "fast_dev_run": "a bank is committed only after real training; use --dry-run, or limits in a task for fewer rows",
+    "barebones": "it takes away the validation scores that choose the best bank",
     "val_check_interval": "the best bank is chosen at the end of every epoch, which is where a course can go on from",
 }
 
+_REFUSALS = (
+    L.fabric.utilities.exceptions.MisconfigurationException,
+    ValueError,
+    TypeError,
+    RuntimeError,
+    AttributeError,
+    LookupError,
+    ImportError,
+)
+"""What Lightning raises for a value that it cannot use, or for one that needs a package that is not there."""
+
 
 def check_trainer_arguments(arguments: Mapping[str, Any]) -> None:
-    """Raise `InputError` for what Lightning's Trainer does not take, or the course decides itself."""
-    known = set(inspect.signature(L.Trainer.__init__).parameters) - {"self"}
+    """Raise `InputError` for everything that Lightning's Trainer does not take, or that the course decides itself."""
+    allowed = sorted(set(inspect.signature(L.Trainer.__init__).parameters) - {"self"} - _OURS.keys())
+    problems = [f"trainer.{key}: not allowed here: {_OURS[key]}" for key in arguments if key in _OURS]
     for key in arguments:
-        if key in _OURS:
-            raise InputError(f"trainer.{key}: not allowed here: {_OURS[key]}")
-        if key not in known:
-            raise InputError(
-                f"trainer.{key}: Lightning's Trainer has no such argument; it takes {', '.join(sorted(known - _OURS.keys()))}"
+        if key not in _OURS and key not in allowed:
+            guess = difflib.get_close_matches(key, allowed, n=1)
+            hint = f" (did you mean {guess[0]!r}?)" if guess else ""
+            problems.append(
+                f"trainer.{key}: Lightning's Trainer has no such argument{hint}; allowed are {', '.join(allowed)}"
             )
+    if isinstance(arguments.get("logger"), str):
+        problems.append(
+            f"trainer.logger: got {arguments['logger']!r}; allowed in a file are true and false, a logger itself only in "
+            "Python: learn(trainer={'logger': ...})"
+        )
+    raise_problems(problems)
 
 
 def fitting_trainer(
@@ -59,7 +78,7 @@ def fitting_trainer(
             )
     settings = defaults | dict(arguments)
     try:
-        trainer = L.Trainer(
+        return L.Trainer(
             **settings,
             max_epochs=training.epochs,
             gradient_clip_val=training.gradient_clip,
@@ -69,34 +88,25 @@ def fitting_trainer(
             callbacks=list(callbacks),
             default_root_dir=folder,
         )
-    except (ValueError, TypeError, L.fabric.utilities.exceptions.MisconfigurationException) as error:
-        raise InputError(f"trainer: Lightning refuses {dict(arguments)}: {error}") from error
-    return _alone(trainer)
+    except _REFUSALS as error:
+        given = ", ".join(f"{key}: {value}" for key, value in arguments.items())
+        why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        raise InputError(
+            f"trainer: Lightning refuses {{{given}}}: {why}. Change the value, or leave the key out for its default."
+        ) from error
 
 
 def answering_trainer(arguments: Mapping[str, Any], folder: str) -> L.Trainer:
     """Return a Trainer that only runs a split through the learner, on the same kind of device."""
     kept = {key: value for key, value in arguments.items() if key in {"accelerator", "devices", "deterministic"}}
-    return _alone(
-        L.Trainer(
-            **({"devices": 1} | kept),
-            logger=False,
-            enable_checkpointing=False,
-            enable_model_summary=False,
-            enable_progress_bar=False,
-            default_root_dir=folder,
-        )
+    return L.Trainer(
+        **({"devices": 1} | kept),
+        logger=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        enable_progress_bar=False,
+        default_root_dir=folder,
     )
-
-
-def _alone(trainer: L.Trainer) -> L.Trainer:
-    """Refuse several processes before Lightning starts them: each would run the whole course on the same run folder."""
-    if trainer.world_size > 1:
-        raise InputError(
-            f"trainer: devices, num_nodes and strategy ask for {trainer.world_size} processes, but a course runs in one: "
-            "write trainer: {devices: 1}. Several devices can learn a task with a Trainer of your own, see begin_task."
-        )
-    return trainer
 
 
 @contextmanager

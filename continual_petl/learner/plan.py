@@ -8,6 +8,7 @@ from continual_petl.backbones import Pooling
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.spec import BankSpec
+from continual_petl.errors import InputError
 from continual_petl.heads.head import Head
 from continual_petl.heads.kinds import Kind
 from continual_petl.seeding import derive_seed
@@ -54,14 +55,21 @@ def plan_task(spec: StreamSpec, task: TaskSpec, labels: tuple[str, ...] | None, 
 
 
 def build_bank(plan: TaskPlan, backbone: Backbone) -> Bank:
-    """Return the task's bank and head with storage but without values; see `Bank.initialise`."""
-    backbone.check_pooling(plan.pooling)
-    head = Head(plan.kind, backbone.hidden_size, plan.num_outputs, plan.training.head_dropout)
-    return Bank(
-        plan.bank,
-        backbone.model,
-        backbone.anatomy,
-        backbone.num_layers,
-        head,
-        pooled=plan.pooling == "pooler",
-    )
+    """Return the task's bank and head with storage but without values; see `Bank.initialise`.
+
+    Raises:
+        InputError: if the backbone does not have the layers or the pooler that the plan asks for.
+    """
+    try:
+        backbone.check_pooling(plan.pooling)
+        head = Head(plan.kind, backbone.hidden_size, plan.num_outputs, plan.training.head_dropout)
+        return Bank(
+            plan.bank,
+            backbone.model,
+            backbone.anatomy,
+            backbone.num_layers,
+            head,
+            pooled=plan.pooling == "pooler",
+        )
+    except InputError as error:
+        raise InputError(f"task {plan.name!r}, {error}") from None

@@ -9,6 +9,7 @@ from importlib.metadata import version
 import torch
 
 from continual_petl._frozen import FrozenModel
+from continual_petl._version import VERSION
 
 
 class Environment(FrozenModel):
@@ -47,7 +48,7 @@ def current_environment(device: torch.device, precision: str, attention: str) ->
         python=".".join(map(str, sys.version_info[:3])),
         torch=torch.__version__,
         transformers=version("transformers"),
-        continual_petl=version("continual-petl"),
+        continual_petl=VERSION,
         machine=platform.machine(),
         device=name,
         capability=capability,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -21,9 +19,11 @@ from continual_petl.errors import StoreError
 from continual_petl.learner.answer import answer
 from continual_petl.learner.isolation import check_modes
 from continual_petl.learner.plan import TaskPlan, build_bank
-from continual_petl.store.atomic import append_lines, new_folder, read_lines, write_file, write_json
+from continual_petl.store.atomic import append_lines, new_folder, read_lines, write_file
 from continual_petl.store.environment import current_environment
+from continual_petl.store.lock import RunLock
 from continual_petl.store.manifest import Manifest, SplitScores, TensorEntry, read_manifest, write_manifest
+from continual_petl.store.pin import pin_backbone, read_pin
 from continual_petl.store.probe import OUTPUTS
 
 
@@ -56,7 +56,7 @@ class Store:
     def lock(self) -> AbstractContextManager[Any]:
         """Hold the run folder for writing; another process that already does is a `StoreError`."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        return _Held(self.folder)
+        return RunLock(self.folder)
 
     def manifest(self, task: str) -> Manifest:
         """Return a learned task's manifest; manifests never change, so each is read once."""
@@ -208,51 +208,16 @@ class Store:
         write_file(self.stream_file, text.encode())
 
     def write_backbone(self, backbone: Backbone) -> None:
-        """Pin the backbone.
-
-        Raises:
-            StoreError: if the run has another one already.
-        """
-        path = self.folder / "backbone.json"
-        facts = {
-            "name": backbone.name,
-            "revision": backbone.revision,
-            "digest": backbone.digest,
-            "family": backbone.anatomy.family,
-            "num_parameters": backbone.num_parameters,
-            "num_bytes": sum(p.numel() * 4 for p in backbone.model.parameters()),
-        }
-        pinned = self.backbone_facts()
-        if pinned is None:
-            write_json(path, facts)
-        elif pinned["digest"] != backbone.digest:
-            raise StoreError(
-                f"{path}: this run was learned on backbone {pinned['name']!r} with digest {str(pinned['digest'])[:12]}; "
-                f"{backbone.name!r} has {backbone.digest[:12]}. Its banks would answer differently on it: give the backbone "
-                "of the run, or another --run-dir."
-            )
+        """Pin the backbone; another one than the run already has is a `StoreError`."""
+        pin_backbone(self._pin, backbone)
 
     def backbone_facts(self) -> dict[str, Any] | None:
         """Return what backbone.json says, or None before the first run."""
-        path = self.folder / "backbone.json"
-        if not path.exists():
-            return None
-        rows = read_json_object(path)
-        missing = {"name", "revision", "digest", "family", "num_parameters", "num_bytes"} - rows.keys()
-        if missing:
-            raise StoreError(f"{path}: {', '.join(sorted(missing))} missing; the file is damaged or was edited")
-        return rows
+        return read_pin(self._pin)
 
-
-def read_json_object(path: Path) -> dict[str, Any]:
-    """Return a JSON file that holds one object, or raise `StoreError`."""
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{path}: cannot be read as JSON ({error}); the file is damaged or missing") from error
-    if not isinstance(value, dict):
-        raise StoreError(f"{path}: expected a JSON object, found {type(value).__name__}")
-    return value
+    @property
+    def _pin(self) -> Path:
+        return self.folder / "backbone.json"
 
 
 def _fill(bank: Bank, tensors: Mapping[str, Tensor], task: str) -> None:
@@ -270,23 +235,3 @@ def _fill(bank: Bank, tensors: Mapping[str, Tensor], task: str) -> None:
 
 def _describe(tensor: Tensor | None) -> str:
     return "nothing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"
-
-
-class _Held:
-    """The writer's lock; it goes with its process, so a dead one leaves nothing to clean up."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._lock = FileLock(folder / ".lock")
-
-    def __enter__(self) -> None:
-        try:
-            self._lock.acquire(timeout=0)
-        except Timeout:
-            raise StoreError(
-                f"{self._folder}: another process is writing to this run. Wait until it has ended, or choose another "
-                "--run-dir; reading (verify, predict, report) is possible meanwhile."
-            ) from None
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()

@@ -159,7 +159,7 @@ def test_predict_from_arguments_standard_input_and_files(
     [
         (["--task", "nope", "x"], ["'nope'", "learned are: single, pair"]),
         (["--task", "pair", "only one"], ["learned on pairs", "tab"]),
-        (["--task", "single", "--input", "rows.xml"], ["rows.xml", "cannot be read"]),
+        (["--task", "single", "--input", "rows.xml"], ["rows.xml", "ends in '.xml'; allowed are .jsonl"]),
     ],
 )
 def test_predict_says_what_is_wrong(run_dir: Path, options: list[str], fragments: list[str], capsys: Any) -> None:

@@ -1,0 +1,131 @@
+"""What can be seen to be wrong before anything is learned: run folder, trainer, backbone, data and banks of all tasks.
+
+A course takes hours, so the third task's missing file is not found out after the first two. Everything that is wrong is
+reported at once, and a stream that is refused here leaves the run folder as it was.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from continual_petl.course.session import Session
+from continual_petl.course.trainers import check_trainer_arguments, fitting_trainer, quiet
+from continual_petl.errors import InputError, StreamFileError, raise_problems
+from continual_petl.learner.plan import build_bank
+from continual_petl.learner.precision import resolve_precision
+from continual_petl.streams.prepare import check_data
+from continual_petl.streams.schema import TaskSpec
+from continual_petl.streams.tokenise import tokenise
+from continual_petl.streams.yaml_file import load_stream
+
+CHECKED_TASKS = 20
+"""Of a longer stream the data of the next tasks is read ahead, of so many."""
+
+
+class Problems:
+    """Mistakes of a user, collected so that all of them can be told together."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        """Take note of an `InputError` that ends the block, and go on after it."""
+        try:
+            yield
+        except StreamFileError as error:
+            self.found += error.problems
+        except InputError as error:
+            self.found.append(str(error))
+
+    def raise_all(self) -> None:
+        """Raise `InputError` if there are any."""
+        raise_problems(self.found)
+
+
+def preflight(session: Session) -> None:
+    """Check a course before its first step; nothing is written.
+
+    Raises:
+        InputError: with everything that is wrong.
+        StoreError: if the run folder is damaged or belongs to another backbone.
+    """
+    check_session(session)
+    problems = Problems()
+    new = [task for task in session.spec.tasks if task.name not in session.store.tasks]
+    for task in new[:CHECKED_TASKS]:
+        labels: tuple[str, ...] | None = None if task.kind == "regression" else ("0", "1")
+        with problems.collected():
+            labels = check_data(session.spec, task)
+        with problems.collected():
+            _check_plan(session, task, labels)
+    problems.raise_all()
+
+
+def check_session(session: Session) -> None:
+    """Check what a course stands on, its tasks aside: the run folder, what it holds already, the Trainer.
+
+    Raises:
+        InputError: with everything that is wrong.
+    """
+    problems = Problems()
+    with problems.collected():
+        _check_folder(session)
+        _check_same_stream(session)
+    with problems.collected():
+        _check_trainer(session)
+    problems.raise_all()
+
+
+def _check_folder(session: Session) -> None:
+    folder = session.store.folder.absolute()
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir():
+        raise InputError(f"--run-dir {session.folder}: {there} is a file, not a folder; give another run folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"--run-dir {session.folder}: {there} cannot be written to; give another run folder")
+
+
+def _check_same_stream(session: Session) -> None:
+    """Refuse a run folder with learned tasks of another stream, whose names and seed mean something else."""
+    if not session.store.tasks or not session.store.stream_file.is_file():
+        return
+    spec, known = session.spec, load_stream(session.store.stream_file)
+    if (known.name, known.seed) != (spec.name, spec.seed):
+        raise InputError(
+            f"--run-dir {session.folder}: this folder holds the stream {known.name!r} with seed {known.seed}, but the one "
+            f"given is {spec.name!r} with seed {spec.seed}. One run is one stream: give another --run-dir, or name and "
+            "seed as they were."
+        )
+
+
+def _check_trainer(session: Session) -> None:
+    check_trainer_arguments(session.spec.trainer)
+    with quiet():
+        trainer = fitting_trainer(session.spec.training, session.spec.trainer, [], session.folder)
+    if trainer.world_size > 1:
+        raise InputError(
+            f"trainer: {trainer.num_devices} devices on {trainer.num_nodes} nodes asked for, but one task is learned by one "
+            "process: write trainer.devices: 1 and leave num_nodes out"
+        )
+
+
+def _check_plan(session: Session, task: TaskSpec, labels: tuple[str, ...] | None) -> None:
+    """Check a task's bank and tokens against the backbone."""
+    precision = resolve_precision(session.spec.resolved_training(task).precision)
+    backbone, tokenizer = session.residents.backbone(precision), session.residents.tokenizer
+    if session.store.backbone_facts() is not None:
+        session.store.write_backbone(backbone)  # pinned already, so this only compares
+    num_known = int(backbone.model.config.vocab_size)
+    if len(tokenizer) > num_known:
+        raise InputError(
+            f"backbone {backbone.name!r}: its tokenizer has {len(tokenizer)} tokens, but the model knows {num_known}; they "
+            "do not belong together. Put the tokenizer.json that belongs to the model beside its config.json."
+        )
+    build_bank(session.plan(task, labels), backbone)
+    try:
+        tokenise([], None if task.columns.text_pair is None else [], None, tokenizer, backbone.max_length)
+    except InputError as error:
+        raise InputError(f"task {task.name!r}, {error}") from None

@@ -1,0 +1,34 @@
+"""A bench for every test, copied from one on which the first task was learned once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.bench import Bench
+
+
+@pytest.fixture(scope="session")
+def learned_bench(backbone_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """Return a bench whose run holds the first task; tests take copies."""
+    bench = Bench(tmp_path_factory.mktemp("bench"), backbone_folder())
+    first, _, _ = bench.stream.partition("  - name: other")
+    (bench.folder / "first.yaml").write_text(first)
+    assert bench.main("run", "FOLDER/first.yaml", "--run-dir", "FOLDER/run", "--quiet") == 0
+    return bench
+
+
+@pytest.fixture
+def bench(learned_bench: Bench, tmp_path: Path) -> Bench:
+    """Return a bench of the test's own, offline."""
+    return learned_bench.copy(tmp_path / "bench")
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the Hub out of reach."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

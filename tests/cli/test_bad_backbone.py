@@ -1,0 +1,161 @@
+"""Backbones and Trainer arguments that cannot be used: refused before anything is learned."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from tests.cli.bench import DATA, Bench, Case
+
+TASKS = "tasks:\n"
+SPOILT = {"no-pooler", "incomplete", "damaged", "mute", "small"}
+"""Copies of the tiny backbone, each with something wrong."""
+NEW = ("run", "FOLDER/stream.yaml", "--run-dir", "FOLDER/new", "--quiet")
+
+
+def trainer(text: str) -> list[tuple[str, str]]:
+    """Say something under trainer."""
+    return [(TASKS, f"trainer: {text}\n{TASKS}")]
+
+
+OF_THE_TRAINER = [
+    Case(
+        "unknown",
+        ["trainer.devicess: Lightning's Trainer has no such argument (did you mean 'devices'?)"],
+        trainer("{devicess: 1}"),
+    ),
+    Case(
+        "owned, all at once",
+        ["trainer.callbacks: not allowed here: give them to learn(", "trainer.barebones: ", "trainer.nonsense: "],
+        trainer("{callbacks: x, barebones: true, nonsense: 2}"),
+    ),
+    Case("gpu", ["trainer: Lightning refuses {accelerator: tpu}: ", "Change the value"], trainer("{accelerator: tpu}")),
+    Case(
+        "devices",
+        ["trainer: 99 devices on 1 nodes asked for", "write trainer.devices: 1"],
+        trainer("{accelerator: cpu, devices: 99}"),
+    ),
+    Case(
+        "nodes", ["trainer: 1 devices on 2 nodes", "leave num_nodes out"], trainer("{accelerator: cpu, num_nodes: 2}")
+    ),
+    Case("type", ["trainer: Lightning refuses {benchmark: 3}", "expects a bool"], trainer("{benchmark: 3}")),
+    Case("logger", ["trainer.logger: got 'wandb'; allowed in a file are true and false"], trainer("{logger: wandb}")),
+    Case(
+        "dry",
+        ["trainer: Lightning refuses {max_time: soon}", "DD:HH:MM:SS"],
+        trainer("{max_time: soon}"),
+        options=["--dry-run"],
+    ),
+]
+
+
+@pytest.mark.parametrize("case", OF_THE_TRAINER, ids=lambda case: case.name.replace(" ", "-"))
+def test_trainer_arguments_that_cannot_be_used(bench: Bench, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.refuses(case, capsys)
+
+
+OF_THE_BACKBONE = [
+    Case(
+        "layers",
+        ["task 'other', bank: layers '1-7' names layer 7, but this backbone has 2 layers, 0 to 1: choose"],
+        [(DATA, f"{DATA}\n    bank: {{preset: lora, layers: 1-7}}")],
+    ),
+    Case(
+        "max_length",
+        ["backbone.max_length: got 999, but the model takes 64 tokens: give at most 64"],
+        options=["--backbone.max_length", "999"],
+    ),
+    Case(
+        "pooling",
+        ["task 'other', pooling: 'pooler' asked for", "allowed are 'first' and 'mean'"],
+        [(DATA, f"{DATA}\n    pooling: pooler")],
+        options=["--backbone.name", "FOLDER/no-pooler"],
+        command=NEW,
+    ),
+    Case(
+        "pooling by default",
+        ["'pooler', but this checkpoint brings no trained pooler", "backbone.pooling"],
+        [(", pooling: mean", "")],
+        options=["--backbone.name", "FOLDER/no-pooler"],
+    ),
+    Case(
+        "t5",
+        ["model type 't5' has no anatomy; known are bert", "register_anatomy"],
+        files={"m/config.json": '{"model_type": "t5"}'},
+        options=["--backbone.name", "FOLDER/m"],
+    ),
+    Case(
+        "gpt2",
+        ["model type 'gpt2' has no anatomy; known are bert"],
+        files={"m/config.json": '{"model_type": "gpt2"}'},
+        options=["--backbone.name", "FOLDER/m", "--dry-run"],
+    ),
+    Case(
+        "no type",
+        ["backbone 'FOLDER/m' cannot be loaded: the folder holds no usable model", "Give 'minilm'"],
+        files={"m/config.json": "{}"},
+        options=["--backbone.name", "FOLDER/m"],
+    ),
+    Case(
+        "no folder",
+        ["backbone 'FOLDER/m' cannot be loaded: there is no such folder", "Give 'minilm'"],
+        options=["--backbone.name", "FOLDER/m"],
+    ),
+    Case("file", ["first.yaml' cannot be loaded: this is a file"], options=["--backbone.name", "FOLDER/first.yaml"]),
+    Case(
+        "incomplete",
+        ["the checkpoint lacks, or has in another shape, 1 tensors, first 'encoder.layer.1.output.dense.weight'"],
+        options=["--backbone.name", "FOLDER/incomplete"],
+    ),
+    Case(
+        "damaged",
+        ["damaged' cannot be loaded: the folder holds no usable model", "header"],
+        options=["--backbone.name", "FOLDER/damaged"],
+    ),
+    Case(
+        "no tokenizer",
+        ["its tokenizer knows no words", "Put the tokenizer.json"],
+        options=["--backbone.name", "FOLDER/mute"],
+    ),
+    Case(
+        "foreign tokenizer",
+        ["its tokenizer has 95 tokens, but the model knows 50", "Put the tokenizer.json"],
+        options=["--backbone.name", "FOLDER/small"],
+        command=NEW,
+    ),
+    Case(
+        "hub",
+        ["backbone 'no-such/model' cannot be loaded: We couldn't connect", "in its cache"],
+        options=["--backbone.name", "no-such/model"],
+    ),
+]
+
+
+@pytest.mark.usefixtures("offline")
+@pytest.mark.parametrize("case", OF_THE_BACKBONE, ids=lambda case: case.name.replace(" ", "-"))
+def test_a_backbone_that_does_not_fit(
+    bench: Bench, case: Case, backbone_folder: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in SPOILT & {option.removeprefix("FOLDER/") for option in case.options}:
+        folder = shutil.copytree(backbone_folder(), bench.folder / name)
+        weights = load_file(folder / "model.safetensors")
+        if name == "mute":
+            for file in folder.glob("tokenizer*"):
+                file.unlink()
+        elif name == "damaged":
+            file = folder / "model.safetensors"
+            file.write_bytes(file.read_bytes()[:-100])
+        elif name == "small":
+            config = (folder / "config.json").read_text()
+            (folder / "config.json").write_text(config.replace('"vocab_size": 95', '"vocab_size": 50'))
+            words = "embeddings.word_embeddings.weight"
+            save_file(weights | {words: weights[words][:50].clone()}, folder / "model.safetensors", {"format": "pt"})
+        else:
+            lost = "pooler." if name == "no-pooler" else "encoder.layer.1.output.dense.weight"
+            kept = {key: tensor for key, tensor in weights.items() if not key.startswith(lost)}
+            save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    bench.refuses(case, capsys)

@@ -1,0 +1,100 @@
+"""Mistakes in the files and options of learn and predict; texts are answered whole or not at all."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.bench import Bench, Case
+
+_PREDICT = ("predict", "FOLDER/run", "--task", "single")
+TASK = "name: third\nkind: KIND\ndata: data/nope\ntraining: {epochs: 0}\n"
+CASES = [
+    Case(
+        "learn, keys",
+        ["t.yaml:2: key kind: got 'KIND'", "t.yaml:4: key training.epochs"],
+        files={"t.yaml": TASK},
+        command=["learn", "FOLDER/run", "FOLDER/t.yaml"],
+    ),
+    Case(
+        "learn, data",
+        ["task 'third', data FOLDER/data/nope: there is no such"],
+        files={"t.yaml": TASK.replace("KIND", "regression").replace("0", "1")},
+        command=["learn", "FOLDER/run", "FOLDER/t.yaml"],
+    ),
+    Case("learn, no file", ["nope.yaml: there is no such file"], command=["learn", "FOLDER/run", "FOLDER/nope.yaml"]),
+    Case(
+        "no run",
+        ["FOLDER/data: no run here", "continual-petl run"],
+        command=["predict", "FOLDER/data", "--task", "x", "w1"],
+    ),
+    Case(
+        "output",
+        ["--output FOLDER/no/a.csv: there is no folder FOLDER/no; create it"],
+        options=["w1", "--output", "FOLDER/no/a.csv"],
+        command=_PREDICT,
+    ),
+    Case(
+        "output is a folder",
+        ["--output FOLDER/a.csv: this is a folder"],
+        files={"a.csv/x": ""},
+        options=["w1", "--output", "FOLDER/a.csv"],
+        command=_PREDICT,
+    ),
+    Case(
+        "output suffix",
+        ["ends in '.xml'; allowed are .jsonl and .csv"],
+        options=["w1", "--output", "FOLDER/a.xml"],
+        command=_PREDICT,
+    ),
+    Case(
+        "input",
+        ["--input FOLDER/no.csv: there is no such file; check"],
+        options=["--input", "FOLDER/no.csv"],
+        command=_PREDICT,
+    ),
+    Case(
+        "input json",
+        ["in.jsonl:2: not JSON"],
+        files={"in.jsonl": '{"text": "a"}\n{nope\n'},
+        options=["--input", "FOLDER/in.jsonl"],
+        command=_PREDICT,
+    ),
+    Case(
+        "input column",
+        ["in.csv:2: needs text as text; found 'body'"],
+        files={"in.csv": "body\na\n"},
+        options=["--input", "FOLDER/in.csv"],
+        command=_PREDICT,
+    ),
+    Case(
+        "input ragged",
+        ["in.csv:3: 2 fields, but the header names 1 columns (text)", "double quotes"],
+        files={"in.csv": "text\na\nb, c\n"},
+        options=["--input", "FOLDER/in.csv"],
+        command=_PREDICT,
+    ),
+    Case(
+        "input binary",
+        ["in.csv: cannot be read", "UTF-8"],
+        files={"in.csv": bytes(range(256))},
+        options=["--input", "FOLDER/in.csv"],
+        command=_PREDICT,
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
+def test_a_command_with_a_mistake(bench: Bench, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.refuses(case, capsys)
+    assert not (bench.folder / "no").exists()
+
+
+def test_texts_are_read_whole(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    """Line breaks of other kinds, and inside quotation marks, belong to the text."""
+    (bench.folder / "in.csv").write_text('text,n\n"w1\nw2",1\nw3\u2028w4,2\n', encoding="utf-8")
+    (bench.folder / "in.jsonl").write_text('{"text": "w1\u2028w2"}\n\n{"text": "w3"}\n', encoding="utf-8")
+    for name, texts in (("in.csv", ["w1\nw2", "w3\u2028w4"]), ("in.jsonl", ["w1\u2028w2", "w3"])):
+        assert bench.main("predict", "FOLDER/run", "--task", "single", "--input", f"FOLDER/{name}", "--json") == 0
+        assert [record["text"] for record in json.loads(capsys.readouterr().out)] == texts

@@ -1,0 +1,182 @@
+"""Data that cannot be used: refused before anything is learned, with task, split, row and column."""
+
+from __future__ import annotations
+
+import gzip
+from typing import Any
+
+import pytest
+
+from tests.cli.bench import DATA, NO_FILES, ROWS, SPLITS, Bench, Case, csv_lines, json_lines
+
+KIND = "kind: classification\n"
+TRAIN = "data/other/train.jsonl"
+REGRESSION = [(KIND, "kind: regression\n")]
+
+
+def numbers(value: Any) -> dict[str, str | bytes | None]:
+    """Return the files of a regression whose third training row has this target."""
+    rows = [{"text": row["text"], "label": float(number)} for number, row in enumerate(ROWS)]
+    wrong = [row if number != 2 else row | {"label": value} for number, row in enumerate(rows)]
+    return {f"data/other/{split}.jsonl": json_lines(wrong if split == "train" else rows) for split in SPLITS}
+
+
+def table(*lines: str) -> dict[str, str | bytes | None]:
+    """Return a training table in place of the files."""
+    return NO_FILES | {"data/other/train.csv": csv_lines(*lines)}
+
+
+def labels(values: list[Any]) -> str:
+    """Return training rows with these labels, over and over."""
+    return json_lines([row | {"label": values[number % len(values)]} for number, row in enumerate(ROWS)])
+
+
+IN = "task 'other', split train (FOLDER/data/other/train.jsonl), column"
+CASES = [
+    Case(
+        "column",
+        ["columns.text is 'body', but there is no such column; there are 'text', 'label'", "columns: {text: ...}"],
+        [(DATA, f"{DATA}\n    columns: {{text: body}}")],
+    ),
+    Case(
+        "file",
+        ["task 'other', data FOLDER/data/nope: there is no such file or folder; FOLDER/data holds other, single"],
+        [(DATA, "data: data/nope")],
+    ),
+    Case(
+        "dry run",
+        ["task 'other', data FOLDER/data/nope: there is no such file"],
+        [(DATA, "data: data/nope")],
+        options=["--dry-run"],
+    ),
+    Case(
+        "label only in test",
+        [
+            "task 'other', split test (FOLDER/data/other/test.jsonl), column 'label': 1 row",
+            "row 2: label 'maybe' is unknown",
+            "'no', 'yes'",
+            "write all classes",
+        ],
+        files={"data/other/test.jsonl": json_lines([ROWS[0], ROWS[1] | {"label": "maybe"}])},
+    ),
+    Case(
+        "label number",
+        [f"{IN} 'label': 8 rows", "row 3: label '2' is unknown", "or their positions 0 to 1"],
+        [(DATA, f"{DATA}\n    labels: [no, yes]")],
+        {TRAIN: labels([0, 1, 2])},
+    ),
+    Case(
+        "label missing",
+        [f"{IN} 'label': 12 rows", "row 2: missing", "repair or remove"],
+        files={TRAIN: labels(["no", None])},
+    ),
+    Case(
+        "label file",
+        ["task 'other', labels: cannot read FOLDER/names.json", "give a list"],
+        [(DATA, f"{DATA}\n    labels: names.json")],
+    ),
+    Case(
+        "one class",
+        [f"{IN} 'label': all rows have the label 'no'", "at least two classes"],
+        files={TRAIN: labels(["no"])},
+    ),
+    Case(
+        "empty split",
+        ["task 'other', split test (FOLDER/data/other/test.jsonl): has 0 rows, needs at least 1"],
+        files={"data/other/test.jsonl": ""},
+    ),
+    Case("empty table", ["split train (FOLDER/data/other/train.csv): has 0 rows, needs"], files=table()),
+    Case(
+        "empty text",
+        [f"{IN} 'text': 1 row cannot be used: row 2: empty. Every row needs a text"],
+        files={TRAIN: json_lines([ROWS[0], {"text": " ", "label": "no"}, {"text": "w1", "label": "yes"}])},
+    ),
+    Case(
+        "number as text",
+        [f"{IN} 'text': 2 rows", "row 1: 5 is of type int"],
+        files={TRAIN: json_lines([{"text": 5, "label": "no"}, {"text": 6, "label": "yes"}])},
+    ),
+    Case(
+        "NaN",
+        [f"{IN} 'label': 1 row", "row 3: nan is not a finite number", "repair or remove"],
+        REGRESSION,
+        numbers(float("nan")),
+    ),
+    Case("no number", [f"{IN} 'label': 1 row", "row 3: missing", "needs a finite number"], REGRESSION, numbers(None)),
+    Case(
+        "number in words",
+        ["column 'label': 1 row", "row 2: 'many' is not a number"],
+        REGRESSION,
+        table("a,1", "b,many", "c,2"),
+    ),
+    Case("nothing in a table", ["column 'label': 1 row", "row 2: missing"], REGRESSION, table("a,1", "b,", "c,2")),
+    Case(
+        "no gz",
+        ["task 'other', split train", "train.jsonl.gz", "Not a gzipped file", "Repair the file"],
+        files=NO_FILES | {f"{TRAIN}.gz": b"no"},
+    ),
+    Case(
+        "cut gz",
+        ["task 'other'", "train.csv.gz", "ended before the end-of-stream marker"],
+        files=NO_FILES
+        | {
+            "data/other/train.csv.gz": gzip.compress(
+                ("text,label\n" + "".join(f"{number},{number}\n" for number in range(2000))).encode()
+            )[:-30]
+        },
+    ),
+    Case(
+        "parquet",
+        ["task 'other', split train: cannot read", "train.parquet as parquet", "Repair the file"],
+        files=NO_FILES | {"data/other/train.parquet": b"PAR1 no"},
+    ),
+    Case(
+        "json",
+        [f"FOLDER/{TRAIN} as json: line 2 of FOLDER/{TRAIN} is not JSON", "Repair the file"],
+        files={TRAIN: '{"text": "a", "label": "no"}\n{"text": \n'},
+    ),
+    Case(
+        "json of test",
+        ["split test: cannot read 'test' of FOLDER/data/other/test.jsonl as json: line 1"],
+        files={"data/other/test.jsonl": "3\n"},
+    ),
+    Case(
+        "ragged",
+        [
+            "train.csv: the header names 2 columns (text, label), but 2 lines have",
+            "fields: line 3: 3; line 6: 1",
+            "double quotes",
+        ],
+        files=table("a,no", "b, c,yes", '"d\n",no', "e"),
+    ),
+    Case(
+        "ragged throughout",
+        ["3 lines have another number of fields: line 2: 3"],
+        files=table("a,b,no", "c,d,yes", "e,f,no"),
+    ),
+    Case(
+        "built-in",
+        ["task 'other', data: There is no embedded task 'x'", "give one of these"],
+        [(DATA, "data: {path: embedded, name: x}")],
+    ),
+    Case(
+        "hub",
+        ["task 'other', data: cannot load 'no-such/data' from the Hub", "put the files into a folder"],
+        [(DATA, "data: {path: no-such/data}")],
+    ),
+]
+
+
+@pytest.mark.usefixtures("offline")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
+def test_data_that_cannot_be_used(bench: Bench, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.refuses(case, capsys)
+
+
+def test_a_table_with_row_numbers_is_read(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    """A data frame is often written with its index, in a column without a name; long texts are no mistake either."""
+    lines = [f"{number},{row['text']},{row['label']}" for number, row in enumerate(ROWS)]
+    lines.append(f"99,{'w1 ' * 60_000},yes")
+    bench.apply(Case("", [], [], NO_FILES | {"data/other/train.csv": "\n".join([",text,label", *lines]) + "\n"}))
+    assert bench.main("run", "FOLDER/stream.yaml", "--run-dir", "FOLDER/run", "--dry-run") == 0
+    assert "1 of 23 train rows are longer than 64 tokens" in capsys.readouterr().out
