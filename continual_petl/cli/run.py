@@ -70,7 +70,7 @@ def _show_plan(facts: list[TaskFacts], *, as_json: bool) -> int:
             f"{task.kind}, {task.metric}",
             "" if task.labels is None else str(len(task.labels)),
             " / ".join(f"{name} {split.num_rows}" for name, split in task.splits.items()),
-            f"{task.splits['train'].mean_tokens:.0f} / {max(split.longest for split in splits)}",
+            f"{task.splits['train'].mean_tokens:.0f} / {max(split.longest for split in splits)}" if splits else "",
             str(sum(split.truncated for split in splits)),
             f"{total:,} ({task.share:.2%})",
             str(task.num_steps),

@@ -10,6 +10,7 @@ import numpy as np
 
 from continual_petl.course.preflight import Problems, check_session
 from continual_petl.course.session import Session
+from continual_petl.errors import InputError
 from continual_petl.learner.plan import build_bank
 from continual_petl.learner.precision import resolve_precision
 from continual_petl.streams.prepare import prepare_task
@@ -37,6 +38,7 @@ class TaskFacts:
     metric: str
     labels: tuple[str, ...] | None
     splits: dict[str, SplitFacts]
+    """Empty for a learned task whose data is gone."""
     modifications: int
     """Parameters of the bank's modifications."""
     own: int
@@ -63,7 +65,12 @@ def dry_run(session: Session) -> list[TaskFacts]:
     facts, problems = [], Problems()
     for task in session.spec.tasks:
         with problems.collected():
-            facts.append(_task_facts(session, task))
+            try:
+                facts.append(_task_facts(session, task))
+            except InputError:
+                if task.name not in session.store.tasks:
+                    raise
+                facts.append(_learned_facts(session, task.name))
     problems.raise_all()
     return facts
 
@@ -91,6 +98,25 @@ def _task_facts(session: Session, task: TaskSpec) -> TaskFacts:
         num_steps=math.ceil(batches / training.accumulate) * training.epochs,
         learned=task.name in session.store.tasks,
         notices=data.notices,
+    )
+
+
+def _learned_facts(session: Session, task: str) -> TaskFacts:
+    """Return what is known of a learned task whose data is gone; a course does not need it."""
+    manifest, backbone = session.store.manifest(task), session.residents.backbone_of(task)
+    return TaskFacts(
+        task=task,
+        kind=manifest.kind,
+        metric=manifest.metric,
+        labels=manifest.labels,
+        splits={},
+        **manifest.parameters,
+        share=sum(manifest.parameters.values()) / backbone.num_parameters,
+        precision=backbone.precision,
+        pooling=manifest.pooling,
+        num_steps=0,
+        learned=True,
+        notices=(f"task {task!r} is learned already; its data is not at hand, and not needed.",),
     )
 
 

@@ -102,6 +102,19 @@ def test_dry_run_resolves_everything_and_writes_nothing(stream_file: Path, tmp_p
     assert not (tmp_path / "run").exists()
 
 
+def test_a_dry_run_needs_no_data_of_learned_tasks(
+    stream_file: Path, run_dir: Path, tmp_path: Path, capsys: Any
+) -> None:
+    shutil.rmtree(tmp_path / "data" / "single")
+    assert main(["run", str(stream_file), "--run-dir", str(run_dir), "--dry-run"]) == 0
+    assert "task 'single' is learned already; its data is not at hand" in capsys.readouterr().out
+    assert main(["run", str(stream_file), "--run-dir", str(run_dir), "--dry-run", "--json"]) == 0
+    single, pair = json.loads(capsys.readouterr().out)
+    assert (single["modifications"], single["splits"], single["num_steps"]) == (592, {}, 0)
+    assert set(pair["splits"]) == {"train", "validation", "test"}
+    assert main(["run", str(stream_file), "--run-dir", str(tmp_path / "new"), "--dry-run"]) == 2
+
+
 def test_learn_adds_a_task_without_the_old_data(run_dir: Path, tmp_path: Path, capsys: Any) -> None:
     shutil.rmtree(tmp_path / "data")
     write_rows(tmp_path / "new" / "rows", "later")
