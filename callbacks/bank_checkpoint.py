@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.trainer.states import TrainerFn
 from safetensors.torch import save_file
 from typing_extensions import override
@@ -20,11 +21,12 @@ LAST = "last.ckpt"
 BEST = "best.safetensors"
 
 
-class BankCheckpoint(StreamCallback):
+class BankCheckpoint(StreamCallback, Checkpoint):
     """Write the active bank, its optimizer and the position in the data; never the backbone.
 
     Every write goes beside the old file and is renamed over it. Between two optimizer steps it also ends the fit if
-    someone asked for that, after a last checkpoint.
+    someone asked for that, after a last checkpoint. To Lightning it is a `Checkpoint`, which runs after all other callbacks:
+    what EarlyStopping made of an epoch is in the checkpoint of that epoch.
 
     Args:
         folder: where the task keeps its progress.
@@ -37,17 +39,23 @@ class BankCheckpoint(StreamCallback):
         self._every = every
         self._metric = metric
         self._saved_at = -1
+        self._ended = False
         self.best_score = -math.inf
         self.stop_signal: int | None = None
         """Number of the signal that asked for an end; the fit ends at the next safe place."""
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return {"best_score": self.best_score}
+        return {"best_score": self.best_score, "ended": self._ended}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.best_score = state_dict["best_score"]
+        self.best_score, self._ended = state_dict["best_score"], state_dict["ended"]
+
+    @override
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        # Lightning does not save that a callback (EarlyStopping, say) had ended the fit; it would learn one epoch more.
+        trainer.should_stop = trainer.should_stop or self._ended
 
     @override
     def on_train_batch_end(
@@ -82,6 +90,7 @@ class BankCheckpoint(StreamCallback):
             self._replace(BEST, lambda path: save_file(tensors, path))
 
     def _save(self, trainer: L.Trainer) -> None:
+        self._ended = trainer.should_stop
         self._replace(LAST, trainer.save_checkpoint)
         self._saved_at = trainer.global_step
 

@@ -122,8 +122,22 @@ def _fit(
                 "Write select: last, or change what the stream's `trainer` says of validation."
             )
         learner.active_bank.load_state_dict(load_file(folder / BEST), strict=True)
+    _check_finite(plan, learner)
     # From here on the bank answers: no dropout in it or in the backbone.
     learner.eval()
+
+
+def _check_finite(plan: TaskPlan, learner: ContinualLearner) -> None:
+    """Refuse a bank that diverged: it would answer every row with the first label, and be scored for that."""
+    tensors = learner.active_bank.tensors()
+    broken = [name for name, tensor in tensors.items() if not tensor.isfinite().all()]
+    if broken:
+        raise InputError(
+            f"task {plan.name!r}: learning diverged: {len(broken)} of the {len(tensors)} tensors of its bank are not "
+            f"finite any more, first {broken[0]}. Nothing was committed. Lower training.learning_rate (it was "
+            f"{plan.training.learning_rate:g}) or training.gradient_clip (it was {plan.training.gradient_clip}), and run "
+            "again."
+        )
 
 
 def _discard_foreign_progress(session: Session, plan: TaskPlan, data: TaskData, learner: ContinualLearner) -> None:
@@ -159,6 +173,12 @@ def _plain(value: object) -> object:
     return value if value is None or isinstance(value, str | int | float | bool) else type(value).__name__
 
 
+def _shared_digest(session: Session, plan: TaskPlan) -> str | None:
+    """Return the digest of the bank that a shared one goes on from, if there is one."""
+    newest = session.residents.newest_shared() if plan.bank.scope == "shared" else None
+    return None if newest is None else session.store.manifest(newest).digest
+
+
 def _shared_body(session: Session, plan: TaskPlan, learner: ContinualLearner) -> Bank | None:
     """Return the bank whose body a shared bank goes on from, if there is one."""
     if plan.bank.scope != "shared":
@@ -166,10 +186,18 @@ def _shared_body(session: Session, plan: TaskPlan, learner: ContinualLearner) ->
     newest = session.residents.newest_shared()
     if newest is None:
         return None
-    if session.store.manifest(newest).bank != plan.bank:
+    before = session.store.manifest(newest)
+    if before.bank != plan.bank:
         raise InputError(
             f"task {plan.name!r}: its shared bank differs from that of {newest!r}, which it would go on from. One bank that "
             "goes on through all tasks has one specification: write it once, under the stream's `bank`."
+        )
+    # A full copy includes the pooler if, and only if, its answers go through it.
+    full = any(modification.modifies == "weights" for modification in plan.bank.modifications)
+    if full and (before.pooling == "pooler") != (plan.pooling == "pooler"):
+        raise InputError(
+            f"task {plan.name!r}: it pools by {plan.pooling!r}, but the shared bank that it would go on from was learned by "
+            f"{newest!r} with {before.pooling!r}, so one of the two has no pooler. Write one pooling, under `backbone`."
         )
     try:
         return session.store.load_bank(newest, learner.backbone)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 import time
 from collections.abc import Sequence
@@ -37,8 +38,9 @@ def learn(
     Args:
         stream: the tasks.
         run_dir: the run folder; created if it does not exist.
-        callbacks: Lightning callbacks, or `StreamCallback` to hear of tasks too. One object watches all tasks: what it
-            remembers of one (EarlyStopping's best score, say) it takes along to the next.
+        callbacks: Lightning callbacks, or `StreamCallback` to hear of tasks too. What a Lightning callback says it
+            remembers of a fit (its ``state_dict``: EarlyStopping's best score, say) is put back for every task, so that no
+            task depends on those before it; a `StreamCallback` remembers across tasks.
         trainer: arguments for Lightning's Trainer, over those of the stream.
 
     Returns:
@@ -54,9 +56,11 @@ def learn(
     watching = list(callbacks)
     if not any(isinstance(callback, NoForgetting) for callback in watching):
         watching.append(NoForgetting())
+    fresh = _Fresh(watching)
     session = Session(spec, Store(Path(run_dir)))
     preflight(session)
     with session.store.lock(), listening() as request:
+        session.check_backbone()
         # What was given in Python only (loggers, strategies) is of this process, not of the stream.
         session.store.write_stream(dump_stream(stream.spec))
         notices = changed_settings(session)
@@ -71,6 +75,7 @@ def learn(
         for task in spec.tasks:
             if task.name not in session.store.tasks:
                 request.stop_here(f"before task {task.name!r}")
+                fresh.restore()
                 seconds = learn_task(session, task, watching, request)
                 _finish(session, task.name, watching, seconds)
     return Run(session.store.folder, session=session)
@@ -99,3 +104,19 @@ def _finish(session: Session, task: str, callbacks: Sequence[L.Callback], second
             callback.on_task_end(event, cells)
     spent = {**seconds, "measure": measured - start, "verify": time.perf_counter() - measured}
     session.store.append_results([{"type": "task", "task": task, "seconds": spent}])
+
+
+class _Fresh:
+    """What Lightning callbacks remembered before the course began."""
+
+    def __init__(self, callbacks: Sequence[L.Callback]) -> None:
+        self._states = [
+            (callback, copy.deepcopy(state))
+            for callback in callbacks
+            if not isinstance(callback, StreamCallback) and (state := callback.state_dict())
+        ]
+
+    def restore(self) -> None:
+        """Make them remember that, and nothing of a task."""
+        for callback, state in self._states:
+            callback.load_state_dict(copy.deepcopy(state))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,10 @@ class Run:
             if data and not problems:
                 problems += self._check_data(name)
             how = f"{check.how}, test rows" if data and not problems else check.how
+            newest = self._session.residents.newest_shared()
+            if store.manifest(name).bank.scope == "shared" and newest != name:
+                # The certificate is of the bank at commit. That holds; what answers today is another matter.
+                how += f"; as committed, but it answers with the shared bank of {newest!r} now"
             checks.append(
                 TaskCheck(
                     task=name,
@@ -107,6 +112,14 @@ class Run:
                     seconds=check.seconds,
                 )
             )
+        # The chain of certificates names every task but the newest; the results name them all.
+        written = dict.fromkeys(row["task"] for row in store.results() if row["type"] == "task")
+        for name in written if task is None else ():
+            if name not in store.tasks:
+                problem = f"task {name!r} was learned, but its bank is gone: {store.bank_folder(name)} is missing"
+                checks.append(
+                    TaskCheck(task=name, problems=(problem,), how="results", largest_difference=math.nan, seconds=0.0)
+                )
         return checks
 
     def predict(self, rows: Sequence[Row], task: str) -> list[Answer]:

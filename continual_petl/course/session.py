@@ -33,6 +33,15 @@ class Session:
         """The run folder, as Lightning wants it."""
         return str(self.store.folder)
 
+    def check_backbone(self) -> None:
+        """Raise `StoreError` if the run folder's banks were learned on another backbone than the stream names.
+
+        Before anything is written: a stream.yaml with the other backbone would leave the banks without theirs.
+        """
+        tasks = self.store.tasks
+        if tasks:
+            self.store.write_backbone(self.residents.backbone_of(tasks[0]))
+
     def plan(self, task: TaskSpec, labels: tuple[str, ...] | None) -> TaskPlan:
         """Resolve a task against its stream, its labels and the backbone."""
         precision = resolve_precision(self.spec.resolved_training(task).precision)

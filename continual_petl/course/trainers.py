@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
 
 from continual_petl.errors import InputError, raise_problems
 from continual_petl.streams.schema import TrainingSpec
@@ -71,14 +71,20 @@ def fitting_trainer(
         "enable_progress_bar": any(isinstance(callback, ProgressBar) for callback in callbacks),
         "num_sanity_val_steps": 0,
     }
+    for callback in callbacks:
+        if isinstance(callback, ModelCheckpoint):
+            raise InputError(
+                "callbacks: the course writes its own checkpoints and keeps the best bank: remove ModelCheckpoint"
+            )
     settings = defaults | dict(arguments)
     try:
-        return L.Trainer(
+        trainer = L.Trainer(
             **settings,
             max_epochs=training.epochs,
             gradient_clip_val=training.gradient_clip,
             accumulate_grad_batches=training.accumulate,
-            enable_checkpointing=False,
+            # The one that is among the callbacks; Lightning would add its own only if there were none.
+            enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
             callbacks=list(callbacks),
             default_root_dir=folder,
         )
@@ -88,19 +94,32 @@ def fitting_trainer(
         raise InputError(
             f"trainer: Lightning refuses {{{given}}}: {why}. Change the value, or leave the key out for its default."
         ) from error
+    return _alone(trainer)
 
 
 def answering_trainer(arguments: Mapping[str, Any], folder: str) -> L.Trainer:
     """Return a Trainer that only runs a split through the learner, on the same kind of device."""
     kept = {key: value for key, value in arguments.items() if key in {"accelerator", "devices", "deterministic"}}
-    return L.Trainer(
-        **({"devices": 1} | kept),
-        logger=False,
-        enable_checkpointing=False,
-        enable_model_summary=False,
-        enable_progress_bar=False,
-        default_root_dir=folder,
+    return _alone(
+        L.Trainer(
+            **({"devices": 1} | kept),
+            logger=False,
+            enable_checkpointing=False,
+            enable_model_summary=False,
+            enable_progress_bar=False,
+            default_root_dir=folder,
+        )
     )
+
+
+def _alone(trainer: L.Trainer) -> L.Trainer:
+    """Refuse several processes before Lightning starts them: each would run the whole course on the same run folder."""
+    if trainer.world_size > 1:
+        raise InputError(
+            f"trainer: devices, num_nodes and strategy ask for {trainer.world_size} processes, but a course runs in one: "
+            "write trainer: {devices: 1}. Several devices can learn a task with a Trainer of your own, see begin_task."
+        )
+    return trainer
 
 
 @contextmanager

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from continual_petl.backbones.backbone import load_tokenizer
+import os
+
+from continual_petl.backbones.backbone import Backbone, load_tokenizer
+from continual_petl.errors import InputError
 from continual_petl.learner.learner import ContinualLearner
 from continual_petl.learner.plan import plan_task
 from continual_petl.streams.datamodule import TaskDataModule
 from continual_petl.streams.prepare import prepare_task
-from continual_petl.streams.schema import TaskSpec
+from continual_petl.streams.schema import StreamSpec, TaskSpec
 from continual_petl.streams.stream import TaskStream
 
 
@@ -17,13 +20,15 @@ def begin_task(learner: ContinualLearner, stream: TaskStream, task: TaskSpec | s
     The learner then holds one bank more, the only one that can be trained. Nothing is written to disk: a course
     (`continual_petl.learn`) does that, and with it resuming, certificates and the result matrix.
 
+    Epochs, gradient clipping and accumulation are arguments of your Trainer; the stream's are not looked at.
+
     Args:
-        learner: on the backbone that the stream names.
+        learner: on the backbone that the stream names, in the precision that the task asks for.
         stream: the tasks.
         task: one of them, or its name.
 
     Raises:
-        InputError: if the task's data cannot be used.
+        InputError: if the task's data cannot be used, or the learner's backbone is not what the stream says.
         ValueError: if the learner has a bank of this task already.
 
     Example::
@@ -35,8 +40,9 @@ def begin_task(learner: ContinualLearner, stream: TaskStream, task: TaskSpec | s
     """
     spec, backbone = stream.spec, learner.backbone
     chosen = stream[task] if isinstance(task, str) else task
+    _check_backbone(backbone, spec, chosen)
     tokenizer = load_tokenizer(spec.backbone.name, revision=spec.backbone.revision)
-    data = prepare_task(spec, chosen, tokenizer, backbone.max_length)
+    data = prepare_task(spec, chosen, tokenizer, spec.backbone.max_length or backbone.max_length)
     plan = plan_task(spec, chosen, data.labels, backbone)
     learner.add_task(plan)
     return TaskDataModule(
@@ -47,3 +53,27 @@ def begin_task(learner: ContinualLearner, stream: TaskStream, task: TaskSpec | s
         seed=spec.seed,
         num_workers=plan.training.num_workers,
     )
+
+
+def _check_backbone(backbone: Backbone, spec: StreamSpec, task: TaskSpec) -> None:
+    """Refuse a backbone that would learn something else than the stream says."""
+    asked, precision = spec.backbone, spec.resolved_training(task).precision
+    wanted: dict[str, tuple[object, object]] = {
+        "name": (backbone.name, backbone.name if _same(backbone.name, asked.name) else asked.name),
+        "revision": (backbone.revision, asked.revision),
+        "precision": (backbone.precision, backbone.precision if precision == "auto" else precision),
+        "attention": (backbone.attention, backbone.attention if asked.attention == "auto" else asked.attention),
+    }
+    wrong = [f"{key} {has!r}, not {wants!r}" for key, (has, wants) in wanted.items() if has != wants]
+    if asked.max_length is not None and asked.max_length > backbone.max_length:
+        wrong.append(f"max_length {backbone.max_length}, less than {asked.max_length}")
+    if wrong:
+        raise InputError(
+            f"task {task.name!r}: the learner's backbone has {'; '.join(wrong)} as the stream says: load it with "
+            "load_backbone(name, revision=..., precision=..., attention=..., max_length=...) as the stream has them."
+        )
+
+
+def _same(one: str, other: str) -> bool:
+    """Say whether two names of backbones are one; two spellings of a path are."""
+    return os.path.realpath(one) == os.path.realpath(other)

@@ -10,6 +10,8 @@ from continual_petl.errors import InputError
 from continual_petl.heads.head import Answer, answers
 from continual_petl.learner.answer import answer
 from continual_petl.store.residents import Residents
+from continual_petl.streams.loaders import EvaluationLoader
+from continual_petl.streams.tokenise import tokenise
 
 Row = str | tuple[str, str]
 """A text, or a pair of texts."""
@@ -46,19 +48,19 @@ class Predictor:
             if isinstance(row, tuple) != pair:
                 wanted = "a pair of texts" if pair else "one text"
                 raise InputError(f"task {task!r}: row {number} is {row!r}; this task was learned on rows of {wanted}")
+        if not rows:
+            return []
         learner = self._residents.resident(task)
-        tokenizer, manifest = self._residents.tokenizer, store.manifest(task)
+        manifest = store.manifest(task)
         learner.eval()
-        found: list[Answer] = []
-        for start in range(0, len(rows), batch_size):
-            chunk = rows[start : start + batch_size]
-            batch = tokenizer(
-                list(chunk),
-                padding=True,
-                truncation="longest_first",
-                max_length=manifest.max_length,
-                return_tensors="pt",
-            ).to(learner.model.device)
-            outputs = answer(learner.backbone, learner.active_bank, manifest.pooling, dict(batch))
-            found += answers(manifest.kind, manifest.labels, outputs.cpu())
-        return found
+        # The very way from text to tensors that the task was learned and measured in, padding included.
+        texts = [row[0] if isinstance(row, tuple) else row for row in rows]
+        pairs = [row[1] for row in rows if isinstance(row, tuple)] if pair else None
+        tokenised = tokenise(texts, pairs, None, self._residents.tokenizer, manifest.max_length)
+        found: dict[int, Answer] = {}
+        for batch in EvaluationLoader(tokenised, batch_size, self._residents.pad_token_id):
+            inputs = {name: tensor.to(learner.model.device) for name, tensor in batch.items()}
+            outputs_BC = answer(learner.backbone, learner.active_bank, manifest.pooling, inputs)
+            words = answers(manifest.kind, manifest.labels, outputs_BC.cpu())
+            found |= zip(batch["index"].tolist(), words, strict=True)
+        return [found[number] for number in range(len(rows))]

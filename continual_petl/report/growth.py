@@ -37,6 +37,8 @@ class GrowthRow:
 def growth(store: Store) -> list[GrowthRow]:
     """Return one row per learned task, in the order of learning."""
     facts = store.backbone_facts()
+    if not store.tasks:
+        return []
     if facts is None:
         raise StoreError(f"{store.folder}: no backbone.json; nothing was learned in this folder")
     size, rows, stored, cumulative = int(facts["num_parameters"]), [], 0, 0

@@ -33,18 +33,18 @@ class Results:
 
     @property
     def acc(self) -> float:
-        """Mean score over all tasks after the last one (Lopez-Paz and Ranzato 2017)."""
-        return float(acc(self.R))
+        """Mean score over all tasks after the last one (Lopez-Paz and Ranzato 2017); NaN before the first."""
+        return float(acc(self.R)) if self.tasks else math.nan
 
     @property
     def bwt(self) -> float:
         """Backward transfer (Lopez-Paz and Ranzato 2017); NaN for one task."""
-        return float(bwt_gem(self.R))
+        return float(bwt_gem(self.R)) if self.tasks else math.nan
 
     @property
     def forgetting(self) -> float:
         """Mean drop from the best earlier score (Chaudhry et al. 2018); NaN for one task."""
-        return float(forgetting_max(self.R))
+        return float(forgetting_max(self.R)) if self.tasks else math.nan
 
     def to_json(self) -> dict[str, Any]:
         """Return the whole as JSON values, null for NaN."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
 
-from continual_petl import Run, StreamCallback, learn
+from continual_petl import InputError, Run, StreamCallback, learn
 from tests.streams_in_code import regression_task, stream, task
 
 Folder = Callable[..., Path]
@@ -67,7 +67,11 @@ def test_a_shared_bank_goes_on_and_is_measured_not_certified(
     bodies = [run.store.tensors(name) for name in ("first", "second")]
     changed = [n for n in bodies[0] if not n.startswith("head.") and not torch.equal(bodies[0][n], bodies[1][n])]
     assert changed
-    assert all(check.ok for check in run.verify())
+    first, second = run.verify()
+    assert first.ok
+    assert first.how.endswith("as committed, but it answers with the shared bank of 'second' now")
+    assert second.ok
+    assert second.how == "digests and probe, bit for bit"
 
 
 def test_changed_settings_of_a_learned_task_are_told_and_it_stays(backbone_folder: Folder, tmp_path: Path) -> None:
@@ -96,3 +100,22 @@ def test_python_objects_for_the_trainer_are_not_written_into_the_stream(
     assert "logger" not in (tmp_path / "run" / "stream.yaml").read_text()
     assert list((tmp_path / "logs").rglob("metrics.csv"))
     assert all(check.ok for check in Run(tmp_path / "run").verify())
+
+
+def test_a_bank_that_diverged_is_not_committed(backbone_folder: Folder, tmp_path: Path) -> None:
+    """Its logits are NaN, and argmax would call every row by the first label."""
+    training = {"learning_rate": 1e30, "gradient_clip": None}
+    with pytest.raises(
+        InputError, match=r"task 'first': learning diverged: .*Lower training\.learning_rate \(it was 1e\+30\)"
+    ):
+        learn(stream(backbone_folder(), [task("first")], training=training), tmp_path / "run")
+    assert Run(tmp_path / "run").store.tasks == []
+    assert learn(stream(backbone_folder(), [task("first")]), tmp_path / "run").store.tasks == ["first"]
+
+
+def test_tasks_that_share_a_bank_pool_in_one_way(backbone_folder: Folder, tmp_path: Path) -> None:
+    tasks = [task("first", num_rows=16), task("second", num_rows=16, pooling="pooler")]
+    with pytest.raises(
+        InputError, match=r"task 'second': it pools by 'pooler', but the shared bank .*'first' with 'mean'"
+    ):
+        learn(stream(backbone_folder(), tasks, bank={"preset": "full", "scope": "shared"}), tmp_path / "run")

@@ -11,6 +11,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
+from lightning.pytorch.callbacks import EarlyStopping
 from safetensors.torch import load_file
 
 from continual_petl import InputError, Run, learn
@@ -109,6 +110,25 @@ def test_interrupted_in_every_batch(
     assert bank_digests(learn(tasks, tmp_path / "run")) == uninterrupted["dropout, last bank"]
 
 
+@pytest.mark.parametrize("batch", [3, 9])
+def test_a_fit_that_was_stopped_early_is_not_gone_on_with(backbone_folder: Folder, tmp_path: Path, batch: int) -> None:
+    """No later epoch is better than the first by so much, so the second is the last, of six; the signal comes in it."""
+    tasks = stream(
+        backbone_folder(), [task("one", num_rows=ROWS)], training={**TRAINING, "epochs": 6, "select": "last"}
+    )
+
+    def learned(folder: str, *more: L.Callback) -> dict[str, str]:
+        stop = EarlyStopping("val/accuracy", mode="max", patience=1, min_delta=0.9)
+        return bank_digests(learn(tasks, tmp_path / folder, callbacks=[stop, *more]))
+
+    count = Count()
+    whole = learned("whole", count)
+    assert count.batches == 10
+    with pytest.raises(Interrupted):
+        learned("run", SignalAt(batch))
+    assert learned("run") == whole
+
+
 def test_signal_handlers_are_given_back(backbone_folder: Folder, tmp_path: Path) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with pytest.raises(Interrupted):
@@ -165,6 +185,7 @@ def test_a_signal_between_two_tasks(backbone_folder: Folder, tmp_path: Path) -> 
         {"seed": 5},
         {"backbone": {"pooling": "first"}},
         {"backbone": {"max_length": 6}},
+        {"trainer": {"limit_train_batches": 3}},
         {"data": 1},
     ],
 )

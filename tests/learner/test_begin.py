@@ -1,0 +1,50 @@
+"""Learning with a Trainer of one's own: the data and the bank are those that the stream describes, or it is an error."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl import ContinualLearner, InputError, begin_task, load_backbone
+from tests.streams_in_code import stream, task
+
+Folder = Callable[..., Path]
+
+
+def test_the_streams_max_length_and_pooling_hold(backbone_folder: Folder) -> None:
+    backbone = {"name": str(backbone_folder()), "pooling": "mean", "max_length": 6}
+    tasks = stream(backbone_folder(), [task("one", num_rows=16)], backbone=backbone)
+    learner = ContinualLearner(load_backbone(os.path.relpath(backbone_folder())))
+    data = begin_task(learner, tasks, "one")
+    assert data.data.train.lengths.max() == 6
+    assert learner.plan.pooling == "mean"
+
+
+@pytest.mark.parametrize(
+    ("says", "loaded", "message"),
+    [
+        ({"training": {"precision": "bf16"}}, {}, "precision 'fp32', not 'bf16'"),
+        ({"backbone": {"max_length": 20}}, {"max_length": 10}, "max_length 10, less than 20"),
+        ({"backbone": {"attention": "sdpa"}}, {"attention": "eager"}, "attention 'eager', not 'sdpa'"),
+        ({"backbone": {"revision": "main"}}, {}, "revision None, not 'main'"),
+    ],
+)
+def test_another_backbone_than_the_streams_is_refused(
+    backbone_folder: Folder, says: dict[str, Any], loaded: dict[str, Any], message: str
+) -> None:
+    backbone = {"name": str(backbone_folder()), "pooling": "mean"} | says.get("backbone", {})
+    tasks = stream(backbone_folder(), [task("one", num_rows=16)], backbone=backbone, training=says.get("training", {}))
+    learner = ContinualLearner(load_backbone(str(backbone_folder()), **loaded))
+    with pytest.raises(InputError, match=f"task 'one': the learner's backbone has {message}"):
+        begin_task(learner, tasks, "one")
+    assert list(learner.plans) == []
+
+
+def test_a_backbone_of_another_name_is_refused(backbone_folder: Folder) -> None:
+    learner = ContinualLearner(load_backbone(str(backbone_folder("electra"))))
+    with pytest.raises(InputError, match=r"name '.*electra', not '.*bert'"):
+        begin_task(learner, stream(backbone_folder(), [task("one", num_rows=16)]), "one")
