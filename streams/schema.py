@@ -28,7 +28,7 @@ from continual_petl.streams._data_spec import Data as Data
 from continual_petl.streams._data_spec import DataSpec as DataSpec
 from continual_petl.streams._data_spec import Rows as Rows
 from continual_petl.streams._data_spec import SplitName as SplitName
-from continual_petl.streams._data_spec import Text, join_path, locate
+from continual_petl.streams._data_spec import Text, join_path, locate, looks_like_path
 from continual_petl.streams._field_types import Labels, Name
 from continual_petl.streams._training_spec import Count, Float, Int
 from continual_petl.streams._training_spec import TrainingOverride as TrainingOverride
@@ -172,6 +172,13 @@ class StreamSpec(FrozenModel):
         if problems := contradictions(tree):
             raise Inconsistent(problems)
         return self
+
+    def anchored(self) -> StreamSpec:
+        """Return the same stream with paths that mean the same from every working directory."""
+        name = self.backbone.name
+        backbone = {"name": join_path(os.getcwd(), os.path.expanduser(name))} if looks_like_path(name) else {}
+        data_dir = join_path(os.getcwd(), self.data_dir or os.curdir)
+        return self.model_copy(update={"data_dir": data_dir, "backbone": self.backbone.model_copy(update=backbone)})
 
     def resolved_training(self, task: TaskSpec) -> TrainingSpec:
         """Return how ``task`` is trained: the stream's settings with the task's own in their place."""

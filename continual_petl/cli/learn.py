@@ -16,13 +16,15 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     run = Run(arguments.run)
     spec = run.session.spec
     task = load_task(arguments.task_file, overrides)
+    others = tuple(known for known in spec.tasks if known.name.casefold() != task.name.casefold())
     for known in spec.tasks:
         # The same task again is how a learned or half-learned one goes on; another under its name is a mistake.
-        if known.name.casefold() == task.name.casefold() and known != task:
+        if known not in others and known != task and known.name in run.store.tasks:
             raise InputError(
                 f"{arguments.task_file}: name: the run {arguments.run} already has another task {known.name!r}; "
                 "a learned task is never replaced, so give the new one its own name"
             )
-    tasks = spec.tasks if task in spec.tasks else (*spec.tasks, task)
+    # One that was stopped or refused before it was learned may come back otherwise.
+    tasks = spec.tasks if task in spec.tasks else (*others, task)
     stream = TaskStream(spec.model_copy(update={"tasks": tasks}))
     return learn_and_show(stream, run.store.folder, quiet=arguments.quiet, as_json=arguments.json)

@@ -38,7 +38,8 @@ def learn_and_show(stream: TaskStream, folder: Path, *, quiet: bool, as_json: bo
     if not quiet:
         callbacks.append(Progress(console))
         if sys.stderr.isatty():
-            callbacks.append(L.pytorch.callbacks.RichProgressBar(leave=False))
+            # Standard output is for results: it may be a file or a pipe while this is a terminal.
+            callbacks.append(L.pytorch.callbacks.RichProgressBar(leave=False, console_kwargs={"stderr": True}))
     run = learn(stream, folder, callbacks=callbacks)
     return show(run, as_json=as_json)
 

@@ -62,7 +62,7 @@ def learn(
     with session.store.lock(), listening() as request:
         session.check_backbone()
         # What was given in Python only (loggers, strategies) is of this process, not of the stream.
-        session.store.write_stream(dump_stream(stream.spec))
+        session.store.write_stream(dump_stream(stream.spec.anchored()))
         notices = changed_settings(session)
         for callback in watching:
             if isinstance(callback, StreamCallback):

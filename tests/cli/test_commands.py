@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from continual_petl.callbacks import Progress
 from continual_petl.cli.main import main
 from tests.streams_in_code import TRAINING, write_rows
 
@@ -116,6 +117,32 @@ def test_learn_adds_a_task_without_the_old_data(run_dir: Path, tmp_path: Path, c
     (tmp_path / "new" / "task.yaml").write_text(yaml.safe_dump(other))
     assert main(["learn", str(run_dir), str(tmp_path / "new" / "task.yaml")]) == 2
     assert "already has another task 'later'" in capsys.readouterr().err
+
+
+def test_a_task_that_was_stopped_may_come_back_otherwise(run_dir: Path, tmp_path: Path, capsys: Any) -> None:
+    write_rows(tmp_path / "rows", "later")
+    file = tmp_path / "task.yaml"
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    task = {"name": "later", "kind": "classification", "data": "rows"}
+    file.write_text(yaml.safe_dump(task))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Progress, "on_validation_end", stop)
+        assert main(["learn", str(run_dir), str(file)]) == 130
+    file.write_text(yaml.safe_dump(task | {"training": {"epochs": 1}}))
+    assert main(["learn", str(run_dir), str(file)]) == 0
+    assert "3 of 3 tasks unchanged" in capsys.readouterr().out
+
+
+def test_progress_bars_keep_off_standard_output(
+    stream_file: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with ``--json > result.json`` in a terminal."""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert main(["run", str(stream_file), "--run-dir", str(tmp_path / "run"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["results"]["forgetting"] == 0
 
 
 def test_verify_passes_and_then_names_what_was_changed(run_dir: Path, capsys: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 from lightning.pytorch.loggers import CSVLogger
 
 from continual_petl import InputError, Run, StreamCallback, learn
-from tests.streams_in_code import regression_task, stream, task
+from tests.streams_in_code import regression_task, stream, task, write_rows
 
 Folder = Callable[..., Path]
 
@@ -119,3 +120,18 @@ def test_tasks_that_share_a_bank_pool_in_one_way(backbone_folder: Folder, tmp_pa
         InputError, match=r"task 'second': it pools by 'pooler', but the shared bank .*'first' with 'mean'"
     ):
         learn(stream(backbone_folder(), tasks, bank={"preset": "full", "scope": "shared"}), tmp_path / "run")
+
+
+def test_relative_paths_of_a_stream_in_python_mean_the_same_later(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_rows(tmp_path / "data" / "first", "first")
+    shutil.copytree(backbone_folder(), tmp_path / "bert")
+    monkeypatch.chdir(tmp_path)
+    backbone = {"name": "./bert", "pooling": "mean"}
+    first = {"name": "first", "kind": "classification", "data": "data/first"}
+    learn(stream(Path(), [first], backbone=backbone), "runs/mine")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    (check,) = Run(tmp_path / "runs" / "mine").verify(data=True)
+    assert check.problems == ()
