@@ -104,12 +104,7 @@ def _check_same_stream(session: Session) -> None:
 def _check_trainer(session: Session) -> None:
     check_trainer_arguments(session.spec.trainer)
     with quiet():
-        trainer = fitting_trainer(session.spec.training, session.spec.trainer, [], session.folder)
-    if trainer.world_size > 1:
-        raise InputError(
-            f"trainer: {trainer.num_devices} devices on {trainer.num_nodes} nodes asked for, but one task is learned by one "
-            "process: write trainer.devices: 1 and leave num_nodes out"
-        )
+        fitting_trainer(session.spec.training, session.spec.trainer, [], session.folder)
 
 
 def _check_plan(session: Session, task: TaskSpec, labels: tuple[str, ...] | None) -> None:

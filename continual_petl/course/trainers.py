@@ -78,7 +78,7 @@ def fitting_trainer(
             )
     settings = defaults | dict(arguments)
     try:
-        return L.Trainer(
+        trainer = L.Trainer(
             **settings,
             max_epochs=training.epochs,
             gradient_clip_val=training.gradient_clip,
@@ -94,19 +94,32 @@ def fitting_trainer(
         raise InputError(
             f"trainer: Lightning refuses {{{given}}}: {why}. Change the value, or leave the key out for its default."
         ) from error
+    return _alone(trainer)
 
 
 def answering_trainer(arguments: Mapping[str, Any], folder: str) -> L.Trainer:
     """Return a Trainer that only runs a split through the learner, on the same kind of device."""
     kept = {key: value for key, value in arguments.items() if key in {"accelerator", "devices", "deterministic"}}
-    return L.Trainer(
-        **({"devices": 1} | kept),
-        logger=False,
-        enable_checkpointing=False,
-        enable_model_summary=False,
-        enable_progress_bar=False,
-        default_root_dir=folder,
+    return _alone(
+        L.Trainer(
+            **({"devices": 1} | kept),
+            logger=False,
+            enable_checkpointing=False,
+            enable_model_summary=False,
+            enable_progress_bar=False,
+            default_root_dir=folder,
+        )
     )
+
+
+def _alone(trainer: L.Trainer) -> L.Trainer:
+    """Refuse several processes before Lightning starts them: each would run the whole course on the same run folder."""
+    if trainer.world_size > 1:
+        raise InputError(
+            f"trainer: devices, num_nodes and strategy ask for {trainer.world_size} processes, but a course runs in one: "
+            "write trainer: {devices: 1}. Several devices can learn a task with a Trainer of your own, see begin_task."
+        )
+    return trainer
 
 
 @contextmanager

@@ -36,11 +36,13 @@ OF_THE_TRAINER = [
     Case("gpu", ["trainer: Lightning refuses {accelerator: tpu}: ", "Change the value"], trainer("{accelerator: tpu}")),
     Case(
         "devices",
-        ["trainer: 99 devices on 1 nodes asked for", "write trainer.devices: 1"],
+        ["ask for 99 processes", "write trainer: {devices: 1}"],
         trainer("{accelerator: cpu, devices: 99}"),
     ),
     Case(
-        "nodes", ["trainer: 1 devices on 2 nodes", "leave num_nodes out"], trainer("{accelerator: cpu, num_nodes: 2}")
+        "nodes",
+        ["num_nodes and strategy ask for 2 processes", "write trainer: {devices: 1}"],
+        trainer("{accelerator: cpu, num_nodes: 2}"),
     ),
     Case("type", ["trainer: Lightning refuses {benchmark: 3}", "expects a bool"], trainer("{benchmark: 3}")),
     Case("logger", ["trainer.logger: got 'wandb'; allowed in a file are true and false"], trainer("{logger: wandb}")),
