@@ -14,13 +14,18 @@ if TYPE_CHECKING:
     from continual_petl.backbones.backbone import load_backbone as load_backbone
     from continual_petl.callbacks import NoForgetting as NoForgetting
     from continual_petl.callbacks import ParameterGrowth as ParameterGrowth
+    from continual_petl.callbacks import Progress as Progress
     from continual_petl.callbacks import StreamCallback as StreamCallback
     from continual_petl.course.loop import learn as learn
     from continual_petl.course.run import Run as Run
     from continual_petl.errors import ForgettingError as ForgettingError
     from continual_petl.errors import InputError as InputError
+    from continual_petl.errors import Interrupted as Interrupted
+    from continual_petl.errors import IsolationError as IsolationError
+    from continual_petl.errors import StoreError as StoreError
     from continual_petl.learner import ContinualLearner as ContinualLearner
     from continual_petl.learner.begin import begin_task as begin_task
+    from continual_petl.streams.schema import StreamSpec as StreamSpec
     from continual_petl.streams.stream import TaskStream as TaskStream
 
 __version__ = VERSION
@@ -29,10 +34,15 @@ _HOME = {
     "ContinualLearner": "continual_petl.learner",
     "ForgettingError": "continual_petl.errors",
     "InputError": "continual_petl.errors",
+    "Interrupted": "continual_petl.errors",
+    "IsolationError": "continual_petl.errors",
+    "StoreError": "continual_petl.errors",
     "NoForgetting": "continual_petl.callbacks",
     "ParameterGrowth": "continual_petl.callbacks",
+    "Progress": "continual_petl.callbacks",
     "Run": "continual_petl.course.run",
     "StreamCallback": "continual_petl.callbacks",
+    "StreamSpec": "continual_petl.streams.schema",
     "TaskStream": "continual_petl.streams.stream",
     "begin_task": "continual_petl.learner.begin",
     "learn": "continual_petl.course.loop",

@@ -158,7 +158,7 @@ def _discard_foreign_progress(session: Session, plan: TaskPlan, data: TaskData, 
             "backbone": learner.backbone.digest,
             "precision": learner.backbone.precision,
             # Limits of batches and the like change what is learned; objects count by their kind.
-            "trainer": {key: _plain(value) for key, value in session.spec.trainer.items()},
+            "trainer": {key: _plain(value) for key, value in session.spec.trainer.items() if key not in _SHOWN},
         }
     )
     file = folder / "plan.json"
@@ -167,6 +167,10 @@ def _discard_foreign_progress(session: Session, plan: TaskPlan, data: TaskData, 
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     write_json(file, {"digest": now})
+
+
+_SHOWN = {"enable_progress_bar", "enable_model_summary", "log_every_n_steps", "logger", "profiler"}
+"""Trainer arguments that only decide what is shown, so progress stays good when they change."""
 
 
 def _plain(value: object) -> object:
