@@ -157,7 +157,7 @@ class ContinualLearner(L.LightningModule):
         schedule = make_schedule(optimizer, training, int(self.trainer.estimated_stepping_batches))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
-    # Guards. All of them cost microseconds beside a training step.
+    # Guards. Those of every step look at identities and modes, never at the contents of a tensor.
 
     def on_fit_start(self) -> None:
         """Refuse a Trainer that has fitted before; Lightning would train nothing, or less, and say nothing."""
