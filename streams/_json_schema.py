@@ -12,7 +12,8 @@ from typing import Any
 
 from pydantic import AliasChoices, BaseModel
 
-from continual_petl.banks.presets import PRESETS, BankChoice
+from continual_petl.banks.choice import BankChoice
+from continual_petl.banks.presets import PRESETS
 from continual_petl.banks.spec import Modification
 from continual_petl.streams._data_spec import AS_LIST, AS_MAPPING, AS_ROWS, AS_SOURCE, AS_TEXT
 from continual_petl.streams.schema import METRICS, StreamSpec

@@ -18,7 +18,7 @@ from pydantic import (
 
 from continual_petl._frozen import FrozenModel
 from continual_petl.backbones.anatomy import Pooling as Pooling
-from continual_petl.banks.presets import BankChoice
+from continual_petl.banks.choice import BankChoice
 from continual_petl.banks.spec import BankSpec
 from continual_petl.heads.kinds import METRICS as METRICS
 from continual_petl.heads.kinds import Kind as Kind

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.tiny import make_model, make_tokenizer
+from tests.tiny import PREPROCESSOR, make_model, make_tokenizer
 
 # More threads only get in each other's way on models of this size.
 torch.set_num_threads(1)
@@ -21,17 +22,17 @@ def _seeded() -> None:
 
 @pytest.fixture(scope="session")
 def backbone_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return a function from a family to a folder with a tiny model and tokenizer, as a user would have one."""
+    """Return a function from a family to a folder with a tiny model and what prepares its inputs, as users have it."""
     made: dict[str, Path] = {}
 
     def get(family: str = "bert") -> Path:
         if family not in made:
             folder = tmp_path_factory.mktemp("backbones") / family
             make_model(family).save_pretrained(folder)
-            tokenizer = make_tokenizer()
-            if family in {"roberta", "distilbert"}:
-                tokenizer.model_input_names = ["input_ids", "attention_mask"]
-            tokenizer.save_pretrained(folder)
+            if family == "vit":
+                (folder / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR), encoding="utf-8")
+            else:
+                make_tokenizer(family).save_pretrained(folder)
             made[family] = folder
         return made[family]
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from continual_petl.banks.presets import PRESETS, BankChoice
-from continual_petl.banks.spec import LEGAL, Modification, select_layers
+from continual_petl.banks.choice import BankChoice
+from continual_petl.banks.layers import select_layers
+from continual_petl.banks.legal import LEGAL
+from continual_petl.banks.presets import PRESETS
+from continual_petl.banks.spec import Modification
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from continual_petl.banks.presets import PRESETS, BankChoice
+from continual_petl.banks.choice import BankChoice
+from continual_petl.banks.presets import PRESETS
 from continual_petl.cli.main import build_parser, main
 from continual_petl.streams.yaml_file import load_stream
+from tests.small import small
 from tests.streams_in_code import write_rows
 
 ROOT = Path(__file__).parents[1]
@@ -60,7 +62,8 @@ def test_python_blocks_run(
     monkeypatch.chdir(tmp_path)
     write_rows(tmp_path / "data" / "topics", "topics")
     spec = yaml.safe_load(blocks("yaml")[0])
-    spec |= {"backbone": str(backbone_folder()), "tasks": spec["tasks"][:1]}
+    # The tiny backbone is 16 wide.
+    spec |= {"backbone": str(backbone_folder()), "tasks": spec["tasks"][:1], "bank": small("houlsby")}
     Path("stream.yaml").write_text(yaml.safe_dump(spec))
     for text in blocks("python"):
         exec(compile(text, "README.md", "exec"), {})

@@ -1,108 +1,135 @@
-"""Where the sites of a bank are in each model family.
+"""How the anatomy of a model family is written down: where its layers, attentions, projections and norms are.
 
-A family is described once, as data: the module path of every site, counted per layer. Nothing else in the project knows
-the name of a module of `transformers`. A new family is one more `Anatomy`; `register_anatomy` takes one from a user.
+A family is described once, as data, in `continual_petl.backbones.families`; nothing else in the project knows the name of
+a module of `transformers`. `register_anatomy` takes a description from a user. Paths of a layer's parts count from the
+layer, all others from the base model (without a language-modelling head).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from continual_petl.errors import InputError
 
-if TYPE_CHECKING:
-    from torch import nn
+Pooling = Literal["first", "pooler", "mean", "last"]
+"""How token states become one vector: the first token, the first token through the frozen pooler, their mean, or the last
+token of the text (decoders, whose earlier tokens have not seen the whole text)."""
 
-Pooling = Literal["first", "pooler", "mean"]
-"""How token states become one vector: the first token, the first token through the frozen pooler, or their mean."""
+OutputHead = Literal["none", "seq2seq", "causal"]
+"""Which language-modelling head the family's checkpoints bring."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Projection:
+    """One linear map, or a part of one that computes several at once."""
+
+    path: str
+    part: int = 0
+    """Which of ``num_parts`` equal parts of the outputs."""
+    num_parts: int = 1
+    heads_key: str | None = None
+    """Configuration key with the number of heads, if the parts lie head by head (DeBERTa) and not block by block."""
+    also_positions: bool = False
+    """Whether the module projects relative positions too (DeBERTa-v2), in another call whose input has no rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention:
+    """One attention sub-layer of a layer."""
+
+    name: Literal["self", "cross"]
+    module: str
+    """The module that `transformers` hands to its attention function."""
+    query: Projection
+    key: Projection
+    value: Projection
+    out: str
+    """The projection of the concatenated heads back to the hidden size."""
+    result: str
+    """The module whose output is the sub-layer's result before the residual is added, its dropout applied if it has one."""
+    norm: str
+    """The LayerNorm of the sub-layer: after the residual, or before the sub-layer where ``Stack.norm_first``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedForward:
+    """The FFN of a layer."""
+
+    into: tuple[Projection, ...]
+    """The first projections, those of them that the model has; a gated FFN has two. Their input is the FFN's input."""
+    out: str
+    """The projection back to the hidden size."""
+    result: str
+    """As `Attention.result`."""
+    norm: str
+    """As `Attention.norm`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """A pile of like layers: the encoder or the decoder."""
+
+    layer: str
+    """Path of a layer, with ``{}`` for its number in the stack."""
+    num_layers_key: str
+    """Configuration key with the number of layers."""
+    attentions: tuple[Attention, ...]
+    ffn: FeedForward
+    norm_first: bool = False
+    """Whether sub-layers read the normalised stream (pre-norm) instead of normalising their sum (post-norm)."""
+    root: str = ""
+    """The module that holds the stack; what of it is in no layer belongs to the stack's first layer."""
+    embedding_norm: str | None = None
+    """LayerNorm of the embeddings; belongs to the stack's first layer."""
+    final_norm: str | None = None
+    """LayerNorm behind the last layer; belongs to it."""
+    extra_norms: tuple[str, ...] = ()
+    """More LayerNorms in a layer (those of queries and keys), where the model has them."""
+    outer_norms: tuple[str, ...] = ()
+    """More LayerNorms outside the layers, where the model has them; they belong to the stack's first layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptSite:
+    """Where prompts join the token embeddings; exactly one of ``norm`` and ``stack`` is given."""
+
+    norm: str | None = None
+    """A module whose input is the finished sum of all embeddings (the embeddings' LayerNorm or dropout)."""
+    stack: str | None = None
+    """A module that takes ``inputs_embeds`` and makes its own masks (empty: the base model)."""
+    positions: str | None = None
+    """With ``stack``: the learned absolute position embedding, which prompts get none of and must not shift."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Anatomy:
-    """The sites of one family. Paths inside a layer are relative to ``layer``, which holds ``{}`` for its number."""
+    """The sites of one family."""
 
     family: str
     """Name of the family in messages and on disk."""
     model_types: tuple[str, ...]
     """The ``model_type`` values of `transformers` configurations that have this anatomy."""
-    layer: str
-    query: str
-    key: str
-    value: str
-    attention_out: str
-    """The projection back to the hidden size after multi-head attention."""
-    attention: str
-    """The module whose output is the attention sub-layer's result, dropout applied, before the residual is added."""
-    attention_norm: str
-    """The LayerNorm after the attention sub-layer's residual."""
-    ffn_in: str
-    """The first projection of the FFN; its input is the FFN's input."""
-    ffn_out: str
-    """The projection back to the hidden size."""
-    ffn: str
-    """The module whose output is the FFN sub-layer's result, dropout applied, before the residual is added."""
-    ffn_norm: str
-    """The LayerNorm after the FFN's residual; its input is the FFN's result plus the residual (post-norm families)."""
-    embedding_norm: str
-    num_layers_key: str = "num_hidden_layers"
+    stacks: tuple[Stack, ...]
+    """Encoder and decoder, or the only one. Layers are counted through them."""
     hidden_size_key: str = "hidden_size"
     pooling: Pooling = "first"
     """The family's own way to one vector."""
     pooler: str | None = None
     """The module that the ``pooler`` way goes through; None where the family has none."""
+    attention_registry: bool = True
+    """Whether the family computes attention through the registry of `transformers`, where prefixes join."""
+    prompt: PromptSite | None = None
+    """None where prompts cannot be inserted."""
+    output_head: OutputHead = "none"
+    images: bool = False
+    """Whether it reads images instead of text."""
+    max_length_key: str | None = "max_position_embeddings"
+    """Configuration key with the number of tokens that the model takes; None where nothing in it sets a limit (T5, whose
+    positions are relative), and for images."""
+    positions_after_padding: bool = False
+    """Whether positions count from the padding's id + 1 (RoBERTa), so that the model takes fewer tokens than that."""
 
-    def site(self, name: str, layer: int) -> str:
-        """Return the full path of a site's module in one layer."""
-        return f"{self.layer.format(layer)}.{getattr(self, name)}"
-
-    def norms(self, layers: tuple[int, ...]) -> list[str]:
-        """Return the paths of the LayerNorms inside a layer range; the embedding's belongs to layer 0."""
-        found = [self.embedding_norm] if 0 in layers else []
-        for layer in layers:
-            found += [self.site("attention_norm", layer), self.site("ffn_norm", layer)]
-        return found
-
-    def check(self, model: nn.Module, num_layers: int) -> None:
-        """Raise `InputError` if a site that this description names is not in the model."""
-        modules = {name for name, _ in model.named_modules()}
-        paths = [self.site(name, layer) for layer in range(num_layers) for name in SITES]
-        missing = [path for path in [*paths, self.embedding_norm] if path not in modules]
-        if missing:
-            raise InputError(
-                f"backbone of family {self.family!r} ({type(model).__name__}): the anatomy names "
-                f"{len(missing)} modules that the model does not have, first {missing[0]!r}. The installed transformers "
-                "may have renamed them: register a corrected Anatomy with continual_petl.backbones.register_anatomy."
-            )
-
-
-SITES = (
-    "query",
-    "key",
-    "value",
-    "attention_out",
-    "attention",
-    "attention_norm",
-    "ffn_in",
-    "ffn_out",
-    "ffn",
-    "ffn_norm",
-)
-
-_BERT_SITES = {
-    "layer": "encoder.layer.{}",
-    "query": "attention.self.query",
-    "key": "attention.self.key",
-    "value": "attention.self.value",
-    "attention_out": "attention.output.dense",
-    "attention": "attention.output.dropout",
-    "attention_norm": "attention.output.LayerNorm",
-    "ffn_in": "intermediate.dense",
-    "ffn_out": "output.dense",
-    "ffn": "output.dropout",
-    "ffn_norm": "output.LayerNorm",
-    "embedding_norm": "embeddings.LayerNorm",
-}
 
 _ANATOMIES: dict[str, Anatomy] = {}
 
@@ -118,11 +145,17 @@ def register_anatomy(anatomy: Anatomy) -> None:
 def find_anatomy(model_type: str) -> Anatomy:
     """Return the description of a `transformers` model type, or raise `InputError` showing how to write one."""
     if model_type not in _ANATOMIES:
+        part = 'Projection(path="...")'
         raise InputError(
             f"backbone: model type {model_type!r} has no anatomy; known are {', '.join(sorted(_ANATOMIES))}. Describe it "
-            f'once: register_anatomy(Anatomy(family="{model_type}", model_types=("{model_type}",), '
-            'layer="encoder.layer.{}", query="attention.self.query", ..., embedding_norm="embeddings.LayerNorm")) from '
-            "continual_petl.backbones, with the module path of every site; print(model) shows the paths."
+            "once, from Python, with continual_petl.backbones: if it is built like a known one, "
+            f'register_anatomy(dataclasses.replace(find_anatomy("llama"), family="{model_type}", '
+            f'model_types=("{model_type}",))); otherwise register_anatomy(Anatomy(family="{model_type}", '
+            f'model_types=("{model_type}",), stacks=(Stack(layer="encoder.layer.{{}}", '
+            'num_layers_key="num_hidden_layers", attentions=(Attention(name="self", module="...", '
+            f'query={part}, key={part}, value={part}, out="...", result="...", norm="..."),), '
+            f'ffn=FeedForward(into=({part},), out="...", result="...", norm="...")),))), with the module path of every '
+            "site; print(model) shows the paths, docs/backbones.md has a whole example."
         )
     return _ANATOMIES[model_type]
 
@@ -130,31 +163,3 @@ def find_anatomy(model_type: str) -> Anatomy:
 def known_families() -> tuple[str, ...]:
     """Return the names of all described families."""
     return tuple(sorted({anatomy.family for anatomy in _ANATOMIES.values()}))
-
-
-register_anatomy(Anatomy(family="bert", model_types=("bert",), pooling="pooler", pooler="pooler", **_BERT_SITES))
-# RoBERTa was pre-trained without a pooler: what transformers builds there is random unless a checkpoint brings one.
-register_anatomy(Anatomy(family="roberta", model_types=("roberta",), pooling="first", pooler="pooler", **_BERT_SITES))
-register_anatomy(Anatomy(family="electra", model_types=("electra",), pooling="first", **_BERT_SITES))
-register_anatomy(
-    Anatomy(
-        family="distilbert",
-        model_types=("distilbert",),
-        layer="transformer.layer.{}",
-        query="attention.q_lin",
-        key="attention.k_lin",
-        value="attention.v_lin",
-        attention_out="attention.out_lin",
-        # DistilBERT has no dropout after the attention's projection.
-        attention="attention.out_lin",
-        attention_norm="sa_layer_norm",
-        ffn_in="ffn.lin1",
-        ffn_out="ffn.lin2",
-        ffn="ffn.dropout",
-        ffn_norm="output_layer_norm",
-        embedding_norm="embeddings.LayerNorm",
-        num_layers_key="n_layers",
-        hidden_size_key="dim",
-        pooling="first",
-    )
-)

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-import logging
-import os
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError
-from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging as transformers_logging
+from transformers import AutoConfig, PreTrainedModel
 
 from continual_petl.backbones.anatomy import Anatomy, Pooling, find_anatomy
 from continual_petl.backbones.packaged import minilm_path
-from continual_petl.digests import combined_digest, module_tensors, tensor_digests
+from continual_petl.backbones.pooling import pool as pool
+from continual_petl.backbones.sites import Sites
+from continual_petl.backbones.tokenizer import load_tokenizer as load_tokenizer
+from continual_petl.backbones.tokenizer import pad_token_id as pad_token_id
+from continual_petl.backbones.weights import (
+    LOAD_ERRORS,
+    Attention,
+    cannot_load,
+    change_precision,
+    checkpoint_digest,
+    load_weights,
+    refuse_quantised,
+)
+from continual_petl.digests import module_tensors, tensor_digests
 from continual_petl.errors import InputError
 
 Precision = Literal["bf16", "fp32"]
-Attention = Literal["auto", "eager", "sdpa"]
 
-_LOAD_ERRORS = (OSError, ValueError, RuntimeError, TypeError, LookupError, AttributeError, SafetensorError)
-"""What transformers raises for a folder or an id that is not a usable model; it has no error of its own."""
+RELATIVE_LENGTH = 512
+"""Tokens that a model takes whose positions set no limit, if its configuration names no ``n_positions``: T5 was pre-trained
+with as many. More may be asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +38,10 @@ class Backbone:
     """A frozen model with what the rest of the project needs to know about it."""
 
     model: PreTrainedModel
-    anatomy: Anatomy
+    sites: Sites
+    """Where everything is in the model."""
+    generates: bool
+    """Whether the model has a language-modelling head, which generative tasks answer through."""
     name: str
     """What the stream file calls it."""
     revision: str | None
@@ -44,12 +55,17 @@ class Backbone:
     pooling: Pooling
     """How token states become one vector unless a task says otherwise."""
     max_length: int
-    """Number of tokens that the model takes."""
+    """Number of tokens that the model takes; 0 where it reads images."""
 
     @property
     def num_layers(self) -> int:
-        """Number of transformer layers."""
-        return int(getattr(self.model.config, self.anatomy.num_layers_key))
+        """Number of transformer layers, of all stacks together."""
+        return self.sites.num_layers
+
+    @property
+    def anatomy(self) -> Anatomy:
+        """The model's family."""
+        return self.sites.anatomy
 
     @property
     def hidden_size(self) -> int:
@@ -69,33 +85,32 @@ class Backbone:
 
     def check_pooling(self, pooling: Pooling) -> None:
         """Raise `InputError` if the model cannot pool this way."""
-        if pooling == "pooler" and not self.has_pooler:
-            raise InputError(
-                f"pooling: 'pooler' asked for, but backbone {self.name!r} brings no trained pooler; "
-                "allowed are 'first' and 'mean'."
-            )
+        if pooling in self.poolings():
+            return
+        why = {
+            "pooler": "brings no trained pooler",
+            "first": "reads from left to right, and its first token has seen nothing of the text",
+            "last": "reads images, whose last patch is no more than any other",
+        }
+        raise InputError(
+            f"pooling: {pooling!r} asked for, but backbone {self.name!r} {why[pooling]}; allowed are "
+            f"{_listed(self.poolings())}."
+        )
+
+    def poolings(self) -> tuple[Pooling, ...]:
+        """Return the ways in which the states of this model can become one vector."""
+        allowed: dict[Pooling, bool] = {
+            "first": self.anatomy.output_head != "causal",
+            "mean": True,
+            "last": not self.anatomy.images,
+            "pooler": self.has_pooler,
+        }
+        return tuple(way for way, good in allowed.items() if good)
 
     @property
     def has_pooler(self) -> bool:
         """Whether the checkpoint brings the trained module that the ``pooler`` way goes through."""
         return self.anatomy.pooler is not None and getattr(self.model, self.anatomy.pooler, None) is not None
-
-
-def pool(output: Any, mask_BT: Tensor, pooling: Pooling) -> Tensor:
-    """Return one float32 vector per row.
-
-    Args:
-        output: the model's output, with ``last_hidden_state`` (B, T, D).
-        mask_BT: 1 for tokens, 0 for padding.
-        pooling: which way.
-    """
-    if pooling == "pooler":
-        return cast(Tensor, output.pooler_output).float()
-    states_BTD = cast(Tensor, output.last_hidden_state)
-    if pooling == "first":
-        return states_BTD[:, 0].float()
-    weights_BT1 = mask_BT.unsqueeze(-1).float()
-    return (states_BTD.float() * weights_BT1).sum(1) / weights_BT1.sum(1).clamp(min=1)
 
 
 def load_backbone(
@@ -115,7 +130,8 @@ def load_backbone(
         precision: dtype of the weights in memory.
         attention: implementation; ``auto`` takes eager on a CPU, where its backward pass is the faster one.
         pooling: how token states become one vector; None takes the family's own way.
-        max_length: number of tokens at most; None takes what the model allows.
+        max_length: number of tokens at most; None takes what the model allows. Where positions set no limit (T5), None
+            takes the ``n_positions`` of its configuration or 512, and any number may be asked for.
 
     Raises:
         InputError: if it cannot be found, has no anatomy, or its weights are incomplete.
@@ -125,126 +141,61 @@ def load_backbone(
     try:
         config = AutoConfig.from_pretrained(source, revision=revision)
         anatomy = find_anatomy(config.model_type)
-        model = _load_weights(source, revision, anatomy, attention)
+        refuse_quantised(name, config)
+        model, generates = load_weights(source, revision, anatomy, attention)
     except InputError:
         raise
-    except _LOAD_ERRORS as error:
-        raise InputError(_cannot_load(name, error)) from error
+    except LOAD_ERRORS as error:
+        raise InputError(cannot_load(name, error)) from error
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     model.train(False)
-    anatomy.check(model, int(getattr(config, anatomy.num_layers_key)))
-    digests = tensor_digests(module_tensors(model))
-    digest = combined_digest(digests)
-    if precision == "bf16":
-        model.bfloat16()
-        digests = tensor_digests(module_tensors(model))
+    sites = Sites(anatomy, model)
+    digest = checkpoint_digest(model)
+    change_precision(model, torch.bfloat16 if precision == "bf16" else torch.float32)
     # all-MiniLM was trained with mean pooling; its BERT pooler is a leftover.
     own_way: Pooling = "mean" if packaged else anatomy.pooling
     backbone = Backbone(
         model=model,
-        anatomy=anatomy,
+        sites=sites,
+        generates=generates,
         name=name,
         revision=revision,
         digest=digest,
-        resident_digests=digests,
+        resident_digests=tensor_digests(module_tensors(model)),
         precision=precision,
         attention=str(model.config._attn_implementation),
         pooling=pooling or own_way,
-        max_length=_max_length(model, max_length),
+        max_length=_max_length(name, model.config, anatomy, max_length),
     )
     if pooling is None and backbone.pooling == "pooler" and not backbone.has_pooler:
         raise InputError(
             f"backbone {name!r}: the family's way of pooling is 'pooler', but this checkpoint brings no trained pooler; "
-            "allowed are 'first' and 'mean': write one of them as backbone.pooling."
+            f"allowed are {_listed(backbone.poolings())}: write one of them as backbone.pooling."
         )
     backbone.check_pooling(backbone.pooling)
     return backbone
 
 
-def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedTokenizerBase:
-    """Load the backbone's tokenizer; see `load_backbone`."""
-    source = str(minilm_path()) if name == "minilm" else name
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
-    except _LOAD_ERRORS as error:
-        raise InputError(
-            f"backbone {name!r}: its tokenizer cannot be loaded: {_first_line(error)} Put the tokenizer.json that belongs "
-            "to the model beside its config.json."
-        ) from error
-    if not tokenizer.is_fast:
-        raise InputError(
-            f"backbone {name!r}: its tokenizer ({type(tokenizer).__name__}) has no fast version, which this project "
-            "needs. Put a tokenizer.json beside its config.json, or choose another backbone."
-        )
-    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
-        # Without tokenizer files transformers makes one that knows no word at all, and says nothing.
-        raise InputError(
-            f"backbone {name!r}: its tokenizer knows no words; the tokenizer's files are missing. Put the tokenizer.json "
-            "that belongs to the model beside its config.json."
-        )
-    return cast(PreTrainedTokenizerBase, tokenizer)
+def _listed(ways: tuple[Pooling, ...]) -> str:
+    return f"{', '.join(map(repr, ways[:-1]))} and {ways[-1]!r}"
 
 
-def _load_weights(source: str, revision: str | None, anatomy: Anatomy, attention: Attention) -> PreTrainedModel:
-    implementation = attention if attention != "auto" else ("sdpa" if torch.cuda.is_available() else "eager")
-    arguments: dict[str, Any] = {"revision": revision, "attn_implementation": implementation}
-    level = transformers_logging.get_verbosity()
-    # transformers reports left-out heads and missing poolers at length; both are dealt with here.
-    transformers_logging.set_verbosity(logging.ERROR)
-    bars = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        model, info = AutoModel.from_pretrained(source, output_loading_info=True, **arguments)
-        missing = set(info["missing_keys"])
-        if missing and anatomy.pooler and all(key.startswith(f"{anatomy.pooler}.") for key in missing):
-            # A pooler that the checkpoint lacks would be random, another one at every load: build without it.
-            model, info = AutoModel.from_pretrained(
-                source, output_loading_info=True, add_pooling_layer=False, **arguments
+def _max_length(name: str, config: Any, anatomy: Anatomy, asked: int | None) -> int:
+    if anatomy.images:
+        if asked is not None:
+            raise InputError(
+                f"backbone.max_length: got {asked}, but backbone {name!r} reads images, which have no tokens to count: "
+                "leave it out."
             )
-            missing = set(info["missing_keys"])
-    finally:
-        transformers_logging.set_verbosity(level)
-        if bars:
-            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
-    wrong = sorted(missing) + sorted(str(key) for key in info["mismatched_keys"])
-    if wrong:
-        raise InputError(
-            f"backbone {source!r}: the checkpoint lacks, or has in another shape, {len(wrong)} tensors, first "
-            f"{wrong[0]!r}; they would be random. Name a complete checkpoint of this architecture."
-        )
-    assert isinstance(model, nn.Module)
-    return cast(PreTrainedModel, model)
-
-
-def _max_length(model: PreTrainedModel, asked: int | None) -> int:
-    config = model.config
-    # RoBERTa counts positions from padding_idx + 1, so it takes two tokens fewer than its table has rows.
-    offset = config.pad_token_id + 1 if config.model_type == "roberta" else 0
-    allowed = int(config.max_position_embeddings) - offset
+        return 0
+    if anatomy.max_length_key is None:
+        return asked or int(getattr(config, "n_positions", RELATIVE_LENGTH))
+    allowed = int(getattr(config, anatomy.max_length_key))
+    if anatomy.positions_after_padding:
+        allowed -= config.pad_token_id + 1
     if asked is not None and asked > allowed:
         raise InputError(
             f"backbone.max_length: got {asked}, but the model takes {allowed} tokens: give at most {allowed}"
         )
     return asked or allowed
-
-
-def _cannot_load(name: str, error: BaseException) -> str:
-    why = _first_line(error)
-    if os.path.isfile(name):
-        why = "this is a file."
-    elif os.path.isdir(name):
-        why = f"the folder holds no usable model: {why}"
-    elif os.path.isabs(name) or name.startswith(("./", "../", "~")):
-        why = "there is no such folder."
-    else:
-        why = f"{why} The Hub was asked because it is not written as a path (./folder)."
-    return (
-        f"backbone {name!r} cannot be loaded: {why} Give 'minilm', a folder with config.json and weights, or the id of a "
-        "model on the Hub that this machine can reach or has in its cache."
-    )
-
-
-def _first_line(error: BaseException) -> str:
-    line = str(error).strip().partition("\n")[0] or type(error).__name__
-    return line if line.endswith((".", "!")) else f"{line}."

@@ -1,101 +1,141 @@
-"""A bank acts on a backbone for the length of one forward pass, and leaves nothing behind.
+"""A bank acts on a backbone for the length of one pass or one generation, and leaves nothing behind.
 
-Forms act through hooks on leaf modules, own parameters through `torch.func.functional_call`. The backbone's class, module
-tree and state dict are never touched, and when the pass ends, by return or by error, every hook is gone.
+Forms act through hooks on leaf modules, prefixes through the attention registry, own parameters through
+`torch.func.functional_call`. The backbone's class, module tree and state dict are never touched, and when the block ends, by
+return or by error, everything is gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.hooks import RemovableHandle
+from transformers import PreTrainedModel
 
-from continual_petl.backbones.anatomy import Anatomy
-from continual_petl.banks.bank import Bank, Placement
+from continual_petl.backbones.sites import Sites, attention_of
+from continual_petl.banks.bank import Bank, PrefixPlacement
+from continual_petl.banks.heads import changed_heads
+from continual_petl.banks.hooks import hook
+from continual_petl.banks.prompts import prompt_hooks, with_prompt_mask, without_prompt
 
-Attach = Callable[[nn.Module, Anatomy, Placement], list[RemovableHandle]]
 
-
-def run(model: nn.Module, anatomy: Anatomy, bank: Bank, inputs: dict[str, Tensor]) -> Any:
-    """Return the backbone's own output for ``inputs`` with the bank in place.
+def run(model: PreTrainedModel, bank: Bank, inputs: Mapping[str, Tensor], *, base: bool = True) -> Any:
+    """Return the backbone's own output for ``inputs`` with the bank in place; a prompt's positions are cut off again.
 
     Gradients reach the bank's parameters only; nothing below the lowest modified layer is differentiated.
+
+    Args:
+        model: the backbone.
+        bank: built for it.
+        inputs: what its ``forward`` takes.
+        base: run the model without its language-modelling head.
     """
-    with attached(model, anatomy, bank):
-        substitutes = bank.substitutes(model)
-        return functional_call(model, substitutes, (), inputs) if substitutes else model(**inputs)
+    sites = bank.sites
+    with attached(model, bank) as length:
+        given: dict[str, Any] = with_prompt_mask(sites, dict(inputs), length) if length else dict(inputs)
+        target: nn.Module = _without_head(model, sites) if base else model
+        strip = sites.base if base else ""
+        if sites.anatomy.output_head != "none":
+            # One pass over whole texts: what a cache would keep is never read.
+            given.setdefault("use_cache", False)
+        substitutes = {n.removeprefix(strip): t for n, t in bank.substitutes(model).items() if n.startswith(strip)}
+        output = functional_call(target, substitutes, (), given) if substitutes else target(**given)
+        return without_prompt(sites, output, length) if length else output
+
+
+def generate(model: PreTrainedModel, bank: Bank, inputs: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Tensor:
+    """Return what ``model.generate`` makes of the inputs with the bank in place: token ids (B, T).
+
+    Args:
+        model: a backbone with a language-modelling head.
+        bank: built for it.
+        inputs: ids and mask; rows of a decoder-only model are padded on the left.
+        settings: what ``generate`` takes.
+    """
+    with attached(model, bank) as length, torch.no_grad():
+        given: dict[str, Any] = with_prompt_mask(bank.sites, dict(inputs), length) if length else dict(inputs)
+        substitutes = {f"model.{name}": tensor for name, tensor in bank.substitutes(model).items()}
+        target = _Generate(model)
+        given |= dict(settings)
+        ids: Tensor = functional_call(target, substitutes, (), given) if substitutes else target(**given)
+        return ids
 
 
 @contextmanager
-def attached(model: nn.Module, anatomy: Anatomy, bank: Bank) -> Iterator[None]:
-    """Keep the hooks of a bank's forms on the backbone inside the ``with`` block."""
+def attached(model: PreTrainedModel, bank: Bank) -> Iterator[int]:
+    """Keep the bank's forms, prefixes and prompt on the backbone inside the ``with`` block.
+
+    Own parameters are not in place here: `run` and `generate` hand them over.
+
+    Returns:
+        The number of prompt vectors.
+    """
+    sites = bank.sites
     handles: list[RemovableHandle] = []
+    prefixes: dict[nn.Module, list[PrefixPlacement]] = {}
     try:
-        for placement in bank.placements():
-            attach = _ATTACH[placement.modification.form, placement.modification.insertion]
-            handles += attach(model, anatomy, placement)
-        yield
+        # Low-rank changes belong to the projection itself, so what else hooks the same module comes after them.
+        for placement in sorted(bank.placements(), key=lambda p: p.modification.form != "lowrank"):
+            handles += hook(model, sites, placement)
+        for prefix in bank.prefixes():
+            path = prefix.layer.full(attention_of(prefix.layer, prefix.name).module)
+            prefixes.setdefault(model.get_submodule(path), []).append(prefix)
+        prompt = bank.prompt()
+        if prompt is not None:
+            handles += prompt_hooks(model, sites, prompt)
+        with changed_heads(model, prefixes):
+            yield 0 if prompt is None else len(prompt)
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _sequential(model: nn.Module, anatomy: Anatomy, placement: Placement) -> list[RemovableHandle]:
-    """``h <- h + s delta(h)`` before the residual (Houlsby et al. 2019, section 2.1)."""
-    modification, form = placement.modification, placement.form
-    if modification.normalised_input:
-        norm = model.get_submodule(anatomy.site("ffn_norm", placement.layer))
-
-        def before_norm(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            # Pfeiffer et al. 2021: y = LN(A(LN(u)) + u) with one LayerNorm used twice. Calling forward directly
-            # keeps this hook from calling itself.
-            (residual_sum,) = args
-            delta: Tensor = form(module.forward(residual_sum))
-            return (residual_sum + delta,)
-
-        return [norm.register_forward_pre_hook(before_norm)]
-
-    def after(module: nn.Module, args: Any, output: Tensor) -> Tensor:
-        delta: Tensor = form(output)
-        return output + delta
-
-    return [model.get_submodule(anatomy.site(modification.modifies, placement.layer)).register_forward_hook(after)]
+def _without_head(model: PreTrainedModel, sites: Sites) -> nn.Module:
+    """Return the part of the model that ends in token states."""
+    if sites.base or sites.anatomy.output_head == "none" or not hasattr(model, "lm_head"):
+        return model.base_model
+    return _EncoderDecoder(model)
 
 
-def _parallel_ffn(model: nn.Module, anatomy: Anatomy, placement: Placement) -> list[RemovableHandle]:
-    """``h <- h + s delta(x)``, x the FFN's own input (He et al. 2022, section 3.2)."""
-    read: list[Tensor] = []
+class _EncoderDecoder(nn.Module):
+    """T5 with its head has no base model inside; this is one, on the same modules."""
 
-    def remember(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        read.append(args[0])
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.shared, self.encoder, self.decoder = model.shared, model.encoder, model.decoder
 
-    def add(module: nn.Module, args: Any, output: Tensor) -> Tensor:
-        delta: Tensor = placement.form(read.pop())
-        return output + delta
-
-    return [
-        model.get_submodule(anatomy.site("ffn_in", placement.layer)).register_forward_pre_hook(remember),
-        model.get_submodule(anatomy.site("ffn", placement.layer)).register_forward_hook(add),
-    ]
-
-
-def _parallel_projection(model: nn.Module, anatomy: Anatomy, placement: Placement) -> list[RemovableHandle]:
-    """``y <- W x + b + s delta(x)`` on one projection (Hu et al. 2022)."""
-
-    def add(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        delta: Tensor = placement.form(args[0])
-        return output + delta
-
-    site = model.get_submodule(anatomy.site(placement.modification.modifies, placement.layer))
-    return [site.register_forward_hook(add)]
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        use_cache: bool = False,
+    ) -> Any:
+        """Return the decoder's output."""
+        states = self.encoder(input_ids=input_ids, attention_mask=attention_mask)[0]
+        return self.decoder(
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
+            encoder_hidden_states=states,
+            encoder_attention_mask=attention_mask,
+            use_cache=use_cache,
+        )
 
 
-_ATTACH: dict[tuple[str, str | None], Attach] = {
-    ("bottleneck", "sequential"): _sequential,
-    ("bottleneck", "parallel"): _parallel_ffn,
-    ("lowrank", "parallel"): _parallel_projection,
-}
+class _Generate(nn.Module):
+    """Generation as a forward pass, so that own parameters can be handed over for all of its steps."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, **given: Any) -> Tensor:
+        """Return the generated ids."""
+        ids: Tensor = self.model.generate(**given)
+        return ids

@@ -1,25 +1,30 @@
-"""The arithmetic of the functional forms (He et al. 2022, Table 1).
+"""The arithmetic of the forms that read and write token states (He et al. 2022, Table 1).
 
-A form computes a change ``delta(x)``; where it reads and what it is added to is the business of `attach`. Parameters are
-kept in float32 and cast to the dtype of what flows through, so a bank is the same under any precision of the backbone.
+A form computes a change ``delta(x)`` and composes it with ``h``; where it reads ``x`` and what ``h`` is, is the business of
+`continual_petl.banks.hooks`. Parameters are kept in float32 and cast to the dtype of what flows through, so a bank is the
+same under any precision of the backbone.
 
 Shape suffixes: D hidden width, I width of the input, O width of the output, R bottleneck; leading axes are free.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from continual_petl.banks.draw import Generators, draw, draw_linear
 from continual_petl.banks.spec import Activation, Modification
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
+
+
+def _identity(x: Tensor) -> Tensor:
+    return x
 
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
@@ -29,10 +34,15 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": _gelu_tanh,
     "silu": F.silu,
     "tanh": torch.tanh,
+    "leaky_relu": F.leaky_relu,
+    "elu": F.elu,
+    "sigmoid": torch.sigmoid,
+    "identity": _identity,
 }
 
 
-def _cast_linear(x_I: Tensor, layer: nn.Linear) -> Tensor:
+def cast_linear(x_I: Tensor, layer: nn.Linear) -> Tensor:
+    """Apply a float32 linear layer in the dtype of its input."""
     bias = None if layer.bias is None else layer.bias.to(x_I.dtype)
     return F.linear(x_I, layer.weight.to(x_I.dtype), bias)
 
@@ -45,54 +55,46 @@ def empty_linear(width_in: int, width_out: int, *, bias: bool) -> nn.Linear:
 
 
 class Form(nn.Module):
-    """A learned change ``delta(x)``, scaled, with the initialisation that its modification asks for."""
+    """A learned change ``delta(x)`` of ``h``, with the initialisation and composition that its modification asks for."""
 
-    def __init__(self, modification: Modification, width_in: int, width_out: int) -> None:
+    def __init__(self, modification: Modification) -> None:
         super().__init__()
-        assert modification.bottleneck is not None, "checked by the specification"
-        has_bias = modification.form == "bottleneck"
         self.modification = modification
-        self.down = empty_linear(width_in, modification.bottleneck, bias=has_bias)
-        self.up = empty_linear(modification.bottleneck, width_out, bias=has_bias)
-        self.dropout = nn.Dropout(modification.dropout)
+        if modification.composition == "learned":
+            self.scale = nn.Parameter(torch.empty(()))
 
     @torch.no_grad()
-    def initialise(self, generators: Callable[[str], torch.Generator]) -> None:
+    def initialise(self, generators: Generators) -> None:
         """Draw fresh values.
 
         Args:
             generators: gives the random generator of a parameter by its name, so that no draw depends on another.
         """
-        for name, layer in (("down", self.down), ("up", self.up)):
-            generator = generators(f"{name}.weight")
-            match self.modification.init:
-                case "houlsby":
-                    # Houlsby et al. 2019, section 3.6: sigma 1e-2, cut at two standard deviations.
-                    sigma = self.modification.init_scale
-                    nn.init.trunc_normal_(layer.weight, 0.0, sigma, -2 * sigma, 2 * sigma, generator=generator)
-                case "bert":
-                    layer.weight.normal_(0.0, 0.02, generator=generator)
-                case "lora" if name == "down":
-                    # As torch's own Linear, and as loralib draws A.
-                    nn.init.kaiming_uniform_(layer.weight, a=math.sqrt(5), generator=generator)
-                case "lora":
-                    layer.weight.zero_()
-            if layer.bias is not None:
-                layer.bias.zero_()
+        if self.modification.composition == "learned":
+            self.scale.fill_(self.modification.scale)
 
     def delta(self, x_I: Tensor) -> Tensor:
         """Return the change for ``x``: ``(..., I)`` to ``(..., O)``, in the dtype of ``x``."""
         raise NotImplementedError
 
-    def forward(self, x_I: Tensor) -> Tensor:
-        """Return the change times its scale."""
-        return self.delta(x_I) * self.modification.scale
+    def change(self, h_O: Tensor, x_I: Tensor) -> Tensor:
+        """Return ``h`` with the change for ``x`` composed into it."""
+        delta_O = self.delta(x_I)
+        match self.modification.composition:
+            case "multiply":
+                return h_O * (1 + delta_O)
+            case "learned":
+                return h_O + delta_O * self.scale.to(h_O.dtype)
+            case "scaled":
+                return h_O + delta_O * self.modification.scale
+        return h_O + delta_O
 
 
 class Bottleneck(Form):
-    """``delta(x) = W_up phi(W_down x + b_down) + b_up``: 2RD + R + D parameters (Houlsby et al. 2019, section 2.1).
+    """``delta(x) = W_up phi(W_down x + b_down) + b_up``: IR + RO + R + O parameters (Houlsby et al. 2019, section 2.1).
 
-    Dropout acts on the bottleneck's activation, as in the code of He et al. 2022.
+    Dropout acts on the bottleneck's activation, as in the code of He et al. 2022. Further layers (``depth``) are R by R
+    with a bias, each followed by the non-linearity; ``input_norm`` is a LayerNorm of 2I parameters.
 
     Example:
         >>> spec = Modification(form="bottleneck", modifies="ffn", insertion="sequential", bottleneck=2)
@@ -100,10 +102,39 @@ class Bottleneck(Form):
         42
     """
 
+    def __init__(self, modification: Modification, width_in: int, width_out: int) -> None:
+        super().__init__(modification)
+        size = modification.bottleneck
+        assert size is not None, "checked by the specification"
+        self.norm = nn.LayerNorm(width_in) if modification.input_norm else None
+        self.down = empty_linear(width_in, size, bias=True)
+        self.middle = nn.ModuleList(empty_linear(size, size, bias=True) for _ in range(modification.depth - 1))
+        self.up = empty_linear(size, width_out, bias=True)
+        self.dropout = nn.Dropout(modification.dropout)
+
+    @torch.no_grad()
+    def initialise(self, generators: Generators) -> None:
+        """Draw fresh values; see `Form.initialise`."""
+        super().initialise(generators)
+        layers = {"down": self.down, **{f"middle.{i}": layer for i, layer in enumerate(self.middle)}, "up": self.up}
+        for name, layer in layers.items():
+            assert isinstance(layer, nn.Linear)
+            draw_linear(layer, self.modification, generators, name, zero=name == "up")
+        if self.norm is not None:
+            self.norm.weight.fill_(1.0)
+            self.norm.bias.zero_()
+
     def delta(self, x_I: Tensor) -> Tensor:
         """Return the change; see `Form.delta`."""
-        hidden_R = ACTIVATIONS[self.modification.activation](_cast_linear(x_I, self.down))
-        return _cast_linear(self.dropout(hidden_R), self.up)
+        phi = ACTIVATIONS[self.modification.activation]
+        if self.norm is not None:
+            wide_I = x_I.to(self.norm.weight.dtype)
+            x_I = F.layer_norm(wide_I, x_I.shape[-1:], self.norm.weight, self.norm.bias).to(x_I.dtype)
+        hidden_R = phi(cast_linear(x_I, self.down))
+        for layer in self.middle:
+            assert isinstance(layer, nn.Linear)
+            hidden_R = phi(cast_linear(hidden_R, layer))
+        return cast_linear(self.dropout(hidden_R), self.up)
 
 
 class LowRank(Form):
@@ -112,9 +143,27 @@ class LowRank(Form):
     Dropout acts on the input, as in loralib.
     """
 
+    def __init__(self, modification: Modification, width_in: int, width_out: int) -> None:
+        super().__init__(modification)
+        size = modification.bottleneck
+        assert size is not None, "checked by the specification"
+        self.down = empty_linear(width_in, size, bias=False)
+        self.up = empty_linear(size, width_out, bias=False)
+        self.dropout = nn.Dropout(modification.dropout)
+
+    @torch.no_grad()
+    def initialise(self, generators: Generators) -> None:
+        """Draw fresh values; see `Form.initialise`."""
+        super().initialise(generators)
+        draw(self.down.weight, self.modification, generators("down.weight"), zero=False)
+        draw(self.up.weight, self.modification, generators("up.weight"), zero=True)
+
     def delta(self, x_I: Tensor) -> Tensor:
         """Return the change; see `Form.delta`."""
-        return _cast_linear(_cast_linear(self.dropout(x_I), self.down), self.up)
+        return cast_linear(cast_linear(self.dropout(x_I), self.down), self.up)
 
-
-FORMS: dict[str, type[Form]] = {"bottleneck": Bottleneck, "lowrank": LowRank}
+    def weight(self) -> Tensor:
+        """Return what merging adds to the projection's weight, ``(O, I)`` float32: ``s W_up W_down``."""
+        learned = self.modification.composition == "learned"
+        # A plain composition has a scale of one.
+        return (self.up.weight @ self.down.weight) * (self.scale if learned else self.modification.scale)

@@ -1,135 +1,119 @@
 """The four dimensions of a modification (He et al. 2022, https://arxiv.org/abs/2110.04366, section 3.2 and Table 1).
 
 A bank is a set of modifications. Each is one choice per dimension: functional form, modified representation, insertion,
-composition. `LEGAL` lists which choices go together; anything else is refused with that list. This file is data and
-validation only and never imports torch, so that a stream file is checked before anything heavy loads.
+composition. `continual_petl.banks.legal` lists which choices and options go together; anything else is refused with that
+list. This file is data and validation only and never imports torch, so that a stream file is checked before anything heavy
+loads.
 """
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BeforeValidator, Field, model_validator
+from pydantic import AliasChoices, Field, model_validator
 
 from continual_petl._frozen import FrozenModel
+from continual_petl.banks.layers import Layers
+from continual_petl.banks.legal import LEGAL, Composition, Form, Insertion, Site, options_of
 
-Form = Literal["bottleneck", "lowrank", "additive"]
-Site = Literal["attention", "ffn", "query", "key", "value", "attention_out", "ffn_in", "ffn_out", "bias", "weights"]
-Insertion = Literal["sequential", "parallel"]
-Composition = Literal["add", "scaled"]
-Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh", "leaky_relu", "elu", "sigmoid", "identity"]
 Init = Literal["houlsby", "lora", "bert"]
-
-
-class Combination(NamedTuple):
-    """One legal row: a form, where it may act, how it is inserted, how it may be composed."""
-
-    form: Form
-    modifies: tuple[Site, ...]
-    insertion: Insertion | None
-    compositions: tuple[Composition, ...]
-
-    def __str__(self) -> str:
-        insertion = f", insertion: {self.insertion}" if self.insertion else ""
-        composition = f", composition: {' | '.join(self.compositions)}"
-        return f"{{form: {self.form}, modifies: {' | '.join(self.modifies)}{insertion}{composition}}}"
-
-
-LEGAL: tuple[Combination, ...] = (
-    Combination("bottleneck", ("attention", "ffn"), "sequential", ("add", "scaled")),
-    Combination("bottleneck", ("ffn",), "parallel", ("add", "scaled")),
-    Combination(
-        "lowrank", ("query", "key", "value", "attention_out", "ffn_in", "ffn_out"), "parallel", ("add", "scaled")
-    ),
-    Combination("additive", ("bias", "weights"), None, ("add",)),
-)
-
-_LAYER_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
-
-
-def _layers(value: Any) -> Any:
-    """Accept ``6``, ``"6-11"`` and ``"0,2,4-5"`` beside ``"all"``; leave the rest to pydantic."""
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
-        return value
-    text = str(value).replace(" ", "")
-    if text == "all":
-        return text
-    for part in text.split(","):
-        match = _LAYER_RANGE.fullmatch(part)
-        if match is None or int(match[2] or match[1]) < int(match[1]):
-            raise ValueError(f"layers {value!r} is not a layer range: write 'all', '6', '6-11' or '0,2,4-5'")
-    return text
-
-
-Layers = Annotated[str, BeforeValidator(_layers)]
-
-
-def select_layers(layers: str, num_layers: int) -> tuple[int, ...]:
-    """Return the layer numbers, counted from 0, that a range names.
-
-    Raises:
-        ValueError: if a number is outside the model.
-
-    Example:
-        >>> select_layers("4-5", 6), select_layers("all", 2)
-        ((4, 5), (0, 1))
-    """
-    if layers == "all":
-        return tuple(range(num_layers))
-    chosen: set[int] = set()
-    for part in layers.split(","):
-        match = _LAYER_RANGE.fullmatch(part)
-        assert match is not None, "validated by _layers"
-        chosen.update(range(int(match[1]), int(match[2] or match[1]) + 1))
-    if max(chosen) >= num_layers:
-        raise ValueError(
-            f"layers {layers!r} names layer {max(chosen)}, but this backbone has {num_layers} layers, "
-            f"0 to {num_layers - 1}: choose a range inside that, or 'all'"
-        )
-    return tuple(sorted(chosen))
+Reparametrisation = Literal["none", "mlp", "lstm"]
+Size = Annotated[int, Field(strict=True, ge=1)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 
 class Modification(FrozenModel):
     """One change at one kind of site, in every layer of the range."""
 
     form: Form
-    """Functional form: bottleneck with a non-linearity, low-rank, or a difference added to existing parameters."""
+    """Functional form: bottleneck with a non-linearity, lowrank, attention over learned keys and values, prompt (learned
+    input vectors), or a difference added to existing parameters: additive (all of it) or sparse (a few entries of it)."""
     modifies: Site
-    """Modified representation: output of a sub-layer (attention, ffn), of one projection, or existing parameters."""
+    """Modified representation: output of a sub-layer (attention, ffn), of the attention heads, of one projection, the
+    input, or existing parameters."""
     insertion: Insertion | None = None
     """Sequential reads the representation that it modifies; parallel reads the input of the sub-layer or projection."""
     composition: Composition = "add"
-    """h + delta, or h + scale * delta."""
-    bottleneck: int | None = Field(default=None, ge=1, validation_alias=AliasChoices("bottleneck", "rank", "length"))
-    """The one size of every form; required except for additive."""
+    """h + d; scaled: h + s d; learned: h + s d with s trained from `scale`; multiply: h (1 + d); gated: (1 - g) h + g d with
+    the gate that softmax makes; prepend: in front of the input."""
+    bottleneck: Size | None = Field(default=None, validation_alias=AliasChoices("bottleneck", "rank", "length"))
+    """The one size of every form: width of a bottleneck, rank, number of prefix or prompt vectors."""
     activation: Activation = "relu"
     """Non-linearity of a bottleneck; gelu_tanh is the one of Houlsby's code."""
-    scale: float = 1.0
-    """The s of a scaled composition."""
+    depth: Size = 1
+    """Number of non-linear layers of a bottleneck, all but the first from and to the bottleneck's width."""
+    input_norm: Annotated[bool, Field(strict=True)] = False
+    """A LayerNorm of the bottleneck's own on what it reads."""
+    scale: Number = 1.0
+    """The s of a scaled composition, and where a learned one starts."""
     init: Init = "lora"
-    """lora: zero up-projection, exactly the identity; houlsby: normal cut at two sigma; bert: normal of 0.02."""
-    init_scale: float = Field(default=1e-2, gt=0)
+    """lora: zero up-projection (or zero values), exactly the identity; houlsby: normal cut at two sigma; bert: normal of
+    0.02. Prefixes and prompts have no identity to start from: bert is their default."""
+    init_scale: Annotated[Number, Field(gt=0)] = 1e-2
     """Sigma of init: houlsby."""
-    dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Bottleneck: on the bottleneck's activation. Low-rank: on its input."""
-    normalised_input: bool = False
+    dropout: Annotated[Number, Field(ge=0, lt=1)] = 0.0
+    """Bottleneck: on the bottleneck's activation. Low-rank: on its input. Prefix and prompt: on the learned vectors."""
+    normalised_input: Annotated[bool, Field(strict=True)] = False
     """Sequential ffn only: read the sub-layer's output after the residual and its LayerNorm (Pfeiffer et al. 2021)."""
+    reparametrise: Reparametrisation = "none"
+    """Prefix: mlp trains the vectors through one MLP per kind of attention; prompt: mlp or lstm (P-tuning). Folded into
+    plain vectors after training."""
+    hidden: Size = 512
+    """Width inside the reparametrisation."""
+    implementation: Literal["concat", "gated"] = "concat"
+    """Prefix: learned keys and values in front of the others, or the equal gated sum (He et al. 2022, equation 7)."""
+    density: Annotated[Number, Field(gt=0, le=1)] = 0.005
+    """Sparse: share of the entries in the range that may differ from the backbone in the end."""
+    penalty: Annotated[Number, Field(ge=0)] = 1.25e-7
+    """Sparse: weight of the relaxed count of non-zero entries in the loss."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_init(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "init" not in value and value.get("form") in ("attention", "prompt"):
+            return {**value, "init": "bert"}
+        return value
 
     @model_validator(mode="after")
     def _legal(self) -> Modification:
-        rows = [row for row in LEGAL if row.form == self.form and self.modifies in row.modifies]
-        if not any(row.insertion == self.insertion and self.composition in row.compositions for row in rows):
+        if not any(row.allows(self.form, self.modifies, self.insertion, self.composition) for row in LEGAL):
             came = f"{self.form} on {self.modifies}, insertion {self.insertion}, composition {self.composition}"
             raise ValueError(f"no method has {came}: legal are " + "; ".join(map(str, LEGAL)))
-        if (self.bottleneck is None) != (self.form == "additive"):
-            what = "takes no bottleneck" if self.form == "additive" else "needs a bottleneck size"
+        sized = "bottleneck" in self.options
+        if (self.bottleneck is None) == sized:
+            what = "needs a bottleneck size" if sized else "takes no bottleneck"
             raise ValueError(f"form {self.form} {what}, got {self.bottleneck}")
-        if self.scale != 1.0 and self.composition != "scaled":
-            raise ValueError(f"scale {self.scale} has no effect with composition {self.composition}: write scaled")
-        if self.normalised_input and (self.form, self.modifies, self.insertion) != ("bottleneck", "ffn", "sequential"):
-            raise ValueError("normalised_input is only for {form: bottleneck, modifies: ffn, insertion: sequential}")
+        for name, field in type(self).model_fields.items():
+            if name not in _DIMENSIONS and name not in self.options and getattr(self, name) != field.default:
+                raise ValueError(
+                    f"{name} {getattr(self, name)} has no effect on {self.form} on {self.modifies}, insertion "
+                    f"{self.insertion}, composition {self.composition}: options there are {', '.join(sorted(self.options))}"
+                )
+        self._check_values()
         return self
+
+    def _check_values(self) -> None:
+        if self.reparametrise == "lstm" and self.form != "prompt":
+            raise ValueError("reparametrise lstm is P-tuning's and for prompts: a prefix takes none or mlp")
+        if self.form in ("attention", "prompt") and self.init == "lora" and self.composition in ("gated", "prepend"):
+            raise ValueError(
+                f"init lora makes a change zero, but a {self.composition} composition is never the identity: "
+                "use bert (normal of 0.02) or houlsby (with init_scale)"
+            )
+
+    @property
+    def options(self) -> frozenset[str]:
+        """Names of the fields that change what this modification computes."""
+        return options_of(self.form, self.modifies, self.insertion, self.composition)
+
+    @property
+    def folds(self) -> bool:
+        """Whether its stored form is another one than the one that is trained."""
+        return self.form == "sparse" or self.reparametrise != "none"
+
+
+_DIMENSIONS = {"form", "modifies", "insertion", "composition", "bottleneck", "init"}
 
 
 class BankSpec(FrozenModel):
@@ -138,8 +122,28 @@ class BankSpec(FrozenModel):
     modifications: tuple[Modification, ...] = ()
     """Empty with frozen LayerNorms: a linear probe on frozen features."""
     layernorms: Literal["frozen", "own"] = "frozen"
-    """own: a copy per task of every LayerNorm in the layer range (with the embedding's where layer 0 is in it)."""
+    """own: a copy per task of every LayerNorm in the layer range (with those of the embeddings and behind the last layer
+    where the first or last layer is in it)."""
     layers: Layers = "all"
-    """all, 6, 6-11 or 0,2,4-5; counted from 0."""
+    """all, 6, 6-11, 0,2,4-5 (counted from 0, encoder first, then decoder), or top-3 for the three nearest the output."""
     scope: Literal["task", "shared"] = "task"
     """task: a fresh bank for every task. shared: one bank goes on through all tasks (the forgetting baseline)."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> BankSpec:
+        kinds = [m for m in self.modifications if m.form in ("additive", "sparse")]
+        sparse = [m for m in kinds if m.form == "sparse"]
+        if sparse and (len(kinds) > 1 or self.layernorms == "own"):
+            raise ValueError(
+                "a sparse difference covers every parameter of the layer range already: leave out other sparse or additive "
+                "modifications, and write layernorms: frozen"
+            )
+        if len([m for m in self.modifications if m.form == "prompt"]) > 1:
+            raise ValueError("a bank takes one prompt: add up the lengths")
+        folding = [m.form for m in self.modifications if m.folds]
+        if self.scope == "shared" and folding:
+            raise ValueError(
+                f"scope shared goes on training one bank, but {folding[0]} with these options is folded into another form "
+                "when a task is learned: use scope task, or reparametrise none"
+            )
+        return self

@@ -80,7 +80,7 @@ def _task_facts(session: Session, task: TaskSpec) -> TaskFacts:
     backbone = session.residents.backbone(resolve_precision(training.precision))
     data = prepare_task(session.spec, task, session.residents.tokenizer, backbone.max_length)
     plan = session.plan(task, data.labels)
-    counted = build_bank(plan, backbone).count()
+    counted = build_bank(plan, backbone, folded=True).count()
     batches = math.ceil(len(data.train) / training.batch_size)
     splits = {"train": data.train, "validation": data.validation} | ({"test": data.test} if data.test else {})
     return TaskFacts(

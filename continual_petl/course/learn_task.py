@@ -122,6 +122,7 @@ def _fit(
                 "Write select: last, or change what the stream's `trainer` says of validation."
             )
         learner.active_bank.load_state_dict(load_file(folder / BEST), strict=True)
+    learner.active_bank.fold()
     _check_finite(plan, learner)
     # From here on the bank answers: no dropout in it or in the backbone.
     learner.eval()

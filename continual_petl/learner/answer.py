@@ -17,7 +17,7 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 def answer(backbone: Backbone, bank: Bank, pooling: Pooling, batch: dict[str, Tensor]) -> Tensor:
     """Return a bank's outputs for a batch, float32 ``(B, C)``."""
     inputs = {name: batch[name] for name in INPUTS if name in batch}
-    output = run(backbone.model, backbone.anatomy, bank, inputs)
+    output = run(backbone.model, bank, inputs)
     outputs_BC: Tensor = head_of(bank)(pool(output, batch["attention_mask"], pooling))
     return outputs_BC
 

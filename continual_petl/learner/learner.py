@@ -221,7 +221,9 @@ class ContinualLearner(L.LightningModule):
         self._log_scores("test")
 
     def _loss(self, outputs_BC: Tensor, batch: Batch) -> Tensor:
-        return head_of(self.active_bank).loss(outputs_BC, batch["labels"])
+        loss = head_of(self.active_bank).loss(outputs_BC, batch["labels"])
+        penalty = self.active_bank.penalty()
+        return loss if penalty is None else loss + penalty
 
     def _score(self, split: str, batch: Batch) -> None:
         predictions = head_of(self.active_bank).predictions(self(batch))

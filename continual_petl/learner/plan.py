@@ -54,7 +54,7 @@ def plan_task(spec: StreamSpec, task: TaskSpec, labels: tuple[str, ...] | None, 
     )
 
 
-def build_bank(plan: TaskPlan, backbone: Backbone) -> Bank:
+def build_bank(plan: TaskPlan, backbone: Backbone, *, folded: bool = False) -> Bank:
     """Return the task's bank and head with storage but without values; see `Bank.initialise`.
 
     Raises:
@@ -66,10 +66,10 @@ def build_bank(plan: TaskPlan, backbone: Backbone) -> Bank:
         return Bank(
             plan.bank,
             backbone.model,
-            backbone.anatomy,
-            backbone.num_layers,
+            backbone.sites,
             head,
-            pooled=plan.pooling == "pooler",
+            reads="pooler" if plan.pooling == "pooler" else "states",
+            folded=folded,
         )
     except InputError as error:
         raise InputError(f"task {plan.name!r}, {error}") from None

@@ -127,7 +127,7 @@ class Store:
                 f"task {task!r} was learned on a backbone with digest {manifest.backbone[:12]}, but {backbone.name!r} has "
                 f"{backbone.digest[:12]}. A bank answers only on the backbone it was learned on: give that one."
             )
-        bank = build_bank(self.plan(task), backbone)
+        bank = build_bank(self.plan(task), backbone, folded=True)
         _fill(bank, self.tensors(task), task)
         return bank.requires_grad_(False).eval()
 
@@ -154,7 +154,7 @@ class Store:
         with new_folder(self.bank_folder(plan.name)) as folder:
             tensors = {name: tensor.to("cpu").contiguous().clone() for name, tensor in bank.tensors().items()}
             save_file(tensors, folder / "bank.safetensors")
-            written = build_bank(plan, backbone)
+            written = build_bank(plan, backbone, folded=True)
             _fill(written, load_file(folder / "bank.safetensors"), plan.name)
             device = backbone.model.device
             with torch.no_grad():

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from continual_petl.backbones import Anatomy, find_anatomy, register_anatomy
+from continual_petl.backbones import find_anatomy, register_anatomy
 from continual_petl.backbones import packaged as packaged_module
-from continual_petl.backbones.backbone import load_backbone, load_tokenizer, pool
+from continual_petl.backbones.backbone import load_backbone, load_tokenizer
+from continual_petl.backbones.sites import Sites
+from continual_petl.backbones.weights import checkpoint_digest
 from continual_petl.errors import InputError
-from tests.tiny import FAMILIES, make_model
+from tests.backbones.watch import first_tensor
+from tests.tiny import DECODERS, ENCODER_DECODERS, FAMILIES, IDS, INPUTS, make_inputs, make_model
 
 Folder = Callable[..., Path]
 
@@ -30,11 +34,12 @@ def copy_of(folder: Path, to: Path) -> Path:
 def test_loaded_twice_it_is_the_same_frozen_and_in_eval_mode(backbone_folder: Folder, family: str) -> None:
     first, second = (load_backbone(str(backbone_folder(family))) for _ in range(2))
     assert first.digest == second.digest
-    assert first.anatomy.family == family
+    assert family in first.anatomy.model_types
     assert not any(p.requires_grad for p in first.model.parameters())
     assert not any(module.training for module in first.model.modules())
     assert first.changed() == []
-    assert (first.num_layers, first.hidden_size) == (2, 16)
+    assert (first.num_layers, first.hidden_size) == (4 if family in ENCODER_DECODERS else 2, 16)
+    assert first.generates == (family in ENCODER_DECODERS or family in DECODERS)
 
 
 def test_a_nudge_of_one_weight_or_buffer_is_seen(backbone_folder: Folder) -> None:
@@ -45,12 +50,42 @@ def test_a_nudge_of_one_weight_or_buffer_is_seen(backbone_folder: Folder) -> Non
     assert backbone.changed() == ["embeddings.position_ids", "encoder.layer.1.output.dense.bias"]
 
 
-def test_bf16_keeps_the_digest_of_the_file(backbone_folder: Folder) -> None:
-    full = load_backbone(str(backbone_folder()))
-    half = load_backbone(str(backbone_folder()), precision="bf16")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bf16_keeps_the_digest_of_the_file_and_gives_finite_states(backbone_folder: Folder, family: str) -> None:
+    full = load_backbone(str(backbone_folder(family)))
+    half = load_backbone(str(backbone_folder(family)), precision="bf16")
     assert full.digest == half.digest
     assert {p.dtype for p in half.model.parameters()} == {torch.bfloat16}
     assert half.changed() == []
+    with torch.no_grad():
+        states = [first_tensor(backbone.model(**make_inputs(family))[0]).float() for backbone in (full, half)]
+    assert torch.isfinite(states[1]).all()
+    assert (states[0] - states[1]).abs().max() < 0.05 * states[0].abs().max()
+
+
+@pytest.mark.parametrize("family", ["modernbert", "llama", "qwen2", "qwen3"])
+def test_bf16_leaves_rotary_frequencies_as_they_are(backbone_folder: Folder, family: str) -> None:
+    half = load_backbone(str(backbone_folder(family)), precision="bf16")
+    tables = {name: b.dtype for name, b in half.model.named_buffers() if "inv_freq" in name}
+    assert set(tables.values()) == {torch.float32}
+
+
+def test_fp32_is_fp32_also_from_a_checkpoint_of_bf16(tmp_path: Path) -> None:
+    make_model("bart").bfloat16().save_pretrained(tmp_path)
+    full, half = (load_backbone(str(tmp_path), precision=precision) for precision in ("fp32", "bf16"))
+    assert {t.dtype for t in full.model.state_dict().values()} == {torch.float32}
+    assert {t.dtype for t in half.model.state_dict().values()} == {torch.bfloat16}
+    assert full.digest == half.digest
+
+
+def test_the_digest_leaves_out_what_is_computed(backbone_folder: Folder) -> None:
+    model = load_backbone(str(backbone_folder("llama"))).model
+    before = checkpoint_digest(model)
+    model.get_buffer("model.rotary_emb.inv_freq").add_(1e-7)
+    assert checkpoint_digest(model) == before
+    with torch.no_grad():
+        model.get_parameter("model.norm.weight").add_(1e-4)
+    assert checkpoint_digest(model) != before
 
 
 def test_a_pooler_that_the_checkpoint_lacks_is_left_out_not_random(backbone_folder: Folder, tmp_path: Path) -> None:
@@ -58,7 +93,7 @@ def test_a_pooler_that_the_checkpoint_lacks_is_left_out_not_random(backbone_fold
     weights = {n: t for n, t in load_file(folder / "model.safetensors").items() if not n.startswith("pooler.")}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     assert load_backbone(str(folder), pooling="mean").digest == load_backbone(str(folder), pooling="first").digest
-    with pytest.raises(InputError, match="brings no trained pooler; allowed are 'first' and 'mean'"):
+    with pytest.raises(InputError, match="brings no trained pooler; allowed are 'first', 'mean' and 'last'"):
         load_backbone(str(folder))
 
 
@@ -71,12 +106,6 @@ def test_a_checkpoint_with_missing_weights_is_refused(backbone_folder: Folder, t
         load_backbone(str(folder))
 
 
-def test_an_unknown_family_says_how_to_describe_it(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5", "d_model": 8}))
-    with pytest.raises(InputError, match=r"'t5' has no anatomy; known are bert.*register_anatomy\(Anatomy\("):
-        load_backbone(str(tmp_path))
-
-
 def test_a_path_that_is_not_there_says_what_can_be_given() -> None:
     with pytest.raises(InputError, match=r"'\./nowhere' cannot be loaded.*'minilm', a folder"):
         load_backbone("./nowhere")
@@ -85,31 +114,66 @@ def test_a_path_that_is_not_there_says_what_can_be_given() -> None:
 
 
 def test_an_anatomy_that_does_not_fit_the_model_names_the_module() -> None:
-    wrong = Anatomy(**{**vars(find_anatomy("bert")), "ffn_in": "no.such.module"})
-    with pytest.raises(InputError, match=r"encoder\.layer\.0\.no\.such\.module"):
-        wrong.check(make_model("bert"), 2)
+    bert = find_anatomy("bert")
+    ffn = replace(bert.stacks[0].ffn, out="no.such.module")
+    wrong = replace(bert, stacks=(replace(bert.stacks[0], ffn=ffn),))
+    with pytest.raises(InputError, match=r"names 2 modules.*first 'encoder\.layer\.0\.no\.such\.module'"):
+        Sites(wrong, make_model("bert"))
     with pytest.raises(ValueError, match="already has the anatomy of 'bert'"):
         register_anatomy(wrong)
 
 
-def test_max_length_is_the_models(backbone_folder: Folder) -> None:
-    assert load_backbone(str(backbone_folder("bert"))).max_length == 64
-    # RoBERTa counts positions from padding_idx + 1.
-    assert load_backbone(str(backbone_folder("roberta"))).max_length == 62
-    with pytest.raises(InputError, match="max_length: got 65, but the model takes 64"):
-        load_backbone(str(backbone_folder("bert")), max_length=65)
+LENGTHS = dict.fromkeys(FAMILIES, 64) | {"roberta": 62, "xlm-roberta": 62, "mpnet": 62, "t5": 512, "mt5": 512, "vit": 0}
 
 
-def test_pooling_is_what_it_says(backbone_folder: Folder) -> None:
-    backbone = load_backbone(str(backbone_folder("bert")))
-    ids = torch.tensor([[2, 10, 3, 0]])
-    mask = torch.tensor([[1, 1, 1, 0]])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_max_length_is_the_models(backbone_folder: Folder, family: str) -> None:
+    folder = str(backbone_folder(family))
+    backbone, allowed = load_backbone(folder), LENGTHS[family]
+    assert backbone.max_length == allowed
+    if family == "vit":
+        with pytest.raises(InputError, match="reads images, which have no tokens to count"):
+            load_backbone(folder, max_length=16)
+        return
+    ids = torch.full((1, allowed), 10)
+    inputs = {"input_ids": ids} | ({"decoder_input_ids": ids} if family in ENCODER_DECODERS else {})
     with torch.no_grad():
-        output = backbone.model(input_ids=ids, attention_mask=mask)
-    states = output.last_hidden_state
-    assert torch.equal(pool(output, mask, "first"), states[:, 0])
-    assert torch.equal(pool(output, mask, "pooler"), output.pooler_output)
-    torch.testing.assert_close(pool(output, mask, "mean"), states[:, :3].mean(1))
+        assert torch.isfinite(first_tensor(backbone.model(**inputs)[0])).all()
+    if family in {"t5", "mt5"}:  # positions are relative: nothing sets a limit
+        assert load_backbone(folder, max_length=1000).max_length == 1000
+        return
+    with pytest.raises(InputError, match=f"max_length: got {allowed + 1}, but the model takes {allowed}"):
+        load_backbone(folder, max_length=allowed + 1)
+
+
+def test_fewer_tokens_may_be_asked_for(backbone_folder: Folder) -> None:
+    assert load_backbone(str(backbone_folder("bert")), max_length=16).max_length == 16
+
+
+def test_t5_takes_the_length_that_its_configuration_names(tmp_path: Path) -> None:
+    make_model("t5").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text()) | {"n_positions": 128}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert load_backbone(str(tmp_path)).max_length == 128
+
+
+@pytest.mark.parametrize("family", ["mpnet", "deberta", "deberta-v2"])
+def test_an_attention_of_its_own_cannot_be_chosen(backbone_folder: Folder, family: str) -> None:
+    assert load_backbone(str(backbone_folder(family))).attention == "eager"
+    with pytest.raises(InputError, match=r"'sdpa' asked for, but family .* allowed are 'auto' and 'eager'"):
+        load_backbone(str(backbone_folder(family)), attention="sdpa")
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in {"mpnet", "deberta", "deberta-v2"}])
+def test_sdpa_and_eager_say_the_same(backbone_folder: Folder, family: str) -> None:
+    with torch.no_grad():
+        one, other = (
+            first_tensor(load_backbone(str(backbone_folder(family)), attention=way).model(**make_inputs(family))[0])
+            for way in ("eager", "sdpa")
+        )
+    # What padding in the input itself becomes is nobody's concern.
+    seen = INPUTS["attention_mask"] if one.shape[:2] == IDS.shape and family != "vit" else torch.ones(one.shape[:2])
+    torch.testing.assert_close(one[seen == 1], other[seen == 1], atol=1e-5, rtol=1e-4)
 
 
 def test_a_packaged_backbone_with_other_weights_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,9 @@ from torch import nn
 from transformers import BertConfig, BertModel, PreTrainedModel, RobertaConfig, RobertaModel
 
 from continual_petl.backbones import find_anatomy
+from continual_petl.backbones.sites import Sites
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.presets import BankChoice
+from continual_petl.banks.choice import BankChoice
 
 
 def _bert_base() -> BertModel:
@@ -29,8 +30,8 @@ def _roberta_base() -> RobertaModel:
 
 def _count(model: PreTrainedModel, choice: dict[str, Any]) -> tuple[int, int]:
     spec = BankChoice.model_validate(choice).resolve()
-    anatomy = find_anatomy(model.config.model_type)
-    counted = Bank(spec, model, anatomy, model.config.num_hidden_layers, nn.Identity(), pooled=True).count()
+    sites = Sites(find_anatomy(model.config.model_type), model)
+    counted = Bank(spec, model, sites, nn.Identity(), reads="pooler", folded=True).count()
     return counted["modifications"], counted["own"]
 
 

@@ -17,7 +17,6 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from transformers import BertConfig, BertModel, PreTrainedModel
 
-from continual_petl.backbones import find_anatomy
 from continual_petl.banks.attach import run
 from continual_petl.banks.bank import Bank
 from tests.tiny import INPUTS, make_bank, make_model
@@ -57,6 +56,10 @@ ACTIVATIONS: dict[str, Any] = {
 }
 
 
+SITES = {"attention": "self", "ffn": "ffn"}
+"""Names of the places inside a bank."""
+
+
 class Oracle:
     """BERT's encoder with an adapter in it, in numpy."""
 
@@ -68,7 +71,7 @@ class Oracle:
         for number, row in enumerate(self.rows):
             if row.modifies != site or row.form != "bottleneck":
                 continue
-            prefix = f"{number}.layer_{layer}"
+            prefix = f"{number}.layer_{layer}.{SITES[site]}"
             hidden = ACTIVATIONS[row.activation](_linear(x, self.forms, f"{prefix}.down"))
             return row.scale * _linear(hidden, self.forms, f"{prefix}.up")
         return None
@@ -127,7 +130,7 @@ def test_bottlenecks_are_the_papers_formulas(preset: str, activation: str) -> No
         # Own LayerNorms near the old ones keep the numbers of a usual size.
         assert len(bank.own) == 10
     with torch.no_grad():
-        ours = run(model, find_anatomy("bert"), bank, INPUTS).last_hidden_state
+        ours = run(model, bank, INPUTS).last_hidden_state
     theirs = Oracle(forms, values, bank, model.config.layer_norm_eps)()
     real = INPUTS["attention_mask"].bool().numpy()
     np.testing.assert_allclose(ours.numpy()[real], theirs[real], rtol=1e-10, atol=1e-10)
@@ -152,7 +155,7 @@ def test_lora_is_pefts(rank: int, scale: int) -> None:
     bank = make_bank(model, {"preset": "lora", "rank": rank, "scale": float(scale)})
     forms, _ = _numbers(bank, model)
     with torch.no_grad():
-        ours: Tensor = run(model, find_anatomy("bert"), bank, INPUTS).last_hidden_state
+        ours: Tensor = run(model, bank, INPUTS).last_hidden_state
     config = LoraConfig(r=rank, lora_alpha=rank * scale, target_modules=["query", "value"], init_lora_weights=False)
     theirs = get_peft_model(model, config).double().train(False)
     with torch.no_grad():
@@ -161,7 +164,7 @@ def test_lora_is_pefts(rank: int, scale: int) -> None:
                 at = f"base_model.model.encoder.layer.{layer}.attention.self.{site}"
                 for letter, name in (("A", "down"), ("B", "up")):
                     weight = theirs.get_parameter(f"{at}.lora_{letter}.default.weight")
-                    weight.copy_(torch.from_numpy(forms[f"{number}.layer_{layer}.{name}.weight"]))
+                    weight.copy_(torch.from_numpy(forms[f"{number}.layer_{layer}.self.{name}.weight"]))
         expected = theirs(**INPUTS).last_hidden_state
     torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12)
 

@@ -73,7 +73,7 @@ OF_THE_BACKBONE = [
     ),
     Case(
         "pooling",
-        ["task 'other', pooling: 'pooler' asked for", "allowed are 'first' and 'mean'"],
+        ["task 'other', pooling: 'pooler' asked for", "allowed are 'first', 'mean' and 'last'"],
         [(DATA, f"{DATA}\n    pooling: pooler")],
         options=["--backbone.name", "FOLDER/no-pooler"],
         command=NEW,
@@ -85,15 +85,15 @@ OF_THE_BACKBONE = [
         options=["--backbone.name", "FOLDER/no-pooler"],
     ),
     Case(
-        "t5",
-        ["model type 't5' has no anatomy; known are bert", "register_anatomy"],
-        files={"m/config.json": '{"model_type": "t5"}'},
+        "albert",
+        ["model type 'albert' has no anatomy; known are bart, bert", "register_anatomy"],
+        files={"m/config.json": '{"model_type": "albert"}'},
         options=["--backbone.name", "FOLDER/m"],
     ),
     Case(
-        "gpt2",
-        ["model type 'gpt2' has no anatomy; known are bert"],
-        files={"m/config.json": '{"model_type": "gpt2"}'},
+        "opt",
+        ["model type 'opt' has no anatomy; known are bart, bert"],
+        files={"m/config.json": '{"model_type": "opt"}'},
         options=["--backbone.name", "FOLDER/m", "--dry-run"],
     ),
     Case(

@@ -16,7 +16,9 @@ def bank(text: str) -> list[tuple[str, str]]:
     return [(DATA, f"{DATA}\n    bank: {text}")]
 
 
-LEGAL = "legal are {form: bottleneck, modifies: attention | ffn, insertion: sequential, composition: add | scaled}"
+LEGAL = (
+    "legal are {form: bottleneck, modifies: attention | ffn, insertion: sequential, composition: add | scaled | learned"
+)
 IN_THE_FILE = [
     Case("key", ["stream.yaml:2: key sead: unknown key 'sead' (did you mean 'seed'?)"], [("seed: 1", "sead: 1")]),
     Case("preset", ["stream.yaml:11: key tasks.1.bank.preset (task other)", "known are houlsby"], bank("housby")),

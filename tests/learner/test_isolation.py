@@ -16,6 +16,7 @@ from continual_petl import NoForgetting
 from continual_petl.digests import same_bits
 from continual_petl.learner import ContinualLearner
 from tests.desk import Desk
+from tests.small import small
 from tests.streams_in_code import stream, task
 
 Folder = Callable[..., Path]
@@ -75,7 +76,7 @@ def test_the_second_task_changes_nothing_with_the_learners_own_optimizer(
     backbone_folder: Folder, tmp_path: Path, bank: str, family: str
 ) -> None:
     two = [task("one", num_rows=24), task("two", num_rows=24)]
-    desk = Desk(stream(backbone_folder(family), two, bank=bank, training={"weight_decay": 0.1}), tmp_path)
+    desk = Desk(stream(backbone_folder(family), two, bank=small(bank), training={"weight_decay": 0.1}), tmp_path)
     backbone = desk.backbone_digest()
     start = {name: t.clone() for name, t in desk.learner.add_task(desk.plans["one"]).tensors().items()}
     desk.fit("one", add=False)

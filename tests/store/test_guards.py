@@ -63,7 +63,7 @@ def test_an_unchanged_copy_holds(folder: Path) -> None:
     assert problems(folder) == {}
 
 
-@pytest.mark.parametrize("name", ["head.output.bias", "modifications.0.layer_1.up.bias"])
+@pytest.mark.parametrize("name", ["head.output.bias", "modifications.0.layer_1.self.up.bias"])
 def test_one_nudged_bias_on_disk(folder: Path, backbone_folder: Folder, name: str) -> None:
     change_tensors(folder / "banks" / "one" / "bank.safetensors", nudge(name))
     found = problems(folder)

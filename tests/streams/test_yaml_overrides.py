@@ -46,7 +46,7 @@ DIR = ("data_dir", "/d")
         (("tasks.sst.v2.bank.rank", "3"), lambda s: s.resolved_bank(s.tasks[1]).modifications[0].bottleneck, 3),
         (("tasks.agnews.labels.1", "z"), lambda s: s.tasks[0].labels, ("x", "z")),
         (("bank", "pfeiffer"), lambda s: s.bank.preset, "pfeiffer"),
-        (("bank", "{preset: lora, rank: 2}"), lambda s: s.bank.bottleneck, 2),
+        (("bank", "{preset: lora, rank: 2}"), lambda s: s.bank.resolve().modifications[0].bottleneck, 2),
         (("bank.bottleneck", "16"), lambda s: (s.bank.preset, s.bank.bottleneck), ("houlsby", 16)),
         (("backbone.max_length", "64"), lambda s: (s.backbone.name, s.backbone.max_length), ("minilm", 64)),
         (("name", "'2024'"), lambda s: s.name, "2024"),

@@ -1,0 +1,183 @@
+"""An anatomy resolved on one model: which module and which parameter is where, layer by layer, with full paths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from continual_petl.backbones.anatomy import Anatomy, Attention, Projection, Stack
+from continual_petl.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """One layer, counted through all stacks."""
+
+    number: int
+    path: str
+    """Full path in the model."""
+    stack: Stack
+    first: bool
+    """Whether it is the first of its stack."""
+    last: bool
+
+    def full(self, path: str) -> str:
+        """Return the full path of one of the layer's parts."""
+        return f"{self.path}.{path}"
+
+
+class Width(NamedTuple):
+    """Sizes of a linear map."""
+
+    into: int
+    out: int
+
+
+class Sites:
+    """Where everything is in one model.
+
+    Args:
+        anatomy: the family.
+        model: with or without a language-modelling head; may be on the meta device.
+
+    Raises:
+        InputError: if the model lacks a module that the anatomy names.
+    """
+
+    def __init__(self, anatomy: Anatomy, model: Any) -> None:
+        self.anatomy = anatomy
+        base = model.base_model
+        self.base = "" if base is model else f"{next(name for name, m in model.named_modules() if m is base)}."
+        """Prefix of the base model's paths."""
+        self._modules: dict[str, nn.Module] = dict(model.named_modules())
+        self._config = model.config
+        self._embedding_width = 0 if anatomy.images else model.get_input_embeddings().weight.shape[1]
+        self.layers = tuple(self._layers(model.config))
+        self._check(type(model).__name__)
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers of all stacks together."""
+        return len(self.layers)
+
+    def module(self, path: str) -> nn.Module:
+        """Return a module by its full path."""
+        return self._modules[path]
+
+    def into(self, layer: Layer) -> list[Projection]:
+        """Return the first projections of a layer's FFN that the model has."""
+        return [p for p in layer.stack.ffn.into if layer.full(p.path) in self._modules]
+
+    def width(self, layer: Layer, projection: Projection) -> Width:
+        """Return the sizes of a projection's part."""
+        whole = self.module_width(layer.full(projection.path))
+        return Width(whole.into, whole.out // projection.num_parts)
+
+    def module_width(self, path: str) -> Width:
+        """Return the sizes of a linear module, ``nn.Linear`` or the transposed ``Conv1D`` of GPT-2."""
+        module: Any = self._modules[path]
+        if hasattr(module, "in_features"):
+            return Width(int(module.in_features), int(module.out_features))
+        return Width(int(module.nx), int(module.nf))
+
+    def hidden_width(self, layer: Layer) -> int:
+        """Return the width of what sub-layers of a layer read and write."""
+        return self.module_width(layer.full(self.into(layer)[0].path)).into
+
+    @property
+    def embedding_width(self) -> int:
+        """Width of the token embeddings."""
+        return int(self._embedding_width)
+
+    def columns(self, layer: Layer, projection: Projection) -> slice | list[int]:
+        """Return which outputs of the module belong to the projection."""
+        whole = self.module_width(layer.full(projection.path)).out
+        size = whole // projection.num_parts
+        if projection.heads_key is None:
+            return slice(projection.part * size, (projection.part + 1) * size)
+        num_heads = int(getattr(self._config, projection.heads_key))
+        chunk, head = size // num_heads, whole // num_heads
+        starts = [number * head + projection.part * chunk for number in range(num_heads)]
+        return [start + offset for start in starts for offset in range(chunk)]
+
+    def norms(self, layer: Layer) -> list[str]:
+        """Return the full paths of a layer's LayerNorms; the embeddings' and the final one join at the stack's ends."""
+        stack, found = layer.stack, []
+        if layer.first and stack.embedding_norm is not None:
+            found.append(self.base + stack.embedding_norm)
+        if layer.first:
+            found += [self.base + path for path in stack.outer_norms]
+        found += [layer.full(a.norm) for a in stack.attentions] + [layer.full(stack.ffn.norm)]
+        found += [layer.full(path) for path in stack.extra_norms]
+        if layer.last and stack.final_norm is not None:
+            found.append(self.base + stack.final_norm)
+        # Some models leave one out, or have an identity there (ModernBERT's first attention).
+        return [path for path in dict.fromkeys(found) if any(True for _ in self._parameters(path))]
+
+    def owner(self, parameter: str) -> int | None:
+        """Return the number of the layer that a parameter belongs to; None for the pooler.
+
+        What lies before the layers of a stack belongs to its first, what lies behind them to its last; so does an
+        output head of its own to the last of all.
+        """
+        for layer in self.layers:
+            if parameter.startswith(f"{layer.path}."):
+                return layer.number
+        if not parameter.startswith(self.base) or parameter.startswith("lm_head."):
+            return self.layers[-1].number
+        name = parameter.removeprefix(self.base)
+        if self.anatomy.pooler is not None and name.startswith(f"{self.anatomy.pooler}."):
+            return None
+        for layer in self.layers:
+            stack = layer.stack
+            if layer.last and stack.final_norm is not None and name.startswith(f"{stack.final_norm}."):
+                return layer.number
+        for layer in self.layers:
+            if layer.first and layer.stack.root and name.startswith(f"{layer.stack.root}."):
+                return layer.number
+        return 0
+
+    def _parameters(self, path: str) -> Iterator[nn.Parameter]:
+        module = self._modules.get(path)
+        return iter(()) if module is None else module.parameters(recurse=False)
+
+    def _layers(self, config: Any) -> Iterator[Layer]:
+        number = 0
+        for stack in self.anatomy.stacks:
+            count = int(getattr(config, stack.num_layers_key))
+            for position in range(count):
+                yield Layer(
+                    number=number,
+                    path=self.base + stack.layer.format(position),
+                    stack=stack,
+                    first=position == 0,
+                    last=position == count - 1,
+                )
+                number += 1
+
+    def _check(self, model: str) -> None:
+        missing: list[str] = []
+        for layer in self.layers:
+            ffn = layer.stack.ffn
+            wanted = [ffn.out, ffn.result]
+            for attention in layer.stack.attentions:
+                wanted += [attention.module, attention.out, attention.result]
+                wanted += [p.path for p in (attention.query, attention.key, attention.value)]
+            missing += [path for path in map(layer.full, wanted) if path not in self._modules]
+            if not self.into(layer):
+                missing.append(layer.full(ffn.into[0].path))
+        if missing:
+            raise InputError(
+                f"backbone of family {self.anatomy.family!r} ({model}): the anatomy names {len(missing)} modules that the "
+                f"model does not have, first {missing[0]!r}. The installed transformers may have renamed them: register "
+                "a corrected Anatomy with continual_petl.backbones.register_anatomy."
+            )
+
+
+def attention_of(layer: Layer, name: str) -> Attention:
+    """Return one attention of a layer by its name."""
+    return next(attention for attention in layer.stack.attentions if attention.name == name)

@@ -1,0 +1,72 @@
+"""The backbone's tokenizer: a fast one that knows words, and the id that rows are padded with."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
+
+from continual_petl.backbones.packaged import minilm_path
+from continual_petl.backbones.weights import LOAD_ERRORS, first_line
+from continual_petl.errors import InputError
+
+_GENERAL = {"PreTrainedTokenizerFast", "TokenizersBackend"}
+"""Names of the class that takes everything from tokenizer.json."""
+
+
+def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedTokenizerBase:
+    """Load the backbone's tokenizer; see `load_backbone`.
+
+    Those of decoders often have no padding token; `pad_token_id` says what to pad with.
+    """
+    source = str(minilm_path()) if name == "minilm" else name
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
+        declared = get_tokenizer_config(source, revision=revision).get("tokenizer_class")
+        if declared in _GENERAL and type(tokenizer).__name__ not in _GENERAL:
+            # For some model types (Qwen2) transformers builds the family's own tokenizer whatever the folder declares,
+            # with the family's own way to split words.
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(source, revision=revision or "main")
+    except LOAD_ERRORS as error:
+        raise InputError(
+            f"backbone {name!r}: its tokenizer cannot be loaded: {first_line(error)} Put the tokenizer.json that belongs "
+            "to the model beside its config.json."
+        ) from error
+    if not tokenizer.is_fast:
+        raise InputError(
+            f"backbone {name!r}: its tokenizer ({type(tokenizer).__name__}) has no fast version, which this project "
+            "needs. Put a tokenizer.json beside its config.json, or choose another backbone."
+        )
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
+        # Without tokenizer files transformers makes one that knows no word at all, and says nothing.
+        raise InputError(
+            f"backbone {name!r}: its tokenizer knows no words; the tokenizer's files are missing. Put the tokenizer.json "
+            "that belongs to the model beside its config.json."
+        )
+    return cast(PreTrainedTokenizerBase, tokenizer)
+
+
+def pad_token_id(tokenizer: PreTrainedTokenizerBase, config: Any) -> int:
+    """Return the id that fills short rows up: of the padding token, else of the token that ends a text.
+
+    What is there never matters, since the attention mask leaves it out; it only has to be an id that the model knows.
+
+    Args:
+        tokenizer: asked first.
+        config: the model's configuration, asked where the tokenizer has none.
+
+    Raises:
+        InputError: if neither has either.
+    """
+    for key in ("pad_token_id", "eos_token_id"):
+        for source in (tokenizer, config):
+            found = getattr(source, key, None)
+            if isinstance(found, list):  # some models have several tokens that end a text
+                found = found[0] if found else None
+            if found is not None:
+                return int(found)
+    raise InputError(
+        f"tokenizer {tokenizer.name_or_path!r}: it has neither a padding token nor one that ends a text, and the model's "
+        "config.json names none; short rows cannot be filled up. Write pad_token_id into config.json."
+    )

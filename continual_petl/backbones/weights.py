@@ -1,0 +1,182 @@
+"""The weights of a backbone, loaded strictly: nothing that the checkpoint lacks is made up."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, cast
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from continual_petl.backbones.anatomy import Anatomy
+from continual_petl.digests import combined_digest, module_tensors, tensor_digests
+from continual_petl.errors import InputError
+
+Attention = Literal["auto", "eager", "sdpa"]
+
+LOAD_ERRORS = (OSError, ValueError, RuntimeError, TypeError, LookupError, AttributeError, SafetensorError)
+"""What transformers raises for a folder or an id that is not a usable model; it has no error of its own."""
+
+_KINDS: dict[str, Any] = {"none": AutoModel, "seq2seq": AutoModelForSeq2SeqLM, "causal": AutoModelForCausalLM}
+
+
+def load_weights(
+    source: str, revision: str | None, anatomy: Anatomy, attention: Attention
+) -> tuple[PreTrainedModel, bool]:
+    """Load a model with its output head if the family has one and the checkpoint brings it.
+
+    Args:
+        source: Hub id or path.
+        revision: commit, branch or tag of a Hub id.
+        anatomy: the family.
+        attention: implementation.
+
+    Returns:
+        The model, and whether it has an output head.
+
+    Raises:
+        InputError: if tensors are missing or have other shapes.
+    """
+    arguments = {"revision": revision, "attn_implementation": _implementation(source, anatomy, attention)}
+    with _quiet():
+        generates = anatomy.output_head != "none"
+        model, missing, mismatched = _load(_KINDS[anatomy.output_head], source, **arguments)
+        if generates and (missing <= _head(model) if missing else _head_was_replaced(model, source, revision)):
+            generates = False
+            model, missing, mismatched = _load(AutoModel, source, **arguments)
+        if missing and anatomy.pooler and all(key.startswith(f"{anatomy.pooler}.") for key in missing):
+            # A pooler that the checkpoint lacks would be random, another one at every load: build without it.
+            model, missing, mismatched = _load(AutoModel, source, add_pooling_layer=False, **arguments)
+    wrong = sorted(missing) + sorted(mismatched)
+    if wrong:
+        raise InputError(
+            f"backbone {source!r}: the checkpoint lacks, or has in another shape, {len(wrong)} tensors, first "
+            f"{wrong[0]!r}; they would be random. Name a complete checkpoint of this architecture."
+        )
+    return model, generates
+
+
+def refuse_quantised(name: str, config: Any) -> None:
+    """Raise `InputError` for a checkpoint whose weights are packed codes."""
+    found = getattr(config, "quantization_config", None)
+    if found is None:
+        return
+    method = found.get("quant_method") if isinstance(found, dict) else getattr(found, "quant_method", None)
+    raise InputError(
+        f"backbone {name!r}: the checkpoint is quantised (quantization_config of config.json, method "
+        f"{str(getattr(method, 'value', method))!r}). Its weights are packed codes, and which numbers they stand for "
+        "depends on the kernels of the machine: neither its digest nor the promise that an earlier task answers bit for "
+        "bit as before could be kept. Name the checkpoint that it was made from, with training.precision: bf16 to halve "
+        "its memory."
+    )
+
+
+def change_precision(model: nn.Module, dtype: torch.dtype) -> None:
+    """Give everything that came out of the checkpoint another floating-point type.
+
+    Tables that a model computes from its configuration (the frequencies of rotary positions) keep theirs, as they do when
+    `transformers` loads a checkpoint of that type.
+    """
+    computed = _computed(model)
+    for name, tensor in module_tensors(model).items():
+        if tensor.is_floating_point() and name not in computed:
+            tensor.data = tensor.data.to(dtype)
+
+
+def checkpoint_digest(model: nn.Module) -> str:
+    """Return the digest of every parameter and buffer as loaded.
+
+    Left out are floating-point tables that a model computes from its configuration: their last bits may differ from one
+    machine to the next.
+    """
+    computed = _computed(model)
+    tensors = {name: tensor for name, tensor in module_tensors(model).items() if name not in computed}
+    return combined_digest(tensor_digests(tensors))
+
+
+def cannot_load(name: str, error: BaseException) -> str:
+    """Return the message for a name behind which there is no usable model."""
+    why = first_line(error)
+    if os.path.isfile(name):
+        why = "this is a file."
+    elif os.path.isdir(name):
+        why = f"the folder holds no usable model: {why}"
+    elif os.path.isabs(name) or name.startswith(("./", "../", "~")):
+        why = "there is no such folder."
+    else:
+        why = f"{why} The Hub was asked because it is not written as a path (./folder)."
+    return (
+        f"backbone {name!r} cannot be loaded: {why} Give 'minilm', a folder with config.json and weights, or the id of a "
+        "model on the Hub that this machine can reach or has in its cache."
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message as a sentence."""
+    line = str(error).strip().partition("\n")[0] or type(error).__name__
+    return line if line.endswith((".", "!")) else f"{line}."
+
+
+def _computed(model: nn.Module) -> set[str]:
+    """Return the names of the floating-point buffers that no checkpoint holds."""
+    return {
+        f"{path}.{name}" if path else name
+        for path, module in model.named_modules(remove_duplicate=False)
+        for name in module._non_persistent_buffers_set
+        if (buffer := module._buffers[name]) is not None and buffer.is_floating_point()
+    }
+
+
+def _implementation(source: str, anatomy: Anatomy, attention: Attention) -> str:
+    if anatomy.attention_registry:
+        return attention if attention != "auto" else ("sdpa" if torch.cuda.is_available() else "eager")
+    if attention == "sdpa":
+        raise InputError(
+            f"backbone {source!r}: backbone.attention: 'sdpa' asked for, but family {anatomy.family!r} computes its "
+            "attention in its own way; allowed are 'auto' and 'eager'."
+        )
+    return "eager"
+
+
+def _load(kind: Any, source: str, **arguments: Any) -> tuple[PreTrainedModel, set[str], list[str]]:
+    model, info = kind.from_pretrained(source, output_loading_info=True, **arguments)
+    return cast(PreTrainedModel, model), set(info["missing_keys"]), [str(key) for key in info["mismatched_keys"]]
+
+
+def _head(model: PreTrainedModel) -> set[str]:
+    head = cast(nn.Module, model.get_output_embeddings())  # type: ignore[no-untyped-call]
+    own = {id(parameter) for parameter in head.parameters()}
+    return {name for name, parameter in model.named_parameters(remove_duplicate=False) if id(parameter) in own}
+
+
+def _head_was_replaced(model: PreTrainedModel, source: str, revision: str | None) -> bool:
+    """Return whether the embeddings stand in for a head that should be the model's own.
+
+    `transformers` 5.23 does that for T5 1.1 and mT5 when the file lacks the head, whatever config.json says.
+    """
+    written = PreTrainedConfig.get_config_dict(source, revision=revision)[0]
+    embeddings: Any = model.get_input_embeddings()
+    return written.get("tie_word_embeddings") is False and any(
+        model.get_parameter(name) is embeddings.weight for name in _head(model)
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence `transformers`, which reports left-out heads and missing poolers at length; both are dealt with here."""
+    level = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity(logging.ERROR)
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)
+        if bars:
+            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]

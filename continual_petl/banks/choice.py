@@ -1,0 +1,131 @@
+"""What a stream file may say under ``bank``: a preset with changes, or the dimensions written out."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from continual_petl._frozen import FrozenModel
+from continual_petl.banks.layers import Layers
+from continual_petl.banks.presets import PRESETS
+from continual_petl.banks.spec import Activation, BankSpec, Init, Modification, Number, Reparametrisation, Size
+
+_SIZES = {"rank": ("lowrank",), "length": ("attention", "prompt")}
+"""Names of the size that belong to certain forms, where a preset has several."""
+
+
+class BankChoice(FrozenModel):
+    """What a stream file says under ``bank``: a preset with changes, or the dimensions written out.
+
+    A bare name, ``bank: houlsby``, means ``{preset: houlsby}``. Sizes and options beside a preset replace those of
+    every modification in its row that has a use for them; an option that none has a use for is an error.
+    """
+
+    preset: str | None = None
+    """One of the presets."""
+    modifications: tuple[Modification, ...] | None = None
+    """The dimensions, written out; not together with a preset."""
+    bottleneck: Size | None = None
+    """Size of every form in the preset; where a preset has several (mam), of its bottlenecks."""
+    rank: Size | None = None
+    """Another name of bottleneck; where a preset has several forms, size of the low-rank ones."""
+    length: Size | None = None
+    """Another name of bottleneck; where a preset has several forms, of its prefix or prompt."""
+    activation: Activation | None = None
+    """Non-linearity of every bottleneck in the preset."""
+    depth: Size | None = None
+    """Number of non-linear layers of every bottleneck in the preset."""
+    input_norm: Annotated[bool, Field(strict=True)] | None = None
+    """Whether every bottleneck in the preset has a LayerNorm of its own on its input."""
+    scale: Number | None = None
+    """The s of every scaled composition in the preset."""
+    init: Init | None = None
+    """Initialisation of every modification in the preset."""
+    init_scale: Annotated[Number, Field(gt=0)] | None = None
+    """Sigma of init: houlsby."""
+    dropout: Annotated[Number, Field(ge=0, lt=1)] | None = None
+    """Dropout inside every modification of the preset."""
+    normalised_input: Annotated[bool, Field(strict=True)] | None = None
+    """Whether a sequential adapter on the FFN reads the normalised sum (pfeiffer) or the FFN's own output."""
+    reparametrise: Reparametrisation | None = None
+    """What a prefix or prompt is trained through."""
+    hidden: Size | None = None
+    """Width inside the reparametrisation."""
+    implementation: Literal["concat", "gated"] | None = None
+    """How a prefix is computed."""
+    density: Annotated[Number, Field(gt=0, le=1)] | None = None
+    """Share of entries that diff_pruning keeps."""
+    penalty: Annotated[Number, Field(ge=0)] | None = None
+    """Weight of the relaxed count of entries in the loss of diff_pruning."""
+    layernorms: Literal["frozen", "own"] | None = None
+    """own: the bank gets its own copies of the LayerNorms."""
+    layers: Layers | None = None
+    """all, 6, 6-11 or 0,2,4-5, counted from 0; or top-3."""
+    scope: Literal["task", "shared"] | None = None
+    """task: a fresh bank for every task (default). shared: one bank for all tasks."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare_name(cls, value: Any) -> Any:
+        return {"preset": value} if isinstance(value, str) else value
+
+    @field_validator("preset")
+    @classmethod
+    def _preset_exists(cls, value: str | None) -> str | None:
+        return None if value is None else _known(value)
+
+    @model_validator(mode="after")
+    def _resolvable(self) -> BankChoice:
+        self.resolve()
+        return self
+
+    def resolve(self) -> BankSpec:
+        """Return the bank in full, or raise `ValueError` saying which option does not fit."""
+        if (self.preset is None) == (self.modifications is None):
+            raise ValueError("a bank is either a preset or a list of modifications, so give exactly one of the two")
+        whole = self.model_dump(include={"layernorms", "layers", "scope"}, exclude_none=True)
+        options = self.model_dump(
+            exclude={"preset", "modifications", "layernorms", "layers", "scope"}, exclude_none=True
+        )
+        if self.modifications is not None:
+            if options:
+                raise ValueError(f"{', '.join(options)} belongs inside each modification when they are written out")
+            return BankSpec(modifications=self.modifications, **whole)
+        assert self.preset is not None
+        row = PRESETS[_known(self.preset)]
+        changes = [_changes(modification, row, options) for modification in row.modifications]
+        used = {key for change in changes for key in change[1]}
+        for key in options:
+            if key not in used:
+                raise ValueError(f"{key} has no effect in preset {self.preset!r}: remove it, or choose another preset")
+        rows = [
+            Modification.model_validate(modification.model_dump() | change[0])
+            for modification, change in zip(row.modifications, changes, strict=True)
+        ]
+        return BankSpec.model_validate(row.model_dump() | {"modifications": rows} | whole)
+
+
+def _changes(modification: Modification, row: BankSpec, options: dict[str, Any]) -> tuple[dict[str, Any], set[str]]:
+    """Return what the options change in one modification of a preset, and which of them were used."""
+    use = modification.options
+    names = [key for key in options if key in use and key != "bottleneck"]
+    changed = {key: options[key] for key in names}
+    if "bottleneck" in use:
+        sized = {m.form for m in row.modifications if "bottleneck" in m.options}
+        own = [key for key, forms in _SIZES.items() if modification.form in forms]
+        # One kind of form in the preset: every name of the size is its own.
+        mine = ["bottleneck", *_SIZES] if len(sized) == 1 else own or ["bottleneck"]
+        given = [key for key in mine if key in options]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} are one size: give one of them")
+        if given:
+            changed["bottleneck"] = options[given[0]]
+            names += given
+    return changed, set(names)
+
+
+def _known(name: str) -> str:
+    if name not in PRESETS:
+        raise ValueError(f"unknown preset {name!r}: known are {', '.join(PRESETS)}; or write the modifications out")
+    return name

@@ -1,0 +1,53 @@
+"""How fresh parameters are drawn: the initialisations of the papers, each tensor from a generator of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from continual_petl.banks.spec import Modification
+
+Generators = Callable[[str], torch.Generator]
+"""Gives the random generator of a parameter by its name."""
+
+
+def draw(tensor: Tensor, modification: Modification, generator: torch.Generator, *, zero: bool) -> None:
+    """Fill a tensor in place by the modification's ``init``.
+
+    Args:
+        tensor: a weight matrix, or a table of vectors.
+        modification: says which initialisation.
+        generator: of this tensor alone.
+        zero: whether init: lora makes this tensor zero; it is the last factor of the change.
+    """
+    match modification.init:
+        case "houlsby":
+            # Houlsby et al. 2019, section 3.6: sigma 1e-2, cut at two standard deviations.
+            sigma = modification.init_scale
+            nn.init.trunc_normal_(tensor, 0.0, sigma, -2 * sigma, 2 * sigma, generator=generator)
+        case "bert":
+            tensor.normal_(0.0, 0.02, generator=generator)
+        case "lora" if zero:
+            tensor.zero_()
+        case "lora":
+            # As torch's own Linear, and as loralib draws A.
+            nn.init.kaiming_uniform_(tensor, a=math.sqrt(5), generator=generator)
+
+
+def draw_linear(layer: nn.Linear, modification: Modification, generators: Generators, name: str, *, zero: bool) -> None:
+    """Fill the weight of a linear layer as `draw` does; its bias is zero."""
+    draw(layer.weight, modification, generators(f"{name}.weight"), zero=zero)
+    if layer.bias is not None:
+        layer.bias.zero_()
+
+
+def draw_as_torch(module: nn.Module, generators: Generators) -> None:
+    """Fill a Linear or LSTM as torch's own constructor does: uniform within one over the square root of its fan-in."""
+    for name, parameter in module.named_parameters():
+        fan = module.hidden_size if isinstance(module, nn.LSTM) else getattr(module, "in_features", None)
+        assert isinstance(fan, int)
+        bound = 1 / math.sqrt(fan)
+        parameter.uniform_(-bound, bound, generator=generators(name))

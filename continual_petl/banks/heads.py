@@ -1,0 +1,169 @@
+"""What a bank changes inside attention heads: prefixes, and the multi-head parallel adapter.
+
+Both act in a function of the attention registry of `transformers`, which sees queries, keys and values per head after any
+cache update and any rotation. So caches never hold a prefix, positions never shift, and masks stay those of the text.
+
+* concat (Li and Liang 2021): learned keys and values in front of the others; the mask lets everyone see them.
+* gated (He et al. 2022, equations 7 to 10), the same function: ``(1 - g) head + g Attn(q, P_k, P_v)`` with
+  ``g = sigmoid(logsumexp(s q P_k) - logsumexp(s q K + mask))``, which never overflows.
+* multi-head parallel (section 4.4): ``head + ReLU(s q P_k) P_v``.
+
+Shape suffixes: B rows, H heads, G key-value heads, T queries, K keys, L learned keys, E width of a head.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from continual_petl.banks.bank import PrefixPlacement
+from continual_petl.banks.forms import ACTIVATIONS
+
+_PREFIX = "continual_petl_"
+_Changes = dict[nn.Module, list[PrefixPlacement]]
+_changes: ContextVar[_Changes] = ContextVar("changes inside attention heads")
+
+SUPPORTED = ("eager", "sdpa")
+"""Attention implementations that a prefix can join."""
+
+
+@contextmanager
+def changed_heads(model: PreTrainedModel, changes: _Changes) -> Iterator[None]:
+    """Keep changes in the heads of attention modules inside the ``with`` block."""
+    if not changes:
+        yield
+        return
+    before = model.config._attn_implementation
+    if before not in SUPPORTED:
+        raise ValueError(f"attention {before!r}: changes inside heads are made for {' and '.join(SUPPORTED)} only")
+    token = _changes.set(changes)
+    try:
+        model.set_attn_implementation(_PREFIX + before)
+        yield
+    finally:
+        model.set_attn_implementation(before)
+        _changes.reset(token)
+
+
+def _attend(implementation: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    def attend(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **rest: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        base = _own_eager(module) if implementation == "eager" else ALL_ATTENTION_FUNCTIONS[implementation]
+        changes = _changes.get().get(module, [])
+        scaling = rest.get("scaling")
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        parallel: list[Tensor] = []
+        gates: list[tuple[Tensor, Tensor]] = []
+        text_key, text_mask, text_rest = key, attention_mask, dict(rest)
+        for change in changes:
+            learned = (_per_head(change.keys, key), _per_head(change.values, key))
+            if change.modification.composition != "gated":
+                parallel.append(_multihead(change, query, *learned, scale))
+            elif change.modification.implementation == "gated":
+                gates.append(learned)
+            else:
+                key, value, attention_mask, rest = _in_front(*learned, key, value, attention_mask, rest)
+        output_BTHE, weights = base(module, query, key, value, attention_mask, **rest)
+        for learned in gates:
+            output_BTHE = _gated(output_BTHE, query, learned, text_key, text_mask, text_rest, scale)
+        for delta_BTHE in parallel:
+            output_BTHE = output_BTHE + delta_BTHE
+        return output_BTHE, weights
+
+    return attend
+
+
+def _own_eager(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    """Return the eager attention of the module's own family; each has its own file's."""
+    for cls in type(module).__mro__:
+        found = getattr(sys.modules[cls.__module__], "eager_attention_forward", None)
+        if found is not None:
+            function: Callable[..., tuple[Tensor, Tensor | None]] = found
+            return function
+    raise TypeError(f"{type(module).__name__} has no eager attention of its own")
+
+
+def _per_head(vectors: Tensor, key_BGKE: Tensor) -> Tensor:
+    """Split (L, G * E) into heads: (G, L, E), in the dtype of the keys."""
+    num_heads, length = key_BGKE.shape[1], vectors.shape[0]
+    return vectors.to(key_BGKE.dtype).view(length, num_heads, -1).transpose(0, 1)
+
+
+def _in_front(
+    keys_GLE: Tensor, values_GLE: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, rest: dict[str, Any]
+) -> tuple[Tensor, Tensor, Tensor | None, dict[str, Any]]:
+    rows, length = key.shape[0], keys_GLE.shape[1]
+    key = torch.cat([keys_GLE.expand(rows, -1, -1, -1), key], dim=2)
+    value = torch.cat([values_GLE.expand(rows, -1, -1, -1), value], dim=2)
+    if mask is not None:
+        # In a boolean mask True is seen, in an additive one 0 is.
+        mask = nn.functional.pad(mask, (length, 0), value=1 if mask.dtype == torch.bool else 0)
+    if rest.get("position_bias") is not None:
+        # Relative positions are between tokens; learned keys have none.
+        rest = rest | {"position_bias": nn.functional.pad(rest["position_bias"], (length, 0))}
+    return key, value, mask, rest
+
+
+def _logits(query_BHTE: Tensor, keys_GLE: Tensor, scale: float) -> Tensor:
+    """Return (B, H, T, L): each query against the learned keys of its group of heads."""
+    groups = query_BHTE.shape[1] // keys_GLE.shape[-3]
+    return query_BHTE @ keys_GLE.repeat_interleave(groups, dim=-3).transpose(-1, -2) * scale
+
+
+def _weigh(weights_BHTL: Tensor, values_GLE: Tensor) -> Tensor:
+    """Return (B, T, H, E)."""
+    groups = weights_BHTL.shape[1] // values_GLE.shape[-3]
+    return (weights_BHTL @ values_GLE.repeat_interleave(groups, dim=-3)).transpose(1, 2)
+
+
+def _multihead(change: PrefixPlacement, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+    activation = ACTIVATIONS[change.modification.activation]
+    delta_BTHE = _weigh(activation(_logits(query, keys, scale)), values)
+    factor = change.scale
+    return delta_BTHE * (factor.to(delta_BTHE.dtype) if isinstance(factor, Tensor) else factor)
+
+
+def _gated(
+    output_BTHE: Tensor,
+    query: Tensor,
+    learned: tuple[Tensor, Tensor],
+    key: Tensor,
+    mask: Tensor | None,
+    rest: dict[str, Any],
+    scale: float,
+) -> Tensor:
+    prefix_BHTL = _logits(query, learned[0], scale)
+    text_BHTK = _logits(query, key, scale)
+    if rest.get("position_bias") is not None:
+        text_BHTK = text_BHTK + rest["position_bias"]
+    if mask is not None:
+        text_BHTK = text_BHTK.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else text_BHTK + mask
+    gate_BHT = torch.sigmoid(prefix_BHTL.logsumexp(-1) - text_BHTK.logsumexp(-1))
+    gate_BTH1 = gate_BHT.transpose(1, 2).unsqueeze(-1)
+    return (1 - gate_BTH1) * output_BTHE + gate_BTH1 * _weigh(torch.softmax(prefix_BHTL, -1), learned[1])
+
+
+def _mask(implementation: str) -> Callable[..., Tensor | None]:
+    def mask(*args: Any, **rest: Any) -> Tensor | None:
+        # A causal mask that is left out is rebuilt in the kernel, for as many keys as queries; a prefix brings more.
+        if "allow_is_causal_skip" in rest:
+            rest["allow_is_causal_skip"] = False
+        made: Tensor | None = ALL_MASK_ATTENTION_FUNCTIONS[implementation](*args, **rest)
+        return made
+
+    return mask
+
+
+for _implementation in SUPPORTED:
+    AttentionInterface.register(_PREFIX + _implementation, _attend(_implementation))
+    AttentionMaskInterface.register(_PREFIX + _implementation, _mask(_implementation))

@@ -1,0 +1,58 @@
+"""Layer ranges: ``all``, ``6``, ``6-11``, ``0,2,4-5``, or ``top-3``."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_TOP = re.compile(r"top-([1-9]\d*)")
+
+
+def _layers(value: Any) -> Any:
+    """Accept ``6``, ``"6-11"``, ``"0,2,4-5"`` and ``"top-3"`` beside ``"all"``; leave the rest to pydantic."""
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        return value
+    text = str(value).replace(" ", "")
+    if text == "all" or _TOP.fullmatch(text):
+        return text
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part)
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            raise ValueError(f"layers {value!r} is not a layer range: write 'all', '6', '6-11', '0,2,4-5' or 'top-3'")
+    return text
+
+
+Layers = Annotated[str, BeforeValidator(_layers)]
+
+
+def select_layers(layers: str, num_layers: int) -> tuple[int, ...]:
+    """Return the layer numbers, counted from 0, that a range names.
+
+    Raises:
+        ValueError: if a number is outside the model.
+
+    Example:
+        >>> select_layers("4-5", 6), select_layers("all", 2), select_layers("top-2", 6)
+        ((4, 5), (0, 1), (4, 5))
+    """
+    if layers == "all":
+        return tuple(range(num_layers))
+    if top := _TOP.fullmatch(layers):
+        chosen = set(range(num_layers - int(top[1]), num_layers))
+        outside = "" if min(chosen) >= 0 else f"the {top[1]} highest layers"
+    else:
+        chosen = set()
+        for part in layers.split(","):
+            match = _RANGE.fullmatch(part)
+            assert match is not None, "validated by _layers"
+            chosen.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+        outside = "" if max(chosen) < num_layers else f"layer {max(chosen)}"
+    if outside:
+        raise ValueError(
+            f"layers {layers!r} names {outside}, but this backbone has {num_layers} layers, 0 to {num_layers - 1}: choose a "
+            "range inside that, or 'all'"
+        )
+    return tuple(sorted(chosen))

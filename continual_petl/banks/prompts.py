@@ -1,0 +1,132 @@
+"""Prompts: learned vectors in front of the token embeddings (Lester et al. 2021), as He et al. 2022 insert them.
+
+They join after token and position embeddings are summed, so they have no position of their own and shift none; where
+positions are rotations (Llama, Qwen), they stand before the text. A decoder reads them once, when its cache is empty.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from continual_petl.backbones.sites import Sites
+
+Inputs = dict[str, Any]
+
+
+def with_prompt_mask(sites: Sites, inputs: Inputs, length: int) -> Inputs:
+    """Return the inputs with an attention mask that lets the prompt be seen.
+
+    A decoder on its own widens the mask in its hook instead: while it generates, the mask grows outside.
+    """
+    mask = inputs.get("attention_mask")
+    if mask is None or _is_decoder(sites):
+        return inputs
+    return {**inputs, "attention_mask": _widened(mask, length)}
+
+
+def without_prompt(sites: Sites, output: Any, length: int) -> Any:
+    """Cut the prompt's positions off the output of the stack that has them; an encoder-decoder's are its encoder's."""
+    if len(sites.anatomy.stacks) > 1:
+        return output
+    for name in ("last_hidden_state", "logits"):
+        if output.get(name) is not None:
+            output[name] = output[name][:, length:]
+    return output
+
+
+def prompt_hooks(model: nn.Module, sites: Sites, prompt_LW: Tensor) -> list[RemovableHandle]:
+    """Insert a prompt for as long as the handles live."""
+    place = sites.anatomy.prompt
+    assert place is not None, "checked when the bank was built"
+    if place.norm is not None:
+        return _before_norm(model, sites, prompt_LW)
+    return _before_stack(model, sites, prompt_LW)
+
+
+def _is_decoder(sites: Sites) -> bool:
+    return sites.anatomy.output_head == "causal"
+
+
+def _widened(mask_BT: Tensor, length: int) -> Tensor:
+    return nn.functional.pad(mask_BT, (length, 0), value=1)
+
+
+def _in_front(prompt_LW: Tensor, states_BTW: Tensor) -> Tensor:
+    rows = prompt_LW.to(states_BTW.dtype).expand(states_BTW.shape[0], -1, -1)
+    return torch.cat([rows, states_BTW], dim=1)
+
+
+def _before_norm(model: nn.Module, sites: Sites, prompt_LW: Tensor) -> list[RemovableHandle]:
+    place = sites.anatomy.prompt
+    assert place is not None
+    assert place.norm is not None
+
+    def insert(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (_in_front(prompt_LW, args[0]), *args[1:])
+
+    handles = [model.get_submodule(sites.base + place.norm).register_forward_pre_hook(insert)]
+    if sites.anatomy.pooler is not None:
+        pooler = getattr(model.get_submodule(sites.base.rstrip(".")), sites.anatomy.pooler, None)
+        if pooler is not None:
+            # It reads the first position, which is to stay the first token.
+            handles.append(pooler.register_forward_pre_hook(lambda _, args: (args[0][:, len(prompt_LW) :], *args[1:])))
+    return handles
+
+
+def _before_stack(model: nn.Module, sites: Sites, prompt_LW: Tensor) -> list[RemovableHandle]:
+    place = sites.anatomy.prompt
+    assert place is not None
+    assert place.stack is not None
+    stack: Any = model.get_submodule((sites.base + place.stack).rstrip("."))
+    signature = inspect.signature(stack.forward)
+    length = len(prompt_LW)
+    inserted: list[bool] = []
+
+    def insert(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Inputs]:
+        given = dict(signature.bind(*args, **kwargs).arguments)
+        given |= given.pop("kwargs", {})
+        cache: Any = given.get("past_key_values")
+        first = cache is None or cache.get_seq_length() == 0
+        inserted[:] = [first]
+        if _is_decoder(sites) and given.get("attention_mask") is not None:
+            given["attention_mask"] = _widened(given["attention_mask"], length)
+        if first:
+            embeds = given.pop("inputs_embeds", None)
+            ids = given.pop("input_ids", None)
+            embeds = stack.get_input_embeddings()(ids) if embeds is None else embeds
+            given["inputs_embeds"] = _in_front(prompt_LW, embeds)
+            if "position_ids" in signature.parameters:
+                given["position_ids"] = _positions(given.get("position_ids"), embeds, length)
+        elif "position_ids" in signature.parameters and given.get("position_ids") is None:
+            # The cache counts the prompt, positions do not.
+            width = (given["input_ids"] if given.get("input_ids") is not None else given["inputs_embeds"]).shape[1]
+            start = cache.get_seq_length() - length
+            given["position_ids"] = torch.arange(start, start + width, device=prompt_LW.device).unsqueeze(0)
+        return (), given
+
+    handles = [stack.register_forward_pre_hook(insert, with_kwargs=True)]
+    if place.positions is not None:
+        positions = model.get_submodule(sites.base + place.positions)
+
+        def skip(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+            return (args[0][:, length:], *args[1:]) if inserted[-1] else args
+
+        def none_for_prompt(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+            return nn.functional.pad(output, (0, 0, length, 0)) if inserted[-1] else output
+
+        handles.append(positions.register_forward_pre_hook(skip))
+        handles.append(positions.register_forward_hook(none_for_prompt))
+    return handles
+
+
+def _positions(given: Tensor | None, embeds_BTW: Tensor, length: int) -> Tensor:
+    """Return the text's own positions with the prompt's before them, counted backwards from the first."""
+    if given is None:
+        given = torch.arange(embeds_BTW.shape[1], device=embeds_BTW.device).unsqueeze(0)
+    before = torch.arange(-length, 0, device=given.device).expand(given.shape[0], -1)
+    return torch.cat([before, given], dim=1)

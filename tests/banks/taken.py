@@ -1,0 +1,28 @@
+"""Which presets a family cannot take, and what the refusal says."""
+
+from __future__ import annotations
+
+import itertools
+
+from continual_petl.banks.presets import PRESETS
+from tests.tiny import FAMILIES
+
+PRE_NORM = ("mbart", "modernbert", "t5", "mt5", "gpt2", "llama", "qwen2", "qwen3", "vit")
+WITHOUT_REGISTRY = ("mpnet", "deberta", "deberta-v2")
+WITHOUT_BIASES = ("modernbert", "t5", "mt5", "llama", "qwen3")
+INSIDE_HEADS = ("prefix", "prefix_flat", "multihead_parallel", "mam")
+
+
+def refusal(family: str, preset: str) -> str | None:
+    """Return a pattern of the error, or None if the family takes the preset."""
+    if preset == "pfeiffer" and family in PRE_NORM:
+        return "normalises before its sub-layers"
+    if preset in INSIDE_HEADS and family in WITHOUT_REGISTRY:
+        return "not through the attention registry"
+    if preset == "bitfit" and family in WITHOUT_BIASES:
+        return "trains biases, but"
+    return None
+
+
+TAKEN = [pair for pair in itertools.product(FAMILIES, PRESETS) if refusal(*pair) is None]
+REFUSED = [pair for pair in itertools.product(FAMILIES, PRESETS) if refusal(*pair) is not None]

@@ -1,0 +1,214 @@
+"""Prefixes and prompts against live `peft`, element by element in float64.
+
+peft computes the same methods another way, and each difference is accounted for here, where it is undone:
+
+positions of a prefix   peft hands a prefix over as a cache, so a model without explicit positions counts on behind it: the
+                        text starts at position l. Ours, as in He et al. 2022, leaves positions alone. peft adds l to the
+                        `position_ids` that it is given, so `arange(T) - l` brings the text back to 0. BART's decoder takes
+                        none; there the rows of the position table move up by l.
+which attentions        peft reaches a decoder's attention to itself; an encoder-decoder's two other kinds have no prefix.
+which layers            of an encoder-decoder, peft builds L prefixes and reads those with even numbers, twice: its cache is
+                        cut into four rows a layer, of which two are thrown away. Layer i gets prefix 2 i modulo L. (L is the
+                        number of encoder layers, so peft wants as many of both.)
+positions of a prompt   peft hands a prompt over with the word embeddings, so prompt and text together have positions 0 to
+                        l + T - 1. Ours joins after token and position embeddings are summed and has no position, as in
+                        He et al. 2022. The text is brought back to 0 by moving the position table, with l rows in front
+                        that are zero. On BERT a prompt also has token type 0, which is subtracted from it.
+what comes out          peft leaves the prompt's l positions in the output; ours cuts them off.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel, PrefixTuningConfig, PromptTuningConfig, get_peft_model
+from torch import Tensor, nn
+from transformers import BartConfig, BartForConditionalGeneration, BertConfig, BertModel, GPT2Config, GPT2Model
+
+from continual_petl.banks.attach import run
+from continual_petl.banks.bank import Bank
+from tests.tiny import IDS, INPUTS, make_bank
+
+LENGTH, LAYERS, WIDTH = 3, 4, 16
+PREFIX = {
+    "form": "attention", "modifies": "heads", "insertion": "parallel", "composition": "gated", "bottleneck": LENGTH,
+}  # fmt: skip
+PROMPT = {"form": "prompt", "modifies": "input", "composition": "prepend", "bottleneck": LENGTH}
+TARGETS = torch.tensor([[3, 2, 13, 14], [3, 2, 22, 0]])
+BART_INPUTS = {**INPUTS, "decoder_input_ids": TARGETS, "decoder_attention_mask": (TARGETS != 0).long()}
+
+# peft 0.21 asks transformers 5 for a property under its old name.
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+
+
+def _random(model: Any) -> Any:
+    """Return the model in float64 and eval mode, all of its values random."""
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for name, parameter in model.double().named_parameters():
+            noise = 0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter.copy_(1 + noise if name.endswith("weight") and parameter.ndim == 1 else noise)
+    return model.train(False)
+
+
+def _bert() -> Any:
+    size: dict[str, Any] = {
+        "vocab_size": 40,
+        "max_position_embeddings": 12,
+        "hidden_size": WIDTH,
+        "intermediate_size": 20,
+    }
+    return _random(
+        BertModel(BertConfig(**size, num_hidden_layers=LAYERS, num_attention_heads=2), add_pooling_layer=False)
+    )
+
+
+def _gpt2() -> Any:
+    ends: dict[str, Any] = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
+    return _random(GPT2Model(GPT2Config(vocab_size=40, n_positions=12, n_embd=WIDTH, n_layer=LAYERS, n_head=2, **ends)))
+
+
+def _bart() -> Any:
+    size: dict[str, Any] = {
+        "vocab_size": 40, "max_position_embeddings": 12, "d_model": WIDTH,
+        "encoder_layers": LAYERS, "decoder_layers": LAYERS, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 20, "decoder_ffn_dim": 20, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3,
+        "decoder_start_token_id": 3,
+    }  # fmt: skip
+    return _random(BartForConditionalGeneration(BartConfig(**size)))
+
+
+@torch.no_grad()
+def _bank(model: Any, row: dict[str, Any], layers: str = "all") -> Bank:
+    """Return a bank of one row, in float64, all of its values random."""
+    bank = make_bank(model, {"modifications": [row], "layers": layers}).double()
+    generator = torch.Generator().manual_seed(5)
+    for parameter in bank.modifications.parameters():
+        parameter.copy_(0.7 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    return bank
+
+
+def _prefix(bank: Bank, layer: int, attention: str = "self") -> tuple[Tensor, Tensor]:
+    """Return key and value of one attention, both (l, D)."""
+    at = f"0.layer_{layer}.{attention}"
+    return bank.modifications.get_parameter(f"{at}.key"), bank.modifications.get_parameter(f"{at}.value")
+
+
+def _prompt(bank: Bank) -> Tensor:
+    """Return the prompt (l, D)."""
+    return bank.modifications.get_parameter("0.input.table")
+
+
+@torch.no_grad()
+def _peft(model: Any, config: Any, table: Tensor) -> PeftModel:
+    """Return peft's wrapper of the model with the given values in its one table."""
+    theirs = get_peft_model(model, config).double().train(False)
+    assert isinstance(theirs, PeftModel)
+    encoder: Any = theirs.prompt_encoder["default"]
+    weight = encoder.embedding.weight
+    assert weight.shape == table.shape
+    weight.copy_(table)
+    return theirs
+
+
+def _flat(prefixes: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """Return prefixes as peft keeps them: (l, 2 L D), key and value of layer 0, of layer 1, and so on."""
+    return torch.cat([part for pair in prefixes for part in pair], dim=1)
+
+
+@torch.no_grad()
+def _shift_positions(table: nn.Embedding, *, start: int = 0) -> None:
+    """Move a position table up by l, so that position p + l finds what position p had; the first l rows become zero.
+
+    Args:
+        table: of the model that peft runs.
+        start: the row of position 0; BART keeps two rows free before it.
+    """
+    rows = table.weight.clone()
+    table.weight.zero_()
+    table.weight[start + LENGTH :] = rows[start:-LENGTH]
+
+
+def _states(model: Any, bank: Bank, inputs: dict[str, Tensor]) -> Tensor:
+    with torch.no_grad():
+        states = run(model, bank, inputs).last_hidden_state
+    assert isinstance(states, Tensor)
+    return states
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("make", [_bert, _gpt2])
+def test_a_prefix_is_pefts_without_the_shift_of_positions(make: Any, attention: str) -> None:
+    model = make()
+    model.set_attn_implementation(attention)
+    bank = _bank(model, PREFIX)
+    ours = _states(model, bank, INPUTS)
+    config = PrefixTuningConfig(task_type="FEATURE_EXTRACTION", num_virtual_tokens=LENGTH)
+    theirs = _peft(model, config, _flat([_prefix(bank, layer) for layer in range(LAYERS)]))
+    # peft adds l to what it is given.
+    positions = torch.arange(IDS.shape[1]).expand_as(IDS) - LENGTH
+    with torch.no_grad():
+        expected = theirs(**INPUTS, position_ids=positions).last_hidden_state
+        shifted = theirs(**INPUTS).last_hidden_state
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-12)
+    # What is accounted for is no trifle.
+    assert float((shifted - expected).abs().max()) > 1e-2
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_a_prefix_of_barts_decoder_is_pefts_with_every_second_prefix(attention: str) -> None:
+    model = _bart()
+    model.set_attn_implementation(attention)
+    # peft has no prefix across to the encoder; ours cannot be heard there once the projection behind it is zero.
+    for layer in model.model.decoder.layers:
+        layer.encoder_attn.out_proj.weight.data.zero_()
+    bank = _bank(model, PREFIX, layers=f"{LAYERS}-{2 * LAYERS - 1}")
+    # Decoder layer i is layer L + i here, and reads prefix 2 i modulo L there; prefixes of odd number are never read.
+    for i in range(LAYERS // 2, LAYERS):
+        for mine, same in zip(_prefix(bank, LAYERS + i), _prefix(bank, LAYERS + i - LAYERS // 2), strict=True):
+            mine.data.copy_(same)
+    unread = torch.randn(LENGTH, WIDTH, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+    table = _flat([_prefix(bank, LAYERS + n // 2) if n % 2 == 0 else (unread, unread) for n in range(LAYERS)])
+    ours = _states(model, bank, BART_INPUTS)
+    theirs = _peft(model, PrefixTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=LENGTH), table)
+    _shift_positions(model.model.decoder.embed_positions, start=2)
+    seen: list[Tensor] = []
+    model.model.decoder.register_forward_hook(lambda _, args, output: seen.append(output.last_hidden_state))
+    with torch.no_grad():
+        theirs(**BART_INPUTS)
+    torch.testing.assert_close(ours, seen[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("make", [_bert, _gpt2])
+def test_a_prompt_is_pefts_without_positions(make: Any) -> None:
+    model = make()
+    bank = _bank(model, PROMPT)
+    ours = _states(model, bank, INPUTS)
+    prompt = _prompt(bank).detach().clone()
+    if make is _bert:
+        _shift_positions(model.embeddings.position_embeddings)
+        prompt -= model.embeddings.token_type_embeddings.weight[0].detach()
+    else:
+        _shift_positions(model.wpe)
+    theirs = _peft(model, PromptTuningConfig(task_type="FEATURE_EXTRACTION", num_virtual_tokens=LENGTH), prompt)
+    with torch.no_grad():
+        expected = theirs(**INPUTS).last_hidden_state
+    assert expected.shape[1] == LENGTH + IDS.shape[1]
+    torch.testing.assert_close(ours, expected[:, LENGTH:], rtol=0, atol=1e-12)
+
+
+def test_a_prompt_of_barts_encoder_is_pefts_without_positions() -> None:
+    model = _bart()
+    bank = _bank(model, PROMPT)
+    ours = _states(model, bank, BART_INPUTS)
+    # peft makes a second prompt for the decoder and never reads it.
+    prompt = torch.cat([_prompt(bank).detach(), torch.ones(LENGTH, WIDTH, dtype=torch.float64)])
+    _shift_positions(model.model.encoder.embed_positions, start=2)
+    theirs = _peft(model, PromptTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=LENGTH), prompt)
+    seen: list[Tensor] = []
+    model.model.decoder.register_forward_hook(lambda _, args, output: seen.append(output.last_hidden_state))
+    with torch.no_grad():
+        theirs(**BART_INPUTS)
+    torch.testing.assert_close(ours, seen[0], rtol=0, atol=1e-12)

@@ -1,0 +1,20 @@
+"""Every preset in a size that fits the tiny backbones of the tests, whose hidden size is 16."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from continual_petl.banks.presets import PRESETS
+
+
+def small(preset: str) -> dict[str, Any]:
+    """Return what a stream file would say under ``bank``."""
+    forms = {modification.form for modification in PRESETS[preset].modifications}
+    choice: dict[str, Any] = {"preset": preset}
+    if forms & {"bottleneck", "lowrank"}:
+        choice["bottleneck"] = 8
+    if forms & {"attention", "prompt"}:
+        choice["length"] = 3
+    if any(modification.reparametrise != "none" for modification in PRESETS[preset].modifications):
+        choice["hidden"] = 6
+    return choice
