@@ -16,6 +16,7 @@ from continual_petl.learner import ContinualLearner
 from continual_petl.learner.answer import answer
 from continual_petl.seeding import derive_seed
 from continual_petl.store.environment import current_environment
+from continual_petl.store.probe import image_shape
 from continual_petl.store.verify import TaskCheck, check_backbone, check_task
 
 
@@ -128,11 +129,8 @@ def _learner(module: L.LightningModule) -> ContinualLearner:
 
 @torch.no_grad()
 def _outputs(learner: ContinualLearner, task: str) -> Tensor:
-    """Return a bank's outputs on fixed token ids, with dropout off."""
-    vocabulary = int(learner.model.config.vocab_size)
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(vocabulary, (4, 8), generator=generator).to(learner.model.device)
-    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    """Return a bank's outputs on fixed token ids or pixels, with dropout off."""
+    batch = {name: tensor.to(learner.model.device) for name, tensor in _fixed(learner).items()}
     modes = [(module, module.training) for module in learner.modules()]
     learner.eval()
     try:
@@ -140,3 +138,12 @@ def _outputs(learner: ContinualLearner, task: str) -> Tensor:
     finally:
         for module, training in modes:
             module.training = training
+
+
+def _fixed(learner: ContinualLearner) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    if learner.backbone.anatomy.images:
+        return {"pixel_values": torch.randn(4, *image_shape(learner.backbone), generator=generator)}
+    ids = torch.randint(int(learner.model.config.vocab_size), (4, 8), generator=generator)
+    # Generative tasks answer for their labels; the others leave them alone.
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}

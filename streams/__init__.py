@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from continual_petl.streams.schema import BackboneSpec as BackboneSpec
     from continual_petl.streams.schema import DataSpec as DataSpec
+    from continual_petl.streams.schema import GenerationSpec as GenerationSpec
     from continual_petl.streams.schema import StreamSpec as StreamSpec
     from continual_petl.streams.schema import TaskSpec as TaskSpec
     from continual_petl.streams.schema import TrainingSpec as TrainingSpec
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "BackboneSpec": "schema",
     "DataSpec": "schema",
+    "GenerationSpec": "schema",
     "StreamSpec": "schema",
     "TaskSpec": "schema",
     "TrainingSpec": "schema",

@@ -8,10 +8,11 @@ import yaml
 from pydantic import BaseModel
 
 from continual_petl.errors import InputError
+from continual_petl.streams._of_kind import without_idle_options
 from continual_petl.streams._places import dotted
 from continual_petl.streams._training_spec import TrainingOverride
 from continual_petl.streams._yaml_nodes import CORE
-from continual_petl.streams.schema import StreamSpec
+from continual_petl.streams.schema import StreamSpec, TaskSpec
 
 
 class _Dumper(yaml.SafeDumper):
@@ -41,7 +42,8 @@ def _plain(value: Any, path: tuple[str | int, ...]) -> Any:
     if isinstance(value, BaseModel):
         # A null that is also the default says nothing.
         fields = {name: (getattr(value, name), info.default) for name, info in type(value).model_fields.items()}
-        return {n: _plain(v, (*path, n)) for n, (v, default) in fields.items() if not (v is None and default is None)}
+        tree = {n: _plain(v, (*path, n)) for n, (v, default) in fields.items() if not (v is None and default is None)}
+        return without_idle_options(value.kind, tree) if isinstance(value, TaskSpec) else tree
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {key: _plain(below, (*path, key)) for key, below in value.items()}
     if isinstance(value, list | tuple):

@@ -46,13 +46,17 @@ def cached_schema() -> Schema:
         "anyOf": [{"minLength": 1, "type": "string"}, backbone],
     }
     task = definitions["TaskSpec"]["properties"]
-    task["metric"]["anyOf"][0]["enum"] = [metric for metrics in METRICS.values() for metric in metrics]
+    task["metric"]["anyOf"][0]["enum"] = list(
+        dict.fromkeys(metric for metrics in METRICS.values() for metric in metrics)
+    )
     for override in definitions["TrainingOverride"]["properties"].values():
         del override["default"]  # what is left out is the stream's
     schema["properties"]["bank"]["default"] = StreamSpec.model_fields["bank"].default.preset
     for holder in (schema["properties"], task):
         for node in holder.values():
-            if "$ref" in node and node["$ref"].endswith(("TrainingSpec", "ColumnsSpec", "LimitsSpec")):
+            if "$ref" in node and node["$ref"].endswith(
+                ("TrainingSpec", "ColumnsSpec", "LimitsSpec", "GenerationSpec")
+            ):
                 node.pop("default", None)  # every key below has its own
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 

@@ -6,17 +6,48 @@ learning rate that warms up over the first tenth of the steps and then falls lin
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BeforeValidator, Discriminator, Field, SerializerFunctionWrapHandler, Tag, model_serializer
 
 from continual_petl._frozen import FrozenModel
+from continual_petl.streams._data_spec import AS_MAPPING, AS_TEXT, Text
 
 # Strict, because pydantic otherwise reads `true` as 1 and '3' as 3.
 Int = Annotated[int, Field(strict=True)]
 Float = Annotated[float, Field(strict=True)]
 Bool = Annotated[bool, Field(strict=True)]
 Count = Annotated[Int, Field(ge=1)]
+
+
+def _named_by_number(value: Any) -> Any:
+    """A label that is a number is a name: YAML and JSON read ``3: 2.0`` with the number 3 as its key."""
+    if not isinstance(value, dict):
+        return value
+    named = {str(k) if isinstance(k, int) and not isinstance(k, bool) else k: v for k, v in value.items()}
+    if len(named) < len(value):
+        raise ValueError("a label is written twice, as a number and as a text: keep one of the two")
+    return named
+
+
+def _weights_shape(value: Any) -> str | None:
+    return AS_TEXT if isinstance(value, str) else AS_MAPPING if isinstance(value, dict) else None
+
+
+ClassWeights: TypeAlias = Annotated[
+    Annotated[Literal["balanced"], Tag(AS_TEXT)]
+    | Annotated[
+        dict[Text, Annotated[Float, Field(gt=0)]],
+        Field(min_length=1),
+        BeforeValidator(_named_by_number),
+        Tag(AS_MAPPING),
+    ],
+    Discriminator(
+        _weights_shape,
+        custom_error_type="shape",
+        custom_error_message="must be balanced, or a mapping from label to a number above 0",
+    ),
+]
 
 
 class TrainingSpec(FrozenModel):
@@ -52,6 +83,10 @@ class TrainingSpec(FrozenModel):
     """Arithmetic of the backbone; auto is bf16 where the device is fast at it."""
     head_dropout: Annotated[Float, Field(ge=0, lt=1)] = 0.1
     """Dropout in front of the head."""
+    label_smoothing: Annotated[Float, Field(ge=0, lt=1)] = 0.0
+    """Share of the target that is spread over all classes or tokens (not for regression and multilabel)."""
+    class_weights: ClassWeights | None = None
+    """Weights of the labels in the loss: balanced (by their rows), or a mapping from label to weight (others weigh 1)."""
     backbone_dropout: Bool = False
     """Switch on the dropout that the backbone was pre-trained with (as the papers did)."""
     select: Literal["best", "last"] = "best"
@@ -85,4 +120,4 @@ class TrainingOverride(TrainingSpec):
         return isinstance(other, TrainingOverride) and self.given() == other.given()
 
     def __hash__(self) -> int:
-        return hash(tuple(self.given().items()))
+        return hash(tuple((key, tuple(v.items()) if isinstance(v, dict) else v) for key, v in self.given().items()))

@@ -68,7 +68,9 @@ def _paragraph(details: ErrorDetails, loc: KeyPath, root: Schema) -> str:
     if kind == "missing":
         description = str(node.get("description", "")).split("\n\n")[0]
         return f"is missing: add it{f'. {description}' if description else f'; allowed: {describe(node)}'}"
-    guess = _did_you_mean(given, (value for option in options(node) for value in option.get("enum", ())))
+    guess = _did_you_mean(
+        given, (value for option in options(node) for value in (*option.get("enum", ()), option.get("const")))
+    )
     if isinstance(cause := details.get("ctx", {}).get("error"), ValueError):
         return f"{cause}{guess}"
     if kind == "shape":
@@ -123,6 +125,8 @@ def describe(node: Schema) -> str:
 
 def _describe_one(node: Schema) -> str:
     kind = node.get("type")
+    if "const" in node:
+        return str(node["const"])
     if "enum" in node:
         return ", ".join(map(str, node["enum"]))
     if kind in _NUMBERS:

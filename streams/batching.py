@@ -1,27 +1,24 @@
-"""Which rows make a batch, and how they become tensors.
+"""Which rows make a batch; `continual_petl.streams.collate` makes tensors of them.
 
 Rows of like length share a batch, so little of a batch is padding. Training: shuffle all rows, cut into chunks of 50
 batches, sort each chunk by length, cut into batches, shuffle the batches (``group_by_length`` of transformers'
 Trainer works alike, with one fixed chunk and another order). The result is a pure function of (seed, epoch): any
 epoch can be made again at any time, which is what lets a run go on in the middle of one.
 
-Shape legend: N rows, B rows of a batch, W tokens of its longest row.
+Images have no length: their order is a plain shuffle. Shape legend: N rows.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from continual_petl.errors import InputError
 from continual_petl.seeding import derive_seed
-from continual_petl.streams.tokenise import TokenisedRows
+from continual_petl.streams.collate import collate as collate
 
 Batch = NDArray[np.int64]
 """Row numbers of one batch."""
@@ -97,35 +94,3 @@ def _check(lengths: NDArray[np.int64], batch_size: int) -> None:
 
 def _cut(rows: Batch, batch_size: int) -> list[Batch]:
     return [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
-
-
-def collate(rows: TokenisedRows, indices: Sequence[int] | Batch, pad_token_id: int) -> dict[str, Tensor]:
-    """Make one batch, padded on the right to its longest row.
-
-    Args:
-        rows: a split.
-        indices: which of its rows, B numbers.
-        pad_token_id: fills ``input_ids`` behind the end of a row; the other tensors are filled with 0.
-
-    Shape:
-        ``input_ids``, ``attention_mask`` and, where the tokenizer makes them, ``token_type_ids`` ``(B, W)`` int64;
-        ``labels`` ``(B,)`` int64 or float32, left out when the rows have none; ``index`` ``(B,)`` int64.
-    """
-    index_B = np.asarray(indices, dtype=np.int64)
-    starts_B, ends_B = rows.offsets[index_B], rows.offsets[index_B + 1]
-    spans = [slice(start, end) for start, end in zip(starts_B.tolist(), ends_B.tolist(), strict=True)]
-    lengths_B = ends_B - starts_B
-    mask_BW = np.arange(lengths_B.max()) < lengths_B[:, None]
-
-    def padded(flat: NDArray[np.int32] | NDArray[np.int8], fill: int) -> Tensor:
-        out_BW = np.full(mask_BW.shape, fill, dtype=np.int64)
-        out_BW[mask_BW] = np.concatenate([flat[span] for span in spans])
-        return torch.from_numpy(out_BW)
-
-    batch = {"input_ids": padded(rows.ids, pad_token_id), "attention_mask": torch.from_numpy(mask_BW.astype(np.int64))}
-    if rows.token_types is not None:
-        batch["token_type_ids"] = padded(rows.token_types, 0)
-    if rows.labels is not None:
-        batch["labels"] = torch.from_numpy(rows.labels[index_B])
-    batch["index"] = torch.from_numpy(index_B.copy())
-    return batch

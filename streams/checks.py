@@ -121,7 +121,9 @@ def _number(value: Any) -> float | None:
         return math.inf
 
 
-def overlap_notice(task: str, train: Iterable[str], others: Sequence[str], split: str) -> str | None:
+def overlap_notice(
+    task: str, train: Iterable[str], others: Sequence[str], split: str, what: str = "text"
+) -> str | None:
     """Return a notice if texts of ``split`` are also training texts, compared as whole (text, text_pair) rows.
 
     Args:
@@ -129,11 +131,12 @@ def overlap_notice(task: str, train: Iterable[str], others: Sequence[str], split
         train: one key a training row.
         others: one key a row of ``split``.
         split: its name.
+        what: what goes in with a row.
     """
     num_shared = len(others) - sum(key not in known for known in (set(train),) for key in others)
     if num_shared == 0:
         return None
     return (
-        f"task {task!r}: {num_shared} of {len(others)} {split} rows have the text of a training row; "
+        f"task {task!r}: {num_shared} of {len(others)} {split} rows have the {what} of a training row; "
         f"the {split} metric will look better than it is."
     )

@@ -19,7 +19,7 @@ from continual_petl.seeding import derive_seed
 from continual_petl.streams.batching import LengthBucketed
 from continual_petl.streams.loaders import EvaluationLoader, Place, TrainLoader
 from continual_petl.streams.prepare import TaskData
-from continual_petl.streams.tokenise import TokenisedRows
+from continual_petl.streams.rows import TokenisedRows
 
 
 class TaskDataModule(L.LightningDataModule):
@@ -53,7 +53,9 @@ class TaskDataModule(L.LightningDataModule):
         self._eval_batch_size = eval_batch_size
         self._num_workers = num_workers
         self._order = LengthBucketed(
-            lengths=data.train.lengths, batch_size=batch_size, seed=derive_seed(seed, data.task.name, "order")
+            lengths=data.train.lengths + data.train.target_lengths,
+            batch_size=batch_size,
+            seed=derive_seed(seed, data.task.name, "order"),
         )
 
     def train_dataloader(self) -> TrainLoader:
@@ -63,6 +65,7 @@ class TaskDataModule(L.LightningDataModule):
             self.data.train,
             self._order,
             self._pad_token_id,
+            kind=self.data.task.kind,
             num_workers=self._num_workers,
             place=self._place,
             rank=rank,
@@ -95,6 +98,7 @@ class TaskDataModule(L.LightningDataModule):
             rows,
             self._eval_batch_size,
             self._pad_token_id,
+            kind=self.data.task.kind,
             num_workers=self._num_workers,
             rank=rank,
             world_size=world_size,

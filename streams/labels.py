@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from continual_petl.errors import InputError
+from continual_petl.heads.kinds import Kind
 from continual_petl.streams.checks import Fault, Where, raise_faults, show
 
 _INTEGER = re.compile(r"0|-?[1-9][0-9]*")
@@ -61,7 +62,7 @@ def label_names(where: Where, column: str, values: Sequence[Any]) -> list[str]:
     names = []
     faults = []
     for row, value in enumerate(values):
-        name = _name(value)
+        name = label_name(value)
         if name is None:
             missing = value is None or value == "" or value != value
             faults.append(Fault(row=row, what="missing" if missing else f"{show(value)} is {type(value).__name__}"))
@@ -76,7 +77,8 @@ def label_names(where: Where, column: str, values: Sequence[Any]) -> list[str]:
     return names
 
 
-def _name(value: Any) -> str | None:
+def label_name(value: Any) -> str | None:
+    """Return the name that a value of a label column is; ``None`` if it is none."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -89,24 +91,32 @@ def _name(value: Any) -> str | None:
     return None
 
 
-def class_labels(where: Where, column: str, names: Iterable[str], given: tuple[str, ...] | None) -> tuple[str, ...]:
+def class_labels(
+    where: Where,
+    column: str,
+    names: Iterable[str],
+    given: tuple[str, ...] | None,
+    *,
+    kind: Kind = "classification",
+) -> tuple[str, ...]:
     """Return the classes in order, from the training split.
 
     Args:
         where: the training split.
         column: its label column.
-        names: the label of every training row.
+        names: the labels of the training rows.
         given: the order that the stream or the data set fixes; ``None`` means sorted.
+        kind: the kind of the task, for messages.
 
     Raises:
         InputError: if there are fewer than two classes.
     """
     found = set(names)
     if len(found) < 2:
+        other = ", or use kind: regression" if kind == "classification" else ""
         raise InputError(
-            f"{where}, column {column!r}: all rows have the label {next(iter(found), None)!r}; a classification needs "
-            "at least "
-            "two classes, so add rows of another one, or use kind: regression."
+            f"{where}, column {column!r}: all rows have the label {next(iter(found), None)!r}; a {kind} needs at least "
+            f"two classes, so add rows of another one{other}."
         )
     if given is not None:
         return given
@@ -128,22 +138,48 @@ def encode_labels(
     Raises:
         InputError: naming the rows whose label is not among ``labels``.
     """
-    index = {name: number for number, name in enumerate(labels)}
-    also_positions = positions and not any(map(_INTEGER.fullmatch, labels))
-    if also_positions:
-        index |= {str(number): number for number in range(len(labels))}
+    index = label_index(labels, positions=positions)
     faults = [
         Fault(row=row, what=f"label {show(name)} is unknown") for row, name in enumerate(names) if name not in index
     ]
     if faults:
-        source = "the list `labels`" if positions else "the training rows"
-        known = ", ".join(map(repr, labels[:20])) + (f" and {len(labels) - 20} more" if len(labels) > 20 else "")
-        rule = f"The classes are those of {source}: {known}"
-        rule += f", or their positions 0 to {len(labels) - 1}" if also_positions else ""
-        raise_faults(
-            where, column, faults, f"{rule}. Repair or remove these rows, or write all classes under `labels`."
-        )
+        raise_faults(where, column, faults, unknown_rule(labels, positions=positions))
     return np.fromiter((index[name] for name in names), dtype=np.int64, count=len(names))
+
+
+def _also_positions(labels: tuple[str, ...], positions: bool) -> bool:
+    return positions and not any(map(_INTEGER.fullmatch, labels))
+
+
+def label_index(labels: tuple[str, ...], *, positions: bool) -> dict[str, int]:
+    """Return the number of each name, and where ``positions`` may stand for names, of these too."""
+    index = {name: number for number, name in enumerate(labels)}
+    if _also_positions(labels, positions):
+        index |= {str(number): number for number in range(len(labels))}
+    return index
+
+
+def unknown_rule(labels: tuple[str, ...], *, positions: bool) -> str:
+    """Say which labels there are, and what to do with rows that have another one."""
+    source = "the list `labels`" if positions else "the training rows"
+    known = ", ".join(map(repr, labels[:20])) + (f" and {len(labels) - 20} more" if len(labels) > 20 else "")
+    rule = f"The classes are those of {source}: {known}"
+    rule += f", or their positions 0 to {len(labels) - 1}" if _also_positions(labels, positions) else ""
+    return f"{rule}. Repair or remove these rows, or write all classes under `labels`."
+
+
+def check_class_weights(task: str, weights: str | Mapping[str, float] | None, labels: tuple[str, ...]) -> None:
+    """Check that ``training.class_weights`` names labels of the task only.
+
+    Raises:
+        InputError: if it names another one.
+    """
+    unknown = [name for name in weights if name not in labels] if isinstance(weights, Mapping) else []
+    if unknown:
+        raise InputError(
+            f"task {task!r}, training.class_weights: {', '.join(map(repr, unknown))} is no label of this task; its "
+            f"labels are {', '.join(map(repr, labels[:20]))}{' and more' if len(labels) > 20 else ''}."
+        )
 
 
 def absent_notice(task: str, labels: tuple[str, ...], counts: NDArray[np.int64]) -> str | None:

@@ -27,8 +27,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from continual_petl.errors import InputError
-from continual_petl.streams.batching import Batch, LengthBucketed, collate, evaluation_batches
-from continual_petl.streams.tokenise import TokenisedRows
+from continual_petl.heads.kinds import Kind
+from continual_petl.streams.batching import Batch, LengthBucketed, evaluation_batches
+from continual_petl.streams.collate import collate
+from continual_petl.streams.rows import TokenisedRows
 
 Place = tuple[int, int]
 """(epoch, number of batches of it that are finished)"""
@@ -40,7 +42,8 @@ class TrainLoader:
     Args:
         rows: the training split.
         order: which rows make which batch.
-        pad_token_id: see :func:`~continual_petl.streams.batching.collate`.
+        pad_token_id: see `collate`.
+        kind: the kind of the task.
         num_workers: processes that make batches; 0 makes them in this one.
         place: asked when an iteration starts; returns where to start, or ``None`` to go on by own count (every
             iteration is one epoch, and only the first after ``load_state_dict`` starts in the middle).
@@ -54,6 +57,7 @@ class TrainLoader:
         order: LengthBucketed,
         pad_token_id: int,
         *,
+        kind: Kind = "classification",
         num_workers: int = 0,
         place: Callable[[], Place | None] = lambda: None,
         rank: int = 0,
@@ -62,7 +66,7 @@ class TrainLoader:
         self.rows = rows
         self.order = order
         self.rank, self.world_size = rank, world_size
-        self._make = _Maker(rows, pad_token_id, num_workers)
+        self._make = _Maker(partial(collate, rows, pad_token_id=pad_token_id, kind=kind, train=True), num_workers)
         self._place = place
         self._seen: Place = (0, 0)
         self._next: Place = (0, 0)
@@ -114,7 +118,8 @@ class EvaluationLoader:
     Args:
         rows: a split.
         batch_size: rows of a batch.
-        pad_token_id: see :func:`~continual_petl.streams.batching.collate`.
+        pad_token_id: see `collate`.
+        kind: the kind of the task.
         num_workers: processes that make batches; 0 makes them in this one.
         rank: number of this process.
         world_size: number of processes that share the batches.
@@ -126,13 +131,14 @@ class EvaluationLoader:
         batch_size: int,
         pad_token_id: int,
         *,
+        kind: Kind = "classification",
         num_workers: int = 0,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
         self.rows = rows
         self._batches = evaluation_batches(rows.lengths, batch_size)[rank::world_size]
-        self._make = _Maker(rows, pad_token_id, num_workers)
+        self._make = _Maker(partial(collate, rows, pad_token_id=pad_token_id, kind=kind, train=False), num_workers)
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -144,10 +150,10 @@ class EvaluationLoader:
 class _Maker:
     """Turns lists of row numbers into batches, here or in worker processes."""
 
-    def __init__(self, rows: TokenisedRows, pad_token_id: int, num_workers: int) -> None:
+    def __init__(self, make: Callable[[Batch], dict[str, Tensor]], num_workers: int) -> None:
         if num_workers < 0:
             raise InputError(f"training.num_workers: got {num_workers}; it must be 0 or more.")
-        self._collate = partial(collate, rows, pad_token_id=pad_token_id)
+        self._collate = make
         self._num_workers = num_workers
 
     def __call__(self, batches: list[Batch]) -> Iterator[dict[str, Tensor]]:

@@ -1,29 +1,36 @@
-"""A task of a stream file becomes data to learn from: read, checked, divided, limited, tokenised.
+"""A task of a stream file becomes data to learn from: read, checked, divided, limited, made into numbers.
 
 Every choice of rows is made by a hash of the rows' own content, seeded from (stream seed, task name): the order of
-a file, its format or the machine change nothing. Rows with the same text never end up on both sides of the
+a file, its format or the machine change nothing. Rows with the same input never end up on both sides of the
 division into train and validation.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from continual_petl.errors import InputError
-from continual_petl.seeding import derive_seed
-from continual_petl.streams.checks import check_rows, check_texts, overlap_notice, regression_targets
-from continual_petl.streams.labels import absent_notice, class_labels, encode_labels, label_names, read_label_names
+from continual_petl.heads.kinds import LABELLED, Kind
+from continual_petl.streams._checked import Checked, check_split, labels_of
+from continual_petl.streams._dividing import carve, limited
+from continual_petl.streams.checks import overlap_notice
+from continual_petl.streams.image_processing import ImageProcessing
+from continual_petl.streams.labels import absent_notice
+from continual_petl.streams.rows import TokenisedRows
 from continual_petl.streams.schema import SplitName, StreamSpec, TaskSpec
-from continual_petl.streams.sources import SplitRows, read_splits
-from continual_petl.streams.tokenise import TokenisedRows, tokenise
+from continual_petl.streams.sources import read_splits
+from continual_petl.streams.tokenise_sources import room_for
+
+_WHAT: Mapping[Kind, str] = {
+    "token-classification": "words",
+    "seq2seq": "source",
+    "causal-lm": "source",
+    "image-classification": "image",
+}
+"""What goes in, where it is not a text."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -33,7 +40,7 @@ class TaskData:
     task: TaskSpec
     """The task as the stream says."""
     labels: tuple[str, ...] | None
-    """Names of the classes in order; ``None`` for a regression."""
+    """Names of the labels in order; ``None`` for a kind without labels."""
     train: TokenisedRows
     """Rows to learn from."""
     validation: TokenisedRows
@@ -43,7 +50,7 @@ class TaskData:
     notices: tuple[str, ...]
     """What the user should know and need not act on; one sentence or two each."""
     digests: Mapping[str, str]
-    """SHA-256 of the content of each split: texts and label names of its rows, in order."""
+    """SHA-256 of the content of each split: inputs and answers of its rows, in order."""
     num_truncated: Mapping[str, int]
     """Rows of each split that were cut to ``max_length``."""
 
@@ -58,27 +65,29 @@ class SplitData:
     """SHA-256 of their content; the same as in :attr:`TaskData.digests` as long as nothing has changed."""
 
 
-def prepare_task(spec: StreamSpec, task: TaskSpec, tokenizer: PreTrainedTokenizerBase, max_length: int) -> TaskData:
+def prepare_task(
+    spec: StreamSpec,
+    task: TaskSpec,
+    tokenizer: PreTrainedTokenizerBase | None,
+    max_length: int,
+    *,
+    images: ImageProcessing | None = None,
+) -> TaskData:
     """Read, check and tokenise all splits of a task.
 
     Args:
         spec: the stream; its seed and folders count.
         task: one of its tasks, or one that joins later.
-        tokenizer: the fast tokenizer of the backbone.
+        tokenizer: the fast tokenizer of the backbone; images need none.
         max_length: most tokens of a row.
+        images: the preprocessing of the backbone's images; texts need none.
 
     Raises:
         InputError: if the data cannot be used; the message says where and why.
     """
     labels, splits, notices = _read(spec, task)
-    tokenised = {name: split.tokenise(tokenizer, max_length) for name, split in splits.items()}
-    num_truncated = {name: rows.num_truncated for name, rows in tokenised.items()}
-    if any(num_truncated.values()):
-        cut = ", ".join(f"{count} of {len(tokenised[name])} {name}" for name, count in num_truncated.items() if count)
-        notices.append(
-            f"task {task.name!r}: {cut} rows are longer than {max_length} tokens and were cut; the rest of their text "
-            "is not seen."
-        )
+    tokenised = {name: split.encode(tokenizer, max_length, images) for name, split in splits.items()}
+    notices += _cuts(task, tokenised, max_length)
     return TaskData(
         task=task,
         labels=labels,
@@ -87,8 +96,33 @@ def prepare_task(spec: StreamSpec, task: TaskSpec, tokenizer: PreTrainedTokenize
         test=tokenised.get("test"),
         notices=tuple(notices),
         digests={name: split.digest for name, split in splits.items()},
-        num_truncated=num_truncated,
+        num_truncated={name: rows.num_truncated for name, rows in tokenised.items()},
     )
+
+
+def _cuts(task: TaskSpec, splits: Mapping[str, TokenisedRows], max_length: int) -> list[str]:
+    """Say how many rows lost tokens."""
+    notices = []
+    room, target_room = max_length, 0
+    if task.kind == "seq2seq" or task.kind == "causal-lm":
+        room, target_room = room_for(task.kind, max_length, task.max_target_length)
+    cut = _listed({name: (rows.num_truncated, len(rows)) for name, rows in splits.items()})
+    if cut:
+        notices.append(
+            f"task {task.name!r}: {cut} rows are longer than {room} tokens and were cut; the rest of their text is not "
+            "seen."
+        )
+    cut = _listed({name: (rows.num_targets_truncated, len(rows)) for name, rows in splits.items()})
+    if cut:
+        notices.append(
+            f"task {task.name!r}: {cut} targets are longer than {target_room} tokens (max_target_length) and were cut; "
+            "their rest is not learned, but scores compare with the whole target."
+        )
+    return notices
+
+
+def _listed(counts: Mapping[str, tuple[int, int]]) -> str:
+    return ", ".join(f"{count} of {total} {name}" for name, (count, total) in counts.items() if count)
 
 
 def check_data(spec: StreamSpec, task: TaskSpec) -> tuple[str, ...] | None:
@@ -104,167 +138,70 @@ def check_data(spec: StreamSpec, task: TaskSpec) -> tuple[str, ...] | None:
     return _read(spec, task)[0]
 
 
-def _read(spec: StreamSpec, task: TaskSpec) -> tuple[tuple[str, ...] | None, dict[str, _Split], list[str]]:
+def _read(spec: StreamSpec, task: TaskSpec) -> tuple[tuple[str, ...] | None, dict[str, Checked], list[str]]:
     """Return the labels, the checked, divided and limited splits, and what the user should know of them."""
-    raw = read_splits(task.name, spec.resolved_data(task), task.columns)
-    labels, positions = _labels(spec, task, raw["train"])
-    splits: dict[str, _Split] = {name: _checked(task, rows, labels, positions) for name, rows in raw.items()}
+    raw = read_splits(task.name, spec.resolved_data(task), task.columns, kind=task.kind)
+    labels, positions = labels_of(spec, task, raw["train"])
+    splits: dict[str, Checked] = {name: check_split(spec, task, rows, labels, positions) for name, rows in raw.items()}
     notices: list[str | None] = []
     if "validation" not in splits:
-        splits["train"], splits["validation"] = _carve(spec, task, splits["train"])
+        splits["train"], splits["validation"] = carve(spec, task, splits["train"])
         notices.append(
             f"task {task.name!r}: the data has no validation split; {len(splits['validation'])} of its training rows "
             "became one."
         )
     if "test" not in splits:
         notices.append(f"task {task.name!r}: the data has no test split, so R holds the validation metric.")
-    splits = {name: _limited(spec, task, name, split) for name, split in splits.items()}
+    splits = {name: limited(spec, task, name, split) for name, split in splits.items()}
     if labels is not None:
-        counts = np.bincount(splits["train"].labels, minlength=len(labels))
-        notices.append(absent_notice(task.name, labels, counts))
+        notices.append(absent_notice(task.name, labels, splits["train"].label_counts(len(labels))))
+    what = _WHAT.get(task.kind, "text")
     for name in ("validation", "test"):
         if name in splits:
-            notices.append(overlap_notice(task.name, splits["train"].keys, splits[name].keys, name))
+            notices.append(overlap_notice(task.name, splits["train"].keys, splits[name].keys, name, what))
     return labels, splits, [notice for notice in notices if notice is not None]
 
 
 def prepare_split(
     spec: StreamSpec,
     task: TaskSpec,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: PreTrainedTokenizerBase | None,
     max_length: int,
     *,
     split: SplitName = "test",
     labels: tuple[str, ...] | None,
+    images: ImageProcessing | None = None,
 ) -> SplitData:
     """Read, check and tokenise one split of a task that was learned before, as :func:`prepare_task` did then.
 
     Args:
         spec: the stream.
         task: one of its tasks.
-        tokenizer: the fast tokenizer of the backbone.
+        tokenizer: the fast tokenizer of the backbone; images need none.
         max_length: most tokens of a row.
         split: which split; a validation split that has to be carved from train is carved again, the same way.
-        labels: the classes as the task's bank knows them; ``None`` for a regression.
+        labels: the labels as the task's bank knows them; ``None`` for a kind without labels.
+        images: the preprocessing of the backbone's images; texts need none.
 
     Raises:
         InputError: if the split does not exist or cannot be used.
     """
-    if (labels is None) != (task.kind == "regression"):
+    if (labels is None) == (task.kind in LABELLED):
         raise ValueError(f"task {task.name!r} is a {task.kind}, labels is {labels!r}")
     data = spec.resolved_data(task)
-    raw = read_splits(task.name, data, task.columns, ("train", "validation") if split == "train" else (split,))
-    carve = split != "test" and "validation" not in raw
-    if carve and split == "validation":
-        raw = read_splits(task.name, data, task.columns, ("train",))
-    if split not in raw and not carve:
+    wanted: tuple[SplitName, ...] = ("train", "validation") if split == "train" else (split,)
+    raw = read_splits(task.name, data, task.columns, wanted, kind=task.kind)
+    carved = split != "test" and "validation" not in raw
+    if carved and split == "validation":
+        raw = read_splits(task.name, data, task.columns, ("train",), kind=task.kind)
+    if split not in raw and not carved:
         raise InputError(
             f"task {task.name!r}: the data has no {split} split any more; restore it, or evaluate on another."
         )
-    rows = raw["train" if carve else split]
+    rows = raw["train" if carved else split]
     positions = task.labels is not None and rows.class_names is None
-    checked = _checked(task, rows, labels, positions)
-    if carve:
-        checked = _carve(spec, task, checked)[split == "validation"]
-    checked = _limited(spec, task, split, checked)
-    return SplitData(rows=checked.tokenise(tokenizer, max_length), digest=checked.digest)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Split:
-    """Checked rows. ``keys`` spell what is in a row without its label, ``names`` the label."""
-
-    texts: list[str]
-    pairs: list[str] | None
-    labels: NDArray[Any]
-    names: list[str]
-    keys: list[str]
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def take(self, chosen: NDArray[np.int64]) -> _Split:
-        rows = chosen.tolist()
-        return _Split(
-            texts=[self.texts[row] for row in rows],
-            pairs=None if self.pairs is None else [self.pairs[row] for row in rows],
-            labels=self.labels[chosen],
-            names=[self.names[row] for row in rows],
-            keys=[self.keys[row] for row in rows],
-        )
-
-    def tokenise(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> TokenisedRows:
-        return tokenise(self.texts, self.pairs, self.labels, tokenizer, max_length)
-
-    @property
-    def digest(self) -> str:
-        digest = hashlib.sha256()
-        for key, name in zip(self.keys, self.names, strict=True):
-            digest.update(f"{key}\t{json.dumps(name)}\n".encode())
-        return digest.hexdigest()
-
-
-def _labels(spec: StreamSpec, task: TaskSpec, train: SplitRows) -> tuple[tuple[str, ...] | None, bool]:
-    if task.kind == "regression":
-        return None, False
-    given = spec.resolved_labels(task)
-    if isinstance(given, str):
-        try:
-            given = read_label_names(given)
-        except InputError as error:
-            raise InputError(f"task {task.name!r}, {error}") from error
-    check_rows(train.where, len(train))
-    column = task.columns.label
-    names = label_names(train.where, column, train.labels)
-    positions = given is not None and train.class_names is None
-    return class_labels(train.where, column, names, given or train.class_names), positions
-
-
-def _checked(task: TaskSpec, rows: SplitRows, labels: tuple[str, ...] | None, positions: bool) -> _Split:
-    check_rows(rows.where, len(rows))
-    check_texts(rows.where, task.columns.text, rows.texts)
-    if rows.pairs is not None:
-        assert task.columns.text_pair is not None
-        check_texts(rows.where, task.columns.text_pair, rows.pairs)
-    column = task.columns.label
-    encoded: NDArray[Any]
-    if labels is None:
-        encoded = regression_targets(rows.where, column, rows.labels)
-        names = [repr(value) for value in encoded.tolist()]
-    else:
-        encoded = encode_labels(
-            rows.where, column, label_names(rows.where, column, rows.labels), labels, positions=positions
-        )
-        names = [labels[index] for index in encoded.tolist()]
-    keys = [json.dumps(row) for row in zip(rows.texts, rows.pairs or [None] * len(rows), strict=True)]
-    return _Split(texts=rows.texts, pairs=rows.pairs, labels=encoded, names=names, keys=keys)
-
-
-def _carve(spec: StreamSpec, task: TaskSpec, train: _Split) -> tuple[_Split, _Split]:
-    """Divide train into train and validation by the hash of the texts; equal texts stay together."""
-    ranks = _ranks(train.keys, derive_seed(spec.seed, task.name, "validation"))
-    wanted = max(1, round(task.validation * len(train)))
-    inside = ranks <= np.sort(ranks)[wanted - 1]
-    if inside.all():
-        raise InputError(
-            f"task {task.name!r}: there is no validation split, and none can be carved from {len(train)} training rows "
-            "with "
-            f"{len(set(train.keys))} different texts (validation: {task.validation}); add rows or a validation split."
-        )
-    return train.take(np.flatnonzero(~inside)), train.take(np.flatnonzero(inside))
-
-
-def _limited(spec: StreamSpec, task: TaskSpec, name: str, split: _Split) -> _Split:
-    """Keep as many rows as the limit allows, chosen by hash, in their own order."""
-    limit: int | None = getattr(task.limits, name)
-    if limit is None or limit >= len(split):
-        return split
-    whole = [f"{key}\t{label}" for key, label in zip(split.keys, split.names, strict=True)]
-    ranks = _ranks(whole, derive_seed(spec.seed, task.name, "limit", name))
-    return split.take(np.sort(np.argsort(ranks, kind="stable")[:limit]))
-
-
-def _ranks(contents: list[str], seed: int) -> NDArray[np.uint64]:
-    key = seed.to_bytes(8, "big")
-    digests = b"".join(hashlib.blake2b(content.encode(), digest_size=8, key=key).digest() for content in contents)
-    return np.frombuffer(digests, dtype=">u8").astype(np.uint64)
+    checked = check_split(spec, task, rows, labels, positions)
+    if carved:
+        checked = carve(spec, task, checked)[split == "validation"]
+    checked = limited(spec, task, split, checked)
+    return SplitData(rows=checked.encode(tokenizer, max_length, images), digest=checked.digest)

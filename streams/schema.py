@@ -11,8 +11,10 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     Field,
+    SerializerFunctionWrapHandler,
     ValidationInfo,
     field_validator,
+    model_serializer,
     model_validator,
 )
 
@@ -20,8 +22,10 @@ from continual_petl._frozen import FrozenModel
 from continual_petl.backbones.anatomy import Pooling as Pooling
 from continual_petl.banks.choice import BankChoice
 from continual_petl.banks.spec import BankSpec
+from continual_petl.heads.kinds import GENERATIVE, LABELLED
 from continual_petl.heads.kinds import METRICS as METRICS
 from continual_petl.heads.kinds import Kind as Kind
+from continual_petl.streams._columns import ColumnsSpec as ColumnsSpec
 from continual_petl.streams._consistency import Inconsistent, contradictions
 from continual_petl.streams._data_spec import SPLITS as SPLITS
 from continual_petl.streams._data_spec import Data as Data
@@ -30,6 +34,16 @@ from continual_petl.streams._data_spec import Rows as Rows
 from continual_petl.streams._data_spec import SplitName as SplitName
 from continual_petl.streams._data_spec import Text, join_path, locate, looks_like_path
 from continual_petl.streams._field_types import Labels, Name
+from continual_petl.streams._generation import GenerationSpec as GenerationSpec
+from continual_petl.streams._of_kind import (
+    COLUMNS,
+    POOLED,
+    TRAINING,
+    idle,
+    misplaced,
+    only_for,
+    without_idle_options,
+)
 from continual_petl.streams._training_spec import Count, Float, Int
 from continual_petl.streams._training_spec import TrainingOverride as TrainingOverride
 from continual_petl.streams._training_spec import TrainingSpec as TrainingSpec
@@ -55,24 +69,6 @@ class BackboneSpec(FrozenModel):
     @classmethod
     def _bare_name(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
-
-
-class ColumnsSpec(FrozenModel):
-    """Which columns of the data mean what."""
-
-    text: Text = "text"
-    """The column with the text."""
-    text_pair: Text | None = None
-    """The column with the second text, for tasks on pairs."""
-    label: Text = "label"
-    """The column with the class or the target."""
-
-    @model_validator(mode="after")
-    def _all_different(self) -> ColumnsSpec:
-        if len({self.text, self.text_pair, self.label}) < 3:
-            given = ", ".join(f"{key}: {value}" for key, value in self if value is not None)
-            raise ValueError(f"got {given}; text, text_pair and label must be three different columns: name each one")
-        return self
 
 
 class LimitsSpec(FrozenModel):
@@ -104,21 +100,62 @@ class TaskSpec(FrozenModel):
     training: TrainingOverride = TrainingOverride()
     """What this task trains otherwise than the stream: keys of training, each optional."""
     metric: str | None = None
-    """The metric in R and for select: best. Null means accuracy (classification) or spearman (regression)."""
+    """The metric in R and for select: best. Null means the first of its kind: accuracy, spearman, micro_f1, entity_f1,
+    rougeL."""
     pooling: Pooling | None = None
     """How token states become one vector for this task; null means as the stream's backbone says."""
     limits: LimitsSpec = LimitsSpec()
     """Take only so many rows of a split."""
     validation: Annotated[Float, Field(gt=0, lt=1)] = 0.1
     """Share of train that is carved off for validation where the data has no validation split."""
+    generation: GenerationSpec = GenerationSpec()
+    """How answers are generated (seq2seq, causal-lm)."""
+    max_target_length: Count | None = None
+    """Tokens after which a target is cut while learning; null means 128, or less where the backbone takes no more."""
+
+    @field_validator("columns")
+    @classmethod
+    def _columns_fit_kind(cls, value: ColumnsSpec, info: ValidationInfo) -> ColumnsSpec:
+        if (kind := info.data.get("kind")) is None:
+            return value
+        read = COLUMNS[kind]
+        text = f"is not read by a {kind}, which reads {', '.join(read)}: remove it"
+        misplaced("columns", [(k, getattr(value, k), text) for k in value.model_fields_set if k not in read])
+        named = {key: name for key, name in value.read_by(kind).items() if name is not None}
+        if len(set(named.values())) < len(named):
+            given = ", ".join(f"{key}: {name}" for key, name in named.items())
+            number = ("two", "three")[len(read) - 2]
+            raise ValueError(
+                f"got {given}; {', '.join(read[:-1])} and {read[-1]} must be {number} different columns: name each one"
+            )
+        return value
+
+    @field_validator("generation", "max_target_length", "pooling")
+    @classmethod
+    def _option_fits_kind(cls, value: _V, info: ValidationInfo) -> _V:
+        kinds = POOLED if info.field_name == "pooling" else GENERATIVE
+        if value is not None and info.data.get("kind", next(iter(kinds))) not in kinds:
+            raise ValueError(only_for(kinds, info.data["kind"]))
+        return value
+
+    @field_validator("training")
+    @classmethod
+    def _training_fits_kind(cls, value: TrainingOverride, info: ValidationInfo) -> TrainingOverride:
+        if (kind := info.data.get("kind")) is not None:
+            unused = idle(value, kind)
+            misplaced(
+                "training", [(k, v, only_for(TRAINING[k], kind)) for k, v in value.given().items() if k in unused]
+            )
+        return value
 
     @field_validator("labels")
     @classmethod
     def _labels_fit_kind(
         cls, value: tuple[str, ...] | str | None, info: ValidationInfo
     ) -> tuple[str, ...] | str | None:
-        if value is not None and info.data.get("kind") == "regression":
-            raise ValueError("labels are for classification and have no effect on a regression: remove them")
+        kind = info.data.get("kind")
+        if value is not None and kind is not None and kind not in LABELLED:
+            raise ValueError(f"labels are for classification and have no effect on a {kind}: remove them")
         return value
 
     @field_validator("metric")
@@ -134,6 +171,11 @@ class TaskSpec(FrozenModel):
     def resolved_metric(self) -> str:
         """The metric that counts: the one written, or the default of the kind."""
         return METRICS[self.kind][0] if self.metric is None else self.metric
+
+    @model_serializer(mode="wrap")
+    def _without_idle_options(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        tree: dict[str, Any] = handler(self)
+        return without_idle_options(self.kind, tree)
 
 
 class StreamSpec(FrozenModel):
@@ -181,8 +223,12 @@ class StreamSpec(FrozenModel):
         return self.model_copy(update={"data_dir": data_dir, "backbone": self.backbone.model_copy(update=backbone)})
 
     def resolved_training(self, task: TaskSpec) -> TrainingSpec:
-        """Return how ``task`` is trained: the stream's settings with the task's own in their place."""
-        return task.training.over(self.training)
+        """Return how ``task`` is trained: the stream's settings with the task's own in their place.
+
+        What the stream says for tasks of other kinds (`label_smoothing` where this one is a regression) is left out.
+        """
+        whole = task.training.over(self.training)
+        return whole.model_copy(update=idle(whole, task.kind))
 
     def resolved_bank(self, task: TaskSpec) -> BankSpec:
         """Return the bank of ``task`` in full: its own choice, or the stream's."""

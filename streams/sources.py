@@ -15,11 +15,14 @@ from typing import Any, cast
 import datasets  # type: ignore[import-untyped]
 
 from continual_petl.errors import InputError
+from continual_petl.heads.kinds import Kind
 from continual_petl.streams._data_spec import READERS
 from continual_petl.streams.checks import Where
 from continual_petl.streams.files import ALIASES, expand, find_files, read_files, reader_of
 from continual_petl.streams.schema import SPLITS, ColumnsSpec, DataSpec, Rows, SplitName
 
+_Columns = Mapping[str, str | None]
+"""The keys of ``columns`` that the task reads, with the names of the columns; the last is the answer's."""
 _HUB_ERRORS = (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError, LookupError)
 
 
@@ -29,21 +32,26 @@ class SplitRows:
 
     where: Where
     """Task, split and origin, for messages."""
-    texts: list[Any]
-    """The ``columns.text`` of every row."""
+    inputs: list[Any]
+    """What goes in with every row: the ``columns.text``, ``source``, ``tokens`` or ``image``."""
     pairs: list[Any] | None
     """The ``columns.text_pair`` of every row, where there is one."""
-    labels: list[Any]
-    """The ``columns.label`` of every row; class numbers of a Hub data set are already names."""
+    answers: list[Any]
+    """The ``columns.label``, ``target`` or ``tags`` of every row; class numbers of a Hub data set are already names."""
     class_names: tuple[str, ...] | None
     """The classes in order, where the data set itself declares them."""
 
     def __len__(self) -> int:
-        return len(self.texts)
+        return len(self.inputs)
 
 
 def read_splits(
-    task: str, data: str | DataSpec | Rows, columns: ColumnsSpec, splits: Sequence[SplitName] = SPLITS
+    task: str,
+    data: str | DataSpec | Rows,
+    columns: ColumnsSpec,
+    splits: Sequence[SplitName] = SPLITS,
+    *,
+    kind: Kind = "classification",
 ) -> dict[SplitName, SplitRows]:
     """Read the splits of a task.
 
@@ -52,6 +60,7 @@ def read_splits(
         data: a path, what ``datasets.load_dataset`` takes, or rows; relative paths count from the working directory.
         columns: which columns mean what.
         splits: which splits to read, if they exist.
+        kind: the kind of the task, which decides what columns are read.
 
     Returns:
         The splits that exist, in the order train, validation, test.
@@ -59,26 +68,27 @@ def read_splits(
     Raises:
         InputError: if the data, a column or the training split is missing, or something cannot be read.
     """
+    read = columns.read_by(kind)
     if isinstance(data, str):
-        return _from_path(task, data, columns, splits, None)
+        return _from_path(task, data, read, splits, None)
     if isinstance(data, Mapping):
-        return _from_rows(task, data, "rows given in the task", columns, splits)
+        return _from_rows(task, data, "rows given in the task", read, splits)
     if data.path == "embedded":
         embedded = importlib.import_module("continual_petl.streams.embedded")  # parses sources: only when asked for
         try:
             rows = embedded.load(data.name)
         except InputError as error:
             raise InputError(f"task {task!r}, data: {error}") from error
-        return _from_rows(task, rows, f"embedded {data.name}", columns, splits)
+        return _from_rows(task, rows, f"embedded {data.name}", read, splits)
     if not data.is_local:
-        return _from_hub(task, data, columns, splits)
+        return _from_hub(task, data, read, splits)
     if data.data_files is None:
-        return _from_path(task, data.data_dir or data.path, columns, splits, data)
-    return _from_data_files(task, data, columns, splits)
+        return _from_path(task, data.data_dir or data.path, read, splits, data)
+    return _from_data_files(task, data, read, splits)
 
 
 def _from_path(
-    task: str, path: str, columns: ColumnsSpec, splits: Sequence[SplitName], spec: DataSpec | None
+    task: str, path: str, columns: _Columns, splits: Sequence[SplitName], spec: DataSpec | None
 ) -> dict[SplitName, SplitRows]:
     files = {"train": [path]} if "://" in path else find_files(task, os.path.expanduser(path))
     files = cast("dict[SplitName, list[str]]", files)
@@ -101,7 +111,7 @@ def _from_path(
 
 
 def _from_data_files(
-    task: str, data: DataSpec, columns: ColumnsSpec, splits: Sequence[SplitName]
+    task: str, data: DataSpec, columns: _Columns, splits: Sequence[SplitName]
 ) -> dict[SplitName, SplitRows]:
     if data.data_dir is not None or data.path not in READERS:
         raise InputError(
@@ -123,7 +133,7 @@ def _from_files(
     task: str,
     reader: str,
     files: Mapping[SplitName, Sequence[str]],
-    columns: ColumnsSpec,
+    columns: _Columns,
     splits: Sequence[SplitName],
     expressions: Mapping[SplitName, str] | None,
 ) -> dict[SplitName, SplitRows]:
@@ -144,7 +154,7 @@ def _from_rows(
     task: str,
     data: Mapping[SplitName, Sequence[Mapping[str, Any]]],
     origin: str,
-    columns: ColumnsSpec,
+    columns: _Columns,
     splits: Sequence[SplitName],
 ) -> dict[SplitName, SplitRows]:
     found: dict[SplitName, SplitRows] = {}
@@ -156,13 +166,11 @@ def _from_rows(
             if table:
                 found[split] = _pick(where, table, columns, None)
             else:
-                found[split] = SplitRows(where=where, texts=[], pairs=None, labels=[], class_names=None)
+                found[split] = SplitRows(where=where, inputs=[], pairs=None, answers=[], class_names=None)
     return _checked(task, origin, found, splits)
 
 
-def _from_hub(
-    task: str, data: DataSpec, columns: ColumnsSpec, splits: Sequence[SplitName]
-) -> dict[SplitName, SplitRows]:
+def _from_hub(task: str, data: DataSpec, columns: _Columns, splits: Sequence[SplitName]) -> dict[SplitName, SplitRows]:
     loaded: dict[SplitName, datasets.Dataset] = {}
 
     def load(expression: str | None) -> Any:
@@ -193,9 +201,8 @@ def _from_hub(
         ) from error
     found = {}
     for split, dataset in loaded.items():
-        feature = dataset.features.get(columns.label)
+        names = _class_names(dataset.features.get([*columns.values()][-1]))
         table = dataset.with_format("arrow")[:].to_pydict()
-        names = tuple(feature.names) if isinstance(feature, datasets.ClassLabel) else None
         found[split] = _pick(Where(task=task, split=split, origin=f"Hub {data.path}"), table, columns, names)
     if "train" in splits and "train" not in found:
         raise InputError(
@@ -207,22 +214,41 @@ def _from_hub(
 
 
 def _pick(
-    where: Where, table: Mapping[str, list[Any]], columns: ColumnsSpec, class_names: tuple[str, ...] | None
+    where: Where, table: Mapping[str, list[Any]], columns: _Columns, class_names: tuple[str, ...] | None
 ) -> SplitRows:
-    for key in ("text", "text_pair", "label"):
-        name = getattr(columns, key)
+    for key, name in columns.items():
         if name is not None and name not in table:
             raise InputError(
                 f"{where}: columns.{key} is {name!r}, but there is no such column; there are "
                 f"{', '.join(map(repr, table))}. Name the "
                 f"right one: columns: {{{key}: ...}}."
             )
-    labels = table[columns.label]
+    names = [*columns.values()]
+    inputs, answers = table[str(names[0])], table[str(names[-1])]
     if class_names is not None:
-        # A Hub test split with hidden labels says -1, which becomes a missing label.
-        labels = [None if label is None or label < 0 else class_names[label] for label in labels]
-    pairs = None if columns.text_pair is None else table[columns.text_pair]
-    return SplitRows(where=where, texts=table[columns.text], pairs=pairs, labels=labels, class_names=class_names)
+        answers = [_named(answer, class_names) for answer in answers]
+    pair = columns.get("text_pair")
+    return SplitRows(
+        where=where,
+        inputs=inputs,
+        pairs=None if pair is None else table[pair],
+        answers=answers,
+        class_names=class_names,
+    )
+
+
+def _class_names(feature: Any) -> tuple[str, ...] | None:
+    """Return the names that a data set declares for its labels, also where a row has a list of them."""
+    while not isinstance(feature, datasets.ClassLabel) and hasattr(feature, "feature"):
+        feature = feature.feature
+    return tuple(feature.names) if isinstance(feature, datasets.ClassLabel) else None
+
+
+def _named(answer: Any, names: tuple[str, ...]) -> Any:
+    if isinstance(answer, list):
+        return [_named(entry, names) for entry in answer]
+    # A Hub test split with hidden labels says -1, which becomes a missing label.
+    return None if answer is None or answer < 0 else names[answer]
 
 
 def _checked(

@@ -1,79 +1,24 @@
-"""Texts to token ids, once per split, kept flat: two arrays and the offsets between rows.
+"""Texts and words to token ids, once per split; see `tokenise_sources` for texts that are answered by texts.
 
-A list of Python lists costs about 36 bytes per token and is slow to pad; one ``int32`` array costs 4, and a batch
-is a slice. Truncation is ``longest_first`` for pairs, as in BERT's own ``_truncate_seq_pair``, and is counted.
-
-Shape legend: N rows, T tokens of all rows together.
+Truncation is ``longest_first`` for pairs, as in BERT's own ``_truncate_seq_pair``, and is counted.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from continual_petl.errors import InputError
-
-_CHUNK = 1000  # rows handed to the tokenizer at once: bounds the memory of its Python objects
-
-
-class TokenisedRow(NamedTuple):
-    """One row: views into the flat arrays, not copies."""
-
-    ids: NDArray[np.int32]
-    token_types: NDArray[np.int8] | None
-    label: int | float | None
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class TokenisedRows:
-    """A split as token ids, ready to be padded into batches.
-
-    Shape:
-        ``ids`` and ``token_types`` ``(T,)``, ``offsets`` ``(N + 1,)``, ``labels`` ``(N,)``.
-    """
-
-    ids: NDArray[np.int32]
-    """Token ids of all rows, one after the other, special tokens included, no padding."""
-    offsets: NDArray[np.int64]
-    """Row ``i`` is ``ids[offsets[i]:offsets[i + 1]]``."""
-    token_types: NDArray[np.int8] | None
-    """Which of the two texts a token belongs to; ``None`` when the tokenizer makes no such ids."""
-    labels: NDArray[np.int64] | NDArray[np.float32] | None
-    """Class indices (int64) or targets (float32); ``None`` for rows that are only to be predicted."""
-    num_truncated: int = 0
-    """How many rows were longer than ``max_length`` and lost tokens."""
-
-    def __post_init__(self) -> None:
-        for array in (self.ids, self.offsets, self.token_types, self.labels):
-            if array is not None:
-                array.flags.writeable = False
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """Number of tokens of each row, ``(N,)``."""
-        return np.diff(self.offsets)
-
-    def row(self, index: int) -> TokenisedRow:
-        """Return row ``index``.
-
-        Raises:
-            IndexError: if there is no such row.
-        """
-        if not 0 <= index < len(self):
-            raise IndexError(f"row {index} of {len(self)} rows")
-        span = slice(int(self.offsets[index]), int(self.offsets[index + 1]))
-        label = None if self.labels is None else self.labels[index].item()
-        return TokenisedRow(self.ids[span], None if self.token_types is None else self.token_types[span], label)
+from continual_petl.streams._encoding import Encoded, check_fast, encode, glues_words
+from continual_petl.streams._encoding import padding_id as padding_id
+from continual_petl.streams.checks import show
+from continual_petl.streams.rows import IGNORED, offsets_of
+from continual_petl.streams.rows import TokenisedRow as TokenisedRow
+from continual_petl.streams.rows import TokenisedRows as TokenisedRows
 
 
 def tokenise(
@@ -83,9 +28,7 @@ def tokenise(
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
 ) -> TokenisedRows:
-    """Tokenise a split.
-
-    The tokenizer is left as it was found: its truncation and padding settings belong to its digest.
+    """Tokenise a split of texts.
 
     Args:
         texts: one text a row.
@@ -99,58 +42,117 @@ def tokenise(
         ValueError: if ``pairs`` or ``labels`` have another number of rows than ``texts``.
     """
     for name, other in (("pairs", pairs), ("labels", labels)):
-        if other is not None and len(other) != len(texts):
-            raise ValueError(f"{name} has {len(other)} rows, texts has {len(texts)}")
-    if not tokenizer.is_fast:
-        raise InputError(
-            f"backbone: {type(tokenizer).__name__} is a slow (pure Python) tokenizer; only fast tokenizers (a "
-            "tokenizer.json beside the model) are supported; convert it, or choose another backbone."
-        )
-    num_special = tokenizer.num_special_tokens_to_add(pair=pairs is not None)
-    if max_length <= num_special:
-        raise InputError(
-            f"backbone.max_length: got {max_length}, but this tokenizer adds {num_special} special tokens to each "
-            f"{'pair' if pairs is not None else 'text'}; use at least {num_special + 1}, usually 128."
-        )
-    with_types = "token_type_ids" in tokenizer.model_input_names
-    ids: list[NDArray[np.int32]] = []
-    types: list[NDArray[np.int8]] = []
-    lengths: list[int] = []
-    num_truncated = 0
-    with _settings_kept(tokenizer):
-        for start in range(0, len(texts), _CHUNK):
-            encoded = tokenizer(
-                list(texts[start : start + _CHUNK]),
-                None if pairs is None else list(pairs[start : start + _CHUNK]),
-                truncation="longest_first",
-                max_length=max_length,
-                padding=False,
-                return_attention_mask=False,
-                return_token_type_ids=with_types,
-            )
-            lengths.extend(len(row) for row in encoded["input_ids"])
-            ids.append(np.fromiter(itertools.chain.from_iterable(encoded["input_ids"]), dtype=np.int32))
-            if with_types:
-                types.append(np.fromiter(itertools.chain.from_iterable(encoded["token_type_ids"]), dtype=np.int8))
-            num_truncated += sum(bool(encoding.overflowing) for encoding in encoded.encodings or ())
-    offsets = np.zeros(len(texts) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=offsets[1:])
+        same_number(name, other, "texts", texts)
+    check_room(tokenizer, max_length, pair=pairs is not None)
+    encoded = encode(tokenizer, texts, pairs, max_length, types="token_type_ids" in tokenizer.model_input_names)
     return TokenisedRows(
-        ids=np.concatenate(ids) if ids else np.empty(0, dtype=np.int32),
-        offsets=offsets,
-        token_types=(np.concatenate(types) if types else np.empty(0, dtype=np.int8)) if with_types else None,
+        ids=encoded.ids,
+        offsets=encoded.offsets,
+        token_types=encoded.types,
         labels=labels,
-        num_truncated=num_truncated,
+        num_truncated=int(encoded.cut.sum()),
     )
 
 
-@contextmanager
-def _settings_kept(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
-    # A call with truncation=... writes the setting into the Rust tokenizer and into what it would save to disk.
-    backend = tokenizer.backend_tokenizer
-    truncation, padding = backend.truncation, backend.padding
+def tokenise_words(
+    rows: Sequence[Sequence[str]],
+    tags: Sequence[NDArray[np.int64]] | None,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    *,
+    where: str = "rows",
+) -> TokenisedRows:
+    """Tokenise a split of words, each with a tag.
+
+    Args:
+        rows: a list of words a row.
+        tags: the number of each word's tag, or ``None``.
+        tokenizer: a fast tokenizer; one that reads words without spaces between them gets the spaces.
+        max_length: most tokens a row may keep; words behind the cut lose their tags.
+        where: what the rows are, for messages.
+
+    Raises:
+        InputError: if the tokenizer takes no words or makes nothing of one, or ``max_length`` leaves no room for them.
+        ValueError: if ``tags`` do not fit ``rows``.
+    """
+    same_number("tags", tags, "rows", rows)
+    check_room(tokenizer, max_length, pair=False)
+    given = [[word if number == 0 else f" {word}" for number, word in enumerate(row)] for row in rows]
     try:
-        yield
-    finally:
-        backend.no_truncation() if truncation is None else backend.enable_truncation(**truncation)
-        backend.no_padding() if padding is None else backend.enable_padding(**padding)
+        encoded = encode(
+            tokenizer,
+            given if glues_words(tokenizer) else rows,
+            None,
+            max_length,
+            types="token_type_ids" in tokenizer.model_input_names,
+            words=True,
+        )
+    except (AssertionError, NotImplementedError, TypeError, ValueError) as error:
+        raise InputError(
+            f"backbone: {type(tokenizer).__name__} does not take text that is split into words ({error}), as "
+            "token-classification needs it; choose another backbone, or load the tokenizer with add_prefix_space."
+        ) from error
+    assert encoded.words is not None
+    before = np.concatenate([[-1], encoded.words[:-1]]) if len(encoded.words) else encoded.words
+    before[encoded.offsets[:-1][np.diff(encoded.offsets) > 0]] = -1
+    first_piece = (encoded.words >= 0) & (encoded.words != before)
+    _check_nothing_vanished(rows, encoded, first_piece, where)
+    labels = None
+    if tags is not None:
+        flat = np.concatenate([np.asarray(row, dtype=np.int64) for row in tags]) if len(tags) else np.empty(0, np.int64)
+        starts = offsets_of(len(row) for row in tags)[:-1]
+        places = np.repeat(starts, np.diff(encoded.offsets)) + encoded.words
+        labels = np.full(len(encoded.ids), IGNORED, dtype=np.int64)
+        labels[first_piece] = flat[places[first_piece]]
+    return TokenisedRows(
+        ids=encoded.ids,
+        offsets=encoded.offsets,
+        token_types=encoded.types,
+        labels=labels,
+        num_truncated=int(encoded.cut.sum()),
+        first_piece=first_piece,
+    )
+
+
+def same_number(name: str, other: Sequence[Any] | NDArray[Any] | None, than: str, rows: Sequence[Any]) -> None:
+    """Check that a column has as many rows as another.
+
+    Raises:
+        ValueError: if it has not.
+    """
+    if other is not None and len(other) != len(rows):
+        raise ValueError(f"{name} has {len(other)} rows, {than} has {len(rows)}")
+
+
+def check_room(tokenizer: PreTrainedTokenizerBase, max_length: int, *, pair: bool) -> None:
+    """Check that ``max_length`` leaves room for text between the special tokens.
+
+    Raises:
+        InputError: if it does not, or the tokenizer is not a fast one.
+    """
+    check_fast(tokenizer)
+    num_special = tokenizer.num_special_tokens_to_add(pair=pair)
+    if max_length <= num_special:
+        raise InputError(
+            f"backbone.max_length: got {max_length}, but this tokenizer adds {num_special} special tokens to each "
+            f"{'pair' if pair else 'text'}; use at least {num_special + 1}, usually 128."
+        )
+
+
+def _check_nothing_vanished(
+    rows: Sequence[Sequence[str]], encoded: Encoded, first_piece: NDArray[np.bool_], where: str
+) -> None:
+    """Check that every word that was not cut off has a token to be tagged at."""
+    assert encoded.words is not None
+    sums = np.concatenate([[0], np.cumsum(first_piece)])
+    counts = sums[encoded.offsets[1:]] - sums[encoded.offsets[:-1]]
+    for number, (row, count, cut) in enumerate(zip(rows, counts.tolist(), encoded.cut.tolist(), strict=True)):
+        span = slice(int(encoded.offsets[number]), int(encoded.offsets[number + 1]))
+        seen = encoded.words[span][first_piece[span]].tolist()
+        expected = seen[-1] + 1 if cut and seen else 0 if cut else len(row)
+        if count < expected:
+            gone = min(set(range(expected)) - set(seen))
+            raise InputError(
+                f"{where}, row {number + 1}: word {gone + 1}, {show(row[gone])}, is nothing to this tokenizer (it may "
+                "be made of invisible characters), so it cannot be tagged; remove the word and its tag, or replace it."
+            )

@@ -15,7 +15,6 @@ from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.learner.precision import resolve_precision
 from continual_petl.store.store import Store
 from continual_petl.streams.datamodule import TaskDataModule
-from continual_petl.streams.prepare import prepare_task
 from continual_petl.streams.stream import TaskStream
 
 SILENT: dict[str, Any] = {
@@ -37,8 +36,8 @@ class Desk:
         self.plans: dict[str, TaskPlan] = {}
         self.data: dict[str, TaskDataModule] = {}
         for task in tasks.spec.tasks:
-            prepared = prepare_task(tasks.spec, task, self.session.residents.tokenizer, self.backbone.max_length)
-            self.plans[task.name] = self.session.plan(task, prepared.labels)
+            prepared = self.session.prepare(task)
+            self.plans[task.name] = self.session.plan(task, prepared.labels, prepared.train)
             training = self.plans[task.name].training
             self.data[task.name] = TaskDataModule(
                 prepared,
@@ -51,7 +50,7 @@ class Desk:
     def fit(self, task: str, *, add: bool = True, **arguments: Any) -> L.Trainer:
         """Learn one task with a Trainer as a user would make it."""
         if add:
-            self.learner.add_task(self.plans[task])
+            self.learner.add_task(self.plans[task], tokenizer=self.session.residents.tokenizer)
         trainer = L.Trainer(**(SILENT | {"max_epochs": 2} | arguments))
         trainer.fit(self.learner, datamodule=self.data[task])
         return trainer

@@ -67,3 +67,34 @@ def stream(backbone: Path, /, tasks: Sequence[dict[str, Any]], **more: Any) -> T
         "bank": {"preset": "houlsby", "bottleneck": 4},
     }
     return TaskStream(StreamSpec.model_validate({**spec, "training": training, "tasks": list(tasks), **more}))
+
+
+def row_of_kind(kind: str, draw: random.Random) -> dict[str, Any]:
+    """Return a row whose answer is told by what goes in: by single words of it, or by its brightness."""
+    words = draw.choices(WORDS[10:40], k=draw.randint(2, 5))
+    match kind:
+        case "multilabel":
+            return {"text": " ".join(words), "label": sorted({("x", "y", "z")[int(word[1:]) % 3] for word in words})}
+        case "token-classification":
+            return {"tokens": words, "tags": [("O", "B-P", "I-P")[int(word[1:]) % 3] for word in words]}
+        case "seq2seq" | "causal-lm":
+            return {"source": " ".join(words), "target": f"{words[0]} {words[-1]}"}
+        case "image-classification":
+            label = draw.randrange(2)
+            light = [[[draw.randrange(100) + 150 * label] * 3 for _ in range(6)] for _ in range(6)]
+            return {"image": light, "label": ("dark", "light")[label]}
+    raise AssertionError(kind)
+
+
+def task_of_kind(kind: str, name: str | None = None, *, num_rows: int = 32, **more: Any) -> dict[str, Any]:
+    """Return one task of any kind with its rows."""
+    name = name or kind
+    if kind == "classification":
+        return task(name, num_rows=num_rows, **more)
+    if kind == "regression":
+        return regression_task(name, num_rows=num_rows, **more)
+    draw = random.Random(name)
+    rows = [row_of_kind(kind, draw) for _ in range(num_rows + 24)]
+    data = {"train": rows[:num_rows], "validation": rows[num_rows:-12], "test": rows[-12:]}
+    generation = {"generation": {"max_new_tokens": 4}} if kind in {"seq2seq", "causal-lm"} else {}
+    return {"name": name, "kind": kind, "data": data, **generation, **more}

@@ -101,6 +101,12 @@ class PromptSite:
     positions: str | None = None
     """With ``stack``: the learned absolute position embedding, which prompts get none of and must not shift."""
 
+    def __post_init__(self) -> None:
+        if (self.norm is None) == (self.stack is None):
+            raise ValueError(
+                f"a PromptSite is before a norm or before a stack, so give exactly one of the two: got {self}"
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Anatomy:

@@ -13,7 +13,6 @@ from continual_petl.backbones.packaged import minilm_path
 from continual_petl.backbones.pooling import pool as pool
 from continual_petl.backbones.sites import Sites
 from continual_petl.backbones.tokenizer import load_tokenizer as load_tokenizer
-from continual_petl.backbones.tokenizer import pad_token_id as pad_token_id
 from continual_petl.backbones.weights import (
     LOAD_ERRORS,
     Attention,

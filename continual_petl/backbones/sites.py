@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from continual_petl.backbones.anatomy import Anatomy, Attention, Projection, Stack
 from continual_petl.errors import InputError
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +50,17 @@ class Sites:
         base = model.base_model
         self.base = "" if base is model else f"{next(name for name, m in model.named_modules() if m is base)}."
         """Prefix of the base model's paths."""
-        self._modules: dict[str, nn.Module] = dict(model.named_modules())
-        self._config = model.config
+        # Sizes only: whatever keeps, copies or pickles a bank would otherwise have the whole backbone with it.
+        modules = dict(model.named_modules())
+        self._paths = frozenset(modules)
+        self._widths = {path: width for path, module in modules.items() if (width := _linear_width(module)) is not None}
+        self._weights = {
+            path: int(module.weight.shape[0]) if getattr(module, "weight", None) is not None else 0
+            for path, module in modules.items()
+            if next(module.parameters(recurse=False), None) is not None
+        }
+        heads_keys = {p.heads_key for s in anatomy.stacks for a in s.attentions for p in (a.query, a.key, a.value)}
+        self._num_heads = {key: int(getattr(model.config, key)) for key in heads_keys if key is not None}
         self._embedding_width = 0 if anatomy.images else model.get_input_embeddings().weight.shape[1]
         self.layers = tuple(self._layers(model.config))
         self._check(type(model).__name__)
@@ -64,13 +70,9 @@ class Sites:
         """Number of layers of all stacks together."""
         return len(self.layers)
 
-    def module(self, path: str) -> nn.Module:
-        """Return a module by its full path."""
-        return self._modules[path]
-
     def into(self, layer: Layer) -> list[Projection]:
         """Return the first projections of a layer's FFN that the model has."""
-        return [p for p in layer.stack.ffn.into if layer.full(p.path) in self._modules]
+        return [p for p in layer.stack.ffn.into if layer.full(p.path) in self._paths]
 
     def width(self, layer: Layer, projection: Projection) -> Width:
         """Return the sizes of a projection's part."""
@@ -79,10 +81,11 @@ class Sites:
 
     def module_width(self, path: str) -> Width:
         """Return the sizes of a linear module, ``nn.Linear`` or the transposed ``Conv1D`` of GPT-2."""
-        module: Any = self._modules[path]
-        if hasattr(module, "in_features"):
-            return Width(int(module.in_features), int(module.out_features))
-        return Width(int(module.nx), int(module.nf))
+        return self._widths[path]
+
+    def norm_width(self, path: str) -> int | None:
+        """Return the width of a norm; None where a module without a weight stands for it."""
+        return self._weights.get(path)
 
     def hidden_width(self, layer: Layer) -> int:
         """Return the width of what sub-layers of a layer read and write."""
@@ -99,7 +102,7 @@ class Sites:
         size = whole // projection.num_parts
         if projection.heads_key is None:
             return slice(projection.part * size, (projection.part + 1) * size)
-        num_heads = int(getattr(self._config, projection.heads_key))
+        num_heads = self._num_heads[projection.heads_key]
         chunk, head = size // num_heads, whole // num_heads
         starts = [number * head + projection.part * chunk for number in range(num_heads)]
         return [start + offset for start in starts for offset in range(chunk)]
@@ -116,7 +119,7 @@ class Sites:
         if layer.last and stack.final_norm is not None:
             found.append(self.base + stack.final_norm)
         # Some models leave one out, or have an identity there (ModernBERT's first attention).
-        return [path for path in dict.fromkeys(found) if any(True for _ in self._parameters(path))]
+        return [path for path in dict.fromkeys(found) if path in self._weights]
 
     def owner(self, parameter: str) -> int | None:
         """Return the number of the layer that a parameter belongs to; None for the pooler.
@@ -141,10 +144,6 @@ class Sites:
                 return layer.number
         return 0
 
-    def _parameters(self, path: str) -> Iterator[nn.Parameter]:
-        module = self._modules.get(path)
-        return iter(()) if module is None else module.parameters(recurse=False)
-
     def _layers(self, config: Any) -> Iterator[Layer]:
         number = 0
         for stack in self.anatomy.stacks:
@@ -162,20 +161,33 @@ class Sites:
     def _check(self, model: str) -> None:
         missing: list[str] = []
         for layer in self.layers:
-            ffn = layer.stack.ffn
-            wanted = [ffn.out, ffn.result]
-            for attention in layer.stack.attentions:
-                wanted += [attention.module, attention.out, attention.result]
+            stack, ffn = layer.stack, layer.stack.ffn
+            wanted = [ffn.out, ffn.result, ffn.norm]
+            for attention in stack.attentions:
+                wanted += [attention.module, attention.out, attention.result, attention.norm]
                 wanted += [p.path for p in (attention.query, attention.key, attention.value)]
-            missing += [path for path in map(layer.full, wanted) if path not in self._modules]
+            missing += [path for path in map(layer.full, wanted) if path not in self._paths]
             if not self.into(layer):
                 missing.append(layer.full(ffn.into[0].path))
+            ends = [stack.embedding_norm] * layer.first + [stack.final_norm] * layer.last
+            missing += [self.base + path for path in ends if path is not None and self.base + path not in self._paths]
+        prompt = self.anatomy.prompt
+        if prompt is not None:
+            joined = [self.base + path for path in (prompt.norm, prompt.stack, prompt.positions) if path]
+            missing += [path for path in joined if path not in self._paths]
         if missing:
             raise InputError(
                 f"backbone of family {self.anatomy.family!r} ({model}): the anatomy names {len(missing)} modules that the "
                 f"model does not have, first {missing[0]!r}. The installed transformers may have renamed them: register "
                 "a corrected Anatomy with continual_petl.backbones.register_anatomy."
             )
+
+
+def _linear_width(module: Any) -> Width | None:
+    if hasattr(module, "in_features"):
+        return Width(int(module.in_features), int(module.out_features))
+    # The transposed Conv1D of GPT-2.
+    return Width(int(module.nx), int(module.nf)) if hasattr(module, "nx") else None
 
 
 def attention_of(layer: Layer, name: str) -> Attention:

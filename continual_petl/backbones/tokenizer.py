@@ -1,8 +1,8 @@
-"""The backbone's tokenizer: a fast one that knows words, and the id that rows are padded with."""
+"""The backbone's tokenizer: a fast one that knows words."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
@@ -16,10 +16,7 @@ _GENERAL = {"PreTrainedTokenizerFast", "TokenizersBackend"}
 
 
 def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedTokenizerBase:
-    """Load the backbone's tokenizer; see `load_backbone`.
-
-    Those of decoders often have no padding token; `pad_token_id` says what to pad with.
-    """
+    """Load the backbone's tokenizer; see `load_backbone`."""
     source = str(minilm_path()) if name == "minilm" else name
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
@@ -45,28 +42,3 @@ def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedToken
             "that belongs to the model beside its config.json."
         )
     return cast(PreTrainedTokenizerBase, tokenizer)
-
-
-def pad_token_id(tokenizer: PreTrainedTokenizerBase, config: Any) -> int:
-    """Return the id that fills short rows up: of the padding token, else of the token that ends a text.
-
-    What is there never matters, since the attention mask leaves it out; it only has to be an id that the model knows.
-
-    Args:
-        tokenizer: asked first.
-        config: the model's configuration, asked where the tokenizer has none.
-
-    Raises:
-        InputError: if neither has either.
-    """
-    for key in ("pad_token_id", "eos_token_id"):
-        for source in (tokenizer, config):
-            found = getattr(source, key, None)
-            if isinstance(found, list):  # some models have several tokens that end a text
-                found = found[0] if found else None
-            if found is not None:
-                return int(found)
-    raise InputError(
-        f"tokenizer {tokenizer.name_or_path!r}: it has neither a padding token nor one that ends a text, and the model's "
-        "config.json names none; short rows cannot be filled up. Write pad_token_id into config.json."
-    )

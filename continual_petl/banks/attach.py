@@ -7,9 +7,11 @@ return or by error, everything is gone.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +25,11 @@ from continual_petl.banks.heads import changed_heads
 from continual_petl.banks.hooks import hook
 from continual_petl.banks.prompts import prompt_hooks, with_prompt_mask, without_prompt
 
+_turns: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
+_at_work: WeakSet[nn.Module] = WeakSet()
+_table = threading.Lock()
+"""Of the two above: whose turn it is on a backbone, and on which backbones a bank is at work."""
+
 
 def run(model: PreTrainedModel, bank: Bank, inputs: Mapping[str, Tensor], *, base: bool = True) -> Any:
     """Return the backbone's own output for ``inputs`` with the bank in place; a prompt's positions are cut off again.
@@ -32,7 +39,7 @@ def run(model: PreTrainedModel, bank: Bank, inputs: Mapping[str, Tensor], *, bas
     Args:
         model: the backbone.
         bank: built for it.
-        inputs: what its ``forward`` takes.
+        inputs: what its ``forward`` takes; rows are padded on the right, or come with ``position_ids``.
         base: run the model without its language-modelling head.
     """
     sites = bank.sites
@@ -44,6 +51,9 @@ def run(model: PreTrainedModel, bank: Bank, inputs: Mapping[str, Tensor], *, bas
             # One pass over whole texts: what a cache would keep is never read.
             given.setdefault("use_cache", False)
         substitutes = {n.removeprefix(strip): t for n, t in bank.substitutes(model).items() if n.startswith(strip)}
+        if base:
+            # T5's head lies beside its stacks, not outside a base model.
+            substitutes = {n: t for n, t in substitutes.items() if not n.startswith("lm_head.")}
         output = functional_call(target, substitutes, (), given) if substitutes else target(**given)
         return without_prompt(sites, output, length) if length else output
 
@@ -70,11 +80,42 @@ def generate(model: PreTrainedModel, bank: Bank, inputs: Mapping[str, Tensor], s
 def attached(model: PreTrainedModel, bank: Bank) -> Iterator[int]:
     """Keep the bank's forms, prefixes and prompt on the backbone inside the ``with`` block.
 
-    Own parameters are not in place here: `run` and `generate` hand them over.
+    Own parameters are not in place here: `run` and `generate` hand them over. A backbone carries one bank at a time: other
+    threads wait at the start of the block.
 
     Returns:
         The number of prompt vectors.
+
+    Raises:
+        RuntimeError: if this thread already has a bank on the backbone, or the backbone would compute layers a second time
+            on the way back, when the bank is gone.
     """
+    recomputes = any(getattr(m, "gradient_checkpointing", False) and m.training for m in model.modules())
+    if recomputes and torch.is_grad_enabled():
+        raise RuntimeError(
+            "the backbone computes its layers again on the way back (gradient checkpointing, in training mode), when the "
+            "bank is gone, and gradients would be wrong: call eval() on the model"
+        )
+    with _turn(model):
+        yield from _attached(model, bank)
+
+
+@contextmanager
+def _turn(model: nn.Module) -> Iterator[None]:
+    """Wait until no other thread has a bank on the backbone."""
+    with _table:
+        lock = _turns.setdefault(model, threading.RLock())
+    with lock:
+        if model in _at_work:
+            raise RuntimeError("this backbone already carries a bank: leave its block before another bank is put on")
+        _at_work.add(model)
+        try:
+            yield
+        finally:
+            _at_work.discard(model)
+
+
+def _attached(model: PreTrainedModel, bank: Bank) -> Iterator[int]:
     sites = bank.sites
     handles: list[RemovableHandle] = []
     prefixes: dict[nn.Module, list[PrefixPlacement]] = {}

@@ -131,7 +131,7 @@ class Bank(nn.Module):
             elif INPUT in group and type(encoder := group[INPUT]) is not Prompt:
                 assert isinstance(encoder, Prompt)
                 encoder.eval()
-                plain = Prompt(modification, encoder.table.shape[1]).to(encoder.table.device)
+                plain = Prompt(modification, encoder.table.shape[1]).to(encoder.table)
                 plain.table.copy_(encoder.vectors())
                 group[INPUT] = plain.requires_grad_(False)
             elif TRAINED in group:
@@ -140,9 +140,11 @@ class Bank(nn.Module):
                     layer = group[key(placement.layer)] if key(placement.layer) in group else nn.ModuleDict()
                     assert isinstance(layer, nn.ModuleDict)
                     flat = Prefix(modification, placement.keys.shape[1], placement.values.shape[1])
-                    flat.to(placement.keys.device)
+                    flat.to(placement.keys)
                     flat.key.copy_(placement.keys)
                     flat.value.copy_(placement.values)
+                    if modification.composition == "learned":
+                        flat.scale.copy_(torch.as_tensor(placement.scale))
                     layer[placement.name] = flat.requires_grad_(False)
                     group[key(placement.layer)] = layer
                 del group[TRAINED]
@@ -164,12 +166,17 @@ class Bank(nn.Module):
     def _prefixes_of(self, modification: Modification, group: nn.ModuleDict) -> Iterator[PrefixPlacement]:
         trained = group[TRAINED] if TRAINED in group else nn.ModuleDict()
         assert isinstance(trained, nn.ModuleDict)
-        made = {kind: iter(m.vectors()) for kind, m in trained.items() if isinstance(m, PrefixMLP)}
+        mlps = {kind: m for kind, m in trained.items() if isinstance(m, PrefixMLP)}
+        made: dict[str, Iterator[tuple[tuple[Tensor, Tensor], Tensor | float]]] = {
+            kind: iter(zip(m.vectors(), m.scales(), strict=True)) for kind, m in mlps.items()
+        }
         for layer in self.layers:
             for attention in layer.stack.attentions:
                 scale: Tensor | float = modification.scale
                 if made:
-                    keys, values = next(made[prefix_kind(self.sites, layer, attention.name)])
+                    (keys, values), trained_scale = next(made[prefix_kind(self.sites, layer, attention.name)])
+                    assert isinstance(trained_scale, Tensor | float)
+                    scale = trained_scale
                 else:
                     row = group[key(layer)]
                     assert isinstance(row, nn.ModuleDict)

@@ -90,10 +90,8 @@ def prompt_width(sites: Sites) -> int:
             f"bank: prompts have no place in family {sites.anatomy.family!r}, whose anatomy names none: choose another form."
         )
     if prompt.norm is not None:
-        norm = sites.module(sites.base + prompt.norm)
-        weight = getattr(norm, "weight", None)
         # A dropout stands where the family does not normalise its embeddings.
-        return int(weight.shape[0]) if weight is not None else sites.hidden_width(sites.layers[0])
+        return sites.norm_width(sites.base + prompt.norm) or sites.hidden_width(sites.layers[0])
     return sites.embedding_width
 
 
@@ -182,7 +180,7 @@ def own_names(spec: BankSpec, model: nn.Module, sites: Sites, layers: list[Layer
         return "weights" in kinds or ("bias" in kinds and name.endswith("bias"))
 
     found = [name for name, _ in model.named_parameters() if wanted(name)]
-    if not found and "bias" in kinds:
+    if "bias" in kinds and not any(name.endswith("bias") for name in found):
         raise InputError(
             f"bank: bitfit trains biases, but family {sites.anatomy.family!r} has none in this layer range: choose another "
             "preset, such as layernorm."

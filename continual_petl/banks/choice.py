@@ -8,8 +8,18 @@ from pydantic import Field, field_validator, model_validator
 
 from continual_petl._frozen import FrozenModel
 from continual_petl.banks.layers import Layers
+from continual_petl.banks.legal import NEEDS, idle_options, options_of
 from continual_petl.banks.presets import PRESETS
-from continual_petl.banks.spec import Activation, BankSpec, Init, Modification, Number, Reparametrisation, Size
+from continual_petl.banks.spec import (
+    Activation,
+    BankSpec,
+    Init,
+    Modification,
+    Number,
+    Reparametrisation,
+    Size,
+    default_of,
+)
 
 _SIZES = {"rank": ("lowrank",), "length": ("attention", "prompt")}
 """Names of the size that belong to certain forms, where a preset has several."""
@@ -98,7 +108,11 @@ class BankChoice(FrozenModel):
         used = {key for change in changes for key in change[1]}
         for key in options:
             if key not in used:
-                raise ValueError(f"{key} has no effect in preset {self.preset!r}: remove it, or choose another preset")
+                known = any(key in _known_options(m) for m in row.modifications)
+                without = f" without {NEEDS[key]}" if known and key in NEEDS else ""
+                raise ValueError(
+                    f"{key} has no effect in preset {self.preset!r}{without}: remove it, or choose another preset"
+                )
         rows = [
             Modification.model_validate(modification.model_dump() | change[0])
             for modification, change in zip(row.modifications, changes, strict=True)
@@ -108,7 +122,7 @@ class BankChoice(FrozenModel):
 
 def _changes(modification: Modification, row: BankSpec, options: dict[str, Any]) -> tuple[dict[str, Any], set[str]]:
     """Return what the options change in one modification of a preset, and which of them were used."""
-    use = modification.options
+    use = _known_options(modification)
     names = [key for key in options if key in use and key != "bottleneck"]
     changed = {key: options[key] for key in names}
     if "bottleneck" in use:
@@ -122,7 +136,15 @@ def _changes(modification: Modification, row: BankSpec, options: dict[str, Any])
         if given:
             changed["bottleneck"] = options[given[0]]
             names += given
-    return changed, set(names)
+    # What the changes leave without effect is as if nobody had said it.
+    whole = modification.model_dump() | changed
+    idle = use & idle_options(modification.form, whole["reparametrise"], whole["init"])
+    changed |= {name: default_of(name, modification.form) for name in idle}
+    return changed, set(names) - idle
+
+
+def _known_options(modification: Modification) -> frozenset[str]:
+    return options_of(modification.form, modification.modifies, modification.insertion, modification.composition)
 
 
 def _known(name: str) -> str:

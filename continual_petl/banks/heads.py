@@ -42,15 +42,20 @@ def changed_heads(model: PreTrainedModel, changes: _Changes) -> Iterator[None]:
     if not changes:
         yield
         return
-    before = model.config._attn_implementation
-    if before not in SUPPORTED:
-        raise ValueError(f"attention {before!r}: changes inside heads are made for {' and '.join(SUPPORTED)} only")
+    # Encoder and decoder have configurations of their own, and may compute attention in different ways.
+    configs = {id(m.config): m.config for m in model.modules() if isinstance(m, PreTrainedModel)}.values()
+    before = [(config, str(config._attn_implementation)) for config in configs]
+    for _, name in before:
+        if name not in SUPPORTED:
+            raise ValueError(f"attention {name!r}: changes inside heads are made for {' and '.join(SUPPORTED)} only")
     token = _changes.set(changes)
     try:
-        model.set_attn_implementation(_PREFIX + before)
+        for config, name in before:
+            config._attn_implementation = _PREFIX + name
         yield
     finally:
-        model.set_attn_implementation(before)
+        for config, name in before:
+            config._attn_implementation = name
         _changes.reset(token)
 
 
@@ -64,7 +69,6 @@ def _attend(implementation: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         parallel: list[Tensor] = []
         gates: list[tuple[Tensor, Tensor]] = []
-        text_key, text_mask, text_rest = key, attention_mask, dict(rest)
         for change in changes:
             learned = (_per_head(change.keys, key), _per_head(change.values, key))
             if change.modification.composition != "gated":
@@ -74,8 +78,10 @@ def _attend(implementation: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
             else:
                 key, value, attention_mask, rest = _in_front(*learned, key, value, attention_mask, rest)
         output_BTHE, weights = base(module, query, key, value, attention_mask, **rest)
-        for learned in gates:
-            output_BTHE = _gated(output_BTHE, query, learned, text_key, text_mask, text_rest, scale)
+        if gates:
+            # All prefixes of a head share one softmax: the gate weighs against those in front, and several gates are one.
+            together = torch.cat([keys for keys, _ in gates], dim=1), torch.cat([values for _, values in gates], dim=1)
+            output_BTHE = _gated(output_BTHE, query, together, key, attention_mask, rest, scale)
         for delta_BTHE in parallel:
             output_BTHE = output_BTHE + delta_BTHE
         return output_BTHE, weights

@@ -82,3 +82,20 @@ def options_of(form: str, modifies: str, insertion: str | None, composition: str
     if composition in ("scaled", "learned"):
         options.add("scale")
     return frozenset(options)
+
+
+NEEDS = {"hidden": "reparametrise: mlp or lstm", "init_scale": "init: houlsby", "init": "reparametrise: none"}
+"""Without which other option an option has no effect."""
+
+
+def idle_options(form: str, reparametrise: str, init: str) -> frozenset[str]:
+    """Return which options have no effect because of what others say."""
+    idle: set[str] = set()
+    if reparametrise == "none":
+        idle.add("hidden")
+    elif form == "attention":
+        # The MLP of a prefix is drawn as torch draws it.
+        idle |= {"init", "init_scale"}
+    if init != "houlsby":
+        idle.add("init_scale")
+    return frozenset(idle)

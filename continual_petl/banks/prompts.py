@@ -21,9 +21,12 @@ Inputs = dict[str, Any]
 def with_prompt_mask(sites: Sites, inputs: Inputs, length: int) -> Inputs:
     """Return the inputs with an attention mask that lets the prompt be seen.
 
-    A decoder on its own widens the mask in its hook instead: while it generates, the mask grows outside.
+    A decoder on its own widens the mask in its hook instead: while it generates, the mask grows outside. Without a mask
+    everything is seen; some families (DeBERTa) would make one as wide as the ids.
     """
     mask = inputs.get("attention_mask")
+    if mask is None and inputs.get("input_ids") is not None:
+        mask = torch.ones_like(inputs["input_ids"])
     if mask is None or _is_decoder(sites):
         return inputs
     return {**inputs, "attention_mask": _widened(mask, length)}

@@ -76,7 +76,7 @@ class DenseDifference(nn.Module):
         was_training = self.training
         flat = self.train(False).flat()
         self.train(was_training)
-        kept = SparseDifference(self.modification, self.shapes).to(flat.device)
+        kept = SparseDifference(self.modification, self.shapes).to(flat)
         order = torch.argsort(flat.abs(), descending=True, stable=True)[: len(kept.index)]
         kept.index.copy_(order.sort().values)
         kept.value.copy_(flat[kept.index])

@@ -14,7 +14,7 @@ from pydantic import AliasChoices, Field, model_validator
 
 from continual_petl._frozen import FrozenModel
 from continual_petl.banks.layers import Layers
-from continual_petl.banks.legal import LEGAL, Composition, Form, Insertion, Site, options_of
+from continual_petl.banks.legal import LEGAL, NEEDS, Composition, Form, Insertion, Site, idle_options, options_of
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh", "leaky_relu", "elu", "sigmoid", "identity"]
 Init = Literal["houlsby", "lora", "bert"]
@@ -71,9 +71,9 @@ class Modification(FrozenModel):
     @model_validator(mode="before")
     @classmethod
     def _default_init(cls, value: Any) -> Any:
-        if isinstance(value, dict) and "init" not in value and value.get("form") in ("attention", "prompt"):
-            return {**value, "init": "bert"}
-        return value
+        if not isinstance(value, dict):
+            return value
+        return {"init": default_of("init", value.get("form")), **value}
 
     @model_validator(mode="after")
     def _legal(self) -> Modification:
@@ -84,11 +84,15 @@ class Modification(FrozenModel):
         if (self.bottleneck is None) == sized:
             what = "needs a bottleneck size" if sized else "takes no bottleneck"
             raise ValueError(f"form {self.form} {what}, got {self.bottleneck}")
-        for name, field in type(self).model_fields.items():
-            if name not in _DIMENSIONS and name not in self.options and getattr(self, name) != field.default:
+        for name in type(self).model_fields:
+            idle = name not in _DIMENSIONS and name not in self.options
+            if idle and getattr(self, name) != default_of(name, self.form):
+                known = options_of(self.form, self.modifies, self.insertion, self.composition)
+                needs = f" without {NEEDS[name]}" if name in known else ""
                 raise ValueError(
                     f"{name} {getattr(self, name)} has no effect on {self.form} on {self.modifies}, insertion "
-                    f"{self.insertion}, composition {self.composition}: options there are {', '.join(sorted(self.options))}"
+                    f"{self.insertion}, composition {self.composition}{needs}: options there are "
+                    f"{', '.join(sorted(self.options)) or 'none'}"
                 )
         self._check_values()
         return self
@@ -105,7 +109,8 @@ class Modification(FrozenModel):
     @property
     def options(self) -> frozenset[str]:
         """Names of the fields that change what this modification computes."""
-        return options_of(self.form, self.modifies, self.insertion, self.composition)
+        known = options_of(self.form, self.modifies, self.insertion, self.composition)
+        return known - idle_options(self.form, self.reparametrise, self.init)
 
     @property
     def folds(self) -> bool:
@@ -113,7 +118,14 @@ class Modification(FrozenModel):
         return self.form == "sparse" or self.reparametrise != "none"
 
 
-_DIMENSIONS = {"form", "modifies", "insertion", "composition", "bottleneck", "init"}
+_DIMENSIONS = {"form", "modifies", "insertion", "composition", "bottleneck"}
+
+
+def default_of(name: str, form: Any) -> Any:
+    """Return what an option of `Modification` is for a form when nobody says."""
+    if name == "init" and form in ("attention", "prompt"):
+        return "bert"
+    return Modification.model_fields[name].default
 
 
 class BankSpec(FrozenModel):
@@ -140,6 +152,9 @@ class BankSpec(FrozenModel):
             )
         if len([m for m in self.modifications if m.form == "prompt"]) > 1:
             raise ValueError("a bank takes one prompt: add up the lengths")
+        outside = all(m.form == "prompt" for m in self.modifications) and self.layernorms == "frozen"
+        if outside and self.layers != "all":
+            raise ValueError(f"layers {self.layers} has no effect: nothing of this bank is in a layer, so remove it")
         folding = [m.form for m in self.modifications if m.folds]
         if self.scope == "shared" and folding:
             raise ValueError(

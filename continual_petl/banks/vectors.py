@@ -8,12 +8,19 @@ Shape suffixes: L number of vectors, K width of all keys of an attention, V widt
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 import torch
 from torch import Tensor, nn
 
 from continual_petl.banks.draw import Generators, draw, draw_as_torch
 from continual_petl.banks.forms import empty_linear
 from continual_petl.banks.spec import Modification
+
+
+def _own_precision(table: Tensor) -> AbstractContextManager[None]:
+    """Keep autocast out: what is folded has to be what was trained, and LSTMs have no bfloat16 on some machines."""
+    return torch.autocast(table.device.type, enabled=False)
 
 
 class Prefix(nn.Module):
@@ -61,6 +68,8 @@ class PrefixMLP(nn.Module):
         self.table = nn.Parameter(torch.empty(modification.bottleneck, width))
         self.into = empty_linear(width, modification.hidden, bias=True)
         self.out = empty_linear(modification.hidden, sum(k + v for k, v in widths), bias=True)
+        if modification.composition == "learned":
+            self.scale = nn.Parameter(torch.empty(len(widths)))
         self.dropout = nn.Dropout(modification.dropout)
 
     @torch.no_grad()
@@ -69,10 +78,19 @@ class PrefixMLP(nn.Module):
         self.table.normal_(generator=generators("table"))
         for name, layer in (("into", self.into), ("out", self.out)):
             draw_as_torch(layer, lambda parameter, name=name: generators(f"{name}.{parameter}"))  # type: ignore[misc]
+        if self.modification.composition == "learned":
+            self.scale.fill_(self.modification.scale)
+
+    def scales(self) -> list[Tensor | float]:
+        """Return the s of every layer: trained outside the MLP where it is learned."""
+        if self.modification.composition == "learned":
+            return [*self.scale.unbind()]
+        return [self.modification.scale] * len(self.widths)
 
     def vectors(self) -> list[tuple[Tensor, Tensor]]:
         """Return keys (L, K) and values (L, V) of every layer."""
-        flat = self.dropout(self.out(torch.tanh(self.into(self.table))))
+        with _own_precision(self.table):
+            flat = self.dropout(self.out(torch.tanh(self.into(self.table))))
         parts = flat.split([width for pair in self.widths for width in pair], dim=-1)
         return list(zip(parts[::2], parts[1::2], strict=True))
 
@@ -128,7 +146,8 @@ class PromptEncoder(Prompt):
     def vectors(self) -> Tensor:
         """Return the prompt (L, W)."""
         states = self.table
-        if self.lstm is not None:
-            states = self.lstm(states.unsqueeze(0))[0].squeeze(0)
-        vectors: Tensor = self.dropout(self.out(torch.relu(self.into(states))))
+        with _own_precision(states):
+            if self.lstm is not None:
+                states = self.lstm(states.unsqueeze(0))[0].squeeze(0)
+            vectors: Tensor = self.dropout(self.out(torch.relu(self.into(states))))
         return vectors

@@ -27,7 +27,7 @@ _COMMANDS = {
     "run": "learn every task of a stream that its run folder does not have yet",
     "learn": "add one task to a run; needs none of the old data",
     "verify": "check that no learned task has changed",
-    "predict": "answer texts with the bank of one task",
+    "predict": "answer rows with the bank of one task",
     "report": "show what a run has learned, forgotten and cost",
     "schema": "print the JSON Schema of stream files, for editors",
 }
@@ -75,7 +75,19 @@ examples:
   continual-petl verify runs/mine
   continual-petl verify runs/mine --task agnews --data --json
 """,
-    "predict": """A row of a task on pairs is written as two texts with a tab between them.
+    "predict": """A row is what the task was learned on: a text; two texts with a tab between them (pairs); words with spaces
+between them (token-classification); the path of an image. Files name it text, text_pair, source (seq2seq, causal-lm),
+tokens or image; in .jsonl tokens may be a list of words. Paths count from the working directory.
+
+Answers, one line a row: a label and its probability; a number; all labels that hold with their probabilities, or (none)
+(multilabel); one tag per word; a text, with \\n for a line break.
+--json and .jsonl: a list of, or one a line,
+  {"text": ..., "answer": "sport", "probabilities": {"sport": 0.9, "world": 0.1}}    classification, images ("image")
+  {"text": ..., "answer": 3.2}                                                       regression
+  {"text": ..., "answer": ["a", "c"], "probabilities": {"a": 0.8, "b": 0.1, "c": 0.7}}  multilabel
+  {"tokens": ["Ada", "slept"], "answer": ["B-PER", "O"]}                             token-classification
+  {"source": ..., "answer": "a text"}                                                seq2seq, causal-lm
+.csv: the same without probabilities; lists are JSON.
 
 examples:
   continual-petl predict runs/mine --task agnews "Shares fell on Monday"
@@ -108,7 +120,7 @@ def _add_arguments(name: str, command: argparse.ArgumentParser) -> None:
     if name == "verify":
         command.add_argument("--data", action="store_true", help="also answer the test rows again")
     if name == "predict":
-        command.add_argument("texts", metavar="TEXT", nargs="*", help="texts; none: one per line of standard input")
+        command.add_argument("texts", metavar="TEXT", nargs="*", help="rows; none: one per line of standard input")
         command.add_argument("--input", metavar="FILE", help="rows from a .jsonl, .csv, .tsv or .txt file")
         command.add_argument("--output", metavar="FILE", help="write answers to a .jsonl or .csv file")
     if name in {"run", "learn"}:

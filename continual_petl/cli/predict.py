@@ -1,4 +1,4 @@
-"""``continual-petl predict``: texts in, answers out; from arguments, standard input or files."""
+"""``continual-petl predict``: rows in, answers out; from arguments, standard input or files."""
 
 from __future__ import annotations
 
@@ -15,9 +15,19 @@ from typing import Any
 from continual_petl.cli._console import print_json
 from continual_petl.course.run import Run
 from continual_petl.errors import InputError
-from continual_petl.heads.head import Answer
+from continual_petl.heads.kinds import Kind
+from continual_petl.heads.words import Answer
 from continual_petl.predictor.predictor import Row
 from continual_petl.store.atomic import write_file
+from continual_petl.store.manifest import Manifest
+
+_COLUMNS: dict[Kind, str] = {
+    "token-classification": "tokens",
+    "seq2seq": "source",
+    "causal-lm": "source",
+    "image-classification": "image",
+}
+"""What the rows of a file, and the records of answers, call what goes in; all other kinds: text (and text_pair)."""
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
@@ -30,27 +40,28 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     if arguments.output:
         _check_output(Path(arguments.output))
     if arguments.input:
-        rows = _read(Path(arguments.input), pair=manifest.pair)
+        rows = _read(Path(arguments.input), manifest)
     else:
         lines = arguments.texts or [line.rstrip("\n") for line in sys.stdin]
-        rows = [_row(line, f"text {number}", pair=manifest.pair) for number, line in enumerate(lines, 1)]
+        rows = [_row(line, f"text {number}", manifest) for number, line in enumerate(lines, 1)]
     if not rows:
         raise InputError("no text to answer: give texts as arguments, on standard input, or with --input FILE")
     answers = run.predict(rows, arguments.task)
-    records = [_record(row, answer, manifest.labels) for row, answer in zip(rows, answers, strict=True)]
+    records = [_record(row, answer, manifest) for row, answer in zip(rows, answers, strict=True)]
     if arguments.output:
         _write(Path(arguments.output), records)
     elif arguments.json:
         print_json(records)
     else:
-        for record in records:
-            share = f"\t{max(record['probabilities'].values()):.4f}" if record.get("probabilities") else ""
-            print(f"{record['answer']}{share}")
+        for answer in answers:
+            print(_line(answer, manifest))
     return 0
 
 
-def _row(line: str, where: str, *, pair: bool) -> Row:
-    if not pair:
+def _row(line: str, where: str, manifest: Manifest) -> Row:
+    if manifest.kind == "token-classification":
+        return line.split()
+    if not manifest.pair:
         return line
     first, tab, second = line.partition("\t")
     if not tab:
@@ -58,16 +69,30 @@ def _row(line: str, where: str, *, pair: bool) -> Row:
     return first, second
 
 
-def _record(row: Row, answer: Answer, labels: tuple[str, ...] | None) -> dict[str, Any]:
-    texts = {"text": row[0], "text_pair": row[1]} if isinstance(row, tuple) else {"text": row}
-    record: dict[str, Any] = {**texts, "answer": answer.value}
-    if labels is not None and answer.probabilities is not None:
-        record["probabilities"] = dict(zip(labels, answer.probabilities, strict=True))
+def _record(row: Row, answer: Answer, manifest: Manifest) -> dict[str, Any]:
+    given = {"text": row[0], "text_pair": row[1]} if manifest.pair else {_COLUMNS.get(manifest.kind, "text"): row}
+    record: dict[str, Any] = {**given, "answer": answer.value}
+    if manifest.labels is not None and answer.probabilities is not None:
+        record["probabilities"] = dict(zip(manifest.labels, answer.probabilities, strict=True))
     return record
 
 
-def _read(path: Path, *, pair: bool) -> list[Row]:
-    """Return the rows of a file: columns text and, for pairs, text_pair."""
+def _line(answer: Answer, manifest: Manifest) -> str:
+    """Return one line for people: a label and its probability, a number, labels, tags, or a text."""
+    if manifest.kind == "multilabel":
+        assert manifest.labels is not None
+        assert answer.probabilities is not None
+        assert isinstance(answer.value, list)
+        shares = dict(zip(manifest.labels, answer.probabilities, strict=True))
+        return "\t".join(f"{name} {shares[name]:.4f}" for name in answer.value) or "(none)"
+    if isinstance(answer.value, list):
+        return " ".join(answer.value)
+    share = f"\t{max(answer.probabilities):.4f}" if answer.probabilities else ""
+    return f"{answer.value}{share}".replace("\n", "\\n")
+
+
+def _read(path: Path, manifest: Manifest) -> list[Row]:
+    """Return the rows of a file: a column text (and text_pair for pairs), tokens, source or image."""
     if path.suffix not in {".jsonl", ".csv", ".tsv", ".txt"}:
         raise InputError(f"--input {path}: ends in {path.suffix!r}; allowed are .jsonl, .csv, .tsv and .txt")
     try:
@@ -81,18 +106,24 @@ def _read(path: Path, *, pair: bool) -> list[Row]:
     # Only line feeds end a line: splitlines would also cut a text at U+2028, which JSON and texts may hold.
     lines = [line.removesuffix("\r") for line in content.removesuffix("\n").split("\n")] if content else []
     if path.suffix == ".txt":
-        return [_row(line, f"--input {path}:{number}", pair=pair) for number, line in enumerate(lines, 1)]
+        return [_row(line, f"--input {path}:{number}", manifest) for number, line in enumerate(lines, 1)]
     records = _json_lines(path, lines) if path.suffix == ".jsonl" else _table(path, content)
-    wanted = ("text", "text_pair") if pair else ("text",)
+    wanted = ("text", "text_pair") if manifest.pair else (_COLUMNS.get(manifest.kind, "text"),)
     rows: list[Row] = []
     for line, record in records:
-        texts: list[Any] = [record.get(key) for key in wanted]
-        if not all(isinstance(text, str) for text in texts):
+        values: list[Any] = [record.get(key) for key in wanted]
+        if manifest.kind == "token-classification":
+            values = [value.split() if isinstance(value, str) else value for value in values]
+            good = isinstance(values[0], list) and all(isinstance(word, str) for word in values[0])
+        else:
+            good = all(isinstance(value, str) for value in values)
+        if not good:
+            what = "a list of words, or as text" if manifest.kind == "token-classification" else "text"
             raise InputError(
-                f"--input {path}:{line}: needs {' and '.join(wanted)} as text; found {', '.join(map(repr, record))}. "
+                f"--input {path}:{line}: needs {' and '.join(wanted)} as {what}; found {', '.join(map(repr, record))}. "
                 "Name the columns so."
             )
-        rows.append((texts[0], texts[1]) if pair else texts[0])
+        rows.append((values[0], values[1]) if manifest.pair else values[0])
     return rows
 
 
@@ -150,8 +181,14 @@ def _write(path: Path, records: list[dict[str, Any]]) -> None:
     else:
         buffer = StringIO()
         columns = [key for key in records[0] if key != "probabilities"]
+        plain = [{key: _cell(value) for key, value in record.items()} for record in records]
         writer = csv.DictWriter(buffer, columns, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
-        writer.writerows(records)
+        writer.writerows(plain)
         content = buffer.getvalue()
     write_file(path, content.encode())
+
+
+def _cell(value: Any) -> Any:
+    """Return a value of a record as a table holds it: lists are JSON."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value

@@ -11,9 +11,7 @@ import numpy as np
 from continual_petl.course.preflight import Problems, check_session
 from continual_petl.course.session import Session
 from continual_petl.errors import InputError
-from continual_petl.learner.plan import build_bank
-from continual_petl.learner.precision import resolve_precision
-from continual_petl.streams.prepare import prepare_task
+from continual_petl.learner.plan import build_bank, check_kind
 from continual_petl.streams.schema import TaskSpec
 from continual_petl.streams.tokenise import TokenisedRows
 
@@ -77,9 +75,10 @@ def dry_run(session: Session) -> list[TaskFacts]:
 
 def _task_facts(session: Session, task: TaskSpec) -> TaskFacts:
     training = session.spec.resolved_training(task)
-    backbone = session.residents.backbone(resolve_precision(training.precision))
-    data = prepare_task(session.spec, task, session.residents.tokenizer, backbone.max_length)
-    plan = session.plan(task, data.labels)
+    backbone = session.backbone(task)
+    check_kind(task, backbone)
+    data = session.prepare(task)
+    plan = session.plan(task, data.labels, data.train)
     counted = build_bank(plan, backbone, folded=True).count()
     batches = math.ceil(len(data.train) / training.batch_size)
     splits = {"train": data.train, "validation": data.validation} | ({"test": data.test} if data.test else {})

@@ -1,4 +1,7 @@
-"""Scores of one bank on one split: every row answered once, scores and their digest made from the same answers."""
+"""Scores of one bank on one split: every row answered once, scores and their digest made from the same answers.
+
+Shape suffixes: N rows, W tokens of the longest, C outputs.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,15 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from continual_petl.course.trainers import answering_trainer, quiet
-from continual_petl.digests import tensor_digest
+from continual_petl.digests import combined_digest, tensor_digest
+from continual_petl.heads.head import IGNORED
 from continual_petl.heads.scores import make_scores
 from continual_petl.learner import ContinualLearner
 from continual_petl.learner.answer import head_of
+from continual_petl.learner.respond import Said, count, places_of_words
 from continual_petl.store.manifest import SplitScores
 from continual_petl.streams.loaders import EvaluationLoader
 from continual_petl.streams.tokenise import TokenisedRows
@@ -20,18 +26,23 @@ from continual_petl.streams.tokenise import TokenisedRows
 
 def outputs_of(
     learner: ContinualLearner, rows: TokenisedRows, pad_token_id: int, arguments: Mapping[str, Any], folder: str
-) -> Tensor:
-    """Return the active bank's outputs, (B, C) float32, in the order of the rows."""
+) -> list[Any]:
+    """Return what the active bank says to each row, in the order of the rows.
+
+    Returns:
+        Outputs (C,); for token-classification the tag number of every word; for generative tasks a list of token ids.
+    """
     training = learner.plan.training
     batch_size = training.eval_batch_size or training.batch_size
-    loader = EvaluationLoader(rows, batch_size, pad_token_id)
+    loader = EvaluationLoader(rows, batch_size, pad_token_id, kind=learner.plan.kind)
     with quiet():
         trainer = answering_trainer(arguments, folder)
-        batches = trainer.predict(learner, dataloaders=loader)
-    pairs = cast(list[tuple[Tensor, Tensor]], batches)
-    outputs_BC = torch.cat([outputs.cpu() for outputs, _ in pairs])
-    order_B = torch.cat([index.cpu() for _, index in pairs])
-    return torch.empty_like(outputs_BC).index_copy_(0, order_B, outputs_BC)
+        batches = cast(list[tuple[Said, Tensor]], trainer.predict(learner, dataloaders=loader))
+    found: list[Any] = [None] * len(rows)
+    for said, index in batches:
+        for row, number in zip(said if isinstance(said, list) else said.cpu(), index.tolist(), strict=True):
+            found[number] = row if rows.first_piece is None else row[places_of_words(rows, number)]
+    return found
 
 
 def evaluate(
@@ -46,14 +57,30 @@ def evaluate(
         arguments: what the stream says under ``trainer``.
         folder: where Lightning may write; it does not.
     """
-    outputs_BC = outputs_of(learner, rows, pad_token_id, arguments, folder)
-    predictions_B = head_of(learner.active_bank).predictions(outputs_BC)
-    scores = make_scores(learner.plan.kind, learner.plan.num_outputs)
-    scores.update(predictions_B, torch.tensor(rows.labels))
+    found = outputs_of(learner, rows, pad_token_id, arguments, folder)
+    bank, plan = learner.active_bank, learner.plan
+    scores = make_scores(plan.kind, plan.labels)
+    if plan.generation is not None:
+        count(scores, bank, found, None, rows.references, learner.tokenizer)
+        digest = combined_digest({"token_ids": found})
+    elif plan.kind == "token-classification":
+        count(scores, bank, pad_sequence(found, batch_first=True), _labels_of_words(rows), None, None)
+        digest = tensor_digest(torch.cat(found))
+    else:
+        outputs_NC = torch.stack(found)
+        count(scores, bank, outputs_NC, torch.tensor(rows.labels), None, None)
+        digest = tensor_digest(head_of(bank).predictions(outputs_NC))
     values = {name: float(value) for name, value in scores.compute().items()}
     return SplitScores(
         num_examples=len(rows),
         # A correlation of constant predictions is not defined; JSON and the schema know no NaN.
         scores={name: value for name, value in values.items() if value == value},
-        predictions=tensor_digest(predictions_B),
+        predictions=digest,
     )
+
+
+def _labels_of_words(rows: TokenisedRows) -> Tensor:
+    """Return the true tag numbers of every row's words, (N, W) with -100 behind the last."""
+    assert rows.labels is not None
+    each = [torch.tensor(rows.row(number).label)[places_of_words(rows, number)] for number in range(len(rows))]
+    return pad_sequence(each, batch_first=True, padding_value=IGNORED)

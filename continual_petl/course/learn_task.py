@@ -20,11 +20,10 @@ from continual_petl.course.trainers import fitting_trainer, quiet
 from continual_petl.digests import combined_digest
 from continual_petl.errors import InputError, StoreError
 from continual_petl.learner import ContinualLearner, TaskPlan
-from continual_petl.learner.precision import resolve_precision
 from continual_petl.store.atomic import write_json
 from continual_petl.store.probe import make_probe
 from continual_petl.streams.datamodule import TaskDataModule
-from continual_petl.streams.prepare import TaskData, prepare_task
+from continual_petl.streams.prepare import TaskData
 from continual_petl.streams.schema import TaskSpec
 
 
@@ -38,14 +37,13 @@ def learn_task(
     """
     clock = _Clock()
     store, residents = session.store, session.residents
-    precision = resolve_precision(session.spec.resolved_training(task).precision)
-    backbone = residents.backbone(precision)
-    data = prepare_task(session.spec, task, residents.tokenizer, backbone.max_length)
-    plan = session.plan(task, data.labels)
-    learner = residents.learner(precision)
+    backbone = session.backbone(task)
+    data = session.prepare(task)
+    plan = session.plan(task, data.labels, data.train)
+    learner = residents.learner(backbone.precision)
     for other in list(learner.plans):
         learner.evict(other)
-    learner.add_task(plan, start_from=_shared_body(session, plan, learner))
+    learner.add_task(plan, start_from=_shared_body(session, plan, learner), tokenizer=residents.tokenizer)
     store.write_backbone(backbone)
     clock.lap("data")
 
@@ -71,12 +69,12 @@ def learn_task(
         plan,
         learner.active_bank,
         backbone,
-        make_probe(residents.tokenizer, plan.seed, backbone.max_length),
+        make_probe(plan, backbone, residents.tokenizer, backbone.max_length),
         scores=scores,
         data=data.digests,
         notices=data.notices,
         max_length=backbone.max_length,
-        tokenizer=residents.tokenizer_digest,
+        preparation=residents.preparation,
     )
     clock.lap("commit")
     return clock.laps
@@ -148,6 +146,9 @@ def _discard_foreign_progress(session: Session, plan: TaskPlan, data: TaskData, 
         {
             "kind": plan.kind,
             "labels": list(plan.labels or ()),
+            "class_weights": plan.class_weights,
+            "generation": None if plan.generation is None else plan.generation.model_dump(mode="json"),
+            "max_target_length": plan.max_target_length,
             "bank": plan.bank.model_dump(mode="json"),
             "training": plan.training.model_dump(mode="json", exclude={"checkpoint_every", "num_workers"}),
             "pooling": plan.pooling,
@@ -155,7 +156,7 @@ def _discard_foreign_progress(session: Session, plan: TaskPlan, data: TaskData, 
             "seed": plan.seed,
             "data": dict(data.digests),
             "max_length": learner.backbone.max_length,
-            "tokenizer": session.residents.tokenizer_digest,
+            "preparation": session.residents.preparation,
             "backbone": learner.backbone.digest,
             "precision": learner.backbone.precision,
             # Limits of batches and the like change what is learned; objects count by their kind.

@@ -13,11 +13,10 @@ from contextlib import contextmanager
 from continual_petl.course.session import Session
 from continual_petl.course.trainers import check_trainer_arguments, fitting_trainer, quiet
 from continual_petl.errors import InputError, StreamFileError, raise_problems
-from continual_petl.learner.plan import build_bank
-from continual_petl.learner.precision import resolve_precision
+from continual_petl.learner.plan import build_bank, check_kind
+from continual_petl.streams.encode import encode_rows
 from continual_petl.streams.prepare import check_data
 from continual_petl.streams.schema import TaskSpec
-from continual_petl.streams.tokenise import tokenise
 from continual_petl.streams.yaml_file import load_stream
 
 CHECKED_TASKS = 20
@@ -55,12 +54,16 @@ def preflight(session: Session) -> None:
     check_session(session)
     problems = Problems()
     new = [task for task in session.spec.tasks if task.name not in session.store.tasks]
-    for task in new[:CHECKED_TASKS]:
-        labels: tuple[str, ...] | None = None if task.kind == "regression" else ("0", "1")
+    fitting = [task for task in new if _fits(session, task, problems)]
+    for task in fitting[:CHECKED_TASKS]:
+        with problems.collected():
+            _check_plan(session, task)
+    # What does not fit the backbone is told before any data is read, which may be large or far away.
+    problems.raise_all()
+    for task in fitting[:CHECKED_TASKS]:
         with problems.collected():
             labels = check_data(session.spec, task)
-        with problems.collected():
-            _check_plan(session, task, labels)
+            session.plan(task, labels)
     problems.raise_all()
 
 
@@ -107,20 +110,41 @@ def _check_trainer(session: Session) -> None:
         fitting_trainer(session.spec.training, session.spec.trainer, [], session.folder)
 
 
-def _check_plan(session: Session, task: TaskSpec, labels: tuple[str, ...] | None) -> None:
-    """Check a task's bank and tokens against the backbone."""
-    precision = resolve_precision(session.spec.resolved_training(task).precision)
-    backbone, tokenizer = session.residents.backbone(precision), session.residents.tokenizer
+def _fits(session: Session, task: TaskSpec, problems: Problems) -> bool:
+    """Say whether the backbone can learn a task of this kind, and take note if it cannot: its data is not looked at then."""
+    try:
+        backbone = session.backbone(task)
+    except InputError:
+        return True  # a backbone that cannot be loaded says nothing of kinds; `_check_plan` tells of it
+    num_problems = len(problems.found)
+    with problems.collected():
+        check_kind(task, backbone)
+    return len(problems.found) == num_problems
+
+
+def _check_plan(session: Session, task: TaskSpec) -> None:
+    """Check a task's bank and inputs against the backbone."""
+    backbone, residents = session.backbone(task), session.residents
     if session.store.backbone_facts() is not None:
         session.store.write_backbone(backbone)  # pinned already, so this only compares
-    num_known = int(backbone.model.config.vocab_size)
-    if len(tokenizer) > num_known:
+    tokenizer = residents.tokenizer
+    num_known = 0 if tokenizer is None else int(backbone.model.config.vocab_size)
+    if tokenizer is not None and len(tokenizer) > num_known:
         raise InputError(
             f"backbone {backbone.name!r}: its tokenizer has {len(tokenizer)} tokens, but the model knows {num_known}; they "
             "do not belong together. Put the tokenizer.json that belongs to the model beside its config.json."
         )
-    build_bank(session.plan(task, labels), backbone)
+    # Labels are not known yet; how many there are decides the head's width alone.
+    build_bank(session.plan(task, None), backbone)
     try:
-        tokenise([], None if task.columns.text_pair is None else [], None, tokenizer, backbone.max_length)
+        encode_rows(
+            task.kind,
+            [],
+            pairs=None if task.columns.text_pair is None else [],
+            tokenizer=tokenizer,
+            max_length=backbone.max_length,
+            max_target_length=task.max_target_length,
+            images=residents.images,
+        )
     except InputError as error:
         raise InputError(f"task {task.name!r}, {error}") from None

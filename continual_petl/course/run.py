@@ -10,7 +10,7 @@ from typing import Any
 from continual_petl.course.evaluate import evaluate
 from continual_petl.course.session import Session
 from continual_petl.errors import InputError
-from continual_petl.heads.head import Answer
+from continual_petl.heads.words import Answer
 from continual_petl.predictor.predictor import Predictor, Row
 from continual_petl.report.growth import GrowthRow, growth
 from continual_petl.report.results import Results, read_results
@@ -95,7 +95,7 @@ class Run:
         for name in store.tasks if task is None else [task]:
             backbone = self._session.residents.backbone_of(name)
             check = check_task(store, name, backbone)
-            problems = [*check_backbone(backbone), *self._session.residents.check_tokenizer(name), *check.problems]
+            problems = [*check_backbone(backbone), *self._session.residents.check_preparation(name), *check.problems]
             if data and not problems:
                 problems += self._check_data(name)
             how = f"{check.how}, test rows" if data and not problems else check.how

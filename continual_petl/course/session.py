@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from continual_petl.backbones.backbone import Backbone
 from continual_petl.learner.plan import TaskPlan, plan_task
 from continual_petl.learner.precision import resolve_precision
+from continual_petl.store.manifest import Manifest
 from continual_petl.store.residents import Residents
 from continual_petl.store.store import Store
-from continual_petl.streams.prepare import SplitData, prepare_split
-from continual_petl.streams.schema import StreamSpec, TaskSpec, TrainingSpec
+from continual_petl.streams.prepare import SplitData, TaskData, prepare_split, prepare_task
+from continual_petl.streams.schema import GenerationSpec, StreamSpec, TaskSpec, TrainingSpec
+from continual_petl.streams.tokenise import TokenisedRows
 
 _KEPT_SPLITS = 20
 
@@ -42,10 +45,18 @@ class Session:
         if tasks:
             self.store.write_backbone(self.residents.backbone_of(tasks[0]))
 
-    def plan(self, task: TaskSpec, labels: tuple[str, ...] | None) -> TaskPlan:
-        """Resolve a task against its stream, its labels and the backbone."""
-        precision = resolve_precision(self.spec.resolved_training(task).precision)
-        return plan_task(self.spec, task, labels, self.residents.backbone(precision))
+    def prepare(self, task: TaskSpec) -> TaskData:
+        """Read, check and tokenise all splits of a task."""
+        residents, backbone = self.residents, self.backbone(task)
+        return prepare_task(self.spec, task, residents.tokenizer, backbone.max_length, images=residents.images)
+
+    def backbone(self, task: TaskSpec) -> Backbone:
+        """Return the backbone in the precision that a task is learned in."""
+        return self.residents.backbone(resolve_precision(self.spec.resolved_training(task).precision))
+
+    def plan(self, task: TaskSpec, labels: tuple[str, ...] | None, train: TokenisedRows | None = None) -> TaskPlan:
+        """Resolve a task against its stream, its data and the backbone; see `plan_task`."""
+        return plan_task(self.spec, task, labels, self.backbone(task), train=None if train is None else train.labels)
 
     def split(self, task: TaskSpec) -> SplitData:
         """Return the rows that fill a learned task's column of R: its test split, else its validation split."""
@@ -58,6 +69,7 @@ class Session:
                 manifest.max_length,
                 split="test" if "test" in manifest.scores else "validation",
                 labels=manifest.labels,
+                images=self.residents.images,
             )
             while len(self._splits) > _KEPT_SPLITS:
                 self._splits.popitem(last=False)
@@ -75,12 +87,14 @@ def changed_settings(session: Session) -> tuple[str, ...]:
             "kind": task.kind,
             "metric": task.resolved_metric,
             "bank": session.spec.resolved_bank(task).model_dump(mode="json"),
+            **_generation(task.generation, manifest),
             **_flat("training", session.spec.resolved_training(task)),
         }
         then = {
             "kind": manifest.kind,
             "metric": manifest.metric,
             "bank": manifest.bank.model_dump(mode="json"),
+            **_generation(manifest.generation, manifest),
             **_flat("training", manifest.training),
         }
         changed = [key for key in now if now[key] != then[key]]
@@ -96,3 +110,7 @@ def _flat(prefix: str, training: TrainingSpec) -> dict[str, object]:
     """Return what decides a bank, by dotted key; how often it is saved does not."""
     values = training.model_dump(mode="json", exclude={"checkpoint_every", "num_workers", "eval_batch_size"})
     return {f"{prefix}.{key}": value for key, value in values.items()}
+
+
+def _generation(spec: GenerationSpec | None, manifest: Manifest) -> dict[str, object]:
+    return {} if manifest.generation is None else {"generation": spec}

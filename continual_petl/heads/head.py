@@ -1,77 +1,50 @@
-"""One head and one loss per kind of task. A head belongs to its bank and is as private to the task as the rest of it.
+"""What all heads have in common: they make outputs of a bank's features, a loss and predictions of the outputs.
 
-Shape suffixes: B rows, D width of the backbone, C outputs.
+A head belongs to its bank and is as private to the task as the rest of it. There is one small class per way of answering;
+`continual_petl.heads.build.build_head` chooses.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from continual_petl.banks.forms import empty_linear
+from continual_petl.heads.kinds import IGNORED as IGNORED
 from continual_petl.heads.kinds import Kind
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What a task's answer means in words, for one row."""
-
-    value: str | float
-    """The label's name, or the number."""
-    probabilities: tuple[float, ...] | None
-    """One per label, in the order of the labels; None for a number."""
-
-
-class Head(nn.Module):
-    """Dropout and one linear layer on the pooled features, in float32 (Houlsby et al. 2019, section 2).
+class Head(nn.Module, ABC):
+    """The end of a bank.
 
     Args:
-        kind: classification has one output per label, regression has one.
-        width: size D of the features.
-        num_labels: number of labels; 1 for regression.
-        dropout: on the features, in training only.
-
-    Shape:
-        ``(B, D)`` to ``(B, C)``.
+        kind: of the task.
     """
 
-    def __init__(self, kind: Kind, width: int, num_labels: int, dropout: float) -> None:
+    def __init__(self, kind: Kind) -> None:
         super().__init__()
         self.kind = kind
-        self.dropout = nn.Dropout(dropout)
-        self.output = empty_linear(width, num_labels, bias=True)
 
-    @torch.no_grad()
+    @abstractmethod
     def initialise(self, generators: Callable[[str], torch.Generator]) -> None:
-        """Draw the weight as BERT's classifiers do (normal of 0.02 cut at two sigma); the bias is zero."""
-        nn.init.trunc_normal_(self.output.weight, 0.0, 0.02, -0.04, 0.04, generator=generators("output.weight"))
-        self.output.bias.zero_()
+        """Draw fresh values; ``generators`` gives the random generator of a parameter by its name."""
 
-    def forward(self, features_BD: Tensor) -> Tensor:
-        """Return the outputs: logits, or the number."""
-        outputs_BC: Tensor = self.output(self.dropout(features_BD))
-        return outputs_BC
+    @abstractmethod
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the outputs, float32."""
 
-    def loss(self, outputs_BC: Tensor, targets_B: Tensor) -> Tensor:
-        """Return the mean loss over the rows: cross-entropy, or squared error."""
-        if self.kind == "classification":
-            return F.cross_entropy(outputs_BC, targets_B)
-        return F.mse_loss(outputs_BC.squeeze(-1), targets_B)
+    @abstractmethod
+    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean loss of a batch, a scalar."""
 
-    def predictions(self, outputs_BC: Tensor) -> Tensor:
-        """Return the label number, or the number itself, of every row."""
-        return outputs_BC.argmax(-1) if self.kind == "classification" else outputs_BC.squeeze(-1)
+    @abstractmethod
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """Return what the outputs say, in the form of the labels."""
 
 
-def answers(kind: Kind, labels: tuple[str, ...] | None, outputs_BC: Tensor) -> list[Answer]:
-    """Turn outputs into words: the label's name with its probabilities, or the number."""
-    outputs_BC = outputs_BC.detach()
-    if kind == "regression":
-        return [Answer(value=float(value), probabilities=None) for value in outputs_BC.squeeze(-1)]
-    assert labels is not None
-    rows = torch.softmax(outputs_BC.float(), -1)
-    return [Answer(value=labels[int(row.argmax())], probabilities=tuple(map(float, row))) for row in rows]
+def weight_buffer(head: nn.Module, class_weights: tuple[float, ...] | None) -> None:
+    """Keep class weights with the head, on its device and never among the stored tensors: the plan has them."""
+    weights = None if class_weights is None else torch.tensor(class_weights, dtype=torch.float32)
+    head.register_buffer("class_weights", weights, persistent=False)

@@ -4,10 +4,36 @@ from __future__ import annotations
 
 from typing import Literal
 
-Kind = Literal["classification", "regression"]
+Kind = Literal[
+    "classification",
+    "regression",
+    "multilabel",
+    "token-classification",
+    "seq2seq",
+    "causal-lm",
+    "image-classification",
+]
+
+_OF_CLASSES = ("accuracy", "macro_f1", "matthews")
+_OF_TEXTS = ("rougeL", "rouge1", "rouge2", "bleu")
 
 METRICS: dict[Kind, tuple[str, ...]] = {
-    "classification": ("accuracy", "macro_f1", "matthews"),
+    "classification": _OF_CLASSES,
     "regression": ("spearman", "pearson"),
+    "multilabel": ("micro_f1", "macro_f1", "exact_match"),
+    "token-classification": ("entity_f1", "entity_precision", "entity_recall", "accuracy"),
+    "seq2seq": _OF_TEXTS,
+    "causal-lm": _OF_TEXTS,
+    "image-classification": _OF_CLASSES,
 }
-"""The scores of each kind; the first is the default. Accuracy is the share of all rows (micro). Higher is better."""
+"""The scores of each kind; the first is the default. Accuracy is the share of all rows (of all words, for
+token-classification). Higher is better."""
+
+GENERATIVE: frozenset[Kind] = frozenset({"seq2seq", "causal-lm"})
+"""Kinds whose answer is a text of its own."""
+
+LABELLED: frozenset[Kind] = frozenset({"classification", "multilabel", "token-classification", "image-classification"})
+"""Kinds that have label names."""
+
+IGNORED = -100
+"""The label of what is neither learned nor scored: padding, special tokens, all but the first piece of a word."""

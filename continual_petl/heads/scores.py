@@ -1,16 +1,26 @@
-"""Scores of one task on one split, from torchmetrics; every split has objects of its own."""
+"""Scores of one task on one split, from torchmetrics; every split has objects of its own. Class weights never enter them."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
-from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix, MulticlassF1Score
+from torchmetrics.classification import (
+    MulticlassAccuracy,
+    MulticlassConfusionMatrix,
+    MulticlassF1Score,
+    MultilabelExactMatch,
+    MultilabelF1Score,
+)
 from torchmetrics.regression import PearsonCorrCoef, SpearmanCorrCoef
+from torchmetrics.text import ROUGEScore, SacreBLEUScore
 
-from continual_petl.heads.kinds import METRICS, Kind
+from continual_petl.heads.entities import EntityScores
+from continual_petl.heads.head import IGNORED
+from continual_petl.heads.kinds import Kind
 
 
 class Matthews(MulticlassConfusionMatrix):
@@ -31,23 +41,77 @@ class Matthews(MulticlassConfusionMatrix):
         return (covariance / spread if spread > 0 else torch.zeros_like(spread)).float()
 
 
-def make_scores(kind: Kind, num_labels: int) -> MetricCollection:
+class Rouge(ROUGEScore):
+    """F1 of ROUGE-L, ROUGE-1 and ROUGE-2 (Lin 2004), mean over rows, without stemming.
+
+    Words are what `rouge_score` takes for words: runs of the letters a to z and digits, in lower case. A text in another
+    script has none.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(rouge_keys=_ROUGE)
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return three float32 scalars in [0, 1]."""
+        values = super().compute()
+        return {name: values[f"{name}_fmeasure"] for name in _ROUGE}
+
+
+_ROUGE = ("rougeL", "rouge1", "rouge2")
+
+
+class Bleu(SacreBLEUScore):
+    """SacreBLEU (Post 2018) with its tokenisation 13a, over all rows together, in [0, 1]."""
+
+    def __init__(self) -> None:
+        super().__init__(tokenize="13a")
+
+    def update(self, preds: Sequence[str], target: Sequence[str]) -> None:  # type: ignore[override]
+        """Count the n-grams of a batch, with one reference for each text.
+
+        torchmetrics would read a reference that is not in a list of its own as a list of letters.
+        """
+        super().update(preds, [[reference] for reference in target])
+
+
+def make_scores(kind: Kind, labels: Sequence[str] | None) -> MetricCollection:
     """Return fresh score objects for one split of one task.
 
-    Accuracy is micro-averaged, the share of rows answered correctly: torchmetrics' own default would be macro.
+    Each is updated with predictions and targets: what `Head.predictions` says and the labels; for a generative task the
+    generated texts and the references, each a list of strings.
+
+    Accuracy is micro-averaged, the share of rows (of words, for token-classification) answered correctly: torchmetrics'
+    own default would be macro.
+
+    Args:
+        kind: of the task.
+        labels: names in the order of the head's outputs; None for kinds without.
     """
     scores: dict[str, Metric | MetricCollection]
-    if kind == "classification":
+    num_labels = len(labels or ())
+    if kind in ("classification", "image-classification"):
         scores = {
             "accuracy": MulticlassAccuracy(num_labels, average="micro"),
             "macro_f1": MulticlassF1Score(num_labels, average="macro"),
             "matthews": Matthews(num_labels),
         }
-    else:
+    elif kind == "regression":
         with warnings.catch_warnings():
             # A rank correlation needs every row at once; one float per row is no large footprint.
             warnings.filterwarnings("ignore", message="Metric `SpearmanCorrcoef` will save all")
             scores = {"spearman": SpearmanCorrCoef(), "pearson": PearsonCorrCoef()}
-    assert tuple(scores) == METRICS[kind]
+    elif kind == "multilabel":
+        scores = {
+            "micro_f1": MultilabelF1Score(num_labels, average="micro"),
+            "macro_f1": MultilabelF1Score(num_labels, average="macro"),
+            "exact_match": MultilabelExactMatch(num_labels),
+        }
+    elif kind == "token-classification":
+        scores = {
+            "entities": EntityScores(tuple(labels or ())),
+            "accuracy": MulticlassAccuracy(num_labels, average="micro", ignore_index=IGNORED),
+        }
+    else:
+        scores = {"rouge": Rouge(), "bleu": Bleu()}
     # Compute groups share state between metrics by guessing from the first batch; separate states cost little.
     return MetricCollection(scores, compute_groups=False)

@@ -1,25 +1,79 @@
-"""The one way from a batch to a task's outputs; learning, evaluation, certificates and predictions all take it."""
+"""The one way from a batch to a task's outputs; learning, evaluation, certificates and predictions all take it.
+
+Shape suffixes: B rows, W tokens, D width of the backbone.
+"""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from continual_petl.backbones import Pooling
 from continual_petl.backbones.backbone import Backbone, pool
 from continual_petl.banks.attach import run
 from continual_petl.banks.bank import Bank
-from continual_petl.heads.head import Head
+from continual_petl.heads.head import IGNORED, Head
+from continual_petl.heads.kinds import GENERATIVE
 
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-"""What of a batch the backbone reads; the last only where its tokenizer makes it."""
+INPUTS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values")
+"""What of a batch the backbone reads, where it is there."""
 
 
 def answer(backbone: Backbone, bank: Bank, pooling: Pooling, batch: dict[str, Tensor]) -> Tensor:
-    """Return a bank's outputs for a batch, float32 ``(B, C)``."""
-    inputs = {name: batch[name] for name in INPUTS if name in batch}
+    """Return a bank's outputs for a batch, float32.
+
+    Shape:
+        ``(B, C)``; token-classification ``(B, W, C)``; generative tasks the logits ``(B, W, V)`` of the batch's
+        labels, those of causal-lm one position earlier than the label.
+    """
+    head = head_of(bank)
+    inputs = backbone_inputs(backbone, batch)
+    seq2seq = backbone.anatomy.output_head == "seq2seq"
+    if head.kind in GENERATIVE:
+        if seq2seq:
+            inputs["decoder_input_ids"] = shifted_right(backbone, batch["labels"])
+        logits: Tensor = head(run(backbone.model, bank, inputs, base=False).logits)
+        return logits
+    if seq2seq:
+        # The decoder reads the text once more, as BartForSequenceClassification does: its state at a token has seen the
+        # whole text in the encoder and all tokens before this one.
+        inputs["decoder_input_ids"] = shifted_right(backbone, batch["input_ids"])
     output = run(backbone.model, bank, inputs)
-    outputs_BC: Tensor = head_of(bank)(pool(output, batch["attention_mask"], pooling))
-    return outputs_BC
+    if head.kind == "token-classification":
+        features: Tensor = output.last_hidden_state.float()
+    else:
+        features = pool(output, batch.get("attention_mask"), pooling)
+    outputs: Tensor = head(features)
+    return outputs
+
+
+def backbone_inputs(backbone: Backbone, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return what of a batch goes into the backbone."""
+    inputs = {name: batch[name] for name in INPUTS if name in batch}
+    if "pixel_values" in inputs:
+        inputs["pixel_values"] = inputs["pixel_values"].to(backbone.model.dtype)
+    return inputs
+
+
+def shifted_right(backbone: Backbone, ids_BW: Tensor) -> Tensor:
+    """Return a decoder's inputs for target ids: each position reads the target before it, the first the start token.
+
+    What stands for padding in the targets is never seen by a position that counts.
+    """
+    start = start_token(backbone)
+    shifted_BW = torch.full_like(ids_BW, start)
+    shifted_BW[:, 1:] = ids_BW[:, :-1]
+    return shifted_BW.masked_fill(shifted_BW == IGNORED, start)
+
+
+def start_token(backbone: Backbone) -> int:
+    """Return the token that a decoder begins with."""
+    config = backbone.model.config
+    start = getattr(config, "decoder_start_token_id", None)
+    if start is None:
+        # T5 begins with its padding token, mBART and BART say so themselves.
+        start = config.pad_token_id
+    return int(start)
 
 
 def head_of(bank: Bank) -> Head:

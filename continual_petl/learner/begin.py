@@ -7,11 +7,13 @@ import os
 from continual_petl.backbones.backbone import Backbone, load_tokenizer
 from continual_petl.errors import InputError
 from continual_petl.learner.learner import ContinualLearner
-from continual_petl.learner.plan import plan_task
+from continual_petl.learner.plan import check_kind, plan_task
 from continual_petl.streams.datamodule import TaskDataModule
+from continual_petl.streams.image_processing import image_processing
 from continual_petl.streams.prepare import prepare_task
 from continual_petl.streams.schema import StreamSpec, TaskSpec
 from continual_petl.streams.stream import TaskStream
+from continual_petl.streams.tokenise import padding_id
 
 
 def begin_task(learner: ContinualLearner, stream: TaskStream, task: TaskSpec | str) -> TaskDataModule:
@@ -20,7 +22,8 @@ def begin_task(learner: ContinualLearner, stream: TaskStream, task: TaskSpec | s
     The learner then holds one bank more, the only one that can be trained. Nothing is written to disk: a course
     (`continual_petl.learn`) does that, and with it resuming, certificates and the result matrix.
 
-    Epochs, gradient clipping and accumulation are arguments of your Trainer; the stream's are not looked at.
+    Epochs, gradient clipping and accumulation are arguments of your Trainer; the stream's are not looked at. When it has
+    learned, ``learner.active_bank.fold()`` brings the bank into the form that a course stores.
 
     Args:
         learner: on the backbone that the stream names, in the precision that the task asks for.
@@ -41,13 +44,16 @@ def begin_task(learner: ContinualLearner, stream: TaskStream, task: TaskSpec | s
     spec, backbone = stream.spec, learner.backbone
     chosen = stream[task] if isinstance(task, str) else task
     _check_backbone(backbone, spec, chosen)
-    tokenizer = load_tokenizer(spec.backbone.name, revision=spec.backbone.revision)
-    data = prepare_task(spec, chosen, tokenizer, spec.backbone.max_length or backbone.max_length)
-    plan = plan_task(spec, chosen, data.labels, backbone)
-    learner.add_task(plan)
+    check_kind(chosen, backbone)
+    name, revision = spec.backbone.name, spec.backbone.revision
+    images = image_processing(name, revision, backbone.model.config) if backbone.anatomy.images else None
+    tokenizer = load_tokenizer(name, revision=revision) if images is None else None
+    data = prepare_task(spec, chosen, tokenizer, spec.backbone.max_length or backbone.max_length, images=images)
+    plan = plan_task(spec, chosen, data.labels, backbone, train=data.train.labels)
+    learner.add_task(plan, tokenizer=tokenizer)
     return TaskDataModule(
         data,
-        pad_token_id=int(tokenizer.pad_token_id or 0),
+        pad_token_id=0 if tokenizer is None else padding_id(tokenizer),
         batch_size=plan.training.batch_size,
         eval_batch_size=plan.training.eval_batch_size or plan.training.batch_size,
         seed=spec.seed,

@@ -14,14 +14,18 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torchmetrics import MetricCollection
+from transformers import PreTrainedTokenizerBase
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
+from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.heads.scores import make_scores
 from continual_petl.learner.answer import answer, head_of
+from continual_petl.learner.checkpoint import bank_key, keep_only, put_back
 from continual_petl.learner.isolation import check_frozen, check_modes, check_optimizer, has_moving_statistics
 from continual_petl.learner.optimizer import make_optimizer, make_schedule
 from continual_petl.learner.plan import TaskPlan, build_bank
+from continual_petl.learner.respond import Said, count, references_of, respond
 from continual_petl.seeding import derive_seed
 
 Batch = dict[str, Tensor]
@@ -48,6 +52,8 @@ class ContinualLearner(L.LightningModule):
         self.banks = nn.ModuleDict()
         self.plans: dict[str, TaskPlan] = {}
         self.active: str | None = None
+        self.tokenizer: PreTrainedTokenizerBase | None = None
+        """The backbone's, once a generative task was added."""
         self._scores: dict[str, MetricCollection] = {}
         self.train(self.training)
 
@@ -55,12 +61,18 @@ class ContinualLearner(L.LightningModule):
         tasks = ", ".join(f"{name}*" if name == self.active else name for name in self.plans) or "none"
         return f"ContinualLearner(backbone={self.backbone.name!r}, banks in memory: {tasks})"
 
-    def add_task(self, plan: TaskPlan, *, start_from: Bank | None = None) -> Bank:
+    def add_task(
+        self, plan: TaskPlan, *, start_from: Bank | None = None, tokenizer: PreTrainedTokenizerBase | None = None
+    ) -> Bank:
         """Freeze every bank in memory, add a fresh one for a new task, and activate it.
+
+        When it is learned with a Trainer of your own, call ``bank.fold()`` before you store or count it: prefixes and
+        prompts that are made by a network, and masked differences, are then in the form that is kept.
 
         Args:
             plan: the task.
             start_from: a bank whose body is copied instead of a fresh draw (scope: shared).
+            tokenizer: the backbone's; only generative tasks need it, to turn token ids into texts.
 
         Raises:
             ValueError: if the task already has a bank here.
@@ -71,17 +83,23 @@ class ContinualLearner(L.LightningModule):
             bank.copy_body(start_from.body())
         self.banks.requires_grad_(False)
         self.banks.zero_grad(set_to_none=True)
-        self.add_bank(plan, bank)
+        self.add_bank(plan, bank, tokenizer=tokenizer)
         bank.requires_grad_(True)
         self.train()
         return bank
 
-    def add_bank(self, plan: TaskPlan, bank: Bank) -> None:
-        """Hold a bank that is already learned, frozen, and activate it."""
+    def add_bank(self, plan: TaskPlan, bank: Bank, *, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
+        """Hold a bank that is already learned, frozen, and activate it; see `add_task`."""
         if plan.name in self.plans:
             raise ValueError(f"task {plan.name!r} already has a bank in memory; a task is learned once")
+        self.tokenizer = tokenizer or self.tokenizer
+        if plan.kind in GENERATIVE and self.tokenizer is None:
+            raise ValueError(
+                f"task {plan.name!r} answers in texts, and the learner has no tokenizer to read and write them: give the "
+                "backbone's, add_task(plan, tokenizer=load_tokenizer(name))"
+            )
         bank.requires_grad_(False)
-        self.banks[_key(plan.name)] = bank.to(self.model.device)
+        self.banks[bank_key(plan.name)] = bank.to(self.model.device)
         self.plans[plan.name] = plan
         self.activate(plan.name)
 
@@ -91,11 +109,11 @@ class ContinualLearner(L.LightningModule):
             raise KeyError(f"task {task!r} has no bank in memory; there are {', '.join(self.plans) or 'none'}")
         self.active = task
         plan = self.plan
-        self._scores = {split: make_scores(plan.kind, plan.num_outputs) for split in ("val", "test")}
+        self._scores = {split: make_scores(plan.kind, plan.labels) for split in ("val", "test")}
 
     def evict(self, task: str) -> None:
         """Forget the bank in memory; the one on disk stays."""
-        del self.banks[_key(task)]
+        del self.banks[bank_key(task)]
         del self.plans[task]
         if self.active == task:
             self.active = None
@@ -114,7 +132,7 @@ class ContinualLearner(L.LightningModule):
 
     def bank(self, task: str) -> Bank:
         """Return a bank that is in memory."""
-        bank = self.banks[_key(task)]
+        bank = self.banks[bank_key(task)]
         assert isinstance(bank, Bank)
         return bank
 
@@ -129,7 +147,7 @@ class ContinualLearner(L.LightningModule):
         return self
 
     def forward(self, batch: Batch) -> Tensor:
-        """Return the active bank's outputs, float32 (B, C)."""
+        """Return the active bank's outputs, float32; see `answer` for their shape."""
         return answer(self.backbone, self.active_bank, self.plan.pooling, batch)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -146,9 +164,9 @@ class ContinualLearner(L.LightningModule):
         """Score one batch of the test split."""
         self._score("test", batch)
 
-    def predict_step(self, batch: Batch, batch_idx: int) -> tuple[Tensor, Tensor]:
-        """Return the outputs (B, C) with the number of each row."""
-        return self(batch), batch["index"]
+    def predict_step(self, batch: Batch, batch_idx: int) -> tuple[Said, Tensor]:
+        """Return what the active bank says, see `respond`, with the number of each row."""
+        return self._respond(batch), batch["index"]
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Return a fresh optimizer over the active bank alone, with its learning-rate schedule."""
@@ -195,22 +213,13 @@ class ContinualLearner(L.LightningModule):
         """Check that no dropout is on."""
         check_modes(self.plan.name, self.model, dropout=False)
 
-    # Checkpoints carry the active bank only.
-
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Leave the backbone and the other banks out: they are on disk already, and never change."""
-        mine = f"banks.{_key(self.plan.name)}."
-        state = checkpoint["state_dict"]
-        checkpoint["state_dict"] = {name: tensor for name, tensor in state.items() if name.startswith(mine)}
+        keep_only(checkpoint, f"banks.{bank_key(self.plan.name)}.")
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Put back what `on_save_checkpoint` left out, so that loading stays strict."""
-        mine = f"banks.{_key(self.plan.name)}."
-        wrong = [name for name in checkpoint["state_dict"] if not name.startswith(mine)]
-        if wrong:
-            raise ValueError(f"the checkpoint is not one of task {self.plan.name!r}: it holds {wrong[0]}")
-        rest = {name: tensor for name, tensor in self.state_dict().items() if not name.startswith(mine)}
-        checkpoint["state_dict"] |= rest
+        put_back(checkpoint, f"banks.{bank_key(self.plan.name)}.", self.state_dict(), self.plan.name)
 
     def on_validation_epoch_end(self) -> None:
         """Log the validation scores."""
@@ -220,25 +229,21 @@ class ContinualLearner(L.LightningModule):
         """Log the test scores."""
         self._log_scores("test")
 
-    def _loss(self, outputs_BC: Tensor, batch: Batch) -> Tensor:
-        loss = head_of(self.active_bank).loss(outputs_BC, batch["labels"])
+    def _loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        loss = head_of(self.active_bank).loss(outputs, batch["labels"])
         penalty = self.active_bank.penalty()
         return loss if penalty is None else loss + penalty
 
+    def _respond(self, batch: Batch) -> Said:
+        return respond(self.backbone, self.active_bank, self.plan, batch, self.tokenizer)
+
     def _score(self, split: str, batch: Batch) -> None:
-        predictions = head_of(self.active_bank).predictions(self(batch))
-        self._scores[split].to(self.device).update(predictions, batch["labels"])
+        loader = self.trainer.val_dataloaders if split == "val" else self.trainer.test_dataloaders
+        references = references_of(self.plan, loader, batch["index"]) if self.plan.generation is not None else None
+        scores = self._scores[split].to(self.device)
+        count(scores, self.active_bank, self._respond(batch), batch.get("labels"), references, self.tokenizer)
 
     def _log_scores(self, split: str) -> None:
         values = self._scores[split].compute()
         self._scores[split].reset()
         self.log_dict({f"{split}/{name}": value.float() for name, value in values.items()}, prog_bar=True)
-
-
-def _key(task: str) -> str:
-    """Return the task's name as torch allows it in a module tree.
-
-    A slash, which no task name has, stands for every dot, and one in front keeps names such as ``train`` or ``items``
-    apart from the attributes of the module that holds the banks.
-    """
-    return "/" + task.replace(".", "/")

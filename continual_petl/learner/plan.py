@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from continual_petl.backbones import Pooling
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
+from continual_petl.banks.build import Reads
 from continual_petl.banks.spec import BankSpec
 from continual_petl.errors import InputError
-from continual_petl.heads.head import Head
-from continual_petl.heads.kinds import Kind
+from continual_petl.heads.build import build_head
+from continual_petl.heads.kinds import GENERATIVE, METRICS, Kind
+from continual_petl.heads.weights import resolve_class_weights
 from continual_petl.seeding import derive_seed
-from continual_petl.streams.schema import StreamSpec, TaskSpec, TrainingSpec
+from continual_petl.streams.schema import GenerationSpec, StreamSpec, TaskSpec, TrainingSpec
+from continual_petl.streams.tokenise_sources import room_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +31,7 @@ class TaskPlan:
     pair: bool
     """Whether a row is two texts."""
     labels: tuple[str, ...] | None
-    """Names in the order of the head's outputs; None for regression."""
+    """Names in the order of the head's outputs; None for a number and for texts."""
     bank: BankSpec
     training: TrainingSpec
     pooling: Pooling
@@ -32,6 +39,12 @@ class TaskPlan:
     """The score that selects the best bank and fills the result matrix."""
     seed: int
     """Of all randomness of this task: a function of the stream's seed and the task's name."""
+    class_weights: tuple[float, ...] | None = None
+    """One per label, in the loss only; None counts every label once."""
+    generation: GenerationSpec | None = None
+    """How texts are generated; None for kinds that answer otherwise."""
+    max_target_length: int | None = None
+    """Tokens of a target while learning; None for kinds without targets of tokens."""
 
     @property
     def num_outputs(self) -> int:
@@ -39,37 +52,137 @@ class TaskPlan:
         return len(self.labels) if self.labels is not None else 1
 
 
-def plan_task(spec: StreamSpec, task: TaskSpec, labels: tuple[str, ...] | None, backbone: Backbone) -> TaskPlan:
-    """Resolve a task against its stream, the labels of its data and the backbone."""
+def plan_task(
+    spec: StreamSpec,
+    task: TaskSpec,
+    labels: tuple[str, ...] | None,
+    backbone: Backbone,
+    *,
+    train: NDArray[np.generic] | None = None,
+) -> TaskPlan:
+    """Resolve a task against its stream, the labels of its data and the backbone.
+
+    Args:
+        spec: the stream.
+        task: one of its tasks.
+        labels: label names of its data.
+        backbone: what it is learned on.
+        train: training labels, for balanced class weights; without them such weights stay open, in a plan that is only
+            looked at.
+
+    Raises:
+        InputError: if the backbone has no way to answer a task of this kind, or class weights cannot be resolved.
+    """
+    check_kind(task, backbone)
+    training = spec.resolved_training(task)
+    weights = training.class_weights
+    generative = task.kind in GENERATIVE
     return TaskPlan(
         name=task.name,
         kind=task.kind,
         pair=task.columns.text_pair is not None,
         labels=labels,
         bank=spec.resolved_bank(task),
-        training=spec.resolved_training(task),
+        training=training,
         pooling=spec.resolved_pooling(task) or backbone.pooling,
         metric=task.resolved_metric,
         seed=derive_seed(spec.seed, task.name),
+        class_weights=resolve_class_weights(
+            task.name, task.kind, None if weights == "balanced" and train is None else weights, labels, train
+        ),
+        generation=task.generation if generative else None,
+        max_target_length=_target_length(task, backbone) if generative else None,
+    )
+
+
+def _target_length(task: TaskSpec, backbone: Backbone) -> int:
+    """Return the number of tokens that a target may have while learning, after checking that targets and answers fit."""
+    kind: Literal["seq2seq", "causal-lm"] = "seq2seq" if task.kind == "seq2seq" else "causal-lm"
+    try:
+        source, target = room_for(kind, backbone.max_length, task.max_target_length)
+    except InputError as error:
+        raise InputError(f"task {task.name!r}, {error}") from None
+    key = backbone.anatomy.max_length_key
+    if key is None:
+        return target  # positions are relative: nothing in the model ends
+    before, most = source if kind == "causal-lm" else 0, int(getattr(backbone.model.config, key))
+    for name, length in (("max_target_length", target), ("generation.max_new_tokens", task.generation.max_new_tokens)):
+        if before + length > most:
+            behind = f" behind a source of up to {before}" if before else ""
+            raise InputError(
+                f"task {task.name!r}: {name} is {length}{behind}, but backbone {backbone.name!r} has positions for {most} "
+                f"tokens: use at most {most - before}."
+            )
+    return target
+
+
+def allowed_kinds(backbone: Backbone) -> tuple[Kind, ...]:
+    """Return the kinds of task that a backbone can learn."""
+    if backbone.anatomy.images:
+        return ("image-classification",)
+    own: dict[str, Kind] = {"seq2seq": "seq2seq", "causal": "causal-lm"}
+    generates = own.get(backbone.anatomy.output_head) if backbone.generates else None
+    return tuple(
+        kind for kind in METRICS if kind != "image-classification" and (kind not in GENERATIVE or kind == generates)
+    )
+
+
+def check_kind(task: TaskSpec, backbone: Backbone) -> None:
+    """Raise `InputError` if the backbone has no way to answer a task of this kind, saying which kinds it can learn."""
+    allowed = allowed_kinds(backbone)
+    if task.kind in allowed:
+        return
+    if backbone.anatomy.images:
+        why = "it reads images, not texts"
+    elif task.kind == "image-classification":
+        why = "it reads texts, not images"
+    elif backbone.anatomy.output_head == "none":
+        why = f"models of family {backbone.anatomy.family!r} have no language-modelling head that generates texts"
+    elif not backbone.generates:
+        why = "its checkpoint was saved without the language-modelling head, so it cannot generate texts"
+    else:
+        why = f"its language-modelling head answers tasks of kind {allowed[-1]!r}"
+    raise InputError(
+        f"task {task.name!r}: kind {task.kind!r} cannot be learned on backbone {backbone.name!r}: {why}. Allowed on it are "
+        f"{', '.join(allowed)}: change the task's kind, or put it into a stream on another backbone."
     )
 
 
 def build_bank(plan: TaskPlan, backbone: Backbone, *, folded: bool = False) -> Bank:
     """Return the task's bank and head with storage but without values; see `Bank.initialise`.
 
+    Args:
+        plan: the task.
+        backbone: what the bank acts on.
+        folded: build the stored form, without what only training needs; see `Bank.fold`.
+
     Raises:
-        InputError: if the backbone does not have the layers or the pooler that the plan asks for.
+        InputError: if the backbone does not have the layers or the pooler that the plan asks for, or nothing is learned.
     """
     try:
-        backbone.check_pooling(plan.pooling)
-        head = Head(plan.kind, backbone.hidden_size, plan.num_outputs, plan.training.head_dropout)
-        return Bank(
-            plan.bank,
-            backbone.model,
-            backbone.sites,
-            head,
-            reads="pooler" if plan.pooling == "pooler" else "states",
-            folded=folded,
+        if plan.kind not in GENERATIVE and plan.kind != "token-classification":
+            backbone.check_pooling(plan.pooling)
+        head = build_head(
+            plan.kind,
+            backbone.hidden_size,
+            plan.num_outputs,
+            dropout=plan.training.head_dropout,
+            label_smoothing=plan.training.label_smoothing,
+            class_weights=plan.class_weights,
         )
+        bank = Bank(plan.bank, backbone.model, backbone.sites, head, reads=_reads(plan), folded=folded)
+        if next(bank.parameters(), None) is None:
+            raise InputError(
+                f"bank: there is nothing to learn: it modifies nothing, and a task of kind {plan.kind!r} answers through the "
+                "frozen language-modelling head. Choose a preset that modifies something, such as houlsby."
+            )
+        return bank
     except InputError as error:
         raise InputError(f"task {plan.name!r}, {error}") from None
+
+
+def _reads(plan: TaskPlan) -> Reads:
+    """Return what of the backbone the task answers through."""
+    if plan.kind in GENERATIVE:
+        return "logits"
+    return "pooler" if plan.pooling == "pooler" and plan.kind != "token-classification" else "states"

@@ -1,24 +1,30 @@
-"""Answers from learned banks: texts of one task in, labels or numbers out."""
+"""Answers from learned banks: rows of one task in; labels, numbers, tags or texts out."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from continual_petl.errors import InputError
-from continual_petl.heads.head import Answer, answers
-from continual_petl.learner.answer import answer
+from continual_petl.heads.words import Answer, answers, tags
+from continual_petl.learner.generate import decode
+from continual_petl.learner.respond import places_of_words, respond
+from continual_petl.store.manifest import Manifest
 from continual_petl.store.residents import Residents
+from continual_petl.streams.encode import encode_rows
 from continual_petl.streams.loaders import EvaluationLoader
-from continual_petl.streams.tokenise import tokenise
+from continual_petl.streams.tokenise import TokenisedRows
 
-Row = str | tuple[str, str]
-"""A text, or a pair of texts."""
+Row = Any
+"""A text, or a pair of texts; for token-classification a list of words, or a text that is split at its spaces; for
+image-classification what its data may hold: a path, a PIL image, an array, or bytes in a mapping."""
 
 
 class Predictor:
-    """Answer texts with the banks of a run.
+    """Answer rows with the banks of a run.
 
     Args:
         residents: the run's backbone and banks.
@@ -32,7 +38,8 @@ class Predictor:
         """Return one answer per row, in order.
 
         Args:
-            rows: texts, or pairs of texts for a task that was learned on pairs.
+            rows: what the task was learned on: texts; pairs of texts; lists of words (or texts, split at their spaces);
+                images.
             task: the learned task that answers.
             batch_size: rows at a time.
 
@@ -43,24 +50,84 @@ class Predictor:
         if task not in store.tasks:
             known = ", ".join(store.tasks) or "none"
             raise InputError(f"task {task!r} is not learned in {store.folder}; learned are: {known}")
-        pair = store.manifest(task).pair
-        for number, row in enumerate(rows, 1):
-            if isinstance(row, tuple) != pair:
-                wanted = "a pair of texts" if pair else "one text"
-                raise InputError(f"task {task!r}: row {number} is {row!r}; this task was learned on rows of {wanted}")
+        manifest = store.manifest(task)
+        inputs, pairs = _checked(rows, manifest)
         if not rows:
             return []
         learner = self._residents.resident(task)
-        manifest = store.manifest(task)
         learner.eval()
-        # The very way from text to tensors that the task was learned and measured in, padding included.
-        texts = [row[0] if isinstance(row, tuple) else row for row in rows]
-        pairs = [row[1] for row in rows if isinstance(row, tuple)] if pair else None
-        tokenised = tokenise(texts, pairs, None, self._residents.tokenizer, manifest.max_length)
+        # The very way from a row to tensors that the task was learned and measured in, padding included.
+        encoded = encode_rows(
+            manifest.kind,
+            inputs,
+            pairs=pairs,
+            tokenizer=self._residents.tokenizer,
+            max_length=manifest.max_length,
+            max_target_length=manifest.max_target_length,
+            images=self._residents.images,
+            where=f"task {task!r}, rows to answer",
+        )
+        if encoded.first_piece is not None:
+            _check_all_seen(task, inputs, encoded, manifest.max_length)
         found: dict[int, Answer] = {}
-        for batch in EvaluationLoader(tokenised, batch_size, self._residents.pad_token_id):
-            inputs = {name: tensor.to(learner.model.device) for name, tensor in batch.items()}
-            outputs_BC = answer(learner.backbone, learner.active_bank, manifest.pooling, inputs)
-            words = answers(manifest.kind, manifest.labels, outputs_BC.cpu())
-            found |= zip(batch["index"].tolist(), words, strict=True)
+        for batch in EvaluationLoader(encoded, batch_size, self._residents.pad_token_id, kind=manifest.kind):
+            tensors = {name: tensor.to(learner.model.device) for name, tensor in batch.items()}
+            said = respond(learner.backbone, learner.active_bank, learner.plan, tensors, learner.tokenizer)
+            numbers = batch["index"].tolist()
+            if isinstance(said, list):
+                assert learner.tokenizer is not None
+                texts = decode(learner.tokenizer, said)
+                words = [Answer(value=text, probabilities=None) for text in texts]
+            elif encoded.first_piece is not None:
+                assert manifest.labels is not None
+                kept = [row[places_of_words(encoded, number)] for number, row in zip(numbers, said.cpu(), strict=True)]
+                words = tags(manifest.labels, kept)
+            else:
+                words = answers(manifest.kind, manifest.labels, said.cpu())
+            found |= zip(numbers, words, strict=True)
         return [found[number] for number in range(len(rows))]
+
+
+def _checked(rows: Sequence[Row], manifest: Manifest) -> tuple[list[Any], list[str] | None]:
+    """Return what goes in with each row and its pair, or raise `InputError` naming the first row that is something else."""
+    task = manifest.task
+    for number, row in enumerate(rows, 1):
+        wanted = _wanted(row, manifest)
+        if wanted is not None:
+            raise InputError(f"task {task!r}: row {number} is {_shown(row)}; this task was learned on rows of {wanted}")
+    if manifest.pair:
+        return [row[0] for row in rows], [row[1] for row in rows]
+    if manifest.kind == "token-classification":
+        return [row.split() if isinstance(row, str) else list(row) for row in rows], None
+    return list(rows), None
+
+
+def _wanted(row: Row, manifest: Manifest) -> str | None:
+    """Return what a row should be, or None if it is that."""
+    if manifest.kind == "image-classification":
+        texts = isinstance(row, tuple)
+        return "one image: a path, a PIL image, an array or a mapping with bytes" if texts else None
+    if manifest.kind == "token-classification":
+        words = row.split() if isinstance(row, str) else row
+        good = isinstance(words, list | tuple) and bool(words) and all(isinstance(word, str) and word for word in words)
+        return None if good else "words: a list of them, or a text with spaces between them"
+    if manifest.pair:
+        good = isinstance(row, tuple) and len(row) == 2 and all(isinstance(text, str) for text in row)
+        return None if good else "a pair of texts"
+    return None if isinstance(row, str) else "one text"
+
+
+def _shown(row: Row) -> str:
+    text = os.fspath(row) if isinstance(row, os.PathLike) else repr(row)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _check_all_seen(task: str, inputs: list[list[str]], rows: TokenisedRows, max_length: int) -> None:
+    """Refuse a row of which the backbone does not see every word: the rest would silently have no tag."""
+    for number, words in enumerate(inputs):
+        seen = len(places_of_words(rows, number))
+        if seen < len(words):
+            raise InputError(
+                f"task {task!r}: row {number + 1} has {len(words)} words, but only the first {seen} fit into the "
+                f"{max_length} tokens that the backbone takes; divide the row, every word gets a tag then"
+            )

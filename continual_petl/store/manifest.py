@@ -16,7 +16,7 @@ from continual_petl.errors import StoreError
 from continual_petl.heads.kinds import Kind
 from continual_petl.store.atomic import write_json
 from continual_petl.store.environment import Environment
-from continual_petl.streams.schema import TrainingSpec
+from continual_petl.streams.schema import GenerationSpec, TrainingSpec
 
 FORMAT_VERSION = 1
 
@@ -52,17 +52,24 @@ class Manifest(FrozenModel):
     pair: bool
     """Whether a row is two texts."""
     labels: tuple[str, ...] | None
+    class_weights: tuple[float, ...] | None
+    """One per label, as they entered the loss."""
     bank: BankSpec
     training: TrainingSpec
     pooling: Pooling
     metric: str
     seed: int
     """The task's own seed, derived from the stream's seed and the task's name."""
+    generation: GenerationSpec | None
+    """How texts are generated; None for kinds that answer otherwise."""
     max_length: int
+    """Tokens of a row; 0 where the backbone reads images."""
+    max_target_length: int | None
+    """Tokens of a target while learning."""
     backbone: str
     """Digest of the backbone."""
-    tokenizer: str
-    """Digest of the tokenizer."""
+    preparation: str
+    """Digest of what makes the backbone's inputs: the tokenizer, or the processing of images."""
     tensors: dict[str, TensorEntry]
     digest: str
     """Of all tensors together: two banks are the same if and only if this is."""

@@ -1,4 +1,6 @@
-"""What one process holds of a run in memory: tokenizer, backbones by precision, the bank that answers now."""
+"""What one process holds of a run in memory: tokenizer or image processing, backbones by precision, the bank that answers
+now.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,11 @@ from continual_petl.digests import combined_digest
 from continual_petl.errors import StoreError
 from continual_petl.learner import ContinualLearner
 from continual_petl.store.store import Store
+from continual_petl.streams.image_processing import ImageProcessing, image_processing
 from continual_petl.streams.schema import BackboneSpec
+from continual_petl.streams.tokenise import padding_id
+
+_IMAGES = ("processing of images", "image would become other pixels")
 
 
 class Residents:
@@ -28,41 +34,63 @@ class Residents:
         self.backbones: dict[str, Backbone] = {}
         self._learners: dict[str, ContinualLearner] = {}
         self._tokenizer: PreTrainedTokenizerBase | None = None
-        self._tokenizer_digest: str | None = None
+        self._images: ImageProcessing | None = None
+        self._preparation: str | None = None
 
     @property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The backbone's tokenizer."""
-        if self._tokenizer is None:
+    def tokenizer(self) -> PreTrainedTokenizerBase | None:
+        """The backbone's tokenizer; None where it reads images."""
+        if self._tokenizer is None and not self._any_backbone().anatomy.images:
             self._tokenizer = load_tokenizer(self.spec.name, revision=self.spec.revision)
         return self._tokenizer
 
     @property
-    def pad_token_id(self) -> int:
-        """What fills up short rows."""
-        return int(self.tokenizer.pad_token_id or 0)
+    def images(self) -> ImageProcessing | None:
+        """What makes the backbone's inputs of images; None where it reads texts."""
+        backbone = self._any_backbone()
+        if self._images is None and backbone.anatomy.images:
+            self._images = image_processing(self.spec.name, self.spec.revision, backbone.model.config)
+        return self._images
 
     @property
-    def tokenizer_digest(self) -> str:
-        """Digest of everything that decides how text becomes token ids."""
-        if self._tokenizer_digest is None:
-            rules = json.loads(self.tokenizer.backend_tokenizer.to_str())
-            # What the last call asked for, not what the tokenizer is.
-            del rules["truncation"], rules["padding"]
-            self._tokenizer_digest = combined_digest(
-                {"tokenizer": rules, "inputs": self.tokenizer.model_input_names, "pad": self.pad_token_id}
-            )
-        return self._tokenizer_digest
+    def pad_token_id(self) -> int:
+        """What fills up short rows."""
+        return 0 if self.tokenizer is None else padding_id(self.tokenizer)
 
-    def check_tokenizer(self, task: str) -> list[str]:
-        """Return one problem if the tokenizer is not the one that a task was learned with."""
-        then = self.store.manifest(task).tokenizer
-        if then == self.tokenizer_digest:
+    @property
+    def preparation(self) -> str:
+        """Digest of everything that decides how a text becomes token ids, or an image pixels."""
+        if self._preparation is None:
+            self._preparation = self._digest()
+        return self._preparation
+
+    def _digest(self) -> str:
+        if self.images is not None:
+            return self.images.digest
+        assert self.tokenizer is not None
+        rules = json.loads(self.tokenizer.backend_tokenizer.to_str())
+        # What the last call asked for, not what the tokenizer is.
+        del rules["truncation"], rules["padding"]
+        # The end token is what targets end with.
+        special = {"pad": self.pad_token_id, "end": self.tokenizer.eos_token_id}
+        return combined_digest({"tokenizer": rules, "inputs": self.tokenizer.model_input_names, **special})
+
+    def check_preparation(self, task: str) -> list[str]:
+        """Return one problem if tokenizer or image processing are not those that a task was learned with."""
+        then = self.store.manifest(task).preparation
+        if then == self.preparation:
             return []
+        what, same = ("tokenizer", "text would become other tokens") if self.images is None else _IMAGES
         return [
-            f"task {task!r} was learned with a tokenizer of digest {then[:12]}, but that of backbone {self.spec.name!r} "
-            f"has {self.tokenizer_digest[:12]}: the same text would become other tokens. Restore the tokenizer's files."
+            f"task {task!r} was learned with a {what} of digest {then[:12]}, but that of backbone {self.spec.name!r} "
+            f"has {self.preparation[:12]}: the same {same}. Restore the {what}'s files."
         ]
+
+    def _any_backbone(self) -> Backbone:
+        if self.backbones:
+            return next(iter(self.backbones.values()))
+        tasks = self.store.tasks
+        return self.backbone_of(tasks[0]) if tasks else self.backbone("fp32")
 
     def backbone(self, precision: Precision) -> Backbone:
         """Return the backbone in one precision, loaded once."""
@@ -98,7 +126,7 @@ class Residents:
             StoreError: if bank, backbone or tokenizer are not those that the task was learned with.
         """
         manifest = self.store.manifest(task)
-        for problem in self.check_tokenizer(task):
+        for problem in self.check_preparation(task):
             raise StoreError(problem)
         learner = self.learner(self.backbone_of(task).precision)
         for other in list(learner.plans):
@@ -107,7 +135,7 @@ class Residents:
         newest = self.newest_shared()
         if not as_committed and manifest.bank.scope == "shared" and newest is not None and newest != task:
             bank.copy_body(self.store.load_bank(newest, learner.backbone).body())
-        learner.add_bank(self.store.plan(task), bank)
+        learner.add_bank(self.store.plan(task), bank, tokenizer=self.tokenizer)
         return learner
 
     def newest_shared(self) -> str | None:

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -16,7 +15,6 @@ from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.errors import StoreError
-from continual_petl.learner.answer import answer
 from continual_petl.learner.isolation import check_modes
 from continual_petl.learner.plan import TaskPlan, build_bank
 from continual_petl.store.atomic import append_lines, new_folder, read_lines, write_file
@@ -24,7 +22,7 @@ from continual_petl.store.environment import current_environment
 from continual_petl.store.lock import RunLock
 from continual_petl.store.manifest import Manifest, SplitScores, TensorEntry, read_manifest, write_manifest
 from continual_petl.store.pin import pin_backbone, read_pin
-from continual_petl.store.probe import OUTPUTS
+from continual_petl.store.probe import OUTPUTS, replay
 
 
 class Store:
@@ -117,6 +115,9 @@ class Store:
             pooling=m.pooling,
             metric=m.metric,
             seed=m.seed,
+            class_weights=m.class_weights,
+            generation=m.generation,
+            max_target_length=m.max_target_length,
         )
 
     def load_bank(self, task: str, backbone: Backbone) -> Bank:
@@ -142,7 +143,7 @@ class Store:
         data: Mapping[str, str],
         notices: tuple[str, ...],
         max_length: int,
-        tokenizer: str,
+        preparation: str,
     ) -> Manifest:
         """Write a learned task with its certificate, in one step.
 
@@ -157,10 +158,8 @@ class Store:
             written = build_bank(plan, backbone, folded=True)
             _fill(written, load_file(folder / "bank.safetensors"), plan.name)
             device = backbone.model.device
-            with torch.no_grad():
-                inputs = {name: tensor.to(device) for name, tensor in probe.items()}
-                outputs = answer(backbone, written.to(device).eval(), plan.pooling, inputs).cpu()
-            certified = {**probe, OUTPUTS: outputs.contiguous()}
+            outputs = replay(backbone, written.to(device).eval(), plan.pooling, dict(probe))
+            certified = {**probe, OUTPUTS: outputs}
             save_file(certified, folder / "probe.safetensors")
             digests = tensor_digests(tensors)
             manifest = Manifest(
@@ -170,14 +169,17 @@ class Store:
                 kind=plan.kind,
                 pair=plan.pair,
                 labels=plan.labels,
+                class_weights=plan.class_weights,
                 bank=plan.bank,
                 training=plan.training,
                 pooling=plan.pooling,
                 metric=plan.metric,
                 seed=plan.seed,
+                generation=plan.generation,
                 max_length=max_length,
+                max_target_length=plan.max_target_length,
                 backbone=backbone.digest,
-                tokenizer=tokenizer,
+                preparation=preparation,
                 tensors={
                     name: TensorEntry(
                         dtype=str(t.dtype).removeprefix("torch."), shape=tuple(t.shape), digest=digests[name]

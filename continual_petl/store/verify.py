@@ -11,9 +11,10 @@ import torch
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.digests import combined_digest, same_bits, tensor_digests
 from continual_petl.errors import StoreError
-from continual_petl.learner.answer import answer
+from continual_petl.heads.kinds import LABELLED
+from continual_petl.learner.answer import head_of
 from continual_petl.store.environment import current_environment
-from continual_petl.store.probe import OUTPUTS, TOLERANCES, read_probe
+from continual_petl.store.probe import OUTPUTS, read_probe, replay, tolerance
 from continual_petl.store.store import Store
 
 
@@ -101,15 +102,16 @@ def _replay(store: Store, task: str, backbone: Backbone) -> tuple[float, str, li
         return float("nan"), "digests", [f"task {task!r}: {path} is not the certified probe; the file was changed"]
     device = backbone.model.device
     bank = store.load_bank(task, backbone).to(device)
-    with torch.no_grad():
-        found = answer(backbone, bank, manifest.pooling, {n: t.to(device) for n, t in inputs.items()}).cpu()
+    found = replay(backbone, bank, manifest.pooling, inputs)
     if same_bits(found, certified):
         return 0.0, "digests and probe, bit for bit", []
     difference = float((found - certified).abs().max())
     environment = current_environment(device, backbone.precision, backbone.attention)
     differs = manifest.environment.differences(environment)
-    allowed = TOLERANCES[backbone.precision]
-    same_answers = torch.equal(found.argmax(-1), certified.argmax(-1))
+    allowed = tolerance(manifest.kind, backbone.precision)
+    same_answers = manifest.kind not in LABELLED or torch.equal(
+        head_of(bank).predictions(found), head_of(bank).predictions(certified)
+    )
     if differs and difference <= allowed and same_answers:
         return difference, f"digests, and probe within {allowed:g} ({'; '.join(differs)})", []
     first = (found.view(torch.int32) != certified.view(torch.int32)).nonzero()[0].tolist()
@@ -117,7 +119,7 @@ def _replay(store: Store, task: str, backbone: Backbone) -> tuple[float, str, li
         difference,
         "digests and probe",
         [
-            f"task {task!r}: probe row {first[0]}, output {first[1]} is {float(found[tuple(first)])!r}, certified was "
+            f"task {task!r}: probe row {first[0]}, output {first[-1]} is {float(found[tuple(first)])!r}, certified was "
             f"{float(certified[tuple(first)])!r} (largest difference {difference:.3g}). Every digest of the bank holds, so "
             + (f"look at what differs in the environment: {'; '.join(differs)}" if differs else _LIKELY)
         ],

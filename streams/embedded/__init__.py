@@ -1,4 +1,4 @@
-"""The embedded stream: real text that every CPython carries, so that a first run needs no download.
+"""The embedded streams: real text that every CPython carries, so that a first run needs no download, and images.
 
 Five tasks are cut from the documentation inside the standard library. Its sources are parsed, never imported.
 
@@ -13,6 +13,9 @@ Five tasks are cut from the documentation inside the standard library. Its sourc
 A row's split is a hash of its own text, so it depends neither on file order nor on the hash seed, and one docstring
 is in the same split in every task. The rows differ a little between Python versions, as the documentation does:
 compare figures within one version.
+
+``digits`` (10 classes), ``digits-low`` and ``digits-high`` (5 each) and ``digits-parity`` (2) are images, and come with
+scikit-learn: see `continual_petl.streams.embedded.digits`.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from functools import cache
 from types import MappingProxyType
 
 from continual_petl.errors import InputError
-from continual_petl.streams.embedded import chapters, definitions, outcomes, packages, signatures
+from continual_petl.streams.embedded import chapters, definitions, digits, outcomes, packages, signatures
 from continual_petl.streams.embedded.splits import Example
 
 _BUILDERS: Mapping[str, Callable[[], dict[str, tuple[Example, ...]]]] = MappingProxyType(
@@ -37,34 +40,41 @@ _BUILDERS: Mapping[str, Callable[[], dict[str, tuple[Example, ...]]]] = MappingP
 
 
 def names() -> tuple[str, ...]:
-    """Return the names that :func:`load` knows."""
+    """Return the names of the tasks on texts."""
     return tuple(_BUILDERS)
+
+
+def image_names() -> tuple[str, ...]:
+    """Return the names of the tasks on images; these need scikit-learn."""
+    return tuple(digits.LABELS)
 
 
 def load(name: str) -> dict[str, list[dict[str, object]]]:
     """Return the rows of one embedded task, the same ones at every call.
 
     Args:
-        name: one of :func:`names`.
+        name: one of :func:`names` or :func:`image_names`.
 
     Returns:
         ``{"train": rows, "validation": rows, "test": rows}``. A row has ``text``, for ``signatures`` also
-        ``text_pair``, and ``label``, all strings.
+        ``text_pair``, and ``label``, all strings. Of images it has ``image``, rows of grey values, and ``label``.
 
     Raises:
-        InputError: ``name`` is unknown, or this Python comes without the sources of its standard library.
+        InputError: ``name`` is unknown, this Python comes without the sources of its standard library, or scikit-learn
+            is needed and not installed.
 
     Example:
         >>> sorted(load("definitions")["test"][0])
         ['label', 'text']
     """
-    if name not in _BUILDERS:
+    known = (*names(), *image_names())
+    if name not in known:
         raise InputError(
-            f"There is no embedded task {name!r}. Known are {', '.join(_BUILDERS)}: give one of these as data.name."
+            f"There is no embedded task {name!r}. Known are {', '.join(known)}: give one of these as data.name."
         )
     return {split: [example.row() for example in examples] for split, examples in _built(name).items()}
 
 
 @cache
-def _built(name: str) -> dict[str, tuple[Example, ...]]:
-    return _BUILDERS[name]()
+def _built(name: str) -> Mapping[str, tuple[Example, ...] | tuple[digits.Picture, ...]]:
+    return _BUILDERS[name]() if name in _BUILDERS else digits.build(name)

@@ -33,7 +33,7 @@ def check_attention(model: PreTrainedModel, sites: Sites, inputs: dict[str, Tens
         with seen_by_attention(model) as seen:
             passed = model(**inputs)
     assert torch.equal(first_tensor(plain[0]), first_tensor(passed[0]))
-    named = [sites.module(layer.full(a.module)) for layer in sites.layers for a in layer.stack.attentions]
+    named = [model.get_submodule(layer.full(a.module)) for layer in sites.layers for a in layer.stack.attentions]
     assert [heads.module for heads in seen] == (named if sites.anatomy.attention_registry else [])
 
 

@@ -76,7 +76,7 @@ def test_projections_give_the_queries_keys_and_values_that_attention_takes(famil
     heads_of = {id(heads.module): heads for heads in seen}
     for layer in sites.layers:
         for attention in layer.stack.attentions:
-            heads: Heads = heads_of[id(sites.module(layer.full(attention.module)))]
+            heads: Heads = heads_of[id(model.get_submodule(layer.full(attention.module)))]
 
             def projected(projection: Projection, like: Tensor, layer: Layer = layer) -> Tensor:
                 whole = single(calls, layer.full(projection.path)).output
@@ -84,7 +84,7 @@ def test_projections_give_the_queries_keys_and_values_that_attention_takes(famil
 
             query, key = projected(attention.query, heads.query), projected(attention.key, heads.key)
             if layer.stack.extra_norms:
-                query_norm, key_norm = (sites.module(layer.full(path)) for path in layer.stack.extra_norms)
+                query_norm, key_norm = (model.get_submodule(layer.full(path)) for path in layer.stack.extra_norms)
                 query, key = query_norm(query), key_norm(key)
             close(heads.query, query)
             close(heads.key, key)
@@ -95,7 +95,7 @@ def test_parts_of_debertas_projection_lie_head_by_head(monkeypatch: pytest.Monke
     model, sites = make("deberta")
     for layer in sites.layers:
         attention = attention_of(layer, "self")
-        module = sites.module(layer.full(attention.module))
+        module = model.get_submodule(layer.full(attention.module))
         split = module.transpose_for_scores
         found: list[Tensor] = []
         monkeypatch.setattr(module, "transpose_for_scores", lambda x, f=found, s=split: f.append(s(x)) or f[-1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from transformers import MistralConfig, MistralForCausalLM, PreTrainedModel, Sta
 
 from continual_petl.backbones import FAMILIES, Anatomy, anatomy, known_families
 from continual_petl.backbones.backbone import load_backbone
+from continual_petl.backbones.sites import Sites
 from continual_petl.banks.attach import generate, run
 from continual_petl.errors import InputError
 from tests.backbones.proofs import check_attention, check_norms, check_results
-from tests.tiny import INPUTS, VOCABULARY, make_bank
+from tests.tiny import INPUTS, VOCABULARY, make_bank, make_model
 
 TEXT = (Path(__file__).parents[2] / "docs" / "backbones.md").read_text("utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
@@ -76,6 +78,35 @@ def test_the_examples_work(
             assert (
                 generate(backbone.model, bank, {"input_ids": INPUTS["input_ids"][:1]}, {"max_new_tokens": 2}).ndim == 2
             )
+
+
+_BERT = anatomy.find_anatomy("bert")
+_STACK = _BERT.stacks[0]
+_SELF = _STACK.attentions[0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "path"),
+    [
+        (replace(_BERT, stacks=(replace(_STACK, embedding_norm="embeddings.Norm"),)), "embeddings.Norm"),
+        (replace(_BERT, stacks=(replace(_STACK, final_norm="norm"),)), "norm"),
+        (replace(_BERT, stacks=(replace(_STACK, ffn=replace(_STACK.ffn, norm="ln")),)), "encoder.layer.0.ln"),
+        (replace(_BERT, stacks=(replace(_STACK, attentions=(replace(_SELF, norm="ln"),)),)), "encoder.layer.0.ln"),
+        (replace(_BERT, prompt=anatomy.PromptSite(norm="embeddings.Norm")), "embeddings.Norm"),
+        (replace(_BERT, prompt=anatomy.PromptSite(stack="stack")), "stack"),
+        (replace(_BERT, prompt=anatomy.PromptSite(stack="encoder", positions="positions")), "positions"),
+    ],
+)
+def test_a_norm_or_prompt_site_that_is_not_there_is_an_error(wrong: Anatomy, path: str) -> None:
+    """Nothing else would notice: layernorms: own would leave that norm frozen."""
+    with pytest.raises(InputError, match=f"modules that the model does not have, first {path!r}"):
+        Sites(wrong, make_model("bert"))
+
+
+@pytest.mark.parametrize("both", [{}, {"norm": "a", "stack": "b"}])
+def test_a_prompt_site_is_before_a_norm_or_a_stack(both: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="give exactly one of the two"):
+        anatomy.PromptSite(**both)
 
 
 def test_the_table_is_the_one_of_the_code() -> None:

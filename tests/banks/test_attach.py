@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import copy
+import io
+import threading
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+import torch.utils.checkpoint
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from continual_petl.banks.attach import run
+from continual_petl.banks.attach import attached, run
 from continual_petl.banks.bank import Bank
 from continual_petl.digests import module_tensors, tensor_digests
 from continual_petl.errors import InputError
 from tests.banks.taken import REFUSED, TAKEN, refusal
 from tests.small import small
-from tests.tiny import IDS, make_bank, make_inputs, make_model
+from tests.tiny import IDS, TEXT_FAMILIES, make_bank, make_inputs, make_model
+from tests.usual import walk
 
 
 def states(model: PreTrainedModel, family: str, bank: Bank | None = None) -> Tensor:
@@ -26,7 +32,7 @@ def states(model: PreTrainedModel, family: str, bank: Bank | None = None) -> Ten
     return result
 
 
-@pytest.mark.parametrize(("family", "preset"), TAKEN)
+@pytest.mark.parametrize(("family", "preset"), walk(TAKEN))
 def test_backbone_is_untouched_and_every_parameter_gets_a_gradient(family: str, preset: str) -> None:
     model = make_model(family).requires_grad_(False)
     before = states(model, family)
@@ -55,13 +61,13 @@ def test_backbone_is_untouched_and_every_parameter_gets_a_gradient(family: str, 
     assert torch.equal(states(model, family), before)
 
 
-@pytest.mark.parametrize(("family", "preset"), REFUSED)
+@pytest.mark.parametrize(("family", "preset"), walk(REFUSED))
 def test_what_a_family_cannot_take_is_refused_with_a_reason(family: str, preset: str) -> None:
     with pytest.raises(InputError, match=str(refusal(family, preset))):
         make_bank(make_model(family), preset)
 
 
-@pytest.mark.parametrize(("family", "preset"), TAKEN)
+@pytest.mark.parametrize(("family", "preset"), walk(TAKEN))
 def test_folding_keeps_the_answers_but_those_of_diff_pruning(family: str, preset: str) -> None:
     model = make_model(family)
     bank = make_bank(model, preset)
@@ -79,6 +85,25 @@ def test_folding_keeps_the_answers_but_those_of_diff_pruning(family: str, preset
     assert {n: t.shape for n, t in spec_only.tensors().items()} == {n: t.shape for n, t in bank.tensors().items()}
 
 
+@pytest.mark.parametrize("preset", ["prefix", "p_tuning", {"preset": "prompt", "reparametrise": "mlp", "hidden": 8}])
+def test_folding_keeps_the_answers_under_autocast_and_in_float64(preset: Any) -> None:
+    model = make_model("bert")
+    bank = make_bank(model, preset)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        before = states(model, "bert", bank)
+        bank.fold()
+        after = states(model, "bert", bank)
+    torch.testing.assert_close(after, before, atol=1e-6, rtol=1e-6)
+
+    model, bank = make_model("bert").double(), make_bank(model, preset).double()
+    with torch.no_grad():
+        for parameter in bank.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    before = states(model, "bert", bank)
+    bank.fold()
+    torch.testing.assert_close(states(model, "bert", bank), before, atol=1e-12, rtol=1e-12)
+
+
 def test_hooks_and_prefixes_are_gone_after_an_error_inside_the_pass() -> None:
     model = make_model("bert")
     bank = make_bank(model, "mam")
@@ -92,11 +117,104 @@ def test_hooks_and_prefixes_are_gone_after_an_error_inside_the_pass() -> None:
     assert torch.equal(states(model, "bert"), plain)
 
 
+@pytest.mark.parametrize("presets", [("houlsby", "lora"), ("prefix_flat", "houlsby"), ("prompt", "prefix_flat")])
+def test_threads_take_turns_on_one_backbone(presets: tuple[str, str]) -> None:
+    model = make_model("bert")
+    banks = [make_bank(model, preset, seed=seed) for seed, preset in enumerate(presets)]
+    with torch.no_grad():
+        for parameter in [p for bank in banks for p in bank.parameters()]:
+            parameter.add_(0.3)
+    expected = [states(model, "bert", bank) for bank in banks]
+    wrong: list[str] = []
+
+    def work(number: int) -> None:
+        for _ in range(20):
+            try:
+                if not torch.equal(states(model, "bert", banks[number]), expected[number]):
+                    wrong.append("another answer")
+            except (LookupError, RuntimeError, ValueError) as error:
+                wrong.append(str(error))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_a_second_bank_on_the_same_backbone_is_an_error() -> None:
+    model = make_model("bert")
+    houlsby, lora = make_bank(model, "houlsby"), make_bank(model, "lora")
+    expected = states(model, "bert", houlsby)
+    with (
+        attached(model, lora),
+        pytest.raises(RuntimeError, match="already carries a bank: leave its block before another bank is put on"),
+    ):
+        run(model, houlsby, make_inputs("bert"))
+    assert torch.equal(states(model, "bert", houlsby), expected)
+
+
+def test_gradient_checkpointing_that_would_compute_without_the_bank_is_refused() -> None:
+    model: Any = make_model("bert").requires_grad_(False)
+    bank = make_bank(model, "houlsby")
+    for layer in model.encoder.layer:
+        # What `activation_checkpointing_enable` does, which has another name in older versions.
+        layer.gradient_checkpointing = True
+        layer._gradient_checkpointing_func = partial(torch.utils.checkpoint.checkpoint, use_reentrant=True)
+    expected = states(model, "bert", bank)
+    run(model, bank, make_inputs("bert")).last_hidden_state.sum().backward()
+    model.train()
+    with pytest.raises(RuntimeError, match=r"gradients would be wrong: call eval\(\)"):
+        run(model, bank, make_inputs("bert"))
+    model.eval()
+    assert torch.equal(states(model, "bert", bank), expected)
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_a_prompt_needs_no_mask(family: str) -> None:
+    model = make_model(family)
+    bank, inputs = make_bank(model, "prompt"), make_inputs(family)
+    everything = inputs | {"attention_mask": torch.ones_like(inputs["attention_mask"])}
+    del inputs["attention_mask"]
+    with torch.no_grad():
+        found, expected = (run(model, bank, given).last_hidden_state for given in (inputs, everything))
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["bart", "t5", "mt5", "llama"])
+def test_states_do_not_go_through_an_own_output_head(family: str) -> None:
+    model = make_model(family)
+    head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    head.weight = nn.Parameter(head.weight.detach().clone())
+    whole = make_bank(model, "full")
+    bank = Bank(whole.spec, model, whole.sites, nn.Identity(), reads="logits").eval()
+    bank.initialise(model, 0)
+    assert "lm_head/weight" in bank.own
+    assert torch.equal(states(model, family, bank), states(model, family))
+
+
 def test_an_attention_that_a_prefix_cannot_join_is_an_error() -> None:
     model = make_model("bert")
     model.set_attn_implementation("flex_attention")
     with pytest.raises(ValueError, match="'flex_attention': changes inside heads are made for eager and sdpa only"):
         run(model, make_bank(model, "prefix_flat"), make_inputs("bert"))
+
+
+@pytest.mark.parametrize("family", ["bert", "deberta", "bart", "gpt2", "vit"])
+def test_a_copy_of_a_bank_holds_nothing_of_the_backbone(family: str) -> None:
+    model = make_model(family)
+    bank = make_bank(model, "lora")
+    weights = {id(parameter) for parameter in model.parameters()}
+    memo: dict[int, Any] = {}
+    other = copy.deepcopy(bank, memo)
+    assert not weights & memo.keys()
+    file = io.BytesIO()
+    torch.save(bank, file)
+    file.seek(0)
+    for made in (other, torch.load(file, weights_only=False)):
+        assert torch.equal(states(model, family, made), states(model, family, bank))
 
 
 def test_initial_values_do_not_depend_on_what_was_drawn_before() -> None:

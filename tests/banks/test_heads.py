@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from continual_petl.banks.bank import Bank
 from tests.banks.taken import WITHOUT_REGISTRY
 from tests.small import small
 from tests.tiny import DECODERS, ENCODER_DECODERS, FAMILIES, make_bank, make_inputs, make_model
+from tests.usual import walk
 
 IN_HEADS = tuple(family for family in FAMILIES if family not in WITHOUT_REGISTRY)
 # Their own eager attention takes the softmax in float32, whatever the model's dtype.
@@ -56,7 +58,7 @@ def states(model: PreTrainedModel, bank: Bank, inputs: dict[str, Tensor]) -> Ten
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-@pytest.mark.parametrize("family", IN_HEADS)
+@pytest.mark.parametrize("family", walk(IN_HEADS))
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 def test_prefix_is_the_gated_sum(family: str, attention: str, dtype: torch.dtype, tolerance: float) -> None:
     model: Any = make_model(family)
@@ -71,6 +73,34 @@ def test_prefix_is_the_gated_sum(family: str, attention: str, dtype: torch.dtype
     one, other = states(model, concat, inputs), states(model, gated, inputs)
     torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
     assert (one - states(model, make_bank(model, "probe"), inputs)).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("family", ["bert", "t5", "llama"])
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("how", [("concat", "gated"), ("gated", "concat"), ("gated", "gated")])
+def test_two_prefixes_share_one_softmax(family: str, attention: str, how: tuple[str, str]) -> None:
+    model: Any = make_model(family).double()
+    model.set_attn_implementation(attention)
+    row = {"form": "attention", "modifies": "heads", "insertion": "parallel", "composition": "gated"}
+
+    def two(first: str, second: str) -> Tensor:
+        rows = [{**row, "length": 3, "implementation": first}, {**row, "length": 2, "implementation": second}]
+        return states(model, lively(model, {"modifications": rows}).double(), make_inputs(family))
+
+    tolerance = 1e-5 if attention == "eager" and family in SINGLE else 1e-10
+    torch.testing.assert_close(two(*how), two("concat", "concat"), atol=tolerance, rtol=tolerance)
+
+
+def test_a_prefix_leaves_every_stack_its_own_attention() -> None:
+    model: Any = make_model("bart").double()
+    bank = lively(model, "prefix_flat").double()
+    expected = states(model, bank, make_inputs("bart"))
+    encoder = model.get_encoder()
+    encoder.config = copy.deepcopy(encoder.config)
+    encoder.config._attn_implementation = "eager"
+    torch.testing.assert_close(states(model, bank, make_inputs("bart")), expected, atol=1e-12, rtol=1e-12)
+    assert encoder.config._attn_implementation == "eager"
+    assert model.config._attn_implementation == model.get_decoder().config._attn_implementation == "sdpa"
 
 
 def test_the_gate_is_finite_where_exponentials_are_not() -> None:
@@ -102,7 +132,7 @@ def test_padding_is_not_seen(family: str, preset: str) -> None:
 
 @pytest.mark.parametrize(("attention", "num_beams"), [("eager", 3), ("sdpa", 1)])
 @pytest.mark.parametrize("preset", ["prefix_flat", "prefix", "mam", "multihead_parallel", "prompt", "full", "houlsby"])
-@pytest.mark.parametrize("family", [*ENCODER_DECODERS, *DECODERS])
+@pytest.mark.parametrize("family", walk([*ENCODER_DECODERS, *DECODERS]))
 def test_cached_and_uncached_decoding_give_equal_tokens(
     family: str, preset: str, attention: str, num_beams: int
 ) -> None:

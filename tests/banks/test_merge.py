@@ -14,6 +14,7 @@ from continual_petl.errors import InputError
 from tests.banks.taken import refusal
 from tests.small import small
 from tests.tiny import FAMILIES, make_bank, make_inputs, make_model
+from tests.usual import walk
 
 EVERY_PROJECTION = {
     "modifications": [
@@ -27,7 +28,7 @@ EVERY_PROJECTION = {
 MANY_DIFFERENCES = {"preset": "diff_pruning", "density": 0.3}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", walk(FAMILIES))
 @pytest.mark.parametrize(
     "choice",
     [EVERY_PROJECTION, "lora", "bitfit", MANY_DIFFERENCES, "top_layers"],

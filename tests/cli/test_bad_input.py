@@ -109,11 +109,10 @@ def test_a_command_with_a_mistake(bench: Bench, case: Case, capsys: pytest.Captu
 def test_a_later_task_is_refused_before_the_first_is_learned(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     """Two of four tasks are wrong; both are told, and the one between them is not learned."""
     bench.stream += "  - {name: third, kind: classification, data: data/single, columns: {text: body}}\n"
-    bench.stream += "  - {name: fourth, kind: classification, data: data/nope, bank: {preset: lora, layers: 9}}\n"
+    bench.stream += "  - {name: fourth, kind: classification, data: data/nope}\n"
     says = [
         "task 'third', split train (FOLDER/data/single/train.jsonl): columns.text is 'body', but there is no such column",
         "task 'fourth', data FOLDER/data/nope: there is no such file or folder",
-        "task 'fourth', bank: layers '9' names layer 9",
     ]
     bench.refuses(Case("course", says), capsys)
     bench.refuses(Case("dry run", says[:2], options=["--dry-run"]), capsys)

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from continual_petl import learn
 from continual_petl.course.evaluate import outputs_of
-from continual_petl.heads.head import answers
+from continual_petl.heads.words import answers
 from continual_petl.predictor.predictor import Predictor
 from tests.streams_in_code import regression_task, stream, task
 
@@ -44,6 +45,6 @@ def test_predictions_are_the_measured_ones(
     # To the bit: these are the batches of the measurement.
     size = manifest.training.batch_size
     assert Predictor(residents).predict(rows, "one", batch_size=size) == answers(
-        manifest.kind, manifest.labels, outputs
+        manifest.kind, manifest.labels, torch.stack(outputs)
     )
     assert run.predict([], "one") == []

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from continual_petl import learn
 from continual_petl.course import preflight
+from continual_petl.course.dry_run import dry_run
+from continual_petl.course.session import Session
 from continual_petl.errors import InputError, StoreError, StreamFileError
-from tests.streams_in_code import regression_task, stream, task
+from continual_petl.store.store import Store
+from tests.streams_in_code import regression_task, stream, task, task_of_kind
 
 Folder = Callable[..., Path]
 QUICK = {"epochs": 1}
@@ -34,12 +38,48 @@ def test_only_so_many_tasks_are_read_ahead(
 
 def test_everything_is_told_at_once(backbone_folder: Folder, tmp_path: Path) -> None:
     first = task("first", num_rows=16, bank={"preset": "lora", "layers": 5})
+    wide = regression_task("third", num_rows=16, bank={"preset": "houlsby", "bottleneck": 17})
     with pytest.raises(StreamFileError) as caught:
-        learn(stream(backbone_folder(), [first, WRONG]), tmp_path / "run")
+        learn(stream(backbone_folder(), [first, WRONG, wide]), tmp_path / "run")
+    assert [problem.split(":")[0] for problem in caught.value.problems] == ["task 'first', bank", "task 'third', bank"]
+    again = WRONG | {"name": "again"}
+    with pytest.raises(StreamFileError) as caught:
+        learn(stream(backbone_folder(), [WRONG, again]), tmp_path / "run")
     assert [problem.split(":")[0] for problem in caught.value.problems] == [
-        "task 'first', bank",
         "task 'second', split train (rows given in the task)",
+        "task 'again', split train (rows given in the task)",
     ]
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "bank", "says"),
+    [
+        (
+            "bert",
+            "regression",
+            {"preset": "houlsby", "bottleneck": 17},
+            "bottleneck 17 is larger than 16, the hidden size",
+        ),
+        ("bert", "regression", {"preset": "lora", "rank": 17}, "rank 17 is larger than 16"),
+        ("bert", "regression", {"preset": "lora", "layers": "1-2"}, "names layer 2, but this backbone has 2 layers"),
+        ("bert", "regression", {"preset": "lora", "layers": "top-3"}, "names the 3 highest layers, but"),
+        ("mpnet", "regression", {"preset": "mam", "bottleneck": 4}, "not through the attention registry"),
+        ("gpt2", "regression", {"preset": "pfeiffer", "bottleneck": 4}, "normalises before its sub-layers"),
+        ("llama", "regression", "bitfit", "trains biases, but family 'llama' has none"),
+        ("bart", "seq2seq", "probe", "there is nothing to learn"),
+        ("bert", "seq2seq", "houlsby", "kind 'seq2seq' cannot be learned on backbone"),
+        ("bert", "image-classification", "houlsby", "it reads texts, not images"),
+        ("vit", "classification", "houlsby", "it reads images, not texts"),
+    ],
+)
+def test_what_does_not_fit_the_backbone_is_refused_before_any_data_is_read(
+    backbone_folder: Folder, tmp_path: Path, family: str, kind: str, bank: Any, says: str
+) -> None:
+    first = task_of_kind(kind, "first") | {"data": "./no/such/folder", "bank": bank}
+    backbone = {"name": str(backbone_folder(family))}
+    with pytest.raises(InputError, match=says):
+        learn(stream(backbone_folder(family), [first], backbone=backbone), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -50,3 +90,25 @@ def test_another_backbone_is_refused_before_the_run_folder_says_so(backbone_fold
     with pytest.raises(StoreError, match="this run was learned on backbone"):
         learn(stream(backbone_folder("electra"), tasks, training=QUICK), tmp_path)
     assert (tmp_path / "stream.yaml").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "why"),
+    [
+        ("bert", "seq2seq", "have no language-modelling head"),
+        ("bert", "image-classification", "it reads texts, not images"),
+        ("vit", "regression", "it reads images, not texts"),
+    ],
+)
+@pytest.mark.parametrize("act", [learn, lambda tasks, folder: dry_run(Session(tasks.spec, Store(folder)))])
+def test_a_kind_that_the_backbone_cannot_learn_is_refused_before_its_data_is_read(
+    backbone_folder: Folder, tmp_path: Path, family: str, kind: str, why: str, act: Any
+) -> None:
+    own = {"image-classification": task_of_kind("image-classification"), "bert": task("own", num_rows=16)}
+    first = own["bert" if family == "bert" else "image-classification"] | {"name": "own"}
+    wrong = {"name": "wrong", "kind": kind, "data": str(tmp_path / "nowhere")}
+    tasks = stream(backbone_folder(family), [first, wrong], backbone={"name": str(backbone_folder(family))})
+    with pytest.raises(InputError, match=f"task 'wrong': kind '{kind}' .*{why}.*Allowed on it are ") as caught:
+        act(tasks, tmp_path / "run")
+    assert "nowhere" not in str(caught.value)
+    assert not (tmp_path / "run").exists()

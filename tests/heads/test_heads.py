@@ -1,82 +1,143 @@
-"""Heads, losses, answers in words, and scores that mean what their names say."""
+"""Heads: what each computes, checked against the libraries' own losses; and answers in words."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from transformers import BartConfig, BartForConditionalGeneration, GPT2Config, GPT2LMHeadModel
+from transformers.trainer_pt_utils import LabelSmoother
 
-from continual_petl.heads.head import Head, answers
-from continual_petl.heads.kinds import METRICS
-from continual_petl.heads.scores import make_scores
+from continual_petl.heads.build import build_head
+from continual_petl.heads.generation import GenerationHead, token_log_probabilities
+from continual_petl.heads.head import Head
+from continual_petl.heads.kinds import GENERATIVE, METRICS
+from continual_petl.heads.words import answers, tags
+
+NO_TARGET = torch.tensor([[5, 6, 7, 2], [8, 2, -100, -100]])
 
 
-def _head(kind: Any, num_labels: int) -> Head:
-    head = Head(kind, 8, num_labels, 0.1).eval()
+def _head(kind: Any, num_outputs: int, **more: Any) -> Head:
+    head = build_head(kind, 8, num_outputs, dropout=0.1, **more).eval()
     head.initialise(lambda name: torch.Generator().manual_seed(0))
     return head
 
 
-def test_classification_is_cross_entropy_and_argmax() -> None:
-    head = _head("classification", 3)
-    outputs = head(torch.randn(5, 8))
-    targets = torch.tensor([0, 1, 2, 1, 0])
+@pytest.mark.parametrize("kind", ["classification", "image-classification"])
+def test_classes_are_cross_entropy_and_argmax(kind: Any) -> None:
+    head = _head(kind, 3)
+    outputs, targets = head(torch.randn(5, 8)), torch.tensor([0, 1, 2, 1, 0])
     torch.testing.assert_close(head.loss(outputs, targets), F.cross_entropy(outputs, targets))
     assert torch.equal(head.predictions(outputs), outputs.argmax(-1))
-    answer = answers("classification", ("a", "b", "c"), outputs)[0]
+    answer = answers(kind, ("a", "b", "c"), outputs)[0]
     assert answer.value == "abc"[int(outputs[0].argmax())]
     assert answer.probabilities is not None
     assert sum(answer.probabilities) == pytest.approx(1)
 
 
+def test_smoothing_and_weights_are_those_of_torch() -> None:
+    weights = (0.5, 2.0, 1.0)
+    head = _head("classification", 3, label_smoothing=0.1, class_weights=weights)
+    outputs, targets = head(torch.randn(5, 8)), torch.tensor([0, 1, 2, 1, 0])
+    expected = torch.nn.CrossEntropyLoss(weight=torch.tensor(weights), label_smoothing=0.1)(outputs, targets)
+    torch.testing.assert_close(head.loss(outputs, targets), expected)
+    assert "class_weights" not in head.state_dict()
+
+
 def test_regression_is_squared_error_and_the_number_itself() -> None:
     head = _head("regression", 1)
-    outputs = head(torch.randn(4, 8))
-    targets = torch.randn(4)
+    outputs, targets = head(torch.randn(4, 8)), torch.randn(4)
     torch.testing.assert_close(head.loss(outputs, targets), ((outputs[:, 0] - targets) ** 2).mean())
     assert answers("regression", None, outputs)[1].value == float(outputs[1, 0].detach())
 
 
-def test_accuracy_is_the_share_of_rows_not_of_classes() -> None:
-    # One class of three rows, one of one: micro 3/4, macro 1/2.
-    scores = make_scores("classification", 2)
-    scores.update(torch.tensor([0, 0, 0, 0]), torch.tensor([0, 0, 0, 1]))
-    values = {name: float(value) for name, value in scores.compute().items()}
-    assert values["accuracy"] == 0.75
-    assert values["macro_f1"] == pytest.approx((6 / 7 + 0) / 2)
-    assert values["matthews"] == 0
+def test_multilabel_is_a_sigmoid_per_label() -> None:
+    head = _head("multilabel", 3, class_weights=(1.0, 4.0, 1.0))
+    outputs = head(torch.randn(4, 8))
+    targets = torch.tensor([[0.0, 1, 0], [1, 1, 0], [0, 0, 0], [1, 0, 1]])
+    likely = torch.sigmoid(outputs)
+    each = -(targets * likely.log() * torch.tensor([1.0, 4.0, 1.0]) + (1 - targets) * (1 - likely).log())
+    torch.testing.assert_close(head.loss(outputs, targets), each.mean())
+    assert torch.equal(head.predictions(outputs), likely > 0.5)
+    found = answers("multilabel", ("a", "b", "c"), torch.tensor([[1.0, -1.0, 0.5], [-1.0, -2.0, -3.0]]))
+    assert [answer.value for answer in found] == [["a", "c"], []]
+    assert found[0].probabilities == pytest.approx(torch.sigmoid(torch.tensor([1.0, -1.0, 0.5])).tolist())
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_matthews_of_two_classes_is_pearsons_correlation(seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    predictions, targets = (torch.randint(2, (30,), generator=generator) for _ in range(2))
-    scores = make_scores("classification", 2)
-    scores.update(predictions, targets)
-    expected = np.corrcoef(predictions.numpy(), targets.numpy())[0, 1]
-    assert float(scores.compute()["matthews"]) == pytest.approx(expected, abs=1e-6)
+def test_tokens_without_a_label_do_not_count() -> None:
+    head = _head("token-classification", 4, class_weights=(1.0, 2.0, 3.0, 4.0))
+    outputs = head(torch.randn(2, 5, 8))
+    labels = torch.tensor([[-100, 0, 3, -100, -100], [-100, 1, 1, 2, -100]])
+    there = labels != -100
+    expected = F.cross_entropy(outputs[there], labels[there], weight=torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    torch.testing.assert_close(head.loss(outputs, labels), expected)
+    assert head.predictions(outputs).shape == (2, 5)
+    assert tags(("O", "B-X"), [torch.tensor([0, 1])])[0].value == ["O", "B-X"]
 
 
-def test_matthews_of_three_classes() -> None:
-    # By hand, Gorodkin 2004: 4 right of 6, counts (2, 2, 2) true and (3, 2, 1) predicted.
-    scores = make_scores("classification", 3)
-    scores.update(torch.tensor([0, 0, 1, 1, 2, 0]), torch.tensor([0, 1, 1, 2, 2, 0]))
-    expected = (4 * 6 - (2 * 3 + 2 * 2 + 2 * 1)) / ((36 - 14) * (36 - 12)) ** 0.5
-    assert float(scores.compute()["matthews"]) == pytest.approx(expected)
+def _bart() -> Any:
+    size: dict[str, Any] = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1}
+    size |= {"encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
+    heads: dict[str, Any] = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    return BartForConditionalGeneration(
+        BartConfig(vocab_size=20, max_position_embeddings=16, forced_eos_token_id=None, **size, **heads)
+    )
+
+
+def _gpt2() -> Any:
+    config = GPT2Config(vocab_size=20, n_positions=16, n_embd=8, n_layer=1, n_head=2, bos_token_id=2, eos_token_id=2)
+    return GPT2LMHeadModel(config)
+
+
+@pytest.mark.parametrize(("kind", "make"), [("seq2seq", _bart), ("causal-lm", _gpt2)])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_of_texts_is_that_of_transformers(kind: Any, make: Any, smoothing: float) -> None:
+    model = make().eval()
+    head = _head(kind, 0, label_smoothing=smoothing)
+    ids = torch.tensor([[3, 5, 6, 7], [4, 8, 2, 2]])
+    with torch.no_grad():
+        output = model(input_ids=ids, labels=NO_TARGET)
+        loss = head.loss(head(output.logits), NO_TARGET)
+    expected = output.loss
+    if smoothing:
+        smoother = LabelSmoother(epsilon=smoothing)
+        expected = smoother({"logits": output.logits}, NO_TARGET, shift_labels=kind == "causal-lm")
+    torch.testing.assert_close(loss, expected)
+    assert list(head.parameters()) == []
+    assert head.state_dict() == {}
+
+
+@pytest.mark.parametrize(("kind", "make"), [("seq2seq", _bart), ("causal-lm", _gpt2)])
+def test_log_probabilities_of_targets_add_up_to_the_loss(kind: Any, make: Any) -> None:
+    model, head = make().eval(), _head(kind, 0)
+    assert isinstance(head, GenerationHead)
+    ids = torch.tensor([[3, 5, 6, 7], [4, 8, 2, 2]])
+    with torch.no_grad():
+        output = model(input_ids=ids, labels=NO_TARGET)
+        found = token_log_probabilities(head, output.logits, NO_TARGET)
+    counted = head.aligned(output.logits, NO_TARGET)[1] != -100
+    torch.testing.assert_close(-found[counted].mean(), output.loss)
+    assert not found[~counted].any()
+
+
+@pytest.mark.parametrize("kind", sorted(GENERATIVE))
+def test_texts_are_not_read_from_logits(kind: Any) -> None:
+    with pytest.raises(TypeError, match=f"a {kind} task answers by generating"):
+        _head(kind, 0).predictions(torch.zeros(1, 2, 3))
+
+
+@pytest.mark.parametrize("kind", sorted(GENERATIVE | {"token-classification"}))
+def test_answers_are_of_rows(kind: Any) -> None:
+    with pytest.raises(TypeError, match="no single row of outputs"):
+        answers(kind, None, torch.zeros(1, 2))
 
 
 @pytest.mark.parametrize("kind", METRICS)
-def test_every_score_that_a_stream_can_name_exists(kind: Any) -> None:
-    assert set(make_scores(kind, 3)) == set(METRICS[kind])
-
-
-def test_batches_of_any_size_give_the_same_score() -> None:
-    predictions, targets = torch.randint(3, (37,)), torch.randint(3, (37,))
-    whole, parts = make_scores("classification", 3), make_scores("classification", 3)
-    whole.update(predictions, targets)
-    for start in range(0, 37, 8):
-        parts.update(predictions[start : start + 8], targets[start : start + 8])
-    assert whole.compute() == parts.compute()
+def test_a_head_draws_only_from_the_generators_that_it_is_given(kind: Any) -> None:
+    states = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        states.append(_head(kind, 3).state_dict())
+    assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())

@@ -247,15 +247,15 @@ def test_no_certificate_is_made_with_dropout_on(folder: Path) -> None:
     backbone, store = residents.backbone("fp32"), residents.store
     backbone.model.train()
     plan, bank = store.plan("one"), store.load_bank("one", backbone)
-    probe = make_probe(residents.tokenizer, 0, 16)
+    probe = make_probe(plan, backbone, residents.tokenizer, 16)
     with pytest.raises(IsolationError, match="in training mode"):
         store.commit(
-            plan, bank, backbone, probe, scores={}, data={}, notices=(), max_length=16, tokenizer=""
+            plan, bank, backbone, probe, scores={}, data={}, notices=(), max_length=16, preparation=""
         )  # fmt: skip
     backbone.model.train(False)
     with pytest.raises(StoreError, match="already exists; a learned task is never overwritten"):
         store.commit(
-            plan, bank, backbone, probe, scores={}, data={}, notices=(), max_length=16, tokenizer=""
+            plan, bank, backbone, probe, scores={}, data={}, notices=(), max_length=16, preparation=""
         )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from continual_petl.streams import embedded
+from continual_petl.streams.prepare import check_data
 from continual_petl.streams.schema import DataSpec
 from continual_petl.streams.yaml_file import load_stream
 
@@ -42,3 +43,9 @@ def test_quickstart_is_short() -> None:
     spec = load_stream(CATALOG / "quickstart.yaml")
     rows = sum(len(embedded.load(task.name)["train"]) * spec.resolved_training(task).epochs for task in spec.tasks)
     assert rows <= 12_000
+
+
+def test_digits_are_the_embedded_images() -> None:
+    spec = load_stream(CATALOG / "digits.yaml", [("backbone.name", "./my/vit")])
+    assert {task.kind for task in spec.tasks} == {"image-classification"}
+    assert [check_data(spec, task) for task in spec.tasks] == [tuple("01234"), tuple("56789"), ("even", "odd")]

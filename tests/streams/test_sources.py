@@ -53,7 +53,7 @@ def _write(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def _seen(split: SplitRows) -> list[tuple[str, int]]:
-    return [(text, int(label)) for text, label in zip(split.texts, split.labels, strict=True)]
+    return [(text, int(label)) for text, label in zip(split.inputs, split.answers, strict=True)]
 
 
 def _wanted(rows: list[dict[str, Any]]) -> list[tuple[str, int]]:
@@ -155,7 +155,7 @@ def test_embedded_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_pairs_and_renamed_columns() -> None:
     rows: dict[SplitName, tuple[dict[str, Any], ...]] = {"train": ({"s1": "a", "s2": "b", "score": 1.5, "id": 7},)}
     train = read_splits("t", rows, ColumnsSpec(text="s1", text_pair="s2", label="score"))["train"]
-    assert (train.texts, train.pairs, train.labels) == (["a"], ["b"], [1.5])
+    assert (train.inputs, train.pairs, train.answers) == (["a"], ["b"], [1.5])
 
 
 def test_only_the_wanted_splits_are_read(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_hub_data_set_names_its_classes(monkeypatch: pytest.MonkeyPatch) -> No
     hub = datasets.DatasetDict({"train": _dataset([0, 1]), "dev": _dataset([1]), "test": _dataset([-1])})
     calls = _hub(monkeypatch, hub)
     found = read_splits("t", DataSpec(path="glue", name="sst2", revision="abc"), COLUMNS)
-    assert {name: split.labels for name, split in found.items()} == {
+    assert {name: split.answers for name, split in found.items()} == {
         "train": ["neg", "pos"],
         "validation": ["pos"],
         "test": [None],
@@ -200,7 +200,7 @@ def test_a_hub_data_set_names_its_classes(monkeypatch: pytest.MonkeyPatch) -> No
 def test_hub_split_expressions(monkeypatch: pytest.MonkeyPatch) -> None:
     _hub(monkeypatch, {"train[:1]": _dataset([0]), "validation_matched": _dataset([1])})
     spec = DataSpec(path="glue", split={"train": "train[:1]", "test": "validation_matched"})
-    assert {name: split.labels for name, split in read_splits("t", spec, COLUMNS).items()} == {
+    assert {name: split.answers for name, split in read_splits("t", spec, COLUMNS).items()} == {
         "train": ["neg"],
         "test": ["pos"],
     }
@@ -290,12 +290,12 @@ def test_reader_specs_that_cannot_be_used(tmp_path: Path, spec: dict[str, Any], 
 def test_csv_cells_stay_text(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("\ufefftext,label\n007,\nnull,1.0\n", encoding="utf-8")
     train = read_splits("t", str(tmp_path / "x.csv"), COLUMNS)["train"]
-    assert (train.texts, train.labels) == (["007", "null"], ["", "1.0"])
+    assert (train.inputs, train.answers) == (["007", "null"], ["", "1.0"])
 
 
 def test_a_stray_quotation_mark_swallows_no_rows_of_a_tsv(tmp_path: Path) -> None:
     (tmp_path / "x.tsv").write_text('text\tlabel\n"open\t1\nb\t0\nc"\t1\n')
-    assert read_splits("t", str(tmp_path / "x.tsv"), COLUMNS)["train"].texts == ['"open', "b", 'c"']
+    assert read_splits("t", str(tmp_path / "x.tsv"), COLUMNS)["train"].inputs == ['"open', "b", 'c"']
 
 
 def test_progress_bars_are_as_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,43 @@
+"""Which head a kind of task gets."""
+
+from __future__ import annotations
+
+from continual_petl.heads.generation import GenerationHead
+from continual_petl.heads.head import Head
+from continual_petl.heads.kinds import GENERATIVE, Kind
+from continual_petl.heads.linear import ClassHead, LinearHead, MultilabelHead, NumberHead
+
+_LINEAR: dict[Kind, type[LinearHead]] = {
+    "classification": ClassHead,
+    "image-classification": ClassHead,
+    "token-classification": ClassHead,
+    "multilabel": MultilabelHead,
+    "regression": NumberHead,
+}
+
+
+def build_head(
+    kind: Kind,
+    width: int,
+    num_outputs: int,
+    *,
+    dropout: float = 0.0,
+    label_smoothing: float = 0.0,
+    class_weights: tuple[float, ...] | None = None,
+) -> Head:
+    """Return the head of a kind of task, with storage but without values.
+
+    Args:
+        kind: of the task.
+        width: size of the backbone's states.
+        num_outputs: one per label; 1 for a regression, any for a generative task.
+        dropout: on the features, in training only.
+        label_smoothing: share of a target that is spread over all labels, or over the vocabulary; regressions and
+            multilabel tasks have no use for it.
+        class_weights: one per label; regressions and generative tasks have none.
+    """
+    if kind in GENERATIVE:
+        return GenerationHead(kind, label_smoothing=label_smoothing)
+    return _LINEAR[kind](
+        kind, width, num_outputs, dropout, label_smoothing=label_smoothing, class_weights=class_weights
+    )

@@ -1,0 +1,68 @@
+"""The head of generative tasks: none of its own. The backbone's frozen language-modelling head answers.
+
+Shape suffixes: B rows, W tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from continual_petl.heads.head import IGNORED, Head
+from continual_petl.heads.kinds import Kind
+
+
+class GenerationHead(Head):
+    """Reads the logits of the language-modelling head against target tokens, as transformers' models do.
+
+    Args:
+        kind: seq2seq, where the logits at a position are of the label at that position; or causal-lm, where they are of the
+            label at the next.
+        label_smoothing: share of a target that is spread evenly over the vocabulary.
+    """
+
+    def __init__(self, kind: Kind, *, label_smoothing: float = 0.0) -> None:
+        super().__init__(kind)
+        self.label_smoothing = label_smoothing
+
+    def initialise(self, generators: Callable[[str], torch.Generator]) -> None:
+        """There is nothing to draw."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the logits in float32."""
+        return features.float()
+
+    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean cross-entropy over all target tokens of the batch.
+
+        Args:
+            outputs: logits ``(B, W, V)``.
+            labels: ``(B, W)``, -100 where there is no target.
+        """
+        logits_BWV, labels_BW = self.aligned(outputs, labels)
+        return F.cross_entropy(
+            logits_BWV.flatten(0, 1),
+            labels_BW.flatten(),
+            ignore_index=IGNORED,
+            label_smoothing=self.label_smoothing,
+        )
+
+    def aligned(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits and labels of which each position belongs together."""
+        return (outputs[:, :-1], labels[:, 1:]) if self.kind == "causal-lm" else (outputs, labels)
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """Generative tasks answer with generated texts, not from the logits of given targets."""
+        raise TypeError(f"a {self.kind} task answers by generating: use continual_petl.learner.generate")
+
+
+def token_log_probabilities(head: GenerationHead, logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the log-probability of each target token, float32 ``(B, W)``; 0 where there is no target."""
+    logits_BWV, labels_BW = head.aligned(logits, labels)
+    found = torch.log_softmax(logits_BWV.float(), -1)
+    there = labels_BW != IGNORED
+    picked = found.gather(-1, labels_BW.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    return picked * there

@@ -1,0 +1,114 @@
+"""The heads with parameters: dropout and one linear layer in float32 (Houlsby et al. 2019, section 2.1).
+
+Shape suffixes: B rows, W tokens, D width of the backbone, C outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from continual_petl.banks.forms import empty_linear
+from continual_petl.heads.head import IGNORED, Head, weight_buffer
+from continual_petl.heads.kinds import Kind
+
+
+class LinearHead(Head):
+    """Dropout and one linear layer on features of any shape ``(..., D)``.
+
+    Args:
+        kind: of the task.
+        width: size D of the features.
+        num_outputs: one per label; 1 for a regression.
+        dropout: on the features, in training only.
+        label_smoothing: share of a target that is spread evenly over all labels.
+        class_weights: one per label, on the loss only; None counts every label once.
+    """
+
+    class_weights: Tensor | None
+
+    def __init__(
+        self,
+        kind: Kind,
+        width: int,
+        num_outputs: int,
+        dropout: float,
+        *,
+        label_smoothing: float = 0.0,
+        class_weights: tuple[float, ...] | None = None,
+    ) -> None:
+        super().__init__(kind)
+        self.dropout = nn.Dropout(dropout)
+        self.output = empty_linear(width, num_outputs, bias=True)
+        self.label_smoothing = label_smoothing
+        weight_buffer(self, class_weights)
+
+    @torch.no_grad()
+    def initialise(self, generators: Callable[[str], torch.Generator]) -> None:
+        """Draw the weight as BERT's classifiers do (normal of 0.02 cut at two sigma); the bias is zero."""
+        nn.init.trunc_normal_(self.output.weight, 0.0, 0.02, -0.04, 0.04, generator=generators("output.weight"))
+        self.output.bias.zero_()
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the outputs ``(..., C)``."""
+        outputs: Tensor = self.output(self.dropout(features))
+        return outputs
+
+
+class ClassHead(LinearHead):
+    """One of C labels for a row, or for every token of it: softmax and cross-entropy.
+
+    The mean counts every labelled row or token by the weight of its label, as ``torch.nn.CrossEntropyLoss`` does.
+
+    Shape:
+        ``(B, D)`` to ``(B, C)``, or ``(B, W, D)`` to ``(B, W, C)``.
+    """
+
+    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Return the cross-entropy over all labels that are not -100."""
+        return F.cross_entropy(
+            outputs.flatten(0, -2),
+            labels.flatten(),
+            weight=self.class_weights,
+            ignore_index=IGNORED,
+            label_smoothing=self.label_smoothing,
+        )
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """Return the number of the likeliest label."""
+        return outputs.argmax(-1)
+
+
+class MultilabelHead(LinearHead):
+    """Any number of C labels: a sigmoid and a binary cross-entropy for each. A class weight multiplies the positives.
+
+    Shape:
+        ``(B, D)`` to ``(B, C)``.
+    """
+
+    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean binary cross-entropy over rows and labels."""
+        return F.binary_cross_entropy_with_logits(outputs, labels, pos_weight=self.class_weights)
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """Return for every label whether its probability is above one half, bool ``(B, C)``."""
+        return outputs > 0
+
+
+class NumberHead(LinearHead):
+    """One number: squared error.
+
+    Shape:
+        ``(B, D)`` to ``(B, 1)``.
+    """
+
+    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean squared error."""
+        return F.mse_loss(outputs.squeeze(-1), labels)
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """Return the numbers, ``(B,)``."""
+        return outputs.squeeze(-1)

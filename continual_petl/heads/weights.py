@@ -1,0 +1,64 @@
+"""Class weights: from what a stream says to one number per label. They enter the loss, never a score."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from continual_petl.errors import InputError
+from continual_petl.heads.head import IGNORED
+from continual_petl.heads.kinds import Kind
+
+Asked = Literal["balanced"] | Mapping[str, float] | None
+
+
+def resolve_class_weights(
+    task: str, kind: Kind, asked: Asked, labels: tuple[str, ...] | None, train: NDArray[np.generic] | None
+) -> tuple[float, ...] | None:
+    """Return one weight per label, or None where every label counts once.
+
+    ``balanced`` is scikit-learn's formula N / (C count), from the training labels of rows or of words. For multilabel each
+    label is a problem of two classes, and what multiplies its positives is the ratio of the two balanced weights: negatives
+    by positives. A mapping may leave labels out; they count once.
+
+    Args:
+        task: name, for messages.
+        kind: of the task.
+        asked: what the stream says.
+        labels: names in the order of the head's outputs.
+        train: training labels: numbers ``(N,)``, flat tag numbers with -100 where there is none, or 0 and 1 ``(N, C)``.
+
+    Raises:
+        InputError: if a name is not a label of the task, or a balanced weight is not defined.
+    """
+    if asked is None or labels is None:
+        return None
+    if isinstance(asked, Mapping):
+        unknown = [name for name in asked if name not in labels]
+        if unknown:
+            raise InputError(
+                f"task {task!r}: training.class_weights names {', '.join(map(repr, unknown))}; the labels of its data are "
+                f"{', '.join(map(repr, labels))}. Write weights for these."
+            )
+        return tuple(float(asked.get(name, 1.0)) for name in labels)
+    assert train is not None
+    if kind == "multilabel":
+        positives = train.astype(np.int64).sum(0)
+        _check_counts(task, labels, positives, "has none")
+        _check_counts(task, labels, len(train) - positives, "is in every row")
+        return tuple(((len(train) - positives) / positives).tolist())
+    counts = np.bincount(train[train != IGNORED].astype(np.int64), minlength=len(labels))
+    _check_counts(task, labels, counts, "has none")
+    return tuple((counts.sum() / (len(labels) * counts)).tolist())
+
+
+def _check_counts(task: str, labels: tuple[str, ...], counts: NDArray[np.int64], what: str) -> None:
+    wrong = [label for label, count in zip(labels, counts.tolist(), strict=True) if count == 0]
+    if wrong:
+        raise InputError(
+            f"task {task!r}: training.class_weights is 'balanced', which is not defined for label {wrong[0]!r}: of the "
+            f"training labels it {what}. Add rows, write weights by name ({{{wrong[0]}: 1.0}}), or leave class_weights out."
+        )

@@ -1,0 +1,52 @@
+"""From a head's outputs to an answer in words: what people and files get."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from continual_petl.heads.kinds import GENERATIVE, Kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a task's answer means in words, for one row."""
+
+    value: str | float | list[str]
+    """The label's name; the number; the names of all labels that hold (multilabel); one tag per word
+    (token-classification); or the generated text."""
+    probabilities: tuple[float, ...] | None
+    """One per label, in the order of the labels; None for a number, for tags and for a text."""
+
+
+def answers(kind: Kind, labels: tuple[str, ...] | None, outputs_BC: Tensor) -> list[Answer]:
+    """Turn the outputs of rows into words.
+
+    Args:
+        kind: any but the generative ones; for token-classification `tags` is meant for it.
+        labels: names in the order of the outputs.
+        outputs_BC: one row of outputs per row of data.
+    """
+    if kind in GENERATIVE or kind == "token-classification":
+        raise TypeError(f"a {kind} task has no single row of outputs per row of data")
+    outputs_BC = outputs_BC.detach().float()
+    if kind == "regression":
+        return [Answer(value=float(value), probabilities=None) for value in outputs_BC.squeeze(-1)]
+    assert labels is not None
+    if kind == "multilabel":
+        return [
+            Answer(
+                value=[name for name, output in zip(labels, row, strict=True) if output > 0],
+                probabilities=tuple(map(float, torch.sigmoid(row))),
+            )
+            for row in outputs_BC
+        ]
+    rows = torch.softmax(outputs_BC, -1)
+    return [Answer(value=labels[int(row.argmax())], probabilities=tuple(map(float, row))) for row in rows]
+
+
+def tags(labels: tuple[str, ...], words: list[Tensor]) -> list[Answer]:
+    """Turn the tag numbers of each row's words, one tensor per row, into tag names."""
+    return [Answer(value=[labels[number] for number in row.tolist()], probabilities=None) for row in words]

@@ -1,0 +1,71 @@
+"""Answers in texts: token ids from a bank's language-modelling head, and the texts that they spell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from continual_petl.backbones.backbone import Backbone
+from continual_petl.banks import attach
+from continual_petl.banks.bank import Bank
+from continual_petl.learner.answer import backbone_inputs, head_of, start_token
+from continual_petl.streams.schema import GenerationSpec
+from continual_petl.streams.tokenise import padding_id
+
+_NEUTRAL: dict[str, Any] = {
+    **dict.fromkeys(("do_sample", "return_dict_in_generate", "renormalize_logits", "remove_invalid_values"), False),
+    **dict.fromkeys(("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")),
+    **dict.fromkeys(("bad_words_ids", "sequence_bias", "suppress_tokens", "begin_suppress_tokens", "guidance_scale")),
+    **dict.fromkeys(("forced_bos_token_id", "forced_eos_token_id", "exponential_decay_length_penalty")),
+    **dict.fromkeys(("max_time", "stop_strings", "watermarking_config", "penalty_alpha", "prompt_lookup_num_tokens")),
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty"), 1.0),
+    "num_return_sequences": 1,
+    "encoder_no_repeat_ngram_size": 0,
+    "use_cache": True,
+}
+"""What a checkpoint's own generation_config.json may say for the task that it was published with (a summariser's smallest
+length, a forced first token, sampling). A bank answers by what its task says and nothing else."""
+
+
+@torch.no_grad()
+def generate(
+    backbone: Backbone,
+    bank: Bank,
+    spec: GenerationSpec,
+    batch: dict[str, Tensor],
+    tokenizer: PreTrainedTokenizerBase,
+) -> list[list[int]]:
+    """Return the generated token ids of every row: without the prompt, up to the end token, which is left out.
+
+    Args:
+        backbone: one that generates.
+        bank: of a generative task; in eval mode.
+        spec: how to search.
+        batch: sources; for causal-lm padded on the left.
+        tokenizer: says which token ends a text.
+    """
+    end = tokenizer.eos_token_id
+    settings = {**_NEUTRAL, **spec.model_dump(), "eos_token_id": end, "pad_token_id": padding_id(tokenizer)}
+    if spec.min_new_tokens == 0:
+        # transformers warns where both are said.
+        settings |= {"min_new_tokens": None, "min_length": 0}
+    if head_of(bank).kind == "seq2seq":
+        settings["decoder_start_token_id"] = start_token(backbone)
+    inputs = backbone_inputs(backbone, batch)
+    ids_BW: Tensor = attach.generate(backbone.model, bank, inputs, settings)
+    # Both kinds give back what the decoder began with: the start token, or the whole source.
+    given = 1 if head_of(bank).kind == "seq2seq" else batch["input_ids"].shape[1]
+    return [_up_to(row, end) for row in ids_BW[:, given:].tolist()]
+
+
+def decode(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Sequence[int]]) -> list[str]:
+    """Return the text of each row of token ids, without special tokens and outer spaces."""
+    return [str(tokenizer.decode(list(row), skip_special_tokens=True)).strip() for row in rows]
+
+
+def _up_to(row: list[int], end: int | None) -> list[int]:
+    return row[: row.index(end)] if end in row else row

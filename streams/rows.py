@@ -1,0 +1,104 @@
+"""A split as numbers: what its rows' inputs and answers are to a model, kept flat.
+
+A list of Python lists costs about 36 bytes per token and is slow to pad; one ``int32`` array costs 4, and a batch
+is a slice. Images are one array, already of the size that the backbone takes.
+
+Shape legend: N rows, T tokens of all rows together, S target tokens of all rows, C labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from continual_petl.heads.kinds import IGNORED as IGNORED
+
+
+class TokenisedRow(NamedTuple):
+    """One row: views into the flat arrays, not copies."""
+
+    ids: NDArray[np.int32]
+    token_types: NDArray[np.int8] | None
+    label: Any
+    """A number; for multilabel, and for the tags of tokens, an array."""
+    target_ids: NDArray[np.int32] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TokenisedRows:
+    """A split, ready to be padded into batches.
+
+    Shape:
+        ``ids``, ``token_types`` and ``first_piece`` ``(T,)``, ``offsets`` ``(N + 1,)``, ``labels`` as below,
+        ``target_ids`` ``(S,)``, ``target_offsets`` ``(N + 1,)``, ``pixels`` ``(N, 3, H, W)``.
+    """
+
+    ids: NDArray[np.int32]
+    """Token ids of all rows, one after the other, special tokens included, no padding; empty for images."""
+    offsets: NDArray[np.int64]
+    """Row ``i`` is ``ids[offsets[i]:offsets[i + 1]]``."""
+    token_types: NDArray[np.int8] | None
+    """Which of the two texts a token belongs to; ``None`` when the tokenizer makes no such ids."""
+    labels: NDArray[np.int64] | NDArray[np.float32] | None
+    """Class indices (int64, ``(N,)``), numbers (float32, ``(N,)``), multilabel (float32 0 or 1, ``(N, C)``) or tags
+    (int64, ``(T,)``, -100 on special tokens and all but the first piece of a word). ``None`` for rows that are only to
+    be predicted, and where the answer is a text."""
+    num_truncated: int = 0
+    """How many rows were longer than ``max_length`` and lost tokens of what goes in."""
+    num_targets_truncated: int = 0
+    """How many targets lost tokens."""
+    first_piece: NDArray[np.bool_] | None = None
+    """token-classification: which tokens begin a word; it is there that a word's tag is read."""
+    target_ids: NDArray[np.int32] | None = None
+    """Token ids of all targets, with the end token where the tokenizer has one; ``None`` without targets."""
+    target_offsets: NDArray[np.int64] | None = None
+    """Target ``i`` is ``target_ids[target_offsets[i]:target_offsets[i + 1]]``."""
+    references: tuple[str, ...] | None = None
+    """The whole target texts, which answers are compared with."""
+    pixels: NDArray[np.float32] | None = None
+    """The images as the backbone takes them."""
+
+    def __post_init__(self) -> None:
+        for value in vars(self).values():
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Number of tokens that go in with each row, ``(N,)``; 0 for images."""
+        return np.diff(self.offsets)
+
+    @property
+    def target_lengths(self) -> NDArray[np.int64]:
+        """Number of target tokens of each row, ``(N,)``; 0 without targets."""
+        return np.zeros(len(self), dtype=np.int64) if self.target_offsets is None else np.diff(self.target_offsets)
+
+    def row(self, index: int) -> TokenisedRow:
+        """Return row ``index``.
+
+        Raises:
+            IndexError: if there is no such row.
+        """
+        if not 0 <= index < len(self):
+            raise IndexError(f"row {index} of {len(self)} rows")
+        span = slice(int(self.offsets[index]), int(self.offsets[index + 1]))
+        label: Any = None
+        if self.labels is not None:
+            label = self.labels[span] if self.first_piece is not None else self.labels[index]
+            label = label.item() if label.ndim == 0 else label
+        target = None
+        if self.target_ids is not None and self.target_offsets is not None:
+            target = self.target_ids[self.target_offsets[index] : self.target_offsets[index + 1]]
+        return TokenisedRow(self.ids[span], None if self.token_types is None else self.token_types[span], label, target)
+
+
+def offsets_of(lengths: Iterable[int]) -> NDArray[np.int64]:
+    """Return where rows of these lengths begin in a flat array, and where the last one ends."""
+    return np.concatenate([[0], np.cumsum(np.fromiter(lengths, dtype=np.int64))]).astype(np.int64)

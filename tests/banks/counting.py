@@ -1,0 +1,95 @@
+"""The papers' models on the meta device (no weights, no memory), and what a bank on them counts.
+
+Percentages are worked out in integers, so that a digit is never a matter of rounding errors.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    BertConfig,
+    BertModel,
+    MBartConfig,
+    MBartForConditionalGeneration,
+    PreTrainedModel,
+    RobertaConfig,
+    RobertaModel,
+)
+
+from continual_petl.backbones import find_anatomy
+from continual_petl.backbones.sites import Sites
+from continual_petl.banks.bank import Bank
+from continual_petl.banks.choice import BankChoice
+
+Name = Literal["bert-base", "bert-large", "roberta-base", "bart-large", "mbart-large"]
+
+
+@functools.cache
+def published(name: Name) -> PreTrainedModel:
+    """Return a model of the published sizes without values."""
+    with torch.device("meta"):
+        match name:
+            case "bert-base":
+                return BertModel(BertConfig())
+            case "bert-large":
+                large = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16}
+                return BertModel(BertConfig(**large, intermediate_size=4096))  # type: ignore[arg-type]
+            case "roberta-base":
+                config = RobertaConfig(vocab_size=50_265, max_position_embeddings=514, type_vocab_size=1)
+                return RobertaModel(config, add_pooling_layer=False)
+            case "bart-large":
+                return BartForConditionalGeneration(BartConfig())
+        return MBartForConditionalGeneration(MBartConfig(vocab_size=250_027))
+
+
+@functools.cache
+def _sites(name: Name) -> Sites:
+    model = published(name)
+    return Sites(find_anatomy(model.config.model_type), model)
+
+
+def total(module: nn.Module) -> int:
+    """Return the number of parameters, shared ones once."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def parts(name: Name, choice: Any, *, trained: bool = False) -> tuple[int, int]:
+    """Return what the forms of a bank and its own copies of backbone parameters count.
+
+    Args:
+        name: of the model.
+        choice: as in a stream file.
+        trained: count what is trained instead of what is stored.
+    """
+    spec = BankChoice.model_validate(choice).resolve()
+    with torch.device("meta"):
+        counted = Bank(spec, published(name), _sites(name), nn.Identity(), reads="pooler", folded=not trained).count()
+    return counted["modifications"], counted["own"]
+
+
+def count(name: Name, choice: Any, *, trained: bool = False) -> int:
+    """Return what a bank counts without its head."""
+    return sum(parts(name, choice, trained=trained))
+
+
+def floored(count: int, whole: int, digits: int = 1) -> str:
+    """Return a percentage cut after so many digits, as He et al. 2022 print theirs."""
+    scaled = count * 100 * 10**digits // whole
+    return f"{scaled // 10**digits}.{scaled % 10**digits:0{digits}d}"
+
+
+def rounded(count: int, whole: int, digits: int = 1) -> str:
+    """Return a percentage rounded to so many digits."""
+    scaled = (2 * count * 100 * 10**digits + whole) // (2 * whole)
+    return f"{scaled // 10**digits}.{scaled % 10**digits:0{digits}d}"
+
+
+def times(count: int, whole: int, digits: int = 1) -> str:
+    """Return how many times the whole a count is, rounded to so many digits."""
+    return rounded(count, 100 * whole, digits)

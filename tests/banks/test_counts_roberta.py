@@ -1,0 +1,124 @@
+"""Parameter counts on RoBERTa-base: He et al. 2022, Table 2, and what AdapterHub (adapters 1.3) and peft 0.21 count.
+
+Their numbers were read off live models of those libraries, heads left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.banks.counting import count, parts, published, rounded, total
+
+ROBERTA, WITH_HEAD = 124_055_040, 124_647_170
+"""The encoder with its embeddings; with the two-class head of transformers (a dense layer and a projection)."""
+HEAD_BIASES = 768 + 2
+MAM_16 = {"preset": "mam", "length": 16, "bottleneck": 16, "scale": 2.0}
+
+
+def test_totals_that_percentages_rest_on() -> None:
+    assert total(published("roberta-base")) == ROBERTA
+    assert ROBERTA + 768 * 768 + 768 + 2 * 768 + 2 == WITH_HEAD
+
+
+@pytest.mark.parametrize(
+    ("choice", "formula", "biases"),
+    [
+        (MAM_16, 589_824, 12 * (16 + 768)),
+        ({"preset": "lora", "rank": 16}, 589_824, 0),
+        ({"preset": "houlsby", "bottleneck": 16, "layernorms": "frozen"}, 589_824, 24 * (16 + 768)),
+        ({"preset": "prefix", "length": 32}, 589_824, 0),
+        ({"preset": "prefix_flat", "length": 32}, 589_824, 0),
+    ],
+)
+def test_the_0_5_percent_of_table_2(choice: dict[str, Any], formula: int, biases: int) -> None:
+    assert count("roberta-base", choice) == formula + biases
+    assert rounded(formula, ROBERTA, 3) == "0.475"
+    assert rounded(formula, ROBERTA) == rounded(formula + biases, ROBERTA) == "0.5"
+
+
+def test_mam_with_the_biases_of_the_released_code() -> None:
+    assert count("roberta-base", MAM_16) == 599_232
+    assert rounded(599_232, ROBERTA, 3) == "0.483"
+
+
+def test_the_0_1_percent_of_bitfit_in_table_2() -> None:
+    # The paper's count has the biases of the head in it, which belong to the head here.
+    ours = count("roberta-base", "bitfit")
+    assert ours + HEAD_BIASES == 102_914
+    assert rounded(102_914, WITH_HEAD, 3) == "0.083"
+    assert rounded(102_914, WITH_HEAD) == rounded(ours, ROBERTA) == "0.1"
+
+
+@pytest.mark.parametrize(
+    ("choice", "theirs"),
+    [
+        # DoubleSeqBn with reduction factors 16 and 12 (bottlenecks 48 and 64); no LayerNorms are trained.
+        ({"preset": "houlsby", "bottleneck": 48, "layernorms": "frozen"}, 1_789_056),
+        ({"preset": "houlsby", "bottleneck": 64, "layernorms": "frozen"}, 2_379_264),
+        # SeqBn with 16, ParBn with 2.
+        ({"preset": "pfeiffer", "bottleneck": 48}, 894_528),
+        ({"preset": "scaled_parallel", "bottleneck": 384}, 7_091_712),
+        # PrefixTuning flat, PromptTuning, LoRA.
+        ({"preset": "prefix_flat", "length": 30}, 552_960),
+        ({"preset": "prompt", "length": 10}, 7_680),
+        ({"preset": "lora", "rank": 8}, 294_912),
+        # MAM of the paper, from a flat prefix of 16 and ParBn with 48.
+        (MAM_16, 599_232),
+    ],
+)
+def test_adapterhub_counts_the_same(choice: dict[str, Any], theirs: int) -> None:
+    assert parts("roberta-base", choice) == (theirs, 0)
+
+
+@pytest.mark.parametrize(
+    ("choice", "theirs", "stored"),
+    [
+        # PrefixTuning through its MLP of 512; MAM's through one of 800, beside ParBn with 2.
+        ({"preset": "prefix", "length": 30, "hidden": 512}, 9_872_384, 552_960),
+        (
+            {"preset": "mam", "length": 30, "bottleneck": 384, "reparametrise": "mlp", "hidden": 800},
+            22_493_984,
+            552_960 + 7_091_712,
+        ),
+    ],
+)
+def test_adapterhub_counts_what_is_trained_through_an_mlp(choice: dict[str, Any], theirs: int, stored: int) -> None:
+    assert count("roberta-base", choice, trained=True) == theirs
+    assert count("roberta-base", choice) == stored
+
+
+@pytest.mark.parametrize(
+    ("choice", "theirs"),
+    [
+        ({"preset": "prefix_flat", "length": 200}, 14_745_600),
+        ({"preset": "scaled_parallel", "bottleneck": 512}, 25_202_688),
+        ({"preset": "mam", "length": 30, "bottleneck": 512}, 27_414_528),
+        ({"preset": "lora", "rank": 200}, 29_491_200),
+        ({"preset": "lora_ffn", "rank": 102}, 25_067_520),
+    ],
+)
+def test_adapterhub_counts_the_same_on_bart_large(choice: dict[str, Any], theirs: int) -> None:
+    assert count("bart-large", choice) == theirs
+
+
+@pytest.mark.parametrize(
+    ("choice", "theirs"),
+    [
+        ({"preset": "lora", "rank": 8}, 294_912),
+        ({"preset": "lora", "rank": 16}, 589_824),
+        ({"preset": "prefix_flat", "length": 16}, 294_912),
+        ({"preset": "prompt", "length": 20}, 15_360),
+        # A pattern that means both projections of the FFN; the bare names match the attention's too.
+        ({"preset": "lora_ffn", "rank": 16}, 1_474_560),
+    ],
+)
+def test_peft_counts_the_same(choice: dict[str, Any], theirs: int) -> None:
+    assert count("roberta-base", choice) == theirs
+
+
+def test_peft_puts_a_prefix_into_one_kind_of_attention_of_bart() -> None:
+    encoder = {"preset": "prefix_flat", "length": 200, "layers": "0-11"}
+    assert count("bart-large", encoder) == 4_915_200
+    assert count("bart-large", {**encoder, "layers": "all"}) == 3 * 4_915_200

@@ -1,0 +1,44 @@
+"""docs/methods.md says what the code does: its rows are the legal ones, its presets and options exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import yaml
+
+from continual_petl.banks.choice import BankChoice
+from continual_petl.banks.legal import LEGAL
+from continual_petl.banks.presets import PRESETS
+from continual_petl.banks.spec import Modification
+
+TEXT = (Path(__file__).parents[2] / "docs" / "methods.md").read_text("utf-8")
+BLOCKS = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+
+
+def test_the_rows_are_the_legal_ones() -> None:
+    rows = re.findall(r"`(\{form: [^`]*\})`", TEXT)
+    assert [row.replace(r"\|", "|") for row in rows] == [str(row) for row in LEGAL]
+
+
+def test_every_option_is_named() -> None:
+    dimensions = {"form", "modifies", "insertion", "composition", "bottleneck"}
+    named = set(re.findall(r"`(\w+)`", TEXT.split("Options, each")[1].split("\n\n")[0]))
+    assert named == set(Modification.model_fields) - dimensions
+
+
+def test_mam_written_out_is_the_preset() -> None:
+    assert BankChoice.model_validate(yaml.safe_load(BLOCKS[0])["bank"]).resolve() == PRESETS["mam"]
+
+
+def test_every_preset_is_shown_and_resolves() -> None:
+    shown = yaml.safe_load(BLOCKS[1])
+    assert set(shown) == set(PRESETS)
+    for name, choice in shown.items():
+        assert BankChoice.model_validate(choice).preset == name
+        BankChoice.model_validate(choice).resolve()
+
+
+def test_inline_presets_resolve() -> None:
+    for text in re.findall(r"`(\{preset: [^`]*\})`", TEXT):
+        BankChoice.model_validate(yaml.safe_load(text)).resolve()

@@ -1,0 +1,181 @@
+"""Every choice of the four dimensions is legal or refused with the list of legal ones; an idle option is refused."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any, get_args
+
+import pytest
+from pydantic import ValidationError
+
+from continual_petl.banks.choice import BankChoice
+from continual_petl.banks.legal import LEGAL, Composition, Form, Insertion, Site, idle_options, options_of
+from continual_petl.banks.presets import PRESETS
+from continual_petl.banks.spec import BankSpec, Modification
+
+DIMENSIONS = ("form", "modifies", "insertion", "composition")
+ALL = list(product(get_args(Form), get_args(Site), (*get_args(Insertion), None), get_args(Composition)))
+ALLOWED = [
+    (row.form, modifies, row.insertion, composition)
+    for row in LEGAL
+    for modifies in row.modifies
+    for composition in row.compositions
+]
+
+# One value of each option that is not its default.
+OTHER: dict[str, Any] = {
+    "bottleneck": 3,
+    "activation": "tanh",
+    "depth": 2,
+    "input_norm": True,
+    "scale": 2.0,
+    "init": "houlsby",
+    "init_scale": 0.5,
+    "dropout": 0.5,
+    "normalised_input": True,
+    "reparametrise": "mlp",
+    "hidden": 7,
+    "implementation": "gated",
+    "density": 0.5,
+    "penalty": 1.0,
+}
+
+
+# What an option needs beside it to act.
+BESIDE: dict[str, dict[str, Any]] = {"init_scale": {"init": "houlsby"}, "hidden": {"reparametrise": "mlp"}}
+
+
+def written(choice: tuple[Any, ...], **options: Any) -> dict[str, Any]:
+    sized = {"bottleneck": 2} if "bottleneck" in options_of(*choice) else {}
+    return dict(zip(DIMENSIONS, choice, strict=True)) | sized | options
+
+
+def test_the_table_is_the_papers() -> None:
+    # He et al. 2022, Table 1, method by method.
+    for choice in [
+        ("attention", "heads", "parallel", "gated"),  # prefix tuning
+        ("bottleneck", "attention", "sequential", "add"),  # Houlsby
+        ("bottleneck", "ffn", "sequential", "add"),  # Houlsby, Pfeiffer
+        ("lowrank", "query", "parallel", "scaled"),  # LoRA
+        ("lowrank", "value", "parallel", "scaled"),
+        ("bottleneck", "heads", "parallel", "add"),  # parallel adapter
+        ("bottleneck", "ffn", "parallel", "add"),
+        ("attention", "heads", "parallel", "add"),  # multi-head parallel adapter
+        ("bottleneck", "ffn", "parallel", "scaled"),  # scaled parallel adapter
+    ]:
+        assert choice in ALLOWED
+    assert len(ALLOWED) == len(set(ALLOWED)) == 46
+    assert set(ALLOWED) <= set(ALL)
+
+
+def test_every_other_choice_is_refused_with_the_legal_ones() -> None:
+    refused = [choice for choice in ALL if choice not in ALLOWED]
+    assert len(refused) == 6 * 12 * 3 * 6 - 46
+    listed = "; ".join(str(row) for row in LEGAL)
+    for choice in refused:
+        with pytest.raises(ValidationError) as caught:
+            Modification.model_validate(dict(zip(DIMENSIONS, choice, strict=True)) | {"bottleneck": 2})
+        (problem,) = caught.value.errors()
+        assert f"no method has {choice[0]} on {choice[1]}, insertion {choice[2]}" in problem["msg"]
+        assert problem["msg"].endswith(f"legal are {listed}")
+
+
+@pytest.mark.parametrize("choice", ALLOWED, ids=lambda c: "-".join(map(str, c)))
+def test_an_option_is_taken_where_it_acts_and_refused_elsewhere(choice: tuple[Any, ...]) -> None:
+    taken = options_of(*choice)
+    plain = Modification.model_validate(written(choice))
+    assert plain.options == taken - idle_options(choice[0], plain.reparametrise, plain.init)
+    for name, value in OTHER.items():
+        if name in taken:
+            changed = Modification.model_validate(written(choice, **BESIDE.get(name, {}), **{name: value}))
+            assert changed != plain
+            assert getattr(changed, name) == value
+        else:
+            with pytest.raises(ValidationError, match=name):
+                Modification.model_validate(written(choice, **{name: value}))
+
+
+@pytest.mark.parametrize(
+    ("choice", "options", "fragment"),
+    [
+        (
+            ("lowrank", "query", "parallel", "add"),
+            {"init_scale": 0.5},
+            "init_scale 0.5 has no effect.*without init: houlsby",
+        ),
+        (
+            ("prompt", "input", None, "prepend"),
+            {"hidden": 7},
+            "hidden 7 has no effect.*without reparametrise: mlp or lstm",
+        ),
+        (
+            ("attention", "heads", "parallel", "gated"),
+            {"reparametrise": "mlp", "init": "houlsby"},
+            "init houlsby has no effect.*without reparametrise: none",
+        ),
+    ],
+)
+def test_an_option_without_what_it_needs_is_refused(
+    choice: tuple[Any, ...], options: dict[str, Any], fragment: str
+) -> None:
+    with pytest.raises(ValidationError, match=fragment):
+        Modification.model_validate(written(choice, **options))
+
+
+def test_a_presets_own_values_go_where_a_change_leaves_them_without_use() -> None:
+    plain = BankChoice.model_validate({"preset": "p_tuning", "reparametrise": "none"}).resolve()
+    assert plain == PRESETS["prompt"]
+    assert BankChoice.model_validate({"preset": "prefix", "reparametrise": "none"}).resolve() == PRESETS["prefix_flat"]
+    with pytest.raises(ValidationError, match="hidden has no effect in preset 'prefix' without reparametrise"):
+        BankChoice.model_validate({"preset": "prefix", "reparametrise": "none", "hidden": 9})
+
+
+def test_every_option_acts_somewhere() -> None:
+    everywhere = {name for choice in ALLOWED for name in options_of(*choice)}
+    assert everywhere == set(OTHER) == set(Modification.model_fields) - set(DIMENSIONS)
+
+
+@pytest.mark.parametrize("choice", ALLOWED, ids=lambda c: "-".join(map(str, c)))
+def test_what_is_written_out_reads_back(choice: tuple[Any, ...]) -> None:
+    modification = Modification.model_validate(written(choice))
+    assert Modification.model_validate(modification.model_dump()) == modification
+    assert Modification.model_validate_json(modification.model_dump_json()) == modification
+
+
+@pytest.mark.parametrize("choice", [c for c in ALLOWED if "bottleneck" in options_of(*c)], ids=str)
+def test_a_size_is_needed_where_it_acts(choice: tuple[Any, ...]) -> None:
+    with pytest.raises(ValidationError, match="needs a bottleneck size"):
+        Modification.model_validate(dict(zip(DIMENSIONS, choice, strict=True)))
+
+
+@pytest.mark.parametrize("choice", [c for c in ALLOWED if c[3] in ("gated", "prepend")], ids=str)
+def test_what_is_never_the_identity_is_not_initialised_as_one(choice: tuple[Any, ...]) -> None:
+    assert Modification.model_validate(written(choice)).init == "bert"
+    with pytest.raises(ValidationError, match="never the identity"):
+        Modification.model_validate(written(choice, init="lora"))
+
+
+PROMPT = written(("prompt", "input", None, "prepend"))
+SPARSE = written(("sparse", "weights", None, "add"))
+BIASES = written(("additive", "bias", None, "add"))
+
+
+@pytest.mark.parametrize(
+    ("bank", "fragment"),
+    [
+        ({"modifications": [PROMPT, PROMPT]}, "takes one prompt"),
+        ({"modifications": [SPARSE, SPARSE]}, "covers every parameter"),
+        ({"modifications": [SPARSE, BIASES]}, "covers every parameter"),
+        ({"modifications": [SPARSE], "layernorms": "own"}, "covers every parameter"),
+        ({"modifications": [SPARSE], "scope": "shared"}, "sparse with these options is folded"),
+        ({"modifications": [PROMPT | {"reparametrise": "lstm"}], "scope": "shared"}, "prompt with these options"),
+        ({"modifications": [written(ALLOWED[0], reparametrise="lstm")]}, "no effect"),
+        (
+            {"modifications": [written(("attention", "heads", "parallel", "gated"), reparametrise="lstm")]},
+            "for prompts",
+        ),
+    ],
+)
+def test_modifications_that_do_not_go_together_are_refused(bank: dict[str, Any], fragment: str) -> None:
+    with pytest.raises(ValidationError, match=fragment):
+        BankSpec.model_validate(bank)

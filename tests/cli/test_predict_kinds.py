@@ -1,0 +1,135 @@
+"""``predict`` for every kind of task: rows as arguments and in files; lines for people, JSON and tables for programs."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from continual_petl import learn
+from continual_petl.cli.main import main
+from tests.streams_in_code import stream, task_of_kind
+
+Folder = Callable[..., Path]
+KINDS = {"multilabel": "bart", "token-classification": "bart", "seq2seq": "bart", "causal-lm": "gpt2"}
+IMAGES = "image-classification"
+
+
+@pytest.fixture(scope="module")
+def runs(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return the run folder of every backbone; a task is named like its kind."""
+    folder = tmp_path_factory.mktemp("runs")
+    for family in ("bart", "gpt2", "vit"):
+        kinds = [kind for kind, its in {**KINDS, IMAGES: "vit"}.items() if its == family]
+        tasks = [task_of_kind(kind, num_rows=16) for kind in kinds]
+        learn(stream(backbone_folder(family), tasks, backbone={"name": str(backbone_folder(family))}), folder / family)
+    return {kind: folder / family for kind, family in {**KINDS, IMAGES: "vit"}.items()}
+
+
+@pytest.fixture
+def predict(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    def call(kind: str, *words: str, code: int = 0) -> str:
+        capsys.readouterr()
+        assert main(["predict", str(runs[kind]), "--task", kind, *words]) == code
+        shown = capsys.readouterr()
+        return shown.err if code else shown.out
+
+    return call
+
+
+def records(predict: Callable[..., str], kind: str, *words: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(predict(kind, *words, "--json"))
+    return found
+
+
+def test_multilabel(predict: Callable[..., str]) -> None:
+    one, two = records(predict, "multilabel", "w10 w11", "w12")
+    assert set(one) == {"text", "answer", "probabilities"}
+    assert one["answer"] == [name for name, share in one["probabilities"].items() if share > 0.5]
+    assert list(one["probabilities"]) == ["x", "y", "z"]
+    lines = predict("multilabel", "w10 w11", "w12").splitlines()
+    wanted = "\t".join(f"{name} {two['probabilities'][name]:.4f}" for name in two["answer"]) or "(none)"
+    assert lines[1] == wanted
+
+
+def test_words(predict: Callable[..., str], tmp_path: Path) -> None:
+    (record,) = records(predict, "token-classification", "w10 w11 w12")
+    assert record["tokens"] == ["w10", "w11", "w12"]
+    assert len(record["answer"]) == 3
+    assert set(record) == {"tokens", "answer"}
+    assert predict("token-classification", "w10 w11 w12") == " ".join(record["answer"]) + "\n"
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"tokens": ["w10", "w11", "w12"]}\n{"tokens": "w10 w11 w12"}\n')
+    assert records(predict, "token-classification", "--input", str(file)) == [record, record]
+    table = tmp_path / "answers.csv"
+    predict("token-classification", "--input", str(file), "--output", str(table))
+    with table.open() as handle:
+        rows = list(csv.DictReader(handle))
+    assert [json.loads(row["answer"]) for row in rows] == [record["answer"]] * 2
+
+
+@pytest.mark.parametrize("kind", ["seq2seq", "causal-lm"])
+def test_texts(predict: Callable[..., str], tmp_path: Path, kind: str) -> None:
+    (record,) = records(predict, kind, "w10 w11")
+    assert set(record) == {"source", "answer"}
+    assert predict(kind, "w10 w11") == f"{record['answer']}\n"
+    file, answers = tmp_path / "rows.tsv", tmp_path / "answers.jsonl"
+    file.write_text("source\tmore\nw10 w11\tx\n")
+    predict(kind, "--input", str(file), "--output", str(answers))
+    assert [json.loads(line) for line in answers.read_text().splitlines()] == [record]
+
+
+def test_images(predict: Callable[..., str], tmp_path: Path) -> None:
+    Image = pytest.importorskip("PIL.Image")
+    path = tmp_path / "light.png"
+    Image.fromarray(np.full((6, 6, 3), 240, dtype=np.uint8)).save(path)
+    (record,) = records(predict, IMAGES, str(path))
+    assert record["image"] == str(path)
+    assert record["answer"] in ("dark", "light")
+    assert sum(record["probabilities"].values()) == pytest.approx(1)
+
+
+def test_an_image_that_is_not_there(predict: Callable[..., str], tmp_path: Path) -> None:
+    pytest.importorskip("PIL.Image")
+    shown = predict(IMAGES, str(tmp_path / "none.png"), code=2)
+    assert "none.png" in shown
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "says"),
+    [
+        (
+            "token-classification",
+            '{"text": "w1"}',
+            "rows.jsonl:1: needs tokens as a list of words, or as text; found 'text'",
+        ),
+        ("token-classification", '{"tokens": [1]}', "rows.jsonl:1: needs tokens as a list of words, or as text"),
+        ("seq2seq", '{"text": "w1"}', "rows.jsonl:1: needs source as text; found 'text'"),
+        ("image-classification", '{"image": 3}', "rows.jsonl:1: needs image as text; found 'image'"),
+    ],
+)
+def test_rows_in_other_columns(predict: Callable[..., str], tmp_path: Path, kind: str, line: str, says: str) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(line + "\n")
+    assert says in predict(kind, "--input", str(file), code=2)
+
+
+def test_a_line_break_in_a_text_does_not_end_its_line(
+    predict: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("continual_petl.predictor.predictor.decode", lambda tokenizer, rows: ["a\nb" for _ in rows])
+    assert predict("seq2seq", "w10") == "a\\nb\n"
+
+
+def test_the_forms_of_answers_are_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["predict", "--help"])
+    shown = capsys.readouterr().out
+    for form in ('"answer": "sport"', '"answer": 3.2', '"answer": ["a", "c"]', '"answer": ["B-PER", "O"]', "a text"):
+        assert form in shown
+    assert r"with \n for a line break" in shown

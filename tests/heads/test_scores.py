@@ -1,0 +1,106 @@
+"""Scores that mean what their names say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from continual_petl.heads.kinds import GENERATIVE, METRICS
+from continual_petl.heads.scores import make_scores
+
+ABC = ("a", "b", "c")
+
+
+def _values(kind: Any, labels: Sequence[str] | None, predictions: Any, targets: Any) -> dict[str, float]:
+    scores = make_scores(kind, labels)
+    scores.update(predictions, targets)
+    return {name: float(value) for name, value in scores.compute().items()}
+
+
+def test_accuracy_is_the_share_of_rows_not_of_classes() -> None:
+    # One class of three rows, one of one: micro 3/4, macro 1/2.
+    values = _values("classification", "ab", torch.tensor([0, 0, 0, 0]), torch.tensor([0, 0, 0, 1]))
+    assert values["accuracy"] == 0.75
+    assert values["macro_f1"] == pytest.approx((6 / 7 + 0) / 2)
+    assert values["matthews"] == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_matthews_of_two_classes_is_pearsons_correlation(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    predictions, targets = (torch.randint(2, (30,), generator=generator) for _ in range(2))
+    expected = np.corrcoef(predictions.numpy(), targets.numpy())[0, 1]
+    assert _values("classification", "ab", predictions, targets)["matthews"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_matthews_of_three_classes() -> None:
+    # By hand, Gorodkin 2004: 4 right of 6, counts (2, 2, 2) true and (3, 2, 1) predicted.
+    values = _values("classification", ABC, torch.tensor([0, 0, 1, 1, 2, 0]), torch.tensor([0, 1, 1, 2, 2, 0]))
+    expected = (4 * 6 - (2 * 3 + 2 * 2 + 2 * 1)) / ((36 - 14) * (36 - 12)) ** 0.5
+    assert values["matthews"] == pytest.approx(expected)
+
+
+def test_multilabel_by_hand() -> None:
+    predictions = torch.tensor([[1, 0, 1], [0, 0, 0], [1, 1, 0]]).bool()
+    targets = torch.tensor([[1.0, 0, 1], [0, 0, 1], [0, 1, 0]])
+    # Right, predicted, true: a 1 2 1, b 1 1 1, c 1 1 2.
+    assert _values("multilabel", ABC, predictions, targets) == pytest.approx(
+        {"micro_f1": 6 / 8, "macro_f1": (2 / 3 + 1 + 2 / 3) / 3, "exact_match": 1 / 3}
+    )
+
+
+def test_words_without_a_label_do_not_count_in_accuracy() -> None:
+    predictions, targets = torch.tensor([[1, 1, 0], [0, 1, 1]]), torch.tensor([[-100, 1, 1], [0, -100, -100]])
+    assert _values("token-classification", ("O", "B-A"), predictions, targets)["accuracy"] == pytest.approx(2 / 3)
+
+
+def test_texts_by_hand() -> None:
+    # "a b c d" against "a b x d": 3 of 4 words, 1 of 3 pairs, a longest common subsequence of 3.
+    values = _values("seq2seq", None, ["A b c d!"], ["a b x d"])
+    assert values["rouge1"] == pytest.approx(0.75)
+    assert values["rouge2"] == pytest.approx(1 / 3)
+    assert values["rougeL"] == pytest.approx(0.75)
+    assert values["bleu"] == 0
+    assert _values("causal-lm", None, ["one two three four five"], ["one two three four five"]) == pytest.approx(
+        dict.fromkeys(METRICS["causal-lm"], 1.0)
+    )
+
+
+def test_bleu_is_counted_over_all_rows_together_with_a_brevity_penalty() -> None:
+    texts, references = ["the cat sat", "", "a b c d e f"], ["the cat sat on", "x y", "a b c d e g"]
+    # Lengths 9 and 12; n-grams right of all: 8 of 9, 6 of 7, 4 of 5 (one of "the cat sat"), 2 of 3.
+    precision = (8 / 9 * 6 / 7 * 4 / 5 * 2 / 3) ** 0.25
+    bleu = float(np.exp(1 - (4 + 2 + 6) / 9) * precision)
+    parts = make_scores("seq2seq", None)
+    for text, reference in zip(texts, references, strict=True):
+        parts.update([text], [reference])
+    assert float(parts.compute()["bleu"]) == pytest.approx(bleu)
+    assert _values("seq2seq", None, texts, references)["bleu"] == pytest.approx(bleu)
+
+
+@pytest.mark.parametrize("kind", METRICS)
+def test_every_score_that_a_stream_can_name_exists(kind: Any) -> None:
+    scores = make_scores(kind, ABC)
+    examples: dict[str, Any] = {
+        "multilabel": (torch.eye(3).bool(), torch.eye(3)),
+        "token-classification": (torch.tensor([[0, 1, 2]]), torch.tensor([[0, 1, 2]])),
+        "regression": (torch.tensor([1.0, 2, 4]), torch.tensor([1.0, 2, 4])),
+        **dict.fromkeys(GENERATIVE, (["a b c d"], ["a b c d"])),
+    }
+    scores.update(*examples.get(kind, (torch.tensor([0, 1, 2]), torch.tensor([0, 1, 2]))))
+    values = scores.compute()
+    assert set(values) == set(METRICS[kind])
+    assert all(float(value) == pytest.approx(1, abs=1e-5) for value in values.values())
+
+
+def test_batches_of_any_size_give_the_same_score() -> None:
+    predictions, targets = torch.randint(3, (37,)), torch.randint(3, (37,))
+    whole, parts = make_scores("classification", ABC), make_scores("classification", ABC)
+    whole.update(predictions, targets)
+    for start in range(0, 37, 8):
+        parts.update(predictions[start : start + 8], targets[start : start + 8])
+    assert whole.compute() == parts.compute()

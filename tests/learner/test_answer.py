@@ -1,0 +1,119 @@
+"""Outputs of every kind of task are those of transformers' own models where a bank changes nothing, padded or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from continual_petl.backbones.backbone import Backbone, load_backbone
+from continual_petl.banks.bank import Bank
+from continual_petl.banks.choice import BankChoice
+from continual_petl.heads.build import build_head
+from continual_petl.heads.kinds import Kind
+from continual_petl.learner.answer import answer, head_of, shifted_right
+from tests.small import small
+
+Folder = Callable[..., Path]
+
+IDS = torch.tensor([[2, 10, 11, 12, 13, 3], [2, 20, 21, 3, 0, 0]])
+MASK = (IDS != 0).long()
+TARGETS = torch.tensor([[2, 30, 31, 3], [2, 40, 3, -100]])
+
+
+def make_bank(backbone: Backbone, kind: Kind, preset: str = "lora") -> Bank:
+    """Return a fresh bank; that of lora changes nothing yet."""
+    head = build_head(kind, backbone.hidden_size, 3)
+    spec = BankChoice.model_validate(small(preset)).resolve()
+    reads: Any = "logits" if kind in ("seq2seq", "causal-lm") else "states"
+    bank = Bank(spec, backbone.model, backbone.sites, head, reads=reads)
+    bank.initialise(backbone.model, 1)
+    return bank.eval()
+
+
+def text_batch(kind: Kind) -> dict[str, Tensor]:
+    """Return a batch of two rows as the kind has it in training."""
+    if kind != "causal-lm":
+        return {"input_ids": IDS, "attention_mask": MASK} | ({"labels": TARGETS} if kind == "seq2seq" else {})
+    labels = torch.tensor([[-100, -100, 11, 12, 13, 3], [-100, -100, -100, 3, -100, -100]])
+    return {"input_ids": IDS, "attention_mask": MASK, "labels": labels}
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"), [("bart", "seq2seq"), ("mbart", "seq2seq"), ("t5", "seq2seq"), ("gpt2", "causal-lm")]
+)
+def test_the_loss_of_texts_is_the_models_own(backbone_folder: Folder, family: str, kind: Kind) -> None:
+    backbone = load_backbone(str(backbone_folder(family)))
+    bank, batch = make_bank(backbone, kind), text_batch(kind)
+    with torch.no_grad():
+        loss = head_of(bank).loss(answer(backbone, bank, "last", batch), batch["labels"])
+        expected = backbone.model(**batch).loss
+    torch.testing.assert_close(loss, expected)
+
+
+@pytest.mark.parametrize("family", ["bart", "t5"])
+def test_decoder_inputs_are_those_of_transformers(backbone_folder: Folder, family: str) -> None:
+    backbone = load_backbone(str(backbone_folder(family)))
+    model: Any = backbone.model
+    expected = model.prepare_decoder_input_ids_from_labels(TARGETS)
+    ours = shifted_right(backbone, TARGETS)
+    seen = torch.cat([torch.ones(2, 1), TARGETS[:, :-1] != -100], 1).bool()
+    assert torch.equal(ours[seen], expected[seen])
+
+
+def test_an_encoder_decoder_pools_what_its_own_classifier_would(backbone_folder: Folder) -> None:
+    """`BartForSequenceClassification` reads the decoder's state at the end token; here it is the last one."""
+    backbone = load_backbone(str(backbone_folder("bart")))
+    bank = make_bank(backbone, "classification")
+    with torch.no_grad():
+        base: Any = backbone.model.base_model
+        states = base(input_ids=IDS, attention_mask=MASK).last_hidden_state
+        expected = head_of(bank)(states[IDS == 3])
+        found = answer(backbone, bank, "last", {"input_ids": IDS, "attention_mask": MASK})
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("family", ["bert", "bart", "t5", "gpt2"])
+@pytest.mark.parametrize("kind", ["classification", "token-classification"])
+@pytest.mark.parametrize("preset", ["houlsby", "prefix", "prompt"])
+def test_padding_changes_nothing(backbone_folder: Folder, family: str, kind: Kind, preset: str) -> None:
+    backbone = load_backbone(str(backbone_folder(family)))
+    bank = make_bank(backbone, kind, preset)
+    with torch.no_grad():
+        whole = answer(backbone, bank, "mean", {"input_ids": IDS, "attention_mask": MASK})
+        alone = answer(backbone, bank, "mean", {"input_ids": IDS[1:, :4], "attention_mask": MASK[1:, :4]})
+    torch.testing.assert_close(whole[1:, :4] if kind == "token-classification" else whole[1:], alone)
+    assert whole.shape == ((2, 6, 3) if kind == "token-classification" else (2, 3))
+
+
+@pytest.mark.parametrize(("family", "kind"), [("bart", "seq2seq"), ("t5", "seq2seq"), ("gpt2", "causal-lm")])
+def test_padding_changes_no_loss(backbone_folder: Folder, family: str, kind: Kind) -> None:
+    backbone = load_backbone(str(backbone_folder(family)))
+    bank, batch = make_bank(backbone, kind, "houlsby"), text_batch(kind)
+    narrow = {"labels": 3 if kind == "seq2seq" else 4}
+    alone = {name: tensor[1:, : narrow.get(name, 4)] for name, tensor in batch.items()}
+    head = head_of(bank)
+    with torch.no_grad():
+        whole = answer(backbone, bank, "last", batch)[1:]
+        torch.testing.assert_close(
+            head.loss(whole, batch["labels"][1:]), head.loss(answer(backbone, bank, "last", alone), alone["labels"])
+        )
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_images_are_pooled_over_all_patches(backbone_folder: Folder, precision: Any) -> None:
+    backbone = load_backbone(str(backbone_folder("vit")), precision=precision)
+    bank = make_bank(backbone, "image-classification")
+    pixels = torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        states = backbone.model(pixel_values=pixels.to(backbone.model.dtype)).last_hidden_state.float()
+        found = answer(backbone, bank, "mean", {"pixel_values": pixels})
+        torch.testing.assert_close(found, head_of(bank)(states.mean(1)))
+        torch.testing.assert_close(
+            answer(backbone, bank, "first", {"pixel_values": pixels}), head_of(bank)(states[:, 0])
+        )
+    assert found.dtype == torch.float32

@@ -1,0 +1,88 @@
+"""The contract of the engine: every preset on every family for every kind of task that the family can learn.
+
+Builds, answers in the right shape, learns one step in its bank alone, folds, and reads back from its tensors bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from continual_petl.banks.presets import PRESETS
+from continual_petl.digests import module_tensors, same_bits, tensor_digests
+from continual_petl.errors import InputError
+from continual_petl.heads.kinds import GENERATIVE, METRICS
+from continual_petl.learner.answer import answer, head_of
+from continual_petl.learner.plan import allowed_kinds, build_bank
+from tests.banks.taken import refusal
+from tests.desk import Desk
+from tests.small import small
+from tests.streams_in_code import stream, task_of_kind
+from tests.tiny import DECODERS, ENCODER_DECODERS, FAMILIES
+from tests.usual import walk
+
+Folder = Callable[..., Path]
+TEXT = {"classification", "regression", "multilabel", "token-classification"}
+
+
+def kinds_of(family: str) -> set[str]:
+    if family == "vit":
+        return {"image-classification"}
+    return TEXT | ({"seq2seq"} if family in ENCODER_DECODERS else {"causal-lm"} if family in DECODERS else set())
+
+
+PAIRS = [(family, kind) for family in FAMILIES for kind in METRICS if kind in kinds_of(family)]
+
+
+@pytest.mark.parametrize(("family", "kind"), walk(PAIRS))
+def test_every_preset_on_every_family_for_every_kind(
+    backbone_folder: Folder, tmp_path: Path, family: str, kind: str
+) -> None:
+    folder = backbone_folder(family)
+    presets = [preset for preset in PRESETS if refusal(family, preset) is None]
+    if kind in GENERATIVE:
+        presets.remove("probe")  # its only parameters would be those of a head, and the head is the backbone's
+    tasks = [task_of_kind(kind, preset, num_rows=16, bank=small(preset)) for preset in presets]
+    desk = Desk(stream(folder, tasks, backbone={"name": str(folder)}), tmp_path)
+    backbone = desk.backbone
+    assert set(allowed_kinds(backbone)) == kinds_of(family)
+    before = tensor_digests(module_tensors(backbone.model))
+    for preset in presets:
+        plan = desk.plans[preset]
+        bank = build_bank(plan, backbone)
+        bank.initialise(backbone.model, 1)
+        batch = next(iter(desk.data[preset].train_dataloader()))
+        start = {name: tensor.clone() for name, tensor in bank.tensors().items()}
+        outputs = answer(backbone, bank.train(), plan.pooling, batch)
+        loss = head_of(bank).loss(outputs, batch["labels"])
+        penalty = bank.penalty()
+        torch.autograd.backward(loss if penalty is None else loss + penalty)
+        torch.optim.SGD(bank.parameters(), lr=0.1).step()
+        moved = [name for name, tensor in bank.tensors().items() if not torch.equal(tensor, start[name])]
+        assert moved, preset
+        bank.eval()
+        bank.fold()
+        fresh = build_bank(plan, backbone, folded=True).eval()
+        fresh.load_state_dict(load(save(bank.tensors())), strict=True)
+        with torch.no_grad():
+            ours, theirs = (answer(backbone, each, plan.pooling, batch) for each in (bank, fresh))
+        assert ours.dtype == torch.float32
+        assert len(ours) == len(batch["index"])
+        assert same_bits(ours, theirs), preset
+    assert tensor_digests(module_tensors(backbone.model)) == before
+
+
+@pytest.mark.parametrize(("family", "kind"), [("bart", "seq2seq"), ("gpt2", "causal-lm")])
+def test_a_bank_with_nothing_to_learn_is_refused(
+    backbone_folder: Folder, tmp_path: Path, family: str, kind: str
+) -> None:
+    tasks = [task_of_kind(kind, "one", num_rows=16, bank="probe")]
+    desk = Desk(stream(backbone_folder(family), tasks, backbone={"name": str(backbone_folder(family))}), tmp_path)
+    with pytest.raises(
+        InputError, match=r"task 'one', bank: there is nothing to learn.*frozen language-modelling head"
+    ):
+        build_bank(desk.plans["one"], desk.backbone)

@@ -1,0 +1,138 @@
+"""Generated texts: those of the bank's own logits, step by step, whatever the checkpoint says and however rows are padded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from continual_petl.backbones.backbone import Backbone, load_backbone
+from continual_petl.banks.bank import Bank
+from continual_petl.heads.kinds import Kind
+from continual_petl.learner.answer import answer
+from continual_petl.learner.generate import decode, generate
+from continual_petl.streams.schema import GenerationSpec
+from tests.learner.test_answer import make_bank
+from tests.tiny import make_tokenizer
+
+Folder = Callable[..., Path]
+FAMILIES: list[tuple[str, Kind]] = [
+    ("bart", "seq2seq"),
+    ("t5", "seq2seq"),
+    ("gpt2", "causal-lm"),
+    ("llama", "causal-lm"),
+]
+# Padded on the left, as sources of decoders are; encoders do not mind here, since the mask counts.
+SOURCES = torch.tensor([[0, 0, 10, 11], [2, 20, 21, 22]])
+
+
+def greedy(backbone: Backbone, bank: Bank, kind: Kind, row: Tensor, steps: int) -> list[int]:
+    """Return the likeliest tokens one by one, each from a whole pass without a cache."""
+    found: list[int] = []
+    for _ in range(steps):
+        if kind == "seq2seq":
+            labels = torch.tensor([[*found, 0]])
+            batch = {"input_ids": row[None], "attention_mask": torch.ones(1, len(row)).long(), "labels": labels}
+        else:
+            ids = torch.tensor([[*row.tolist(), *found]])
+            batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
+        with torch.no_grad():
+            token = int(answer(backbone, bank, "last", batch)[0, -1].argmax())
+        if token == 3:
+            break
+        found.append(token)
+    return found
+
+
+def wandering(backbone: Backbone, kind: Kind, preset: str) -> Bank:
+    """Return a bank that changes the answers."""
+    bank = make_bank(backbone, kind, preset)
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in bank.parameters():
+            parameter.add_(0.7 * torch.randn(parameter.shape, generator=generator))
+    return bank
+
+
+@pytest.mark.parametrize(("family", "kind"), FAMILIES)
+@pytest.mark.parametrize("preset", ["houlsby", "prefix", "prompt", "layernorm"])
+def test_greedy_is_the_likeliest_token_each_time(backbone_folder: Folder, family: str, kind: Kind, preset: str) -> None:
+    backbone, tokenizer = load_backbone(str(backbone_folder(family))), make_tokenizer(family)
+    bank = wandering(backbone, kind, preset)
+    spec = GenerationSpec(max_new_tokens=5)
+    rows = [SOURCES[0, 2:], SOURCES[1]]
+    alone = [
+        generate(
+            backbone, bank, spec, {"input_ids": r[None], "attention_mask": torch.ones(1, len(r)).long()}, tokenizer
+        )
+        for r in rows
+    ]
+    assert [row for (row,) in alone] == [greedy(backbone, bank, kind, row, 5) for row in rows]
+    if kind == "causal-lm":
+        batch = {"input_ids": SOURCES, "attention_mask": (SOURCES != 0).long()}
+        assert generate(backbone, bank, spec, batch, tokenizer) == [row for (row,) in alone]
+
+
+@pytest.mark.parametrize(("family", "kind"), FAMILIES)
+def test_what_the_checkpoint_says_of_generation_does_not_count(
+    backbone_folder: Folder, family: str, kind: Kind, recwarn: pytest.WarningsRecorder, capsys: Any
+) -> None:
+    backbone, tokenizer = load_backbone(str(backbone_folder(family))), make_tokenizer(family)
+    bank, spec = wandering(backbone, kind, "houlsby"), GenerationSpec(max_new_tokens=5)
+    batch = {"input_ids": SOURCES, "attention_mask": torch.ones_like(SOURCES)}
+    before = generate(backbone, bank, spec, batch, tokenizer)
+    config: Any = backbone.model.generation_config
+    own: dict[str, Any] = {
+        "do_sample": True,
+        "temperature": 0.3,
+        "top_p": 0.5,
+        "top_k": 3,
+        "num_beams": 3,
+        "min_length": 9,
+    }
+    own |= {"max_length": 11, "forced_bos_token_id": 50, "forced_eos_token_id": 3, "repetition_penalty": 3.0}
+    own |= {"no_repeat_ngram_size": 1, "length_penalty": 3.0, "suppress_tokens": [before[0][0]], "early_stopping": True}
+    for key, value in own.items():
+        setattr(config, key, value)
+    assert generate(backbone, bank, spec, batch, tokenizer) == before
+    assert capsys.readouterr().err == ""
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize(("family", "kind"), FAMILIES)
+def test_what_the_task_says_counts(backbone_folder: Folder, family: str, kind: Kind) -> None:
+    backbone, tokenizer = load_backbone(str(backbone_folder(family))), make_tokenizer(family)
+    bank = wandering(backbone, kind, "houlsby")
+    batch = {"input_ids": SOURCES[1:], "attention_mask": torch.ones_like(SOURCES[1:])}
+
+    def made(**settings: Any) -> list[int]:
+        (row,) = generate(backbone, bank, GenerationSpec(**settings), batch, tokenizer)
+        return row
+
+    assert len(made(max_new_tokens=7, min_new_tokens=7)) == 7
+    assert len(made(max_new_tokens=2, min_new_tokens=2)) == 2
+    free = made(max_new_tokens=7, min_new_tokens=7, no_repeat_ngram_size=1)
+    assert len(set(free)) == 7
+
+    def likely(row: list[int]) -> float:
+        """Return the log-probability of seven tokens."""
+        if kind == "seq2seq":
+            inputs = {**batch, "labels": torch.tensor([row])}
+            logits = answer(backbone, bank, "last", inputs)[0]
+        else:
+            ids = torch.cat([batch["input_ids"], torch.tensor([row])], 1)
+            inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
+            logits = answer(backbone, bank, "last", inputs)[0, -8:-1]
+        return float(logits.detach().log_softmax(-1)[torch.arange(7), row].sum())
+
+    # Forty beams look at far more than the likeliest token each time.
+    wide = made(max_new_tokens=7, min_new_tokens=7, num_beams=40)
+    assert likely(wide) >= likely(made(max_new_tokens=7, min_new_tokens=7)) - 1e-4
+
+
+def test_texts_without_special_tokens() -> None:
+    assert decode(make_tokenizer("bart"), [[2, 15, 16, 3], []]) == ["w10 w11", ""]

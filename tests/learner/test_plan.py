@@ -1,0 +1,125 @@
+"""What a plan resolves, and which kinds of task a backbone refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from continual_petl.backbones.backbone import load_backbone
+from continual_petl.errors import InputError
+from continual_petl.learner.plan import allowed_kinds, build_bank, plan_task
+from continual_petl.streams.schema import GenerationSpec
+from tests.streams_in_code import stream, task_of_kind
+from tests.tiny import make_model
+
+Folder = Callable[..., Path]
+TEXT = ("classification", "regression", "multilabel", "token-classification")
+
+
+@pytest.mark.parametrize(
+    ("family", "kinds"),
+    [
+        ("bert", TEXT),
+        ("bart", (*TEXT, "seq2seq")),
+        ("t5", (*TEXT, "seq2seq")),
+        ("gpt2", (*TEXT, "causal-lm")),
+        ("vit", ("image-classification",)),
+    ],
+)
+def test_every_family_has_its_kinds(backbone_folder: Folder, family: str, kinds: tuple[str, ...]) -> None:
+    assert allowed_kinds(load_backbone(str(backbone_folder(family)))) == kinds
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "why"),
+    [
+        ("bert", "seq2seq", "models of family 'bert' have no language-modelling head"),
+        ("bert", "image-classification", "it reads texts, not images"),
+        ("bart", "causal-lm", "its language-modelling head answers tasks of kind 'seq2seq'"),
+        ("gpt2", "seq2seq", "its language-modelling head answers tasks of kind 'causal-lm'"),
+        ("vit", "classification", "it reads images, not texts"),
+    ],
+)
+def test_other_kinds_are_refused(backbone_folder: Folder, family: str, kind: str, why: str) -> None:
+    backbone = load_backbone(str(backbone_folder(family)))
+    tasks = stream(backbone_folder(family), [task_of_kind(kind, "one")])
+    with pytest.raises(InputError, match=f"task 'one': kind '{kind}' .*{why}.*Allowed on it are .*: change"):
+        plan_task(tasks.spec, tasks["one"], ("a", "b"), backbone)
+
+
+def test_a_checkpoint_without_its_output_head_does_not_generate(tmp_path: Path) -> None:
+    """Llama's head has weights of its own, which the base model does not have; those of BART and GPT-2 are tied."""
+    kind = "causal-lm"
+    base: Any = make_model("llama").base_model
+    base.save_pretrained(tmp_path)
+    backbone = load_backbone(str(tmp_path))
+    assert allowed_kinds(backbone) == TEXT
+    tasks = stream(tmp_path, [task_of_kind(kind, "one")])
+    with pytest.raises(InputError, match="its checkpoint was saved without the language-modelling head"):
+        plan_task(tasks.spec, tasks["one"], None, backbone)
+
+
+def test_generation_and_target_length_are_resolved(backbone_folder: Folder) -> None:
+    backbone = load_backbone(str(backbone_folder("bart")))
+    generation = {"max_new_tokens": 9, "num_beams": 2}
+    tasks = stream(
+        backbone_folder("bart"),
+        [task_of_kind("seq2seq", "a", generation=generation), task_of_kind("seq2seq", "b", max_target_length=7)],
+    )
+    plans = [plan_task(tasks.spec, task, None, backbone) for task in tasks]
+    assert plans[0].generation == GenerationSpec(max_new_tokens=9, num_beams=2)
+    assert [plan.max_target_length for plan in plans] == [64, 7]  # the tiny BART has 64 positions
+    head: Any = build_bank(plans[0], backbone).head
+    assert list(head.parameters()) == []
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "more", "message"),
+    [
+        (
+            "bart",
+            "seq2seq",
+            {"max_target_length": 65},
+            "max_target_length is 65, .* positions for 64 tokens: use at most 64",
+        ),
+        ("bart", "seq2seq", {"generation": {"max_new_tokens": 70}}, r"generation\.max_new_tokens is 70, .* at most 64"),
+        ("gpt2", "causal-lm", {"generation": {}}, "max_new_tokens is 64 behind a source of up to 32, .* at most 32"),
+        (
+            "gpt2",
+            "causal-lm",
+            {"max_target_length": 64},
+            "task 'one', max_target_length: got 64, but source and target",
+        ),
+    ],
+)
+def test_answers_that_the_backbone_has_no_positions_for(
+    backbone_folder: Folder, family: str, kind: str, more: dict[str, Any], message: str
+) -> None:
+    backbone = load_backbone(str(backbone_folder(family)))
+    tasks = stream(backbone_folder(family), [task_of_kind(kind, "one") | more])
+    with pytest.raises(InputError, match=message):
+        plan_task(tasks.spec, tasks["one"], None, backbone)
+
+
+def test_relative_positions_do_not_end(backbone_folder: Folder) -> None:
+    tasks = stream(backbone_folder("t5"), [task_of_kind("seq2seq", "one", max_target_length=3000)])
+    plan = plan_task(tasks.spec, tasks["one"], None, load_backbone(str(backbone_folder("t5"))))
+    assert plan.max_target_length == 3000
+
+
+def test_class_weights_are_resolved_and_only_for_kinds_that_have_a_use(backbone_folder: Folder) -> None:
+    backbone = load_backbone(str(backbone_folder()))
+    tasks = stream(
+        backbone_folder(),
+        [task_of_kind("classification", "a"), task_of_kind("regression", "b")],
+        training={"class_weights": "balanced", "label_smoothing": 0.1},
+    )
+    plan = plan_task(tasks.spec, tasks["a"], ("no", "yes"), backbone, train=np.array([0, 0, 0, 1]))
+    assert plan.class_weights == (4 / 6, 4 / 2)
+    head: Any = build_bank(plan, backbone).head
+    assert (head.class_weights.tolist(), head.label_smoothing) == (pytest.approx([4 / 6, 2.0]), 0.1)
+    assert plan_task(tasks.spec, tasks["b"], None, backbone, train=np.array([0.5])).class_weights is None

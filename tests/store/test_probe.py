@@ -1,0 +1,138 @@
+"""The probe of every kind of task: small, seeded, sensitive, and what another environment may do to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from continual_petl import Run, learn
+from continual_petl.digests import combined_digest, tensor_digests
+from continual_petl.heads.kinds import LABELLED
+from continual_petl.learner.answer import answer, head_of
+from continual_petl.store import verify
+from continual_petl.store.environment import current_environment
+from continual_petl.store.probe import OUTPUTS, _around, make_probe, read_probe, replay, tolerance
+from tests.streams_in_code import stream, task_of_kind
+from tests.tiny import make_tokenizer
+
+Folder = Callable[..., Path]
+KINDS = {
+    "regression": "bert",
+    "multilabel": "bert",
+    "token-classification": "bert",
+    "seq2seq": "bart",
+    "causal-lm": "gpt2",
+    "image-classification": "vit",
+}
+SHAPES = {
+    "regression": (8, 1),
+    "multilabel": (8, 3),
+    "token-classification": (8, 32, 3),
+    "seq2seq": (8, 8),
+    "causal-lm": (8, 8),
+    "image-classification": (8, 2),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("kinds")
+    for kind, family in KINDS.items():
+        backbone = {"name": str(backbone_folder(family))}
+        tasks = [task_of_kind(kind, "one", num_rows=16)]
+        learn(stream(backbone_folder(family), tasks, backbone=backbone, training={"epochs": 1}), folder / kind)
+    return {kind: folder / kind for kind in KINDS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_stored(runs: dict[str, Path], kind: str) -> None:
+    run = Run(runs[kind])
+    inputs, outputs = read_probe(run.store.bank_folder("one") / "probe.safetensors")
+    assert outputs.shape == SHAPES[kind]
+    assert outputs.dtype == torch.float32
+    assert all(len(tensor) == 8 for tensor in inputs.values())
+    if kind == "image-classification":
+        assert inputs["pixel_values"].dtype == torch.int8
+        assert inputs["pixel_values"].shape == (8, 3, 8, 8)
+    elif kind == "token-classification":
+        assert not outputs[inputs["attention_mask"] == 0].any()
+        assert outputs[inputs["attention_mask"] == 1].all()
+    elif kind in ("seq2seq", "causal-lm"):
+        assert bool((outputs < 0).all())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_made_of_the_tasks_seed_alone(runs: dict[str, Path], kind: str) -> None:
+    run = Run(runs[kind])
+    residents, plan = run.session.residents, run.store.plan("one")
+    backbone = residents.backbone("fp32")
+    torch.manual_seed(99)
+    made = make_probe(plan, backbone, residents.tokenizer, backbone.max_length)
+    stored, certified = read_probe(run.store.bank_folder("one") / "probe.safetensors")
+    assert tensor_digests(made) == tensor_digests(stored)
+    found = replay(backbone, run.store.load_bank("one", backbone), plan.pooling, made)
+    assert combined_digest(tensor_digests({"o": found})) == combined_digest(tensor_digests({"o": certified}))
+
+
+def test_log_probabilities_are_those_of_the_models_own_loss(runs: dict[str, Path]) -> None:
+    for kind in ("seq2seq", "causal-lm"):
+        run = Run(runs[kind])
+        backbone, plan = run.session.residents.backbone("fp32"), run.store.plan("one")
+        inputs, certified = read_probe(run.store.bank_folder("one") / "probe.safetensors")
+        bank = run.store.load_bank("one", backbone)
+        with torch.no_grad():
+            loss = head_of(bank).loss(answer(backbone, bank, plan.pooling, inputs), inputs["labels"])
+        torch.testing.assert_close(-certified.mean(), loss)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "bart", "t5", "llama"])
+def test_rows_begin_and_end_as_the_tokenizer_makes_them(family: str) -> None:
+    tokenizer = make_tokenizer(family)
+    first, last = _around(tokenizer)
+    assert [*first, 10, *last] == tokenizer("w5")["input_ids"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_changed_model_is_found(runs: dict[str, Path], kind: str) -> None:
+    run = Run(runs[kind])
+    model = run.session.residents.backbone("fp32").model
+    layer = run.session.residents.backbone("fp32").sites.layers[-1]
+    handle = model.get_submodule(layer.full(layer.stack.ffn.out)).register_forward_hook(lambda m, a, out: out * 1.001)
+    (check,) = run.verify()
+    handle.remove()
+    assert "largest difference" in check.problems[0]
+    assert run.verify()[0].ok
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_environment_may_round_but_not_answer_otherwise(
+    runs: dict[str, Path], kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(runs[kind])
+    backbone, real = run.session.residents.backbone("fp32"), replay
+
+    def moved(by: float) -> Callable[..., Tensor]:
+        return lambda *args: real(*args) + by
+
+    elsewhere = current_environment(backbone.model.device, "fp32", "eager").model_copy(update={"torch": "9"})
+    monkeypatch.setattr(verify, "current_environment", lambda *args: elsewhere)
+    allowed = tolerance(kind, "fp32")
+    for by, good in ((0.5 * allowed, True), (2 * allowed, False)):
+        monkeypatch.setattr(verify, "replay", moved(by))
+        assert verify.check_task(run.store, "one", backbone).ok == good
+    if kind in LABELLED:
+        # Within the tolerance, but one answer is another one.
+        monkeypatch.setattr(verify, "tolerance", lambda *args: 1e9)
+        monkeypatch.setattr(verify, "replay", lambda *args: -real(*args))
+        assert not verify.check_task(run.store, "one", backbone).ok
+
+
+def test_the_certificate_of_outputs_is_part_of_the_manifest(runs: dict[str, Path]) -> None:
+    manifest = Run(runs["causal-lm"]).store.manifest("one")
+    tensors, outputs = read_probe(runs["causal-lm"] / "banks" / "one" / "probe.safetensors")
+    assert manifest.probe == combined_digest(tensor_digests({**tensors, OUTPUTS: outputs}))

@@ -1,0 +1,60 @@
+"""A few rows of every kind of task over the words of the tiny tokenizer."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+from transformers import ViTConfig
+
+from continual_petl.heads.kinds import Kind
+from continual_petl.streams.image_processing import ImageProcessing, image_processing
+
+CONFIG = ViTConfig(image_size=4)
+
+
+def images() -> ImageProcessing:
+    """Return the preprocessing of a backbone that says nothing of it and takes images of 4 by 4."""
+    return image_processing(str(Path(__file__).parent), None, CONFIG)
+
+
+def row_of(kind: Kind, draw: random.Random) -> dict[str, Any]:
+    """Return one row."""
+
+    def words(most: int) -> list[str]:
+        return [f"w{draw.randrange(40)}" for _ in range(draw.randint(1, most))]
+
+    match kind:
+        case "classification":
+            return {"text": " ".join(words(6)), "label": draw.choice("ab")}
+        case "regression":
+            return {"text": " ".join(words(6)), "label": draw.random()}
+        case "multilabel":
+            return {"text": " ".join(words(6)), "label": draw.sample(["x", "y", "z"], draw.randrange(4))}
+        case "token-classification":
+            tokens = words(6)
+            return {"tokens": tokens, "tags": [draw.choice(["O", "B-P", "I-P"]) for _ in tokens]}
+        case "seq2seq" | "causal-lm":
+            return {"source": " ".join(words(6)), "target": " ".join(words(4))}
+        case "image-classification":
+            image = [[draw.randrange(256) for _ in range(3)] for _ in range(3)]
+            return {"image": image, "label": draw.choice("ab")}
+
+
+FIRST: dict[Kind, list[dict[str, Any]]] = {
+    "classification": [{"text": "w1", "label": "a"}, {"text": "w2 w3", "label": "b"}],
+    "regression": [{"text": "w1", "label": 0.5}, {"text": "w2 w3", "label": 1}],
+    "multilabel": [{"text": "w1", "label": ["x", "y", "z"]}, {"text": "w2 w3", "label": []}],
+    "token-classification": [{"tokens": ["w1", "w2", "w3"], "tags": ["O", "B-P", "I-P"]}],
+    "seq2seq": [{"source": "w1 w2", "target": "w3"}],
+    "causal-lm": [{"source": "w1 w2", "target": "w3"}],
+    "image-classification": [{"image": [[0, 1], [2, 3]], "label": "a"}, {"image": [[9, 9], [9, 9]], "label": "b"}],
+}
+"""Rows with every label in them."""
+
+
+def rows_of(kind: Kind, num_rows: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Return so many rows, the first of which have every label."""
+    draw = random.Random(f"{kind} {seed}")
+    return (FIRST[kind] + [row_of(kind, draw) for _ in range(num_rows)])[:num_rows]

@@ -1,0 +1,116 @@
+"""Batches of every kind: nothing of a row is lost, what is added can be told from it."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from continual_petl.heads.kinds import Kind
+from continual_petl.streams.collate import collate
+from continual_petl.streams.rows import IGNORED, TokenisedRows, offsets_of
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+PAD = 7  # also the id of real tokens: only the mask says what is padding
+
+
+def _rows(kind: Kind, lengths: list[int], seed: int, *, answered: bool = True) -> TokenisedRows:
+    rng = np.random.default_rng(seed)
+    number, image = len(lengths), kind == "image-classification"
+    offsets = offsets_of([0] * number if image else lengths)
+    ids = rng.integers(5, 9, size=offsets[-1]).astype(np.int32)
+    more: dict[str, Any] = {}
+    labels: Any = None
+    if kind in ("classification", "image-classification"):
+        labels = rng.integers(0, 3, size=number)
+    elif kind == "regression":
+        labels = rng.normal(size=number).astype(np.float32)
+    elif kind == "multilabel":
+        labels = rng.integers(0, 2, size=(number, 3)).astype(np.float32)
+    elif kind == "token-classification":
+        more["first_piece"] = rng.integers(0, 2, size=len(ids)).astype(bool)
+        labels = np.where(more["first_piece"], rng.integers(0, 3, size=len(ids)), IGNORED)
+    elif answered:
+        target_offsets = offsets_of(rng.integers(1, 6, size=number).tolist())
+        more |= {"target_ids": rng.integers(5, 9, size=target_offsets[-1]).astype(np.int32)}
+        more |= {"target_offsets": target_offsets, "references": ("x",) * number}
+    if image:
+        more["pixels"] = rng.normal(size=(number, 3, 2, 2)).astype(np.float32)
+    token_types = None if image or kind in ("seq2seq", "causal-lm") else rng.integers(0, 2, len(ids)).astype(np.int8)
+    return TokenisedRows(ids=ids, offsets=offsets, token_types=token_types, labels=labels if answered else None, **more)
+
+
+def _real(values: Tensor, mask: Tensor) -> list[list[int]]:
+    return [row[keep.bool()].tolist() for row, keep in zip(values, mask, strict=True)]
+
+
+@given(
+    st.sampled_from(KINDS),
+    st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    st.integers(0, 2**32),
+    st.booleans(),
+    st.data(),
+)
+def test_a_batch_gives_its_rows_back(
+    kind: Kind, lengths: list[int], seed: int, train: bool, data: st.DataObject
+) -> None:
+    rows = _rows(kind, lengths, seed)
+    indices = data.draw(st.lists(st.integers(0, len(lengths) - 1), min_size=1, max_size=6))
+    batch = collate(rows, indices, PAD, kind=kind, train=train)
+    assert batch["index"].tolist() == indices
+    if kind == "image-classification":
+        assert rows.pixels is not None
+        assert set(batch) == {"pixel_values", "labels", "index"}
+        assert torch.equal(batch["pixel_values"], torch.tensor(rows.pixels[indices]))
+    elif kind == "causal-lm" and train:
+        wanted = [rows.row(i).ids.tolist() for i in indices]
+        targets = [target.tolist() for i in indices if (target := rows.row(i).target_ids) is not None]
+        assert _real(batch["input_ids"], batch["attention_mask"]) == [
+            a + b for a, b in zip(wanted, targets, strict=True)
+        ]
+        assert _real(batch["labels"], batch["labels"] != IGNORED) == targets
+        assert torch.equal(batch["labels"][batch["labels"] >= 0], batch["input_ids"][batch["labels"] >= 0])
+    else:
+        assert _real(batch["input_ids"], batch["attention_mask"]) == [rows.row(i).ids.tolist() for i in indices]
+        assert (batch["input_ids"][batch["attention_mask"] == 0] == PAD).all()
+        assert batch["input_ids"].shape[1] == max(lengths[i] for i in indices)
+    if rows.token_types is not None:
+        types = [list(kept) for i in indices if (kept := rows.row(i).token_types) is not None]
+        assert _real(batch["token_type_ids"], batch["attention_mask"]) == types
+    if kind in ("seq2seq", "causal-lm") and not (kind == "causal-lm" and train):
+        found = _real(batch["labels"], batch["labels"] != IGNORED)
+        targets = [target.tolist() for i in indices if (target := rows.row(i).target_ids) is not None]
+        assert found == targets
+    elif kind == "token-classification":
+        assert _real(batch["labels"], batch["attention_mask"]) == [rows.row(i).label.tolist() for i in indices]
+        assert (batch["labels"][batch["attention_mask"] == 0] == IGNORED).all()
+    elif kind != "causal-lm":
+        assert rows.labels is not None
+        assert torch.equal(batch["labels"], torch.tensor(rows.labels[indices]))
+    for name, tensor in batch.items():
+        floats = name == "pixel_values" or (name == "labels" and kind in ("regression", "multilabel"))
+        assert tensor.dtype == (torch.float32 if floats else torch.int64)
+        assert tensor.is_contiguous()
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.sampled_from(KINDS), st.booleans())
+def test_padding_stands_where_the_kind_wants_it(lengths: list[int], kind: Kind, train: bool) -> None:
+    if kind == "image-classification":
+        return
+    mask = collate(_rows(kind, lengths, 0), range(len(lengths)), PAD, kind=kind, train=train)["attention_mask"]
+    left = kind == "causal-lm" and not train
+    steps = mask.diff(dim=1)
+    assert ((steps >= 0) if left else (steps <= 0)).all()
+    assert mask.sum(1).tolist() == lengths or (kind == "causal-lm" and train)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("train", [True, False])
+def test_rows_without_answers_have_no_labels(kind: Kind, train: bool) -> None:
+    batch = collate(_rows(kind, [3, 1], 0, answered=False), [0, 1], PAD, kind=kind, train=train)
+    assert "labels" not in batch

@@ -1,0 +1,26 @@
+"""docs/tasks.md says what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from continual_petl.heads.kinds import METRICS
+from continual_petl.streams.schema import StreamSpec
+
+TEXT = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text("utf-8")
+
+
+def test_the_table_has_every_kind_with_its_scores() -> None:
+    rows = re.findall(r"^\| `([\w-]+)` \|[^|]*\| ([^|]*) \|", TEXT, re.MULTILINE)
+    assert {kind: tuple(scores.split(", ")) for kind, scores in rows} == METRICS
+
+
+def test_the_tasks_shown_are_tasks() -> None:
+    block = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)[0]
+    tasks: list[dict[str, Any]] = yaml.safe_load(block)
+    spec = StreamSpec.model_validate({"name": "shown", "backbone": "minilm", "tasks": tasks})
+    assert [task.name for task in spec.tasks] == ["headlines", "entities", "topics", "intent"]

@@ -1,0 +1,170 @@
+"""What a vision backbone is shown: as its folder says, the same numbers everywhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import numpy as np
+import pytest
+import torch
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import PretrainedConfig, ViTConfig
+
+from continual_petl.errors import InputError
+from continual_petl.streams import image_processing as module
+from continual_petl.streams.image_processing import ImageProcessing, image_processing
+
+CONFIG = ViTConfig(image_size=4)
+VIT: dict[str, Any] = {
+    "image_processor_type": "ViTImageProcessor",
+    "size": {"height": 4, "width": 4},
+    "do_resize": True,
+    "do_rescale": True,
+    "do_normalize": True,
+    "image_mean": [0.5, 0.4, 0.3],
+    "image_std": [0.2, 0.3, 0.4],
+    "resample": 2,
+}
+PIXELS = np.random.default_rng(0).integers(0, 256, size=(9, 7, 3))
+
+
+def _made(folder: Path, settings: Any, config: PretrainedConfig = CONFIG) -> ImageProcessing:
+    if settings is not None:
+        (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    return image_processing(str(folder), None, config)
+
+
+def test_scaled_and_normalised(tmp_path: Path) -> None:
+    image = np.arange(48).reshape(4, 4, 3)
+    found = _made(tmp_path, VIT)([image.tolist(), image])
+    mean, std = np.array(VIT["image_mean"]), np.array(VIT["image_std"])
+    expected = ((image / 255 - mean) / std).transpose(2, 0, 1)
+    assert found.dtype == np.float32
+    assert found.shape == (2, 3, 4, 4)
+    np.testing.assert_allclose(found[0], expected, rtol=1e-5, atol=1e-6)
+    assert (found[0] == found[1]).all()
+
+
+def test_a_folder_that_says_nothing_means_minus_one_to_one(tmp_path: Path) -> None:
+    found = _made(tmp_path, None)([np.zeros((3, 3)), np.full((8, 8), 255)])
+    assert (found[0] == -1).all()
+    np.testing.assert_allclose(found[1], 1, rtol=1e-6)
+
+
+def test_steps_that_are_switched_off(tmp_path: Path) -> None:
+    found = _made(tmp_path, VIT | {"do_rescale": False, "do_normalize": False})([np.full((4, 4), 7)])
+    assert (found == 7).all()
+    keep = _made(tmp_path, VIT | {"do_resize": False})
+    with pytest.raises(InputError, match="9x7 pixels does not have the size that the backbone takes, 4x4"):
+        keep([PIXELS])
+
+
+def test_the_shorter_edge_and_the_middle(tmp_path: Path) -> None:
+    settings = {"size": {"shortest_edge": 4}, "do_center_crop": True, "crop_size": 4, "do_normalize": False}
+    settings |= {"rescale_factor": 1.0}
+    columns = np.tile(np.repeat([10, 20, 30, 40], 2), (4, 1))  # 4 by 8: not resized, cut
+    assert _made(tmp_path, settings)([columns])[0, 0].tolist() == [[20, 20, 30, 30]] * 4
+    assert _made(tmp_path, settings)([columns.T])[0, 0].T.tolist() == [[20, 20, 30, 30]] * 4
+    small = _made(tmp_path, settings | {"size": {"height": 2, "width": 2}})([np.full((2, 2), 9)])[0, 0]
+    assert small.tolist() == [[0, 0, 0, 0], [0, 9, 9, 0], [0, 9, 9, 0], [0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("resample", [0, 2, 3])
+def test_resizing_keeps_whole_numbers_in_range(tmp_path: Path, resample: int) -> None:
+    settings = VIT | {"resample": resample, "do_rescale": False, "do_normalize": False}
+    found = _made(tmp_path, settings)([PIXELS, np.full((5, 9), 200)])
+    assert ((found == found.round()) & (found >= 0) & (found <= 255)).all()
+    assert (found[1] == 200).all()
+
+
+def test_resizing_is_that_of_pillow(tmp_path: Path) -> None:
+    settings = VIT | {"size": {"height": 2, "width": 3}, "do_rescale": False, "do_normalize": False}
+    image = np.arange(0, 240, 10).reshape(4, 6)
+    found = _made(tmp_path, settings, ViTConfig(image_size=[2, 3]))([image])[0, 0]
+    # Image.fromarray(image).resize((3, 2), BILINEAR) of Pillow 13.0
+    assert np.abs(found - [[50, 68, 86], [144, 162, 180]]).max() <= 1
+
+
+def test_equal_digests_mean_equal_settings(tmp_path: Path) -> None:
+    plain = _made(tmp_path, VIT)
+    assert plain.digest == _made(tmp_path, VIT | {"processor_class": "X", "do_convert_rgb": None}).digest
+    others: list[dict[str, Any]] = [
+        {"image_mean": 0.5},
+        {"resample": 3},
+        {"rescale_factor": 1 / 127.5},
+        {"do_normalize": False},
+    ]
+    assert len({plain.digest, *(_made(tmp_path, VIT | more).digest for more in others)}) == 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (VIT | {"do_pad": True}, "asks for do_pad: True"),
+        (VIT | {"crop_pct": 0.875}, "asks for crop_pct: 0.875"),
+        (VIT | {"resample": 1}, "asks for resample: 1"),
+        (VIT | {"size": {"shortest_edge": 4}}, r"asks for size: \{'shortest_edge': 4\}"),
+        (VIT | {"size": {"longest_edge": 4}}, "asks for size"),
+        (VIT | {"size": {"height": 8, "width": 8}}, r"images of \(8, 8\), its config.json says that it takes \(4, 4\)"),
+        ([1], "is not a JSON object"),
+    ],
+)
+def test_what_is_not_known_is_refused(tmp_path: Path, settings: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        _made(tmp_path, settings)
+
+
+def test_a_broken_file(tmp_path: Path) -> None:
+    (tmp_path / "preprocessor_config.json").write_text("{")
+    with pytest.raises(InputError, match=r"cannot read its preprocessor_config.json: JSONDecodeError"):
+        image_processing(str(tmp_path), None, CONFIG)
+
+
+@pytest.mark.parametrize("config", [PretrainedConfig(), ViTConfig(image_size=4, num_channels=1)])
+def test_a_backbone_that_takes_no_such_images(tmp_path: Path, config: PretrainedConfig) -> None:
+    with pytest.raises(InputError, match="takes no images of three channels"):
+        image_processing(str(tmp_path), None, config)
+
+
+def test_what_is_no_image_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="image 2 of 2: its shape is"):
+        _made(tmp_path, VIT)([np.zeros((2, 2)), [1]])
+
+
+def _error(kind: type[Exception]) -> Any:
+    def fail(*args: Any, **options: Any) -> str:
+        raise kind("not there")
+
+    return fail
+
+
+def test_a_hub_backbone_that_has_no_such_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "hf_hub_download", _error(EntryNotFoundError))
+    assert image_processing("user/vit", "abc", CONFIG).mean == (0.5,) * 3
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_offline_nothing_is_guessed(monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
+    monkeypatch.setattr(module, "hf_hub_download", _error(LocalEntryNotFoundError))
+    cached = huggingface_hub._CACHED_NO_EXIST if known else None
+    monkeypatch.setattr(module, "try_to_load_from_cache", lambda *args, **options: cached)
+    if known:
+        assert image_processing("user/vit", None, CONFIG).size == (4, 4)
+        return
+    with pytest.raises(InputError, match=r"'user/vit': cannot read its preprocessor_config.json.*HF_HUB_OFFLINE"):
+        image_processing("user/vit", None, CONFIG)
+
+
+@given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 2**32))
+def test_every_image_gives_the_same_numbers_alone_and_among_others(height: int, width: int, seed: int) -> None:
+    processing = ImageProcessing(
+        resize=(4, 4), mode="bilinear", crop=None, scale=1 / 255, mean=(0.5,) * 3, std=(0.5,) * 3, size=(4, 4)
+    )
+    image = np.random.default_rng(seed).integers(0, 256, size=(height, width, 3))
+    alone, among = processing([image]), processing([PIXELS, image])
+    assert torch.equal(torch.from_numpy(alone[0]), torch.from_numpy(among[1]))

@@ -1,0 +1,258 @@
+"""Every kind of task, from its rows to its numbers: the same promises for all of them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any, get_args
+
+import datasets  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
+
+from continual_petl.errors import InputError
+from continual_petl.heads.kinds import GENERATIVE, LABELLED, Kind
+from continual_petl.streams.datamodule import TaskDataModule
+from continual_petl.streams.prepare import TaskData, check_data, prepare_split, prepare_task
+from continual_petl.streams.rows import TokenisedRows
+from continual_petl.streams.schema import ColumnsSpec, DataSpec, StreamSpec
+from continual_petl.streams.sources import read_splits
+from tests.streams.rows_of_kinds import images, rows_of
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+GENERATION = {"generation": {"max_new_tokens": 8}, "max_target_length": 8}
+
+
+def _spec(kind: Kind, data: Any, **options: Any) -> StreamSpec:
+    task = {"name": "toy", "kind": kind, "data": data, **(GENERATION if kind in GENERATIVE else {}), **options}
+    return StreamSpec.model_validate({"name": "s", "seed": 3, "backbone": "x", "tasks": [task]})
+
+
+def _prepare(tokenizer: PreTrainedTokenizerFast, kind: Kind, data: Any, **options: Any) -> TaskData:
+    spec = _spec(kind, data, **options)
+    return prepare_task(spec, spec.tasks[0], tokenizer, 24, images=images())
+
+
+def _content(rows: TokenisedRows) -> Counter[Any]:
+    """Return what is in the rows, whatever their order."""
+    found: list[Any] = []
+    for number in range(len(rows)):
+        ids, _, label, target = rows.row(number)
+        pixels = None if rows.pixels is None else rows.pixels[number].tobytes()
+        answer = np.asarray(label).tolist() if target is None else target.tolist()
+        found.append((tuple(ids.tolist()), pixels, json.dumps(answer)))
+    return Counter(found)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_can_be_prepared(tokenizer: PreTrainedTokenizerFast, kind: Kind) -> None:
+    rows = rows_of(kind, 30)
+    data = _prepare(tokenizer, kind, {"train": rows, "test": rows_of(kind, 6, seed=1)})
+    assert (data.labels is not None) == (kind in LABELLED)
+    assert (data.train.pixels is not None) == (kind == "image-classification")
+    assert (data.train.references is not None) == (kind in GENERATIVE)
+    assert (data.train.first_piece is not None) == (kind == "token-classification")
+    assert len(data.train) + len(data.validation) == 30
+    assert data.test is not None
+    assert len(data.test) == 6
+    assert set(data.digests) == {"train", "validation", "test"}
+    spec = _spec(kind, {"train": rows})
+    assert check_data(spec, spec.tasks[0]) == data.labels
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "train"),
+    [
+        ("multilabel", ("x", "y", "z"), [[1, 1, 1], [0, 0, 0]]),
+        ("token-classification", ("B-P", "I-P", "O"), [-100, 2, 0, 1, -100]),
+    ],
+)
+def test_lists_of_labels(tokenizer: PreTrainedTokenizerFast, kind: Kind, labels: Any, train: Any) -> None:
+    rows = rows_of(kind, 2)
+    data = _prepare(tokenizer, kind, {"train": rows, "validation": rows})
+    assert data.labels == labels
+    assert data.train.labels is not None
+    assert data.train.labels[: len(train)].tolist() == train
+    turned = _prepare(tokenizer, kind, {"train": rows, "validation": rows}, labels=[*labels[::-1], "never"])
+    assert turned.labels == (*labels[::-1], "never")
+    assert any("no training row has the label 'never'" in notice for notice in turned.notices)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(kind=st.sampled_from(KINDS), seed=st.integers(0, 99), shuffle=st.randoms(use_true_random=False))
+def test_the_order_of_the_file_decides_nothing(
+    tokenizer: PreTrainedTokenizerFast, kind: Kind, seed: int, shuffle: Any
+) -> None:
+    rows, test = rows_of(kind, 24, seed), rows_of(kind, 9, seed + 1)
+    options: dict[str, Any] = {"validation": 0.25, "limits": {"train": 11, "validation": 3, "test": 4}}
+    one = _prepare(tokenizer, kind, {"train": rows, "test": test}, **options)
+    other = _prepare(tokenizer, kind, {"train": shuffle.sample(rows, 24), "test": shuffle.sample(test, 9)}, **options)
+    assert one.labels == other.labels
+    for split in ("train", "validation", "test"):
+        assert _content(getattr(one, split)) == _content(getattr(other, split))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_split_is_prepared_again_the_same_way(tokenizer: PreTrainedTokenizerFast, kind: Kind) -> None:
+    data = {"train": rows_of(kind, 20), "test": rows_of(kind, 5, seed=1)}
+    spec = _spec(kind, data)
+    first = _prepare(tokenizer, kind, data)
+    for split in ("train", "validation", "test"):
+        again = prepare_split(
+            spec,
+            spec.tasks[0],
+            tokenizer,
+            24,
+            split=split,
+            labels=first.labels,
+            images=images(),
+        )
+        assert again.digest == first.digests[split]
+        assert _content(again.rows) == _content(getattr(first, split))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_digests_tell_answers_apart_and_formats_not(
+    tokenizer: PreTrainedTokenizerFast, kind: Kind, tmp_path: Path
+) -> None:
+    rows = rows_of(kind, 12)
+    datasets.Dataset.from_list(rows).to_parquet(tmp_path / "train.parquet")
+    (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    inline = _prepare(tokenizer, kind, {"train": rows, "test": rows})
+    files = _prepare(tokenizer, kind, str(tmp_path))
+    assert inline.digests == files.digests
+    answer = {"label", "target", "tags"} & set(rows[0])
+    changed = [*rows[:-1], rows[-2] | {key: rows[-1][key] for key in rows[-1] if key not in answer}]
+    if kind == "token-classification":
+        changed[-1] = rows[-1] | {"tags": ["I-P" if tag == "O" else "O" for tag in rows[-1]["tags"]]}
+    if changed[-1] != rows[-1]:
+        assert _prepare(tokenizer, kind, {"train": rows, "test": changed}).digests["test"] != inline.digests["test"]
+
+
+def test_lists_in_csv_are_json(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    for kind, keys in (("multilabel", ("text", "label")), ("token-classification", ("tokens", "tags"))):
+        rows = rows_of(kind, 8)  # type: ignore[arg-type]
+        lines = ["\t".join(keys)]
+        for row in rows:
+            lines.append("\t".join(row[key] if key == "text" else json.dumps(row[key]) for key in keys))
+        (tmp_path / "train.tsv").write_text("\n".join(lines) + "\n")
+        files = _prepare(tokenizer, kind, str(tmp_path))  # type: ignore[arg-type]
+        assert files.digests == _prepare(tokenizer, kind, {"train": rows}).digests  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_hub_data_set_names_its_labels_also_in_lists(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind not in LABELLED:
+        return
+    names, column = ["no", "yes"], ColumnsSpec().read_by(kind)
+    source, answer = str(next(iter(column.values()))), str([*column.values()][-1])
+    feature: Any = datasets.ClassLabel(names=names)
+    values: list[Any] = [0, 1]
+    if kind in ("multilabel", "token-classification"):
+        feature, values = datasets.Sequence(feature), [[1, 0], [1]]
+    made = datasets.Dataset.from_dict({source: ["a", "b"], answer: values})
+    hub = datasets.DatasetDict({"train": made.cast_column(answer, feature)})
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **options: hub)
+    train = read_splits("t", DataSpec(path="hub/set"), ColumnsSpec(), kind=kind)["train"]
+    assert train.class_names == ("no", "yes")
+    assert train.answers == (["no", "yes"] if isinstance(values[0], int) else [["yes", "no"], ["yes"]])
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        ("seq2seq", {"target": ""}, r"column 'target': 1 row cannot be used: row 9: empty"),
+        ("causal-lm", {"source": None}, r"column 'source': 1 row cannot be used: row 9: missing"),
+        ("token-classification", {"tags": ["O"] * 9}, r"column 'tags': 1 row cannot be used: row 9: 9 tags for"),
+        ("token-classification", {"tokens": []}, r"column 'tokens': 1 row cannot be used: row 9: empty"),
+        ("multilabel", {"label": "x"}, r"column 'label': 1 row cannot be used: row 9: 'x' is not a list"),
+        ("image-classification", {"image": [[300]]}, r"column 'image': 1 row cannot be used: row 9: .*to 300"),
+        ("image-classification", {"label": None}, r"column 'label': 1 row cannot be used: row 9: missing"),
+    ],
+)
+def test_rows_that_cannot_be_used(
+    tokenizer: PreTrainedTokenizerFast, kind: Kind, change: dict[str, Any], message: str
+) -> None:
+    rows = rows_of(kind, 12)
+    rows[8] = rows[8] | change
+    with pytest.raises(InputError, match=message):
+        _prepare(tokenizer, kind, {"train": rows})
+
+
+@pytest.mark.parametrize(
+    ("kind", "row"),
+    [
+        ("multilabel", {"text": "w1", "label": ["x", "other"]}),
+        ("token-classification", {"tokens": ["w1"], "tags": ["other"]}),
+        ("image-classification", {"image": [[1]], "label": "other"}),
+    ],
+)
+def test_labels_that_are_not_trained_on(tokenizer: PreTrainedTokenizerFast, kind: Kind, row: Any) -> None:
+    with pytest.raises(InputError, match=r"split test .*row 1: .* 'other' is unknown"):
+        _prepare(tokenizer, kind, {"train": rows_of(kind, 9), "test": [row]})
+
+
+@pytest.mark.parametrize("kind", ["multilabel", "token-classification", "image-classification"])
+def test_one_label_is_not_enough(tokenizer: PreTrainedTokenizerFast, kind: Kind) -> None:
+    same = {"multilabel": ["x"], "image-classification": "x"}
+    rows = [row | ({"tags": ["O"] * len(row["tags"])} if "tags" in row else {"label": same[kind]}) for row in
+            rows_of(kind, 5)]  # fmt: skip
+    with pytest.raises(InputError, match=f"all rows have the label .* a {kind} needs at least two classes"):
+        _prepare(tokenizer, kind, {"train": rows})
+
+
+def test_weights_are_checked_against_the_labels(tokenizer: PreTrainedTokenizerFast) -> None:
+    weights = {"training": {"class_weights": {"x": 2.0, "q": 1.0}}}
+    with pytest.raises(InputError, match=r"class_weights: 'q' is no label of this task; its labels are 'x', 'y', 'z'"):
+        _prepare(tokenizer, "multilabel", {"train": rows_of("multilabel", 9)}, **weights)
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [("token-classification", "words"), ("seq2seq", "source"), ("image-classification", "image")],
+)
+def test_overlap_is_of_what_goes_in(tokenizer: PreTrainedTokenizerFast, kind: Kind, what: str) -> None:
+    rows = rows_of(kind, 8)
+    answer = {"seq2seq": {"target": "w9"}, "image-classification": {"label": "b"}}.get(kind, {})
+    data = _prepare(tokenizer, kind, {"train": rows, "validation": rows_of(kind, 4, 1)[2:], "test": [rows[0] | answer]})
+    assert any(f"1 of 1 test rows have the {what} of a training row" in notice for notice in data.notices)
+
+
+def test_cuts_of_both_sides_are_told(tokenizer: PreTrainedTokenizerFast) -> None:
+    long = " ".join(f"w{number}" for number in range(30))
+    rows = [{"source": long, "target": "w1"}, {"source": "w1", "target": long}, {"source": "w2", "target": "w2"}]
+    data = _prepare(tokenizer, "seq2seq", {"train": rows, "validation": rows})
+    assert data.num_truncated == {"train": 1, "validation": 1}
+    assert "1 of 3 train, 1 of 3 validation rows are longer than 24 tokens" in data.notices[-2]
+    assert "1 of 3 validation targets are longer than 8 tokens (max_target_length)" in data.notices[-1]
+
+
+def test_an_answer_must_fit_behind_its_source(tokenizer: PreTrainedTokenizerFast) -> None:
+    data = {"train": rows_of("causal-lm", 12)}
+    with pytest.raises(InputError, match=r"generation.max_new_tokens: 23 tokens behind a source of .* use at most"):
+        _prepare(tokenizer, "causal-lm", data, generation={"max_new_tokens": 23})
+
+
+def test_each_kind_needs_its_tool(tokenizer: PreTrainedTokenizerFast) -> None:
+    for kind, missing in (("image-classification", "preprocessing"), ("seq2seq", "tokenizer")):
+        spec = _spec(kind, {"train": rows_of(kind, 12)})  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=f"need.* the {missing} of the backbone"):
+            prepare_task(spec, spec.tasks[0], None, 24)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_loaders_know_the_kind(tokenizer: PreTrainedTokenizerFast, kind: Kind) -> None:
+    data = _prepare(tokenizer, kind, {"train": rows_of(kind, 20), "test": rows_of(kind, 5, seed=1)})
+    module = TaskDataModule(data, pad_token_id=0, batch_size=4, eval_batch_size=3, seed=1)
+    train, test = next(iter(module.train_dataloader())), next(iter(module.test_dataloader()))
+    assert ("pixel_values" in train) == (kind == "image-classification")
+    seen = [number for batch in module.train_dataloader() for number in batch["index"].tolist()]
+    assert sorted(seen) == list(range(len(data.train)))
+    if kind == "causal-lm":
+        assert train["labels"].shape == train["input_ids"].shape
+        assert (train["attention_mask"][:, 0] == 1).all()
+        assert (test["attention_mask"][:, -1] == 1).all()

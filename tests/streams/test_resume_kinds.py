@@ -1,0 +1,82 @@
+"""A run of any kind of task that was interrupted sees exactly the batches that an uninterrupted one sees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import lightning as L
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerFast
+
+from continual_petl.heads.kinds import GENERATIVE, Kind
+from continual_petl.streams.datamodule import TaskDataModule
+from continual_petl.streams.prepare import prepare_task
+from continual_petl.streams.schema import StreamSpec
+from tests.streams.rows_of_kinds import images, rows_of
+
+# lightning 2.6.6 with torch 2.13: lightning/pytorch/utilities/_pytree.py makes a LeafSpec.
+pytestmark = pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning")
+
+
+class Recorder(L.LightningModule):
+    """Keeps whole batches; learns one number."""
+
+    def __init__(self, save_after: int, path: Path) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+        self.seen: list[dict[str, Any]] = []
+        self.save_after, self.path = save_after, path
+
+    def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
+        self.seen.append({name: tensor.tolist() for name, tensor in batch.items()})
+        return (self.weight - batch["index"].float().mean()) ** 2
+
+    def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
+        pass
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        if len(self.seen) == self.save_after:
+            self.trainer.save_checkpoint(self.path)
+            raise InterruptedError
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+def _module(kind: Kind, tokenizer: PreTrainedTokenizerFast) -> TaskDataModule:
+    more = {"generation": {"max_new_tokens": 4}, "max_target_length": 8} if kind in GENERATIVE else {}
+    task = {"name": "toy", "kind": kind, "data": {"train": rows_of(kind, 14), "validation": rows_of(kind, 4)}, **more}
+    spec = StreamSpec.model_validate({"name": "s", "backbone": "x", "tasks": [task]})
+    data = prepare_task(spec, spec.tasks[0], tokenizer, 24, images=images())
+    return TaskDataModule(data, pad_token_id=0, batch_size=4, eval_batch_size=4, seed=5)
+
+
+def _fit(model: Recorder, data: TaskDataModule, **options: Any) -> None:
+    trainer = L.Trainer(
+        max_epochs=2,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        limit_val_batches=0,
+    )
+    trainer.fit(model, datamodule=data, **options)
+
+
+@pytest.mark.parametrize("kind", get_args(Kind))
+@pytest.mark.parametrize("step", [1, 4, 6])
+def test_interrupted_anywhere(tokenizer: PreTrainedTokenizerFast, tmp_path: Path, kind: Kind, step: int) -> None:
+    path = tmp_path / "x.ckpt"
+    whole, first, second = Recorder(0, path), Recorder(step, path), Recorder(0, path)
+    _fit(whole, _module(kind, tokenizer))
+    with pytest.raises(InterruptedError):
+        _fit(first, _module(kind, tokenizer))
+    _fit(second, _module(kind, tokenizer), ckpt_path=path, weights_only=True)
+    assert first.seen + second.seen == whole.seen
+    assert len(whole.seen) == 8
+    assert second.weight.item() == whole.weight.item()
+    assert whole.seen[:4] != whole.seen[4:]

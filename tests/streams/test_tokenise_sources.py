@@ -1,0 +1,153 @@
+"""Sources and targets: where a row ends, what is cut, and what fills it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
+
+from continual_petl.errors import InputError
+from continual_petl.streams.rows import TokenisedRows
+from continual_petl.streams.tokenise import padding_id
+from continual_petl.streams.tokenise_sources import room_for, tokenise_sources
+
+BOS, EOS = 1, 2
+TEMPLATES = {"none": "$A", "bos": "<s> $A", "eos": "$A </s>", "both": "<s> $A </s>"}
+
+
+def _tokenizer(template: str, *, end: bool = True) -> PreTrainedTokenizerFast:
+    words = ["a", "<s>", "</s>", *(f"w{number}" for number in range(20))]
+    backend = Tokenizer(WordLevel({word: number for number, word in enumerate(words)}, unk_token="a"))
+    backend.pre_tokenizer = Whitespace()
+    backend.post_processor = TemplateProcessing(
+        single=TEMPLATES[template], special_tokens=[("<s>", BOS), ("</s>", EOS)]
+    )
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=backend, bos_token="<s>", eos_token="</s>" if end else None
+    )
+
+
+def _targets(rows: TokenisedRows) -> list[list[int]]:
+    assert rows.target_ids is not None
+    assert rows.target_offsets is not None
+    return [part.tolist() for part in np.split(rows.target_ids, rows.target_offsets[1:-1])]
+
+
+def _sources(rows: TokenisedRows) -> list[list[int]]:
+    return [rows.row(number).ids.tolist() for number in range(len(rows))]
+
+
+@pytest.mark.parametrize(
+    ("template", "sources", "targets"),
+    [
+        ("none", [[3], [4, 5]], [[6, EOS], [7, 8, EOS]]),
+        ("bos", [[BOS, 3], [BOS, 4, 5]], [[6, EOS], [7, 8, EOS]]),
+        ("eos", [[3], [4, 5]], [[6, EOS], [7, 8, EOS]]),
+        ("both", [[BOS, 3], [BOS, 4, 5]], [[6, EOS], [7, 8, EOS]]),
+    ],
+)
+def test_in_a_causal_lm_the_target_goes_on_where_the_source_ends(
+    template: str, sources: list[list[int]], targets: list[list[int]]
+) -> None:
+    rows = tokenise_sources(["w0", "w1 w2"], ["w3", "w4 w5"], _tokenizer(template), 16, kind="causal-lm")
+    assert _sources(rows) == sources
+    assert _targets(rows) == targets
+    assert rows.references == ("w3", "w4 w5")
+    assert rows.target_lengths.tolist() == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("template", "source", "target"),
+    [
+        ("none", [3], [6, EOS]),
+        ("bos", [BOS, 3], [BOS, 6, EOS]),
+        ("eos", [3, EOS], [6, EOS]),
+        ("both", [BOS, 3, EOS], [BOS, 6, EOS]),
+    ],
+)
+def test_a_seq2seq_has_rows_as_the_tokenizer_makes_them(template: str, source: list[int], target: list[int]) -> None:
+    rows = tokenise_sources(["w0"], ["w3"], _tokenizer(template), 16, kind="seq2seq")
+    assert (_sources(rows), _targets(rows)) == ([source], [target])
+
+
+def test_without_an_end_token_none_is_made_up() -> None:
+    assert _targets(tokenise_sources(["w0"], ["w3"], _tokenizer("bos", end=False), 16, kind="causal-lm")) == [[6]]
+
+
+def test_rows_to_be_predicted_have_no_targets() -> None:
+    rows = tokenise_sources(["w0"], None, _tokenizer("both"), 16, kind="causal-lm")
+    assert (rows.target_ids, rows.references, rows.target_lengths.tolist()) == (None, None, [0])
+    assert rows.row(0).target_ids is None
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("kind", ["seq2seq", "causal-lm"])
+def test_both_sides_are_cut_and_counted(template: str, kind: str) -> None:
+    long = " ".join(f"w{number}" for number in range(12))
+    rows = tokenise_sources(
+        ["w1", long],
+        [long, "w1"],
+        _tokenizer(template),
+        10,
+        kind="seq2seq" if kind == "seq2seq" else "causal-lm",
+        max_target_length=4,
+    )
+    assert (rows.num_truncated, rows.num_targets_truncated) == (1, 1)
+    assert rows.lengths.max() == (10 if kind == "seq2seq" else 6)
+    assert rows.target_lengths.tolist()[0] == 4
+    assert _targets(rows)[0][-1] == EOS
+
+
+def test_room() -> None:
+    assert room_for("seq2seq", 512, None) == (512, 128)
+    assert room_for("seq2seq", 64, None) == (64, 64)
+    assert room_for("causal-lm", 1024, None) == (896, 128)
+    assert room_for("causal-lm", 64, None) == (32, 32)
+    assert room_for("causal-lm", 64, 60) == (4, 60)
+    with pytest.raises(InputError, match=r"max_target_length: got 64.*use at most 63, usually 32"):
+        room_for("causal-lm", 64, 64)
+
+
+def test_no_room_for_the_text_itself() -> None:
+    with pytest.raises(InputError, match=r"max_target_length: got 2, .* adds 2 special tokens to each target"):
+        tokenise_sources(["w0"], ["w1"], _tokenizer("both"), 16, kind="seq2seq", max_target_length=2)
+    with pytest.raises(InputError, match=r"max_target_length: got 1, .* adds 1 special tokens .* at least 2"):
+        tokenise_sources(["w0"], ["w1"], _tokenizer("none"), 16, kind="causal-lm", max_target_length=1)
+    with pytest.raises(InputError, match=r"max_length: got 1"):
+        tokenise_sources(["w0"], ["w1"], _tokenizer("bos"), 9, kind="causal-lm", max_target_length=8)
+
+
+def test_columns_of_different_length() -> None:
+    with pytest.raises(ValueError, match="targets has 1 rows, sources has 2"):
+        tokenise_sources(["w0", "w1"], ["w1"], _tokenizer("both"), 16, kind="seq2seq")
+
+
+def test_the_tokenizer_is_left_as_it_was() -> None:
+    tokenizer = _tokenizer("both")
+    before = tokenizer.backend_tokenizer.to_str()
+    tokenise_sources(["w0"], ["w1"], tokenizer, 16, kind="causal-lm")
+    assert tokenizer.backend_tokenizer.to_str() == before
+
+
+def test_what_fills_a_row(tokenizer: PreTrainedTokenizerFast) -> None:
+    assert padding_id(tokenizer) == tokenizer.pad_token_id
+    assert padding_id(_tokenizer("none")) == EOS
+    assert padding_id(_tokenizer("none", end=False)) == 0
+
+
+@given(
+    st.sampled_from(sorted(TEMPLATES)),
+    st.lists(st.tuples(*[st.lists(st.integers(0, 19), min_size=1, max_size=9)] * 2), min_size=1, max_size=5),
+)
+def test_source_and_target_of_every_causal_row_are_one_row(template: str, numbers: list[tuple[list[int], ...]]) -> None:
+    sources, targets = ([" ".join(f"w{n}" for n in row[side]) for row in numbers] for side in (0, 1))
+    rows = tokenise_sources(sources, targets, _tokenizer(template), 40, kind="causal-lm")
+    opening = [BOS] if template in ("bos", "both") else []
+    for row, source, target in zip(numbers, _sources(rows), _targets(rows), strict=True):
+        assert source + target == [*opening, *(n + 3 for n in row[0]), *(n + 3 for n in row[1]), EOS]

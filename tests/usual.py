@@ -1,0 +1,27 @@
+"""Tests that walk all families run on the usual ones by default, and on the rest in the slow suite.
+
+The usual ones are one of each build: post-norm and pre-norm, attention of its own and in the registry, separate and fused
+projections, encoder, decoder, both, and images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+USUAL = ("bert", "distilbert", "deberta-v2", "modernbert", "bart", "t5", "gpt2", "llama", "vit")
+
+
+def walk(cases: Iterable[Any]) -> list[Any]:
+    """Return the cases, families or tuples that begin with one, those of other families marked slow."""
+    return [case if _family(case) in USUAL else _slow(case) for case in cases]
+
+
+def _family(case: Any) -> str:
+    return str(case[0] if isinstance(case, tuple) else case)
+
+
+def _slow(case: Any) -> Any:
+    return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)
