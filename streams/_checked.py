@@ -73,17 +73,22 @@ class Checked:
         Raises:
             InputError: if a row, or a setting, cannot be used.
         """
-        rows = encode_rows(
-            self.task.kind,
-            self.inputs,
-            pairs=self.pairs,
-            answers=self.answers,
-            tokenizer=tokenizer,
-            max_length=max_length,
-            max_target_length=self.task.max_target_length,
-            images=images,
-            where=str(self.where),
-        )
+        try:
+            rows = encode_rows(
+                self.task.kind,
+                self.inputs,
+                pairs=self.pairs,
+                answers=self.answers,
+                tokenizer=tokenizer,
+                max_length=max_length,
+                max_target_length=self.task.max_target_length,
+                images=images,
+                where=str(self.where),
+            )
+        except InputError as error:
+            # Of a row it says where; of a setting, or of an image, it does not.
+            text = str(error)
+            raise InputError(text if text.startswith("task ") else f"{self.where}, {text}") from error
         if self.task.kind == "causal-lm" and len(rows):
             _check_answers_fit(self.task, rows, max_length)
         return rows

@@ -121,8 +121,8 @@ def encode(
 def glues_words(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Say whether words that are given one by one are read without the spaces between them (GPT-2, RoBERTa).
 
-    Byte-level tokenizers write a space into the token behind it; given words, they only do so with
-    ``add_prefix_space``, and are otherwise shown words that they hardly ever saw so.
+    Byte-level tokenizers, and those of SentencePiece, write a space into the token behind it; given words, they only do so
+    with ``add_prefix_space``, or a ``prepend_scheme``, and are otherwise shown words that they hardly ever saw so.
     """
 
     def parts(node: Any) -> Iterator[dict[str, Any]]:
@@ -132,7 +132,11 @@ def glues_words(tokenizer: PreTrainedTokenizerBase) -> bool:
                 yield from parts(below)
 
     found = json.loads(tokenizer.backend_tokenizer.to_str())["pre_tokenizer"]
-    return any(part.get("type") == "ByteLevel" and not part.get("add_prefix_space") for part in parts(found))
+    return any(
+        (part.get("type") == "ByteLevel" and not part.get("add_prefix_space"))
+        or (part.get("type") == "Metaspace" and part.get("prepend_scheme") == "never")
+        for part in parts(found)
+    )
 
 
 @contextmanager

@@ -2,16 +2,10 @@
 
 ``datasets`` writes what it reads into a cache first; for local files that cache is a temporary folder, so nothing
 stays behind, beside the data or elsewhere, and a changed file is never answered from an old copy.
-
-CSV is read as text and nothing else: pandas, which ``datasets`` uses, would otherwise turn the word "None" or "NA"
-into a missing value and "007" into 7. In TSV a quotation mark is an ordinary character (as IANA registers the
-format): with quoting, one stray mark swallows all lines up to the next one.
 """
 
 from __future__ import annotations
 
-import csv
-import gzip
 import json
 import os
 import re
@@ -20,11 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from glob import glob, has_magic
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import datasets  # type: ignore[import-untyped]
 
 from continual_petl.errors import InputError
+from continual_petl.streams._csv import csv_options, open_text
+from continual_petl.streams._plain_values import columns_of
 from continual_petl.streams.checks import Where, check_rows
 from continual_petl.streams.schema import SPLITS, SplitName
 
@@ -194,7 +190,7 @@ def read_files(
     """
     options: dict[str, Any] = {}
     if reader == "csv":
-        options = _csv_options(task, [file for names in files.values() for file in names])
+        options = csv_options(task, [file for names in files.values() for file in names])
     columns = {}
     with tempfile.TemporaryDirectory(prefix="continual-petl-", ignore_cleanup_errors=True) as cache, quiet():
         for split, expression in expressions.items():
@@ -207,7 +203,7 @@ def read_files(
                     cache_dir=cache,
                     **options,
                 )
-                columns[split] = dataset.with_format("arrow")[:].to_pydict()
+                columns[split] = columns_of(dataset)
             except _READ_ERRORS as error:
                 cause = error.__cause__ or error
                 paths = [path for names in wanted.values() for path in names]
@@ -235,7 +231,7 @@ def _bad_json_line(paths: Sequence[str]) -> str | None:
         if "://" in path or not {".jsonl", ".ndjson"} & set(Path(path.lower()).suffixes):
             continue
         try:
-            with _open(path) as handle:
+            with open_text(path) as handle:
                 for number, line in enumerate(handle, 1):
                     try:
                         if line.strip() and not isinstance(json.loads(line), dict):
@@ -245,12 +241,6 @@ def _bad_json_line(paths: Sequence[str]) -> str | None:
         except (OSError, ValueError, EOFError):
             return None  # what datasets said tells more
     return None
-
-
-def _open(path: str) -> IO[str]:
-    if path.lower().endswith(".gz"):
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
-    return open(path, encoding="utf-8-sig", newline="")
 
 
 @contextmanager
@@ -263,61 +253,3 @@ def quiet() -> Iterator[None]:
     finally:
         if were_on:
             datasets.enable_progress_bars()
-
-
-def _csv_options(task: str, files: Sequence[str]) -> dict[str, Any]:
-    local = [file for file in files if "://" not in file]
-    tabs = {".tsv" in Path(file).suffixes for file in files}
-    if len(tabs) > 1:
-        raise InputError(f"task {task!r}: csv and tsv files cannot be mixed in one task; convert one of them.")
-    style: dict[str, Any] = {"sep": "\t", "quoting": csv.QUOTE_NONE} if tabs == {True} else {"sep": ","}
-    options = style | {"keep_default_na": False, "na_filter": False, "encoding": "utf-8-sig"}
-    headers = {file: _header(task, file, style) for file in local}
-    if headers:
-        first = next(iter(headers.values()))
-        for file, header in headers.items():
-            if sorted(header) != sorted(first):
-                raise InputError(
-                    f"task {task!r}: {file} has the columns {', '.join(header)}, but {local[0]} has "
-                    f"{', '.join(first)}; all "
-                    "files of a task need the same header line."
-                )
-        options["features"] = datasets.Features({name: datasets.Value("string") for name in first})
-    return options
-
-
-def _header(task: str, file: str, style: Mapping[str, Any]) -> list[str]:
-    """Return the header, after checking that every line has as many fields.
-
-    pandas takes the first column of a file whose lines are all one field too long as row names, and shifts the rest.
-    """
-    limit = csv.field_size_limit(2**31 - 1)
-    try:
-        with _open(file) as handle:
-            lines = csv.reader(handle, delimiter=style["sep"], quoting=style.get("quoting", csv.QUOTE_MINIMAL))
-            header = next(lines, [])
-            ragged, start = [], lines.line_num + 1
-            for fields in lines:
-                if fields and len(fields) != len(header):
-                    ragged.append((start, len(fields)))
-                start = lines.line_num + 1
-    except (OSError, ValueError, EOFError, csv.Error) as error:
-        raise InputError(
-            f"task {task!r}: cannot read {file}: {error}; it must be UTF-8 text with a header line."
-        ) from error
-    finally:
-        csv.field_size_limit(limit)
-    if not header or len(set(header)) < len(header):
-        what = f"the header {', '.join(header)}, which names a column twice" if header else "no header line"
-        raise InputError(f"task {task!r}: {file} has {what}; the first line must name every column once.")
-    if ragged:
-        shown = "; ".join(f"line {line}: {count}" for line, count in ragged[:5])
-        more = f"; and {len(ragged) - 5} more" if len(ragged) > 5 else ""
-        advice = "put a text that holds a comma in double quotes" if style["sep"] == "," else "no text may hold a tab"
-        raise InputError(
-            f"task {task!r}, {file}: the header names {len(header)} columns ({', '.join(header)}), but "
-            f"{'1 line has' if len(ragged) == 1 else f'{len(ragged)} lines have'} another number of fields: "
-            f"{shown}{more}. Repair these lines: {advice}."
-        )
-    # A data frame written with its row numbers has a column without a name; pandas calls it so.
-    return [name or f"Unnamed: {number}" for number, name in enumerate(header)]

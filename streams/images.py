@@ -116,7 +116,10 @@ def _from_file(file: Any) -> NDArray[np.uint8]:
         raise NotAnImage(f"there is no file {shown}") from None
     except NotAnImage:
         raise
-    except (OSError, ValueError, SyntaxError) as error:  # SyntaxError: of Pillow, for broken PNG files
+    except module.UnidentifiedImageError:
+        raise NotAnImage(f"{shown} cannot be read as an image (no format that Pillow knows)") from None
+    # SyntaxError and NotImplementedError: of Pillow, for broken files; the last: more pixels than it takes for honest.
+    except (OSError, ValueError, SyntaxError, NotImplementedError, module.DecompressionBombError) as error:
         raise NotAnImage(f"{shown} cannot be read as an image ({type(error).__name__}: {error})") from None
 
 

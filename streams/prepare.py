@@ -7,13 +7,14 @@ division into train and validation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
 from continual_petl.errors import InputError
-from continual_petl.heads.kinds import LABELLED, Kind
+from continual_petl.heads.kinds import GENERATIVE, LABELLED, Kind
 from continual_petl.streams._checked import Checked, check_split, labels_of
 from continual_petl.streams._dividing import carve, limited
 from continual_petl.streams.checks import overlap_notice
@@ -108,10 +109,12 @@ def _cuts(task: TaskSpec, splits: Mapping[str, TokenisedRows], max_length: int) 
         room, target_room = room_for(task.kind, max_length, task.max_target_length)
     cut = _listed({name: (rows.num_truncated, len(rows)) for name, rows in splits.items()})
     if cut:
-        notices.append(
-            f"task {task.name!r}: {cut} rows are longer than {room} tokens and were cut; the rest of their text is not "
-            "seen."
+        rest = (
+            "the words behind are neither learned nor scored."
+            if task.kind == "token-classification"
+            else "the rest of their text is not seen."
         )
+        notices.append(f"task {task.name!r}: {cut} rows are longer than {room} tokens and were cut; {rest}")
     cut = _listed({name: (rows.num_targets_truncated, len(rows)) for name, rows in splits.items()})
     if cut:
         notices.append(
@@ -119,6 +122,17 @@ def _cuts(task: TaskSpec, splits: Mapping[str, TokenisedRows], max_length: int) 
             "their rest is not learned, but scores compare with the whole target."
         )
     return notices
+
+
+def _without_words(task: TaskSpec, split: str, targets: Sequence[str]) -> str | None:
+    """Return a notice if ROUGE takes nothing in some targets for a word: every answer to them scores 0."""
+    count = sum(re.search("[a-z0-9]", target.lower()) is None for target in targets)
+    if count == 0:
+        return None
+    return (
+        f"task {task.name!r}: {count} of {len(targets)} {split} targets hold none of the letters a to z and digits that "
+        "ROUGE makes words of, so every answer to them scores 0; choose metric: bleu for texts in another script."
+    )
 
 
 def _listed(counts: Mapping[str, tuple[int, int]]) -> str:
@@ -158,6 +172,8 @@ def _read(spec: StreamSpec, task: TaskSpec) -> tuple[tuple[str, ...] | None, dic
     what = _WHAT.get(task.kind, "text")
     for name in ("validation", "test"):
         if name in splits:
+            if task.kind in GENERATIVE and task.resolved_metric.startswith("rouge"):
+                notices.append(_without_words(task, name, splits[name].answers))
             notices.append(overlap_notice(task.name, splits["train"].keys, splits[name].keys, name, what))
     return labels, splits, [notice for notice in notices if notice is not None]
 

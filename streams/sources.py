@@ -17,6 +17,7 @@ import datasets  # type: ignore[import-untyped]
 from continual_petl.errors import InputError
 from continual_petl.heads.kinds import Kind
 from continual_petl.streams._data_spec import READERS
+from continual_petl.streams._plain_values import columns_of
 from continual_petl.streams.checks import Where
 from continual_petl.streams.files import ALIASES, expand, find_files, read_files, reader_of
 from continual_petl.streams.schema import SPLITS, ColumnsSpec, DataSpec, Rows, SplitName
@@ -202,7 +203,7 @@ def _from_hub(task: str, data: DataSpec, columns: _Columns, splits: Sequence[Spl
     found = {}
     for split, dataset in loaded.items():
         names = _class_names(dataset.features.get([*columns.values()][-1]))
-        table = dataset.with_format("arrow")[:].to_pydict()
+        table = columns_of(dataset)
         found[split] = _pick(Where(task=task, split=split, origin=f"Hub {data.path}"), table, columns, names)
     if "train" in splits and "train" not in found:
         raise InputError(

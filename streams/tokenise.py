@@ -149,9 +149,10 @@ def _check_nothing_vanished(
     for number, (row, count, cut) in enumerate(zip(rows, counts.tolist(), encoded.cut.tolist(), strict=True)):
         span = slice(int(encoded.offsets[number]), int(encoded.offsets[number + 1]))
         seen = encoded.words[span][first_piece[span]].tolist()
-        expected = seen[-1] + 1 if cut and seen else 0 if cut else len(row)
-        if count < expected:
-            gone = min(set(range(expected)) - set(seen))
+        # Words are cut off at one end, whichever the tokenizer cuts at; between two that are seen none may be missing.
+        expected = range(seen[0], seen[-1] + 1) if cut and seen else range(0 if cut else len(row))
+        if count < len(expected):
+            gone = min(set(expected) - set(seen))
             raise InputError(
                 f"{where}, row {number + 1}: word {gone + 1}, {show(row[gone])}, is nothing to this tokenizer (it may "
                 "be made of invisible characters), so it cannot be tagged; remove the word and its tag, or replace it."

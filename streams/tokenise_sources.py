@@ -88,8 +88,8 @@ def tokenise_sources(
 def _targets(targets: Sequence[str], tokenizer: PreTrainedTokenizerBase, room: int, *, special: bool) -> Encoded:
     with_end = encode(tokenizer, ["a"], None, 64, special=special, target=True).ids
     end = tokenizer.eos_token_id
-    if len(with_end) and with_end[-1] == end:
-        end = None  # the tokenizer adds it
+    if end in with_end:
+        end = None  # the tokenizer adds it, in mBART's case in front of the language
     needed = (tokenizer.num_special_tokens_to_add(pair=False) if special else 0) + (end is not None)
     if room <= needed:
         raise InputError(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from transformers import AutoConfig, PreTrainedModel
+from transformers import AutoConfig, GenerationConfig, PreTrainedModel
 
 from continual_petl.backbones.anatomy import Anatomy, Pooling, find_anatomy
 from continual_petl.backbones.packaged import minilm_path
@@ -146,6 +146,9 @@ def load_backbone(
         raise
     except LOAD_ERRORS as error:
         raise InputError(cannot_load(name, error)) from error
+    if generates:
+        # What the checkpoint's own generation_config.json says belongs to the task it was published with.
+        model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     model.train(False)

@@ -10,6 +10,7 @@ import numpy as np
 
 from continual_petl.course.preflight import Problems, check_session
 from continual_petl.course.session import Session
+from continual_petl.course.shared import check_shared
 from continual_petl.errors import InputError
 from continual_petl.learner.plan import build_bank, check_kind
 from continual_petl.streams.schema import TaskSpec
@@ -69,6 +70,8 @@ def dry_run(session: Session) -> list[TaskFacts]:
                 if task.name not in session.store.tasks:
                     raise
                 facts.append(_learned_facts(session, task.name))
+    with problems.collected():
+        check_shared(session, [task for task in session.spec.tasks if task.name not in session.store.tasks])
     problems.raise_all()
     return facts
 

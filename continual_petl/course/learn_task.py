@@ -10,15 +10,15 @@ from collections.abc import Sequence
 import lightning as L
 from safetensors.torch import load_file
 
-from continual_petl.banks.bank import Bank
 from continual_petl.callbacks import BankCheckpoint, StreamCallback, TaskEvent
 from continual_petl.callbacks.bank_checkpoint import BEST, LAST
 from continual_petl.course.evaluate import evaluate
 from continual_petl.course.session import Session
+from continual_petl.course.shared import shared_body, shared_digest
 from continual_petl.course.signals import KeepSignals, StopRequest
 from continual_petl.course.trainers import fitting_trainer, quiet
 from continual_petl.digests import combined_digest
-from continual_petl.errors import InputError, StoreError
+from continual_petl.errors import InputError
 from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.store.atomic import write_json
 from continual_petl.store.probe import make_probe
@@ -43,7 +43,7 @@ def learn_task(
     learner = residents.learner(backbone.precision)
     for other in list(learner.plans):
         learner.evict(other)
-    learner.add_task(plan, start_from=_shared_body(session, plan, learner), tokenizer=residents.tokenizer)
+    learner.add_task(plan, start_from=shared_body(session, plan, learner), tokenizer=residents.tokenizer)
     store.write_backbone(backbone)
     clock.lap("data")
 
@@ -150,6 +150,7 @@ def _discard_foreign_progress(session: Session, plan: TaskPlan, data: TaskData, 
             "generation": None if plan.generation is None else plan.generation.model_dump(mode="json"),
             "max_target_length": plan.max_target_length,
             "bank": plan.bank.model_dump(mode="json"),
+            "goes_on_from": shared_digest(session, plan),
             "training": plan.training.model_dump(mode="json", exclude={"checkpoint_every", "num_workers"}),
             "pooling": plan.pooling,
             "metric": plan.metric,
@@ -177,38 +178,6 @@ _SHOWN = {"enable_progress_bar", "enable_model_summary", "log_every_n_steps", "l
 
 def _plain(value: object) -> object:
     return value if value is None or isinstance(value, str | int | float | bool) else type(value).__name__
-
-
-def _shared_digest(session: Session, plan: TaskPlan) -> str | None:
-    """Return the digest of the bank that a shared one goes on from, if there is one."""
-    newest = session.residents.newest_shared() if plan.bank.scope == "shared" else None
-    return None if newest is None else session.store.manifest(newest).digest
-
-
-def _shared_body(session: Session, plan: TaskPlan, learner: ContinualLearner) -> Bank | None:
-    """Return the bank whose body a shared bank goes on from, if there is one."""
-    if plan.bank.scope != "shared":
-        return None
-    newest = session.residents.newest_shared()
-    if newest is None:
-        return None
-    before = session.store.manifest(newest)
-    if before.bank != plan.bank:
-        raise InputError(
-            f"task {plan.name!r}: its shared bank differs from that of {newest!r}, which it would go on from. One bank that "
-            "goes on through all tasks has one specification: write it once, under the stream's `bank`."
-        )
-    # A full copy includes the pooler if, and only if, its answers go through it.
-    full = any(modification.modifies == "weights" for modification in plan.bank.modifications)
-    if full and (before.pooling == "pooler") != (plan.pooling == "pooler"):
-        raise InputError(
-            f"task {plan.name!r}: it pools by {plan.pooling!r}, but the shared bank that it would go on from was learned by "
-            f"{newest!r} with {before.pooling!r}, so one of the two has no pooler. Write one pooling, under `backbone`."
-        )
-    try:
-        return session.store.load_bank(newest, learner.backbone)
-    except StoreError as error:
-        raise StoreError(f"task {plan.name!r} goes on from the shared bank of {newest!r}: {error}") from error
 
 
 class _Clock:

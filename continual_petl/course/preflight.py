@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from continual_petl.course.session import Session
+from continual_petl.course.shared import check_shared
 from continual_petl.course.trainers import check_trainer_arguments, fitting_trainer, quiet
 from continual_petl.errors import InputError, StreamFileError, raise_problems
 from continual_petl.learner.plan import build_bank, check_kind
@@ -58,6 +59,8 @@ def preflight(session: Session) -> None:
     for task in fitting[:CHECKED_TASKS]:
         with problems.collected():
             _check_plan(session, task)
+    with problems.collected():
+        check_shared(session, fitting)
     # What does not fit the backbone is told before any data is read, which may be large or far away.
     problems.raise_all()
     for task in fitting[:CHECKED_TASKS]:

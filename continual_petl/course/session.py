@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from continual_petl.backbones.backbone import Backbone
+from continual_petl.errors import InputError
 from continual_petl.learner.plan import TaskPlan, plan_task
 from continual_petl.learner.precision import resolve_precision
 from continual_petl.store.manifest import Manifest
@@ -62,9 +63,16 @@ class Session:
         """Return the rows that fill a learned task's column of R: its test split, else its validation split."""
         if task.name not in self._splits:
             manifest = self.store.manifest(task.name)
+            if task.kind != manifest.kind:
+                raise InputError(
+                    f"task {task.name!r}: it was learned as a {manifest.kind}, but the stream now says {task.kind}; write "
+                    "what it was, or give the new task a name of its own."
+                )
+            # As it was learned, whatever the stream says today: how sources are cut, and what is generated behind them.
+            settings = {"max_target_length": manifest.max_target_length, "generation": manifest.generation}
             self._splits[task.name] = prepare_split(
                 self.spec,
-                task,
+                task if manifest.generation is None else task.model_copy(update=settings),
                 self.residents.tokenizer,
                 manifest.max_length,
                 split="test" if "test" in manifest.scores else "validation",
@@ -87,14 +95,14 @@ def changed_settings(session: Session) -> tuple[str, ...]:
             "kind": task.kind,
             "metric": task.resolved_metric,
             "bank": session.spec.resolved_bank(task).model_dump(mode="json"),
-            **_generation(task.generation, manifest),
+            **_generation(task.generation, task.max_target_length, manifest),
             **_flat("training", session.spec.resolved_training(task)),
         }
         then = {
             "kind": manifest.kind,
             "metric": manifest.metric,
             "bank": manifest.bank.model_dump(mode="json"),
-            **_generation(manifest.generation, manifest),
+            **_generation(manifest.generation, manifest.max_target_length, manifest),
             **_flat("training", manifest.training),
         }
         changed = [key for key in now if now[key] != then[key]]
@@ -112,5 +120,8 @@ def _flat(prefix: str, training: TrainingSpec) -> dict[str, object]:
     return {f"{prefix}.{key}": value for key, value in values.items()}
 
 
-def _generation(spec: GenerationSpec | None, manifest: Manifest) -> dict[str, object]:
-    return {} if manifest.generation is None else {"generation": spec}
+def _generation(spec: GenerationSpec | None, length: int | None, manifest: Manifest) -> dict[str, object]:
+    """Return what decides the texts of a generative task; a length that the stream leaves open is the learned one."""
+    if manifest.generation is None:
+        return {}
+    return {"generation": spec, "max_target_length": manifest.max_target_length if length is None else length}

@@ -26,7 +26,7 @@ class Entity(NamedTuple):
 
 
 def entities(tags: Sequence[str]) -> set[Entity]:
-    """Return the entities of one row of tags: IOB1, IOB2, IOBES, or bare names.
+    """Return the entities of one row of tags: IOB1, IOB2, IOBES, each also without names (B, I, O), or bare names.
 
     An I- or E- tag continues an entity if the tag before is a B- or I- of the same name; every other tag but O begins one.
     A tag without such a prefix is read as I-.
@@ -53,6 +53,8 @@ def entities(tags: Sequence[str]) -> set[Entity]:
 def _split(tag: str) -> tuple[str, str]:
     if tag == "O":
         return "O", ""
+    if tag in ("B", "I", "E", "S"):
+        return tag, ""
     if len(tag) > 2 and tag[0] in "BIES" and tag[1] == "-":
         return tag[0], tag[2:]
     return "I", tag

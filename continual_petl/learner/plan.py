@@ -170,7 +170,7 @@ def build_bank(plan: TaskPlan, backbone: Backbone, *, folded: bool = False) -> B
             label_smoothing=plan.training.label_smoothing,
             class_weights=plan.class_weights,
         )
-        bank = Bank(plan.bank, backbone.model, backbone.sites, head, reads=_reads(plan), folded=folded)
+        bank = Bank(plan.bank, backbone.model, backbone.sites, head, reads=reads_of(plan), folded=folded)
         if next(bank.parameters(), None) is None:
             raise InputError(
                 f"bank: there is nothing to learn: it modifies nothing, and a task of kind {plan.kind!r} answers through the "
@@ -181,7 +181,7 @@ def build_bank(plan: TaskPlan, backbone: Backbone, *, folded: bool = False) -> B
         raise InputError(f"task {plan.name!r}, {error}") from None
 
 
-def _reads(plan: TaskPlan) -> Reads:
+def reads_of(plan: TaskPlan) -> Reads:
     """Return what of the backbone the task answers through."""
     if plan.kind in GENERATIVE:
         return "logits"

@@ -17,6 +17,8 @@ from continual_petl.streams.image_processing import ImageProcessing, image_proce
 from continual_petl.streams.schema import BackboneSpec
 from continual_petl.streams.tokenise import padding_id
 
+_USUAL = {"truncation_side": "right", "split_special_tokens": False, "clean_up_tokenization_spaces": False}
+"""At which end long texts are cut, whether texts may spell special tokens, and how generated tokens become a text."""
 _IMAGES = ("processing of images", "image would become other pixels")
 
 
@@ -73,7 +75,10 @@ class Residents:
         del rules["truncation"], rules["padding"]
         # The end token is what targets end with.
         special = {"pad": self.pad_token_id, "end": self.tokenizer.eos_token_id}
-        return combined_digest({"tokenizer": rules, "inputs": self.tokenizer.model_input_names, **special})
+        # Settings of tokenizer_config.json that the rules do not hold; what is usual is left out.
+        named = {key: getattr(self.tokenizer, key, usual) for key, usual in _USUAL.items()}
+        unusual = {key: value for key, value in named.items() if value != _USUAL[key]}
+        return combined_digest({"tokenizer": rules, "inputs": self.tokenizer.model_input_names, **special, **unusual})
 
     def check_preparation(self, task: str) -> list[str]:
         """Return one problem if tokenizer or image processing are not those that a task was learned with."""

@@ -27,8 +27,9 @@ def test_a_loaded_tokenizer_is_the_saved_one(backbone_folder: Folder, family: st
 def test_tiny_models_write_tokens_of_their_vocabulary(backbone_folder: Folder, family: str) -> None:
     model = load_backbone(str(backbone_folder(family))).model
     ids = make_inputs(family)["input_ids"][:1]
-    written = model.generate(  # type: ignore[operator]
-        input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=4, do_sample=False, pad_token_id=3
-    )
+    settings = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 3}
+    if family in ENCODER_DECODERS:
+        settings["decoder_start_token_id"] = model.config.decoder_start_token_id
+    written = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **settings)  # type: ignore[operator]
     assert written.max() < 95
     assert written.shape[0] == 1

@@ -11,7 +11,10 @@ import torch
 from lightning.pytorch.loggers import CSVLogger
 
 from continual_petl import InputError, Run, StreamCallback, learn
-from tests.streams_in_code import regression_task, stream, task, write_rows
+from continual_petl.course.dry_run import dry_run
+from continual_petl.course.session import Session
+from continual_petl.store.store import Store
+from tests.streams_in_code import regression_task, stream, task, task_of_kind, write_rows
 
 Folder = Callable[..., Path]
 
@@ -117,9 +120,37 @@ def test_a_bank_that_diverged_is_not_committed(backbone_folder: Folder, tmp_path
 def test_tasks_that_share_a_bank_pool_in_one_way(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = [task("first", num_rows=16), task("second", num_rows=16, pooling="pooler")]
     with pytest.raises(
-        InputError, match=r"task 'second': it pools by 'pooler', but the shared bank .*'first' with 'mean'"
+        InputError, match=r"task 'second': it answers through the pooler, but 'first', .* without the pooler"
     ):
         learn(stream(backbone_folder(), tasks, bank={"preset": "full", "scope": "shared"}), tmp_path / "run")
+
+
+@pytest.mark.parametrize("preset", ["full", "top_layers"])
+def test_a_shared_copy_with_a_pooler_meets_words_before_anything_is_learned(
+    backbone_folder: Folder, tmp_path: Path, preset: str
+) -> None:
+    """The tags of words do not go through BERT's pooler, whatever the pooling is."""
+    tasks = [task("first", num_rows=16), task_of_kind("token-classification", "second", num_rows=16)]
+    backbone = {"name": str(backbone_folder()), "pooling": "pooler"}
+    mixed = stream(backbone_folder(), tasks, bank={"preset": preset, "scope": "shared"}, backbone=backbone)
+    wanted = r"task 'second': it answers without the pooler, but 'first', .* through the pooler"
+    with pytest.raises(InputError, match=wanted):
+        learn(mixed, tmp_path / "run")
+    with pytest.raises(InputError, match=wanted):
+        dry_run(Session(mixed.spec, Store(tmp_path / "run")))
+    assert Store(tmp_path / "run").tasks == []
+
+
+def test_a_learned_task_of_which_the_stream_now_says_another_kind_stays(
+    backbone_folder: Folder, tmp_path: Path
+) -> None:
+    learn(stream(backbone_folder(), [task("first", num_rows=16)]), tmp_path / "run")
+    tasks = [regression_task("first", num_rows=16), task("second", num_rows=16)]
+    run = learn(stream(backbone_folder(), tasks), tmp_path / "run")
+    assert run.results.status[1][0] == "not measured"
+    first, _ = run.verify(data=True)
+    assert "it was learned as a classification, but the stream now says regression" in first.problems[0]
+    assert all(check.ok for check in run.verify())
 
 
 def test_relative_paths_of_a_stream_in_python_mean_the_same_later(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from continual_petl import InputError, Run, learn
+from continual_petl import InputError, Run, StreamCallback, learn
 from continual_petl.course.evaluate import evaluate, outputs_of
 from continual_petl.errors import Interrupted
 from continual_petl.heads.kinds import GENERATIVE, METRICS
@@ -23,6 +24,7 @@ from tests.course.test_resume import SignalAt
 from tests.desk import bank_digests
 from tests.small import small
 from tests.streams_in_code import stream, task, task_of_kind
+from tests.tiny import WORDS
 
 Folder = Callable[..., Path]
 
@@ -179,3 +181,31 @@ def test_rows_of_another_kind_are_refused(
 ) -> None:
     with pytest.raises(InputError, match=f"task '{kind}': row 1 is .*this task was learned on rows of {wanted}"):
         Run(learned[family]).predict([row], kind)
+
+
+def test_a_causal_lm_is_measured_as_it_was_learned_whatever_the_stream_says_now(
+    backbone_folder: Folder, tmp_path: Path
+) -> None:
+    """A larger max_target_length would cut its sources shorter, another generation would not fit behind them."""
+    draw = random.Random(1)
+    rows = [{"source": " ".join(draw.choices(WORDS, k=50)), "target": draw.choice(WORDS[:4])} for _ in range(30)]
+    data = {"train": rows[:16], "validation": rows[16:22], "test": rows[22:]}
+    one = {"name": "one", "kind": "causal-lm", "data": data, "max_target_length": 8}
+    backbone = {"name": str(backbone_folder("gpt2"))}
+
+    def tasks(generation: dict[str, int], **more: Any) -> TaskStream:
+        both = [{**one, "generation": generation, **more}, task("two", num_rows=16)]
+        return stream(backbone_folder("gpt2"), both, backbone=backbone, training={"epochs": 1})
+
+    first = {**one, "generation": {"max_new_tokens": 4}}
+    learn(stream(backbone_folder("gpt2"), [first], backbone=backbone, training={"epochs": 1}), tmp_path)
+    heard: list[str] = []
+
+    class Listener(StreamCallback):
+        def on_course_start(self, notices: tuple[str, ...]) -> None:
+            heard.extend(notices)
+
+    run = learn(tasks({"max_new_tokens": 30}, max_target_length=40), tmp_path, callbacks=[Listener()])
+    assert "learned with other settings (generation, max_target_length)" in heard[0]
+    assert run.results.status[1] == ("measured", "measured")
+    assert all(check.ok for check in run.verify(data=True))

@@ -75,3 +75,9 @@ def test_scores_are_micro_over_entities_whatever_the_batches(
 def test_tags_without_prefix_make_runs() -> None:
     assert entities(["PER", "PER", "O", "LOC", "PER"]) == {("PER", 0, 2), ("LOC", 3, 4), ("PER", 4, 5)}
     assert entities(["B-", "I-X-Y", "E-X-Y", "I-X-Y"]) == {("B-", 0, 1), ("X-Y", 1, 3), ("X-Y", 3, 4)}
+
+
+def test_prefixes_without_names_are_prefixes() -> None:
+    """As seqeval reads them: tasks with one sort of entity often write B, I and O alone."""
+    assert entities(["B", "I", "I", "O", "B", "B", "O", "I"]) == {("", 0, 3), ("", 4, 5), ("", 5, 6), ("", 7, 8)}
+    assert entities(["S", "B", "E", "I"]) == {("", 0, 1), ("", 1, 3), ("", 3, 4)}

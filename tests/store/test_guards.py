@@ -222,6 +222,21 @@ def test_another_tokenizer(folder: Path, tmp_path: Path, backbone_folder: Folder
         Run(folder).predict(["w0"], task="two")
 
 
+@pytest.mark.parametrize(
+    "setting", [{"truncation_side": "left"}, {"clean_up_tokenization_spaces": True}, {"split_special_tokens": True}]
+)
+def test_a_tokenizer_with_another_setting(
+    folder: Path, tmp_path: Path, backbone_folder: Folder, setting: dict[str, Any]
+) -> None:
+    other = shutil.copytree(backbone_folder(), tmp_path / "other")
+    path = other / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | setting))
+    (folder / "stream.yaml").write_text(
+        (folder / "stream.yaml").read_text().replace(str(backbone_folder()), str(other))
+    )
+    assert "was learned with a tokenizer of digest" in problems(folder)["one"]
+
+
 def test_a_backbone_changed_in_memory(folder: Path) -> None:
     run = Run(folder)
     run.verify()

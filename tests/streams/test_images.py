@@ -97,6 +97,8 @@ def _stand_in(monkeypatch: pytest.MonkeyPatch) -> type[Any]:
     module.open = lambda file: Image(  # type: ignore[attr-defined]
         (file.read() if hasattr(file, "read") else Path(file).read_bytes()).decode()
     )
+    for name, base in (("UnidentifiedImageError", OSError), ("DecompressionBombError", Exception)):
+        setattr(module, name, type(name, (base,), {}))
     operations.exif_transpose = lambda image: image  # type: ignore[attr-defined]
     package = ModuleType("PIL")
     for name, made in (("PIL", package), ("PIL.Image", module), ("PIL.ImageOps", operations)):
@@ -161,5 +163,10 @@ def test_pillow_itself_where_it_is_installed(tmp_path: Path) -> None:
     (tmp_path / "b.png").write_bytes((tmp_path / "a.png").read_bytes()[:40])
     with pytest.raises(NotAnImage, match="cannot be read as an image"):
         decode(str(tmp_path / "b.png"))
+    with pytest.raises(NotAnImage, match=r"its bytes cannot be read as an image \(no format that Pillow knows\)"):
+        decode(b"123")
+    real.new("1", (20000, 20000)).save(tmp_path / "c.png")
+    with pytest.raises(NotAnImage, match=r"cannot be read as an image .*decompression bomb"):
+        decode(str(tmp_path / "c.png"))
     with pytest.raises(NotAnImage, match="its mode is I;16"):
         decode(real.fromarray(np.zeros((2, 2), dtype=np.uint16)))

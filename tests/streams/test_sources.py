@@ -303,3 +303,22 @@ def test_progress_bars_are_as_before(tmp_path: Path, capsys: pytest.CaptureFixtu
     read_splits("t", str(_write(tmp_path / "rows.jsonl", ROWS)), COLUMNS)
     assert not datasets.are_progress_bars_disabled()
     assert capsys.readouterr() == ("", "")
+
+
+def test_one_value_of_another_type_leaves_the_others_what_they_are(tmp_path: Path) -> None:
+    """``datasets`` then spells every value of the column as JSON: texts in quotation marks, non-ASCII letters escaped."""
+    rows: list[dict[str, Any]] = [
+        {"text": 'ünï "x"', "label": ["a", "b"]},
+        {"text": 3, "label": ["a", 1]},
+        {"text": None, "label": None},
+    ]
+    _write(tmp_path / "train.jsonl", rows)
+    train = read_splits("t", str(tmp_path), COLUMNS)["train"]
+    assert train.inputs == ['ünï "x"', 3, None]
+    assert train.answers == [["a", "b"], ["a", 1], None]
+    nested: list[dict[str, Any]] = [
+        {"text": "a", "label": 1, "more": {"x": "y"}},
+        {"text": "b", "label": "one", "more": {"x": 2}},
+    ]
+    _write(tmp_path / "nested" / "train.jsonl", nested)
+    assert read_splits("t", str(tmp_path / "nested"), COLUMNS)["train"].answers == [1, "one"]

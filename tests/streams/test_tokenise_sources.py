@@ -18,7 +18,7 @@ from continual_petl.streams.tokenise import padding_id
 from continual_petl.streams.tokenise_sources import room_for, tokenise_sources
 
 BOS, EOS = 1, 2
-TEMPLATES = {"none": "$A", "bos": "<s> $A", "eos": "$A </s>", "both": "<s> $A </s>"}
+TEMPLATES = {"none": "$A", "bos": "<s> $A", "eos": "$A </s>", "both": "<s> $A </s>", "language": "$A </s> <s>"}
 
 
 def _tokenizer(template: str, *, end: bool = True) -> PreTrainedTokenizerFast:
@@ -69,6 +69,7 @@ def test_in_a_causal_lm_the_target_goes_on_where_the_source_ends(
         ("bos", [BOS, 3], [BOS, 6, EOS]),
         ("eos", [3, EOS], [6, EOS]),
         ("both", [BOS, 3, EOS], [BOS, 6, EOS]),
+        ("language", [3, EOS, BOS], [6, EOS, BOS]),
     ],
 )
 def test_a_seq2seq_has_rows_as_the_tokenizer_makes_them(template: str, source: list[int], target: list[int]) -> None:
@@ -101,7 +102,8 @@ def test_both_sides_are_cut_and_counted(template: str, kind: str) -> None:
     assert (rows.num_truncated, rows.num_targets_truncated) == (1, 1)
     assert rows.lengths.max() == (10 if kind == "seq2seq" else 6)
     assert rows.target_lengths.tolist()[0] == 4
-    assert _targets(rows)[0][-1] == EOS
+    behind = 1 if (kind, template) == ("seq2seq", "language") else 0
+    assert _targets(rows)[0][-1 - behind] == EOS
 
 
 def test_room() -> None:

@@ -97,6 +97,25 @@ def test_byte_level_tokenizers_see_the_spaces_between_words(prefix: bool) -> Non
     assert rows.labels[rows.labels >= 0].tolist() == [1, 2, 3]
 
 
+@pytest.mark.parametrize("scheme", ["always", "first", "never"])
+def test_those_of_sentencepiece_do_too(scheme: str) -> None:
+    backend = Tokenizer(BPE({letter: number for number, letter in enumerate("▁abcd")}, [], unk_token=None))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)  # type: ignore[no-untyped-call]
+    rows = tokenise_words([["ab", "c", "d"]], _tags([1, 2, 3]), tokenizer, 16)
+    assert rows.ids.tolist() == tokenizer("ab c d")["input_ids"]
+
+
+def test_a_tokenizer_that_cuts_at_the_front() -> None:
+    tokenizer = _pieces()
+    tokenizer.truncation_side = "left"
+    rows = tokenise_words([["a", "b", "c", "a"]], _tags([1, 2, 3, 4]), tokenizer, 4)
+    assert rows.labels is not None
+    assert rows.labels.tolist() == [-100, 3, 4, -100]
+    with pytest.raises(InputError, match="row 1: word 3, '_', is nothing"):
+        tokenise_words([["a", "b", "_", "c"]], None, tokenizer, 4)
+
+
 def test_a_tokenizer_that_refuses_words(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Any, *args: Any, **options: Any) -> Any:
         assert not options["is_split_into_words"], "needs add_prefix_space"
