@@ -90,6 +90,7 @@ def test_evaluate_of_few_tasks(backbone_folder: Folder, tmp_path: Path, policy: 
     assert run.results.bwt == run.results.forgetting == 0.0
 
 
+@pytest.mark.slow
 def test_evaluate_of_many_tasks_costs_no_more(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

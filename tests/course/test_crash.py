@@ -79,7 +79,8 @@ def test_killed_at_any_instant_the_course_goes_on_to_the_same_banks(
     assert problems == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_ends_and_goes_on(
     backbone_folder: Folder, tmp_path: Path, uninterrupted: dict[str, str], number: int
 ) -> None:

@@ -98,7 +98,7 @@ def test_answers_are_the_measured_ones(learned: dict[str, Path], family: str, ki
 
 
 @pytest.mark.parametrize("family", COURSES)
-@pytest.mark.parametrize("bank", ["houlsby", "prefix"])
+@pytest.mark.parametrize("bank", ["houlsby", pytest.param("prefix", marks=pytest.mark.slow)])
 def test_stopped_and_gone_on_with_ends_in_the_same_banks(
     backbone_folder: Folder, tmp_path: Path, family: str, bank: str
 ) -> None:

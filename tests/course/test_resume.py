@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,18 +66,27 @@ def uninterrupted(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFact
     }
 
 
-# First batch, middle, last of the first epoch, first of the second, middle, very last.
-STOPS = [0, 3, 4, 5, 7, 9]
+def _slow(cases: Sequence[object]) -> list[Any]:
+    return [
+        pytest.param(*case, marks=pytest.mark.slow)
+        if isinstance(case, tuple)
+        else pytest.param(case, marks=pytest.mark.slow)
+        for case in cases
+    ]
+
+
+# Batches: first, middle and last of the first epoch, first of the second, middle, very last.
 
 
 @pytest.mark.parametrize(
     ("settings", "batch"),
     [
-        *[("accumulate, dropout", batch) for batch in STOPS],
+        *[("accumulate, dropout", batch) for batch in (0, 4, 5, 9)],
+        *_slow([("accumulate, dropout", batch) for batch in (3, 7)]),
         ("dropout, last bank", 4),
-        ("dropout, last bank", 9),
+        *_slow([("dropout, last bank", 9)]),
         ("plain", 4),
-        ("plain", 9),
+        *_slow([("plain", 9)]),
         ("sgd, a checkpoint every step", 3),
         ("sgd, a checkpoint every step", 5),
     ],
@@ -180,13 +189,17 @@ def test_a_signal_between_two_tasks(backbone_folder: Folder, tmp_path: Path) -> 
     "change",
     [
         {"training": {"learning_rate": 0.01}},
-        {"training": {"epochs": 3}},
         {"bank": "lora"},
-        {"seed": 5},
-        {"backbone": {"pooling": "first"}},
         {"backbone": {"max_length": 6}},
-        {"trainer": {"limit_train_batches": 3}},
         {"data": 1},
+        *_slow(
+            [
+                {"training": {"epochs": 3}},
+                {"seed": 5},
+                {"backbone": {"pooling": "first"}},
+                {"trainer": {"limit_train_batches": 3}},
+            ]
+        ),
     ],
 )
 def test_progress_of_another_task_is_not_gone_on_from(

@@ -23,7 +23,6 @@ from tests.desk import Desk
 from tests.small import small
 from tests.streams_in_code import stream, task_of_kind
 from tests.tiny import DECODERS, ENCODER_DECODERS, FAMILIES
-from tests.usual import walk
 
 Folder = Callable[..., Path]
 TEXT = {"classification", "regression", "multilabel", "token-classification"}
@@ -35,10 +34,16 @@ def kinds_of(family: str) -> set[str]:
     return TEXT | ({"seq2seq"} if family in ENCODER_DECODERS else {"causal-lm"} if family in DECODERS else set())
 
 
+USUAL = {
+    *(("bert", kind) for kind in TEXT),
+    *(("bart", "seq2seq"), ("t5", "seq2seq"), ("gpt2", "causal-lm"), ("vit", "image-classification")),
+}
 PAIRS = [(family, kind) for family in FAMILIES for kind in METRICS if kind in kinds_of(family)]
 
 
-@pytest.mark.parametrize(("family", "kind"), walk(PAIRS))
+@pytest.mark.parametrize(
+    ("family", "kind"), [pair if pair in USUAL else pytest.param(*pair, marks=pytest.mark.slow) for pair in PAIRS]
+)
 def test_every_preset_on_every_family_for_every_kind(
     backbone_folder: Folder, tmp_path: Path, family: str, kind: str
 ) -> None:

@@ -111,6 +111,7 @@ def test_callers_get_rows_of_their_own() -> None:
     assert again["test"]
 
 
+@pytest.mark.slow
 def test_file_and_module_order_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     ordered, rng = stdlib.source_files, random.Random(0)
 
@@ -123,6 +124,7 @@ def test_file_and_module_order_do_not_matter(monkeypatch: pytest.MonkeyPatch) ->
     assert stdlib.docstrings.__wrapped__() == stdlib.docstrings()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [packages, signatures, definitions, outcomes])
 def test_docstring_order_does_not_matter(task: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     found = stdlib.docstrings()
@@ -131,6 +133,7 @@ def test_docstring_order_does_not_matter(task: ModuleType, monkeypatch: pytest.M
     assert task.build() == before
 
 
+@pytest.mark.slow
 def test_hash_seed_does_not_matter_and_nothing_is_imported() -> None:
     code = (
         "import hashlib, json, sys\n"
