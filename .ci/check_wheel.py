@@ -26,7 +26,7 @@ ROOMS = {"continual_petl": PACKAGE, "streams": f"{PACKAGE}/streams", "callbacks"
 NOT_SOURCE = ("build", "dist", "runs", ".git", ".venv", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis")
 TYPE_PROBE = (
     "from continual_petl.errors import InputError\n"
-    "from continual_petl.streams.schema import StreamSpec\n"
+    "from continual_petl.streams.schema.stream_spec import StreamSpec\n"
     "reveal_type(InputError)\n"
     "reveal_type(StreamSpec)\n"
 )
@@ -100,11 +100,14 @@ def use_from_elsewhere(wheel: Path, work: Path) -> None:
     _run(*install, wheel, cwd=elsewhere)
     _run(*pip, "check", cwd=elsewhere)
     _run(python, "-c", f"import {PACKAGE}; print({PACKAGE}.__file__)", cwd=elsewhere, expect=(str(work / "empty"),))
-    _run(python, "-c", f"import {PACKAGE}.streams.schema, {PACKAGE}.metrics", cwd=elsewhere)
+    _run(python, "-c", f"import {PACKAGE}.streams.schema.stream_spec, {PACKAGE}.metrics", cwd=elsewhere)
     _run(binaries / "continual-petl", "--help", cwd=elsewhere, expect=("continual-petl",))
     _run(python, "-m", PACKAGE, "--help", cwd=elsewhere, expect=("continual-petl",))
     mypy = (sys.executable, "-m", "mypy", "--strict", "--cache-dir", work / "mypy", "--python-executable", python)
-    known = (f"{PACKAGE}.errors.InputError", f"{PACKAGE}.streams.schema.StreamSpec")  # Any would mean "not typed"
+    known = (
+        f"{PACKAGE}.errors.InputError",
+        f"{PACKAGE}.streams.schema.stream_spec.StreamSpec",
+    )  # Any would mean "not typed"
     _run(*mypy, "-c", TYPE_PROBE, cwd=elsewhere, expect=known)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from continual_petl.errors import StoreError as StoreError
     from continual_petl.learner import ContinualLearner as ContinualLearner
     from continual_petl.learner.begin import begin_task as begin_task
-    from continual_petl.streams.schema import StreamSpec as StreamSpec
+    from continual_petl.streams.schema.stream_spec import StreamSpec as StreamSpec
     from continual_petl.streams.stream import TaskStream as TaskStream
 
 __version__ = VERSION
@@ -42,7 +42,7 @@ _HOME = {
     "Progress": "continual_petl.callbacks",
     "Run": "continual_petl.course.run",
     "StreamCallback": "continual_petl.callbacks",
-    "StreamSpec": "continual_petl.streams.schema",
+    "StreamSpec": "continual_petl.streams.schema.stream_spec",
     "TaskStream": "continual_petl.streams.stream",
     "begin_task": "continual_petl.learner.begin",
     "learn": "continual_petl.course.loop",

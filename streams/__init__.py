@@ -9,30 +9,30 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from continual_petl.streams.schema import BackboneSpec as BackboneSpec
-    from continual_petl.streams.schema import DataSpec as DataSpec
-    from continual_petl.streams.schema import GenerationSpec as GenerationSpec
-    from continual_petl.streams.schema import StreamSpec as StreamSpec
-    from continual_petl.streams.schema import TaskSpec as TaskSpec
-    from continual_petl.streams.schema import TrainingSpec as TrainingSpec
+    from continual_petl.streams.schema.stream_spec import BackboneSpec as BackboneSpec
+    from continual_petl.streams.schema.stream_spec import DataSpec as DataSpec
+    from continual_petl.streams.schema.stream_spec import GenerationSpec as GenerationSpec
+    from continual_petl.streams.schema.stream_spec import StreamSpec as StreamSpec
+    from continual_petl.streams.schema.stream_spec import TaskSpec as TaskSpec
+    from continual_petl.streams.schema.stream_spec import TrainingSpec as TrainingSpec
     from continual_petl.streams.stream import TaskStream as TaskStream
-    from continual_petl.streams.yaml_file import dump_stream as dump_stream
-    from continual_petl.streams.yaml_file import json_schema as json_schema
-    from continual_petl.streams.yaml_file import load_stream as load_stream
-    from continual_petl.streams.yaml_file import load_task as load_task
+    from continual_petl.streams.stream_file.yaml_file import dump_stream as dump_stream
+    from continual_petl.streams.stream_file.yaml_file import json_schema as json_schema
+    from continual_petl.streams.stream_file.yaml_file import load_stream as load_stream
+    from continual_petl.streams.stream_file.yaml_file import load_task as load_task
 
 _HOMES = {
-    "BackboneSpec": "schema",
-    "DataSpec": "schema",
-    "GenerationSpec": "schema",
-    "StreamSpec": "schema",
-    "TaskSpec": "schema",
-    "TrainingSpec": "schema",
+    "BackboneSpec": "schema.stream_spec",
+    "DataSpec": "schema.stream_spec",
+    "GenerationSpec": "schema.stream_spec",
+    "StreamSpec": "schema.stream_spec",
+    "TaskSpec": "schema.stream_spec",
+    "TrainingSpec": "schema.stream_spec",
     "TaskStream": "stream",
-    "dump_stream": "yaml_file",
-    "json_schema": "yaml_file",
-    "load_stream": "yaml_file",
-    "load_task": "yaml_file",
+    "dump_stream": "stream_file.yaml_file",
+    "json_schema": "stream_file.yaml_file",
+    "load_stream": "stream_file.yaml_file",
+    "load_task": "stream_file.yaml_file",
 }
 """Public name to the module that defines it."""
 

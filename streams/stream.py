@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterator, Sequence
 
 from continual_petl.errors import InputError
-from continual_petl.streams.schema import StreamSpec, TaskSpec
-from continual_petl.streams.yaml_file import load_stream
+from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
+from continual_petl.streams.stream_file.yaml_file import load_stream
 
 
 class TaskStream:

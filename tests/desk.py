@@ -14,7 +14,7 @@ from continual_petl.digests import combined_digest, module_tensors, tensor_diges
 from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.learner.precision import resolve_precision
 from continual_petl.store.store import Store
-from continual_petl.streams.datamodule import TaskDataModule
+from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.stream import TaskStream
 
 SILENT: dict[str, Any] = {

@@ -31,6 +31,15 @@ FLOORS = (
 
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
+INSIDE_STREAMS = (
+    {"batches", "stream"},
+    {"preparation", "stream_file"},
+    {"encoding"},
+    {"sources"},
+    {"schema", "embedded"},
+)
+"""The rooms inside streams, top floor first; its ``__init__`` re-exports from any of them."""
+
 PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 MACHINE_PATH = re.compile(r"(?<![\w.$}~-])/(?:(?:work|root)/|(?:home|Users)/(?!you\b)\w)")
 LINKED = ("streams", "callbacks")
@@ -86,7 +95,19 @@ def upward_imports(module: str, source: str, *, is_package: bool = False) -> lis
                 wrong.append(f"{module}:{line} imports {name!r}: import from the room that defines it, not the facade")
             elif other != room and FLOOR_OF[other] <= FLOOR_OF[room]:
                 wrong.append(f"{module}:{line} imports {name!r}: {room} may only import from below, {other} is not")
+            elif room == other == "streams" and module != "continual_petl.streams":
+                wrong += _upward_in_streams(module, line, name)
     return wrong
+
+
+def _upward_in_streams(module: str, line: int, name: str) -> list[str]:
+    floor_of = {room: number for number, rooms in enumerate(INSIDE_STREAMS) for room in rooms}
+    room, other = module.split(".")[2], name.split(".")[2]
+    if room not in floor_of or other not in floor_of:
+        return [f"{module}:{line} imports {name!r}: unknown room in streams; give it a floor in tests/house.py"]
+    if room == other or floor_of[room] < floor_of[other]:
+        return []
+    return [f"{module}:{line} imports {name!r}: {room} may only import from below, {other} is not"]
 
 
 def pickle_uses(where: str, source: str) -> list[str]:

@@ -70,6 +70,8 @@ def test_arrows_point_down(module: str) -> None:
         ("continual_petl.cli.x", "import continual_petl", "not the facade"),
         ("continual_petl.errors", "from continual_petl.seeding import derive_seed", "seeding is not"),
         ("continual_petl.attic.x", "", "unknown room 'attic'"),
+        ("continual_petl.streams.sources.x", "import continual_petl.streams.encoding.rows", "encoding is not"),
+        ("continual_petl.streams.encoding", "import continual_petl.streams.attic.x", "unknown room in streams"),
     ],
 )
 def test_an_arrow_that_points_up_is_noticed(module: str, source: str, fragment: str) -> None:
@@ -81,7 +83,7 @@ def test_an_arrow_that_points_up_is_noticed(module: str, source: str, fragment: 
     ("module", "source"),
     [
         ("continual_petl.course.x", "from continual_petl import store"),
-        ("continual_petl.course.x", "from continual_petl.streams.schema import StreamSpec"),
+        ("continual_petl.course.x", "from continual_petl.streams.schema.stream_spec import StreamSpec"),
         ("continual_petl.banks.x", "from .spec import BankSpec\nfrom ..errors import InputError"),
         ("continual_petl", "from continual_petl.cli import main"),
         ("continual_petl.banks.x", "import torch, transformers.models"),
@@ -150,7 +152,7 @@ def test_a_missing_docstring_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("module", ["continual_petl", "continual_petl.errors", "continual_petl.banks.presets",
-                                    "continual_petl.streams.schema", "continual_petl.__main__"])  # fmt: skip
+                                    "continual_petl.streams.schema.stream_spec", "continual_petl.__main__"])  # fmt: skip
 def test_light_modules_import_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True, text=True)

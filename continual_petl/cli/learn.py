@@ -8,7 +8,7 @@ from continual_petl.cli.run import learn_and_show
 from continual_petl.course.run import Run
 from continual_petl.errors import InputError
 from continual_petl.streams.stream import TaskStream
-from continual_petl.streams.yaml_file import load_task
+from continual_petl.streams.stream_file.yaml_file import load_task
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:

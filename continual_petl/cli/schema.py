@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from continual_petl.cli._console import print_json
-from continual_petl.streams.yaml_file import json_schema
+from continual_petl.streams.stream_file.yaml_file import json_schema
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:

@@ -13,8 +13,8 @@ from continual_petl.course.session import Session
 from continual_petl.course.shared import check_shared
 from continual_petl.errors import InputError
 from continual_petl.learner.plan import build_bank, check_kind
-from continual_petl.streams.schema import TaskSpec
-from continual_petl.streams.tokenise import TokenisedRows
+from continual_petl.streams.encoding.tokenise import TokenisedRows
+from continual_petl.streams.schema.stream_spec import TaskSpec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,8 +20,8 @@ from continual_petl.learner import ContinualLearner
 from continual_petl.learner.answer import head_of
 from continual_petl.learner.respond import Said, count, places_of_words
 from continual_petl.store.manifest import SplitScores
-from continual_petl.streams.loaders import EvaluationLoader
-from continual_petl.streams.tokenise import TokenisedRows
+from continual_petl.streams.batches.loaders import EvaluationLoader
+from continual_petl.streams.encoding.tokenise import TokenisedRows
 
 
 def outputs_of(

@@ -22,9 +22,9 @@ from continual_petl.errors import InputError
 from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.store.atomic import write_json
 from continual_petl.store.probe import make_probe
-from continual_petl.streams.datamodule import TaskDataModule
-from continual_petl.streams.prepare import TaskData
-from continual_petl.streams.schema import TaskSpec
+from continual_petl.streams.batches.datamodule import TaskDataModule
+from continual_petl.streams.preparation.prepare import TaskData
+from continual_petl.streams.schema.stream_spec import TaskSpec
 
 
 def learn_task(

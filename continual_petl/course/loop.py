@@ -20,7 +20,7 @@ from continual_petl.course.session import Session, changed_settings
 from continual_petl.course.signals import listening
 from continual_petl.store.store import Store
 from continual_petl.streams.stream import TaskStream
-from continual_petl.streams.yaml_file import dump_stream
+from continual_petl.streams.stream_file.yaml_file import dump_stream
 
 
 def learn(

@@ -15,10 +15,10 @@ from continual_petl.course.shared import check_shared
 from continual_petl.course.trainers import check_trainer_arguments, fitting_trainer, quiet
 from continual_petl.errors import InputError, StreamFileError, raise_problems
 from continual_petl.learner.plan import build_bank, check_kind
-from continual_petl.streams.encode import encode_rows
-from continual_petl.streams.prepare import check_data
-from continual_petl.streams.schema import TaskSpec
-from continual_petl.streams.yaml_file import load_stream
+from continual_petl.streams.encoding.encode import encode_rows
+from continual_petl.streams.preparation.prepare import check_data
+from continual_petl.streams.schema.stream_spec import TaskSpec
+from continual_petl.streams.stream_file.yaml_file import load_stream
 
 CHECKED_TASKS = 20
 """Of a longer stream the data of the next tasks is read ahead, of so many."""

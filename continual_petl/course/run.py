@@ -17,7 +17,7 @@ from continual_petl.report.results import Results, read_results
 from continual_petl.store.environment import current_environment
 from continual_petl.store.store import Store
 from continual_petl.store.verify import TaskCheck, check_backbone, check_task
-from continual_petl.streams.yaml_file import load_stream
+from continual_petl.streams.stream_file.yaml_file import load_stream
 
 
 class Run:

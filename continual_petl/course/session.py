@@ -11,9 +11,9 @@ from continual_petl.learner.precision import resolve_precision
 from continual_petl.store.manifest import Manifest
 from continual_petl.store.residents import Residents
 from continual_petl.store.store import Store
-from continual_petl.streams.prepare import SplitData, TaskData, prepare_split, prepare_task
-from continual_petl.streams.schema import GenerationSpec, StreamSpec, TaskSpec, TrainingSpec
-from continual_petl.streams.tokenise import TokenisedRows
+from continual_petl.streams.encoding.tokenise import TokenisedRows
+from continual_petl.streams.preparation.prepare import SplitData, TaskData, prepare_split, prepare_task
+from continual_petl.streams.schema.stream_spec import GenerationSpec, StreamSpec, TaskSpec, TrainingSpec
 
 _KEPT_SPLITS = 20
 

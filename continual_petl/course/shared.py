@@ -9,7 +9,7 @@ from continual_petl.course.session import Session
 from continual_petl.errors import InputError, StoreError
 from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.learner.plan import reads_of
-from continual_petl.streams.schema import TaskSpec
+from continual_petl.streams.schema.stream_spec import TaskSpec
 
 
 def check_shared(session: Session, tasks: Iterable[TaskSpec]) -> None:

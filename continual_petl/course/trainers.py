@@ -14,7 +14,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
 
 from continual_petl.errors import InputError, raise_problems
-from continual_petl.streams.schema import TrainingSpec
+from continual_petl.streams.schema.stream_spec import TrainingSpec
 
 _OURS = {
     "callbacks": "give them to learn(callbacks=...)",

@@ -8,12 +8,12 @@ from continual_petl.backbones.backbone import Backbone, load_tokenizer
 from continual_petl.errors import InputError
 from continual_petl.learner.learner import ContinualLearner
 from continual_petl.learner.plan import check_kind, plan_task
-from continual_petl.streams.datamodule import TaskDataModule
-from continual_petl.streams.image_processing import image_processing
-from continual_petl.streams.prepare import prepare_task
-from continual_petl.streams.schema import StreamSpec, TaskSpec
+from continual_petl.streams.batches.datamodule import TaskDataModule
+from continual_petl.streams.encoding.image_processing import image_processing
+from continual_petl.streams.encoding.tokenise import padding_id
+from continual_petl.streams.preparation.prepare import prepare_task
+from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream import TaskStream
-from continual_petl.streams.tokenise import padding_id
 
 
 def begin_task(learner: ContinualLearner, stream: TaskStream, task: TaskSpec | str) -> TaskDataModule:

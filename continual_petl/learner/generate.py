@@ -13,8 +13,8 @@ from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks import attach
 from continual_petl.banks.bank import Bank
 from continual_petl.learner.answer import backbone_inputs, head_of, start_token
-from continual_petl.streams.schema import GenerationSpec
-from continual_petl.streams.tokenise import padding_id
+from continual_petl.streams.encoding.tokenise import padding_id
+from continual_petl.streams.schema.stream_spec import GenerationSpec
 
 _NEUTRAL: dict[str, Any] = {
     **dict.fromkeys(("do_sample", "return_dict_in_generate", "renormalize_logits", "remove_invalid_values"), False),

@@ -13,7 +13,7 @@ import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from continual_petl.banks.bank import Bank
-from continual_petl.streams.schema import TrainingSpec
+from continual_petl.streams.schema.stream_spec import TrainingSpec
 
 
 def make_optimizer(bank: Bank, training: TrainingSpec) -> Optimizer:

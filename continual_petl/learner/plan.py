@@ -18,8 +18,8 @@ from continual_petl.heads.build import build_head
 from continual_petl.heads.kinds import GENERATIVE, METRICS, Kind
 from continual_petl.heads.weights import resolve_class_weights
 from continual_petl.seeding import derive_seed
-from continual_petl.streams.schema import GenerationSpec, StreamSpec, TaskSpec, TrainingSpec
-from continual_petl.streams.tokenise_sources import room_for
+from continual_petl.streams.encoding.tokenise_sources import room_for
+from continual_petl.streams.schema.stream_spec import GenerationSpec, StreamSpec, TaskSpec, TrainingSpec
 
 
 @dataclass(frozen=True, kw_only=True)

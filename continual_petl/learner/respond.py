@@ -15,7 +15,7 @@ from continual_petl.banks.bank import Bank
 from continual_petl.learner.answer import answer, head_of
 from continual_petl.learner.generate import decode, generate
 from continual_petl.learner.plan import TaskPlan
-from continual_petl.streams.tokenise import TokenisedRows
+from continual_petl.streams.encoding.tokenise import TokenisedRows
 
 Said = Tensor | list[list[int]]
 """Outputs (B, C); for token-classification a tag number for every token (B, W), padding included; for generative tasks the

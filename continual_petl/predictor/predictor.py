@@ -14,9 +14,9 @@ from continual_petl.learner.generate import decode
 from continual_petl.learner.respond import places_of_words, respond
 from continual_petl.store.manifest import Manifest
 from continual_petl.store.residents import Residents
-from continual_petl.streams.encode import encode_rows
-from continual_petl.streams.loaders import EvaluationLoader
-from continual_petl.streams.tokenise import TokenisedRows
+from continual_petl.streams.batches.loaders import EvaluationLoader
+from continual_petl.streams.encoding.encode import encode_rows
+from continual_petl.streams.encoding.tokenise import TokenisedRows
 
 Row = Any
 """A text, or a pair of texts; for token-classification a list of words, or a text that is split at its spaces; for

@@ -16,7 +16,7 @@ from continual_petl.errors import StoreError
 from continual_petl.heads.kinds import Kind
 from continual_petl.store.atomic import write_json
 from continual_petl.store.environment import Environment
-from continual_petl.streams.schema import GenerationSpec, TrainingSpec
+from continual_petl.streams.schema.stream_spec import GenerationSpec, TrainingSpec
 
 FORMAT_VERSION = 1
 

@@ -26,7 +26,7 @@ from continual_petl.heads.kinds import GENERATIVE, Kind
 from continual_petl.learner.answer import answer, head_of
 from continual_petl.learner.plan import TaskPlan
 from continual_petl.seeding import derive_seed
-from continual_petl.streams.tokenise import padding_id
+from continual_petl.streams.encoding.tokenise import padding_id
 
 NUM_ROWS = 8
 MAX_TOKENS = 32

@@ -13,9 +13,9 @@ from continual_petl.digests import combined_digest
 from continual_petl.errors import StoreError
 from continual_petl.learner import ContinualLearner
 from continual_petl.store.store import Store
-from continual_petl.streams.image_processing import ImageProcessing, image_processing
-from continual_petl.streams.schema import BackboneSpec
-from continual_petl.streams.tokenise import padding_id
+from continual_petl.streams.encoding.image_processing import ImageProcessing, image_processing
+from continual_petl.streams.encoding.tokenise import padding_id
+from continual_petl.streams.schema.stream_spec import BackboneSpec
 
 _USUAL = {"truncation_side": "right", "split_special_tokens": False, "clean_up_tokenization_spaces": False}
 """At which end long texts are cut, whether texts may spell special tokens, and how generated tokens become a text."""

@@ -15,7 +15,7 @@ from continual_petl.banks.bank import Bank
 from continual_petl.heads.kinds import Kind
 from continual_petl.learner.answer import answer
 from continual_petl.learner.generate import decode, generate
-from continual_petl.streams.schema import GenerationSpec
+from continual_petl.streams.schema.stream_spec import GenerationSpec
 from tests.learner.test_answer import make_bank
 from tests.tiny import make_tokenizer
 

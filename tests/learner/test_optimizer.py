@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from continual_petl.learner.optimizer import make_optimizer, make_schedule
-from continual_petl.streams.schema import TrainingSpec
+from continual_petl.streams.schema.stream_spec import TrainingSpec
 from tests.tiny import make_bank, make_model
 
 

@@ -12,7 +12,7 @@ import pytest
 from continual_petl.backbones.backbone import load_backbone
 from continual_petl.errors import InputError
 from continual_petl.learner.plan import allowed_kinds, build_bank, plan_task
-from continual_petl.streams.schema import GenerationSpec
+from continual_petl.streams.schema.stream_spec import GenerationSpec
 from tests.streams_in_code import stream, task_of_kind
 from tests.tiny import make_model
 

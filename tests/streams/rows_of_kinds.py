@@ -9,7 +9,7 @@ from typing import Any
 from transformers import ViTConfig
 
 from continual_petl.heads.kinds import Kind
-from continual_petl.streams.image_processing import ImageProcessing, image_processing
+from continual_petl.streams.encoding.image_processing import ImageProcessing, image_processing
 
 CONFIG = ViTConfig(image_size=4)
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from continual_petl.errors import InputError
-from continual_petl.streams.batching import LengthBucketed, collate, evaluation_batches
-from continual_petl.streams.tokenise import TokenisedRows
+from continual_petl.streams.batches.batching import LengthBucketed, collate, evaluation_batches
+from continual_petl.streams.encoding.tokenise import TokenisedRows
 
 LENGTHS = np.random.default_rng(3).integers(1, 100, size=1000)
 

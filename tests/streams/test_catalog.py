@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from continual_petl.streams import embedded
-from continual_petl.streams.prepare import check_data
-from continual_petl.streams.schema import DataSpec
-from continual_petl.streams.yaml_file import load_stream
+from continual_petl.streams.preparation.prepare import check_data
+from continual_petl.streams.schema.stream_spec import DataSpec
+from continual_petl.streams.stream_file.yaml_file import load_stream
 
 CATALOG = Path(__file__).parents[2] / "streams" / "catalog"
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from continual_petl.errors import InputError
-from continual_petl.streams.checks import Where, check_rows, check_texts, overlap_notice, regression_targets
+from continual_petl.streams.sources.checks import Where, check_rows, check_texts, overlap_notice, regression_targets
 
 WHERE = Where(task="stars", split="test", origin="test.jsonl")
 

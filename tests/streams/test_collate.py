@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from continual_petl.heads.kinds import Kind
-from continual_petl.streams.collate import collate
-from continual_petl.streams.rows import IGNORED, TokenisedRows, offsets_of
+from continual_petl.streams.batches.collate import collate
+from continual_petl.streams.encoding.rows import IGNORED, TokenisedRows, offsets_of
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 PAD = 7  # also the id of real tokens: only the mask says what is padding

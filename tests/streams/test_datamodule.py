@@ -11,9 +11,9 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from continual_petl.errors import InputError
-from continual_petl.streams.datamodule import TaskDataModule
-from continual_petl.streams.prepare import prepare_task
-from continual_petl.streams.schema import StreamSpec
+from continual_petl.streams.batches.datamodule import TaskDataModule
+from continual_petl.streams.preparation.prepare import prepare_task
+from continual_petl.streams.schema.stream_spec import StreamSpec
 
 # lightning 2.6.6 with torch 2.13: lightning/pytorch/utilities/_pytree.py makes a LeafSpec.
 pytestmark = [

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from transformers import PretrainedConfig, ViTConfig
 
 from continual_petl.errors import InputError
-from continual_petl.streams import image_processing as module
-from continual_petl.streams.image_processing import ImageProcessing, image_processing
+from continual_petl.streams.encoding import image_processing as module
+from continual_petl.streams.encoding.image_processing import ImageProcessing, image_processing
 
 CONFIG = ViTConfig(image_size=4)
 VIT: dict[str, Any] = {

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from continual_petl.errors import InputError
-from continual_petl.streams.checks import Where
-from continual_petl.streams.images import NotAnImage, check_images, decode
+from continual_petl.streams.encoding.images import NotAnImage, check_images, decode
+from continual_petl.streams.sources.checks import Where
 
 WHERE = Where(task="toy", split="train", origin="rows")
 GREY = [[0, 128, 255], [1, 2, 3]]

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from continual_petl.errors import StreamFileError
 from continual_petl.heads.kinds import GENERATIVE, LABELLED, METRICS, Kind
-from continual_petl.streams.schema import GenerationSpec, StreamSpec, TaskSpec, TrainingOverride
-from continual_petl.streams.yaml_file import dump_stream, json_schema, load_stream
+from continual_petl.streams.schema.stream_spec import GenerationSpec, StreamSpec, TaskSpec, TrainingOverride
+from continual_petl.streams.stream_file.yaml_file import dump_stream, json_schema, load_stream
 
 JSONSCHEMA: Any = importlib.import_module("jsonschema")
 KINDS: tuple[Kind, ...] = get_args(Kind)

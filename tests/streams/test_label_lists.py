@@ -11,9 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from continual_petl.errors import InputError
-from continual_petl.streams.checks import Where
-from continual_petl.streams.label_lists import encode_multilabel, encode_tags, label_lists, tag_lists, word_lists
-from continual_petl.streams.labels import check_class_weights
+from continual_petl.streams.preparation.label_lists import (
+    encode_multilabel,
+    encode_tags,
+    label_lists,
+    tag_lists,
+    word_lists,
+)
+from continual_petl.streams.preparation.labels import check_class_weights
+from continual_petl.streams.sources.checks import Where
 
 WHERE = Where(task="toy", split="train", origin="rows")
 

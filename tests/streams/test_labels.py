@@ -10,8 +10,14 @@ import numpy as np
 import pytest
 
 from continual_petl.errors import InputError
-from continual_petl.streams.checks import Where
-from continual_petl.streams.labels import absent_notice, class_labels, encode_labels, label_names, read_label_names
+from continual_petl.streams.preparation.labels import (
+    absent_notice,
+    class_labels,
+    encode_labels,
+    label_names,
+    read_label_names,
+)
+from continual_petl.streams.sources.checks import Where
 
 TRAIN = Where(task="news", split="train", origin="train.csv")
 

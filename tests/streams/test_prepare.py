@@ -11,9 +11,9 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from continual_petl.errors import InputError
-from continual_petl.streams.prepare import SplitData, TaskData, prepare_split, prepare_task
-from continual_petl.streams.schema import StreamSpec
-from continual_petl.streams.tokenise import TokenisedRows
+from continual_petl.streams.encoding.tokenise import TokenisedRows
+from continual_petl.streams.preparation.prepare import SplitData, TaskData, prepare_split, prepare_task
+from continual_petl.streams.schema.stream_spec import StreamSpec
 
 TRAIN = [{"text": f"w{number % 40} w{number // 40}", "label": "ab"[number % 2]} for number in range(80)]
 TEST = [{"text": f"w{number} w9 w9", "label": "ab"[number % 2]} for number in range(10)]

@@ -16,11 +16,11 @@ from transformers import PreTrainedTokenizerFast
 
 from continual_petl.errors import InputError
 from continual_petl.heads.kinds import GENERATIVE, LABELLED, Kind
-from continual_petl.streams.datamodule import TaskDataModule
-from continual_petl.streams.prepare import TaskData, check_data, prepare_split, prepare_task
-from continual_petl.streams.rows import TokenisedRows
-from continual_petl.streams.schema import ColumnsSpec, DataSpec, StreamSpec
-from continual_petl.streams.sources import read_splits
+from continual_petl.streams.batches.datamodule import TaskDataModule
+from continual_petl.streams.encoding.rows import TokenisedRows
+from continual_petl.streams.preparation.prepare import TaskData, check_data, prepare_split, prepare_task
+from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec, StreamSpec
+from continual_petl.streams.sources.read import read_splits
 from tests.streams.rows_of_kinds import images, rows_of
 
 KINDS: tuple[Kind, ...] = get_args(Kind)

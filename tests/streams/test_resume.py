@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from continual_petl.errors import InputError
-from continual_petl.streams.batching import LengthBucketed
-from continual_petl.streams.datamodule import TaskDataModule
-from continual_petl.streams.loaders import TrainLoader
-from continual_petl.streams.prepare import TaskData
-from continual_petl.streams.schema import TaskSpec
-from continual_petl.streams.tokenise import TokenisedRows
+from continual_petl.streams.batches.batching import LengthBucketed
+from continual_petl.streams.batches.datamodule import TaskDataModule
+from continual_petl.streams.batches.loaders import TrainLoader
+from continual_petl.streams.encoding.tokenise import TokenisedRows
+from continual_petl.streams.preparation.prepare import TaskData
+from continual_petl.streams.schema.stream_spec import TaskSpec
 
 # lightning 2.6.6 with torch 2.13: lightning/pytorch/utilities/_pytree.py makes a LeafSpec.
 pytestmark = [

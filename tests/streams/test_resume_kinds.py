@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from continual_petl.heads.kinds import GENERATIVE, Kind
-from continual_petl.streams.datamodule import TaskDataModule
-from continual_petl.streams.prepare import prepare_task
-from continual_petl.streams.schema import StreamSpec
+from continual_petl.streams.batches.datamodule import TaskDataModule
+from continual_petl.streams.preparation.prepare import prepare_task
+from continual_petl.streams.schema.stream_spec import StreamSpec
 from tests.streams.rows_of_kinds import images, rows_of
 
 # lightning 2.6.6 with torch 2.13: lightning/pytorch/utilities/_pytree.py makes a LeafSpec.

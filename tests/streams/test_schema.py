@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from continual_petl.streams.schema import DataSpec, StreamSpec, TaskSpec, TrainingOverride
+from continual_petl.streams.schema.stream_spec import DataSpec, StreamSpec, TaskSpec, TrainingOverride
 
 
 def _stream(*tasks: dict[str, Any], **more: Any) -> StreamSpec:

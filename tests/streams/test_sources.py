@@ -14,8 +14,9 @@ import datasets  # type: ignore[import-untyped]
 import pytest
 
 from continual_petl.errors import InputError
-from continual_petl.streams.schema import ColumnsSpec, DataSpec, SplitName
-from continual_petl.streams.sources import SplitRows, read_splits
+from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec, SplitName
+from continual_petl.streams.sources.read import read_splits
+from continual_petl.streams.sources.split_rows import SplitRows
 
 ROWS = [
     {"text": 'a "quoted, text', "label": 1},

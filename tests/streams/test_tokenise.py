@@ -7,7 +7,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from continual_petl.errors import InputError
-from continual_petl.streams.tokenise import tokenise
+from continual_petl.streams.encoding.tokenise import tokenise
 
 
 def _words(*numbers: int) -> str:

@@ -13,9 +13,9 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from continual_petl.errors import InputError
-from continual_petl.streams.rows import TokenisedRows
-from continual_petl.streams.tokenise import padding_id
-from continual_petl.streams.tokenise_sources import room_for, tokenise_sources
+from continual_petl.streams.encoding.rows import TokenisedRows
+from continual_petl.streams.encoding.tokenise import padding_id
+from continual_petl.streams.encoding.tokenise_sources import room_for, tokenise_sources
 
 BOS, EOS = 1, 2
 TEMPLATES = {"none": "$A", "bos": "<s> $A", "eos": "$A </s>", "both": "<s> $A </s>", "language": "$A </s> <s>"}

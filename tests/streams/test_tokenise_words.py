@@ -15,7 +15,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from continual_petl.errors import InputError
-from continual_petl.streams.tokenise import tokenise_words
+from continual_petl.streams.encoding.tokenise import tokenise_words
 
 
 def _pieces(special: bool = True) -> PreTrainedTokenizerFast:

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from continual_petl.errors import InputError
-from continual_petl.streams._yaml_nodes import parse
-from continual_petl.streams.schema import DataSpec, StreamSpec
-from continual_petl.streams.yaml_file import dump_stream, load_stream, load_task
+from continual_petl.streams.schema.stream_spec import DataSpec, StreamSpec
+from continual_petl.streams.stream_file.yaml_file import dump_stream, load_stream, load_task
+from continual_petl.streams.stream_file.yaml_nodes import parse
 
 DESIGN = """\
 name: support-desk
@@ -260,7 +260,7 @@ def _heavy_modules_after(code: str) -> str:
 def test_checking_a_stream_file_imports_nothing_heavy(tmp_path: Path) -> None:
     file = _write(tmp_path / "stream.yaml", DESIGN)
     code = f"""
-import continual_petl.streams.schema
+import continual_petl.streams.schema.stream_spec
 from continual_petl.streams import TaskStream, dump_stream, json_schema
 dump_stream(TaskStream.from_yaml({str(file)!r}).spec), json_schema()
 """

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from continual_petl.errors import StreamFileError
-from continual_petl.streams.yaml_file import load_stream, load_task
+from continual_petl.streams.stream_file.yaml_file import load_stream, load_task
 
 TEXT = """\
 name: desk

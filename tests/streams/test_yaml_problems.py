@@ -11,8 +11,8 @@ import pytest
 from continual_petl.banks.legal import LEGAL
 from continual_petl.banks.presets import PRESETS
 from continual_petl.errors import StreamFileError
-from continual_petl.streams.schema import TrainingSpec
-from continual_petl.streams.yaml_file import MAX_BYTES, load_stream, load_task
+from continual_petl.streams.schema.stream_spec import TrainingSpec
+from continual_petl.streams.stream_file.yaml_file import MAX_BYTES, load_stream, load_task
 
 GOOD = """\
 name: desk

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from continual_petl.banks.presets import PRESETS
-from continual_petl.streams.schema import StreamSpec
-from continual_petl.streams.yaml_file import json_schema
+from continual_petl.streams.schema.stream_spec import StreamSpec
+from continual_petl.streams.stream_file.yaml_file import json_schema
 
 # It has no types; imported this way it needs none.
 JSONSCHEMA: Any = importlib.import_module("jsonschema")

@@ -1,0 +1,105 @@
+"""Rows of a batch to tensors, one layout per kind of task.
+
+Shape legend: B rows, W tokens of the longest one, V tokens of the longest target, C labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from continual_petl.heads.kinds import Kind
+from continual_petl.streams.encoding.rows import IGNORED, TokenisedRows
+
+
+def collate(
+    rows: TokenisedRows,
+    indices: Sequence[int] | NDArray[np.int64],
+    pad_token_id: int,
+    kind: Kind = "classification",
+    train: bool = True,
+) -> dict[str, Tensor]:
+    """Make one batch, padded to its longest row.
+
+    Rows are padded on the right, but a causal-lm's that are to be answered (``train=False``) on the left, so that all
+    answers begin where the row ends.
+
+    Args:
+        rows: a split.
+        indices: which of its rows, B numbers.
+        pad_token_id: fills ``input_ids`` beside a row; ``attention_mask`` and ``token_type_ids`` are filled with 0,
+            ``labels`` with -100.
+        kind: the kind of the task.
+        train: whether the batch is learned from; only a causal-lm's is then another one.
+
+    Shape:
+        ``index`` ``(B,)`` int64, and of texts ``input_ids``, ``attention_mask`` and, where the tokenizer makes them,
+        ``token_type_ids`` ``(B, W)`` int64, of images ``pixel_values`` ``(B, 3, H, W)`` float32. ``labels``, left out
+        when the rows have none: ``(B,)`` int64 (classification, image-classification) or float32 (regression),
+        ``(B, C)`` float32 (multilabel), ``(B, W)`` int64 (token-classification; causal-lm in training, where
+        ``input_ids`` are source and target and the source has labels of -100; nothing is shifted), ``(B, V)`` int64
+        (targets of seq2seq, and of causal-lm in evaluation).
+    """
+    index_B = np.asarray(indices, dtype=np.int64)
+    batch: dict[str, Tensor] = {}
+    if kind == "image-classification":
+        assert rows.pixels is not None
+        batch["pixel_values"] = torch.from_numpy(rows.pixels[index_B])
+    elif kind == "causal-lm" and train and rows.target_ids is not None:
+        batch |= _continued(rows, index_B, pad_token_id)
+    else:
+        spans = _spans(rows.offsets, index_B)
+        mask_BW = _mask(spans, left=kind == "causal-lm" and not train)
+        batch["input_ids"] = _padded(rows.ids, spans, mask_BW, pad_token_id)
+        batch["attention_mask"] = torch.from_numpy(mask_BW.astype(np.int64))
+        if rows.token_types is not None:
+            batch["token_type_ids"] = _padded(rows.token_types, spans, mask_BW, 0)
+        if kind == "token-classification" and rows.labels is not None:
+            batch["labels"] = _padded(rows.labels, spans, mask_BW, IGNORED)
+        if rows.target_ids is not None and rows.target_offsets is not None:
+            targets = _spans(rows.target_offsets, index_B)
+            batch["labels"] = _padded(rows.target_ids, targets, _mask(targets), IGNORED)
+    if rows.labels is not None and "labels" not in batch:
+        batch["labels"] = torch.from_numpy(rows.labels[index_B])
+    batch["index"] = torch.from_numpy(index_B.copy())
+    return batch
+
+
+def _continued(rows: TokenisedRows, index_B: NDArray[np.int64], pad_token_id: int) -> dict[str, Tensor]:
+    """Return sources with their targets behind them."""
+    assert rows.target_ids is not None
+    assert rows.target_offsets is not None
+    sources, targets = _spans(rows.offsets, index_B), _spans(rows.target_offsets, index_B)
+    parts = [(rows.ids[source], rows.target_ids[target]) for source, target in zip(sources, targets, strict=True)]
+    flat = np.concatenate([np.concatenate(part) for part in parts])
+    labels = np.concatenate([np.concatenate([np.full(len(source), IGNORED), target]) for source, target in parts])
+    ends = np.cumsum([len(source) + len(target) for source, target in parts]).tolist()
+    spans = [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+    mask_BW = _mask(spans)
+    return {
+        "input_ids": _padded(flat, spans, mask_BW, pad_token_id),
+        "attention_mask": torch.from_numpy(mask_BW.astype(np.int64)),
+        "labels": _padded(labels, spans, mask_BW, IGNORED),
+    }
+
+
+def _spans(offsets: NDArray[np.int64], index_B: NDArray[np.int64]) -> list[slice]:
+    starts_B, ends_B = offsets[index_B].tolist(), offsets[index_B + 1].tolist()
+    return [slice(start, end) for start, end in zip(starts_B, ends_B, strict=True)]
+
+
+def _mask(spans: Sequence[slice], *, left: bool = False) -> NDArray[np.bool_]:
+    lengths_B = np.array([span.stop - span.start for span in spans])
+    mask_BW: NDArray[np.bool_] = np.arange(lengths_B.max()) < lengths_B[:, None]
+    return mask_BW[:, ::-1] if left else mask_BW
+
+
+def _padded(flat: NDArray[Any], spans: Sequence[slice], mask_BW: NDArray[np.bool_], fill: int) -> Tensor:
+    out_BW = np.full(mask_BW.shape, fill, dtype=np.int64)
+    out_BW[mask_BW] = np.concatenate([flat[span] for span in spans])
+    return torch.from_numpy(out_BW)

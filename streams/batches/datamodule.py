@@ -1,0 +1,117 @@
+"""The LightningDataModule of one task: a prepared task in, loaders out.
+
+A checkpoint that Lightning writes in ``on_train_batch_end``, ``on_train_epoch_end`` or when a run dies goes on with
+exactly the batches that were still to come (see `continual_petl.streams.batches.loaders`). Two things lie with Lightning:
+
+* a checkpoint holds no half-summed gradients: with ``accumulate_grad_batches`` save where a step was just taken,
+  or what the first part of the window added is lost;
+* saved in ``on_train_batch_end`` of the last batch of an epoch, the continued run starts at the next epoch and never
+  runs the validation and ``on_train_epoch_end`` of that one: save in ``on_train_epoch_end`` instead.
+"""
+
+from __future__ import annotations
+
+import lightning as L
+from lightning.pytorch.loops.progress import _ProcessedTracker
+
+from continual_petl.errors import InputError
+from continual_petl.seeding import derive_seed
+from continual_petl.streams.batches.batching import LengthBucketed
+from continual_petl.streams.batches.loaders import EvaluationLoader, Place, TrainLoader
+from continual_petl.streams.encoding.rows import TokenisedRows
+from continual_petl.streams.preparation.prepare import TaskData
+
+
+class TaskDataModule(L.LightningDataModule):
+    """Loaders of one prepared task.
+
+    Args:
+        data: what :func:`~continual_petl.streams.preparation.prepare.prepare_task` returned.
+        pad_token_id: the tokenizer's padding token.
+        batch_size: rows of a training batch.
+        eval_batch_size: rows of a validation, test or prediction batch.
+        seed: the stream's seed; the order of batches follows from it and the task's name alone.
+        num_workers: processes that make batches; 0 makes them in this one, which is fast enough for text.
+
+    Raises:
+        InputError: if a batch size or ``num_workers`` is out of range.
+    """
+
+    def __init__(
+        self,
+        data: TaskData,
+        *,
+        pad_token_id: int,
+        batch_size: int,
+        eval_batch_size: int,
+        seed: int,
+        num_workers: int = 0,
+    ) -> None:
+        super().__init__()
+        self.data = data
+        self._pad_token_id = pad_token_id
+        self._eval_batch_size = eval_batch_size
+        self._num_workers = num_workers
+        self._order = LengthBucketed(
+            lengths=data.train.lengths + data.train.target_lengths,
+            batch_size=batch_size,
+            seed=derive_seed(seed, data.task.name, "order"),
+        )
+
+    def train_dataloader(self) -> TrainLoader:
+        """Return the shuffled, length-bucketed, resumable training batches."""
+        rank, world_size = self._process()
+        return TrainLoader(
+            self.data.train,
+            self._order,
+            self._pad_token_id,
+            kind=self.data.task.kind,
+            num_workers=self._num_workers,
+            place=self._place,
+            rank=rank,
+            world_size=world_size,
+        )
+
+    def val_dataloader(self) -> EvaluationLoader:
+        """Return the validation batches."""
+        return self._evaluation(self.data.validation)
+
+    def test_dataloader(self) -> EvaluationLoader:
+        """Return the test batches.
+
+        Raises:
+            InputError: if the task has no test split.
+        """
+        if self.data.test is None:
+            raise InputError(
+                f"task {self.data.task.name!r} has no test split; add one under `data`, or evaluate on validation."
+            )
+        return self._evaluation(self.data.test)
+
+    def predict_dataloader(self) -> EvaluationLoader:
+        """Return the test batches; ``index`` in each batch says which rows they are."""
+        return self.test_dataloader()
+
+    def _evaluation(self, rows: TokenisedRows) -> EvaluationLoader:
+        rank, world_size = self._process()
+        return EvaluationLoader(
+            rows,
+            self._eval_batch_size,
+            self._pad_token_id,
+            kind=self.data.task.kind,
+            num_workers=self._num_workers,
+            rank=rank,
+            world_size=world_size,
+        )
+
+    def _process(self) -> tuple[int, int]:
+        return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+
+    def _place(self) -> Place | None:
+        if self.trainer is None or not self.trainer.training:
+            return None
+        # Both are counts of what is finished at the moment Lightning draws the first batch of an epoch.
+        fit = self.trainer.fit_loop
+        epoch = fit.epoch_progress.current
+        assert isinstance(epoch, _ProcessedTracker)
+        return epoch.processed, fit.epoch_loop.batch_progress.current.ready

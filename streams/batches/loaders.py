@@ -1,0 +1,179 @@
+"""The iterables that Lightning draws batches from; the one for training can go on in the middle of an epoch.
+
+These are plain iterables, not ``torch.utils.data.DataLoader``: rows are already token ids in memory, so one process
+makes a batch in well under a millisecond, and a ``DataLoader`` would draw a number from the global random state at
+the start of every epoch. With ``num_workers`` a ``DataLoader`` works inside, with a generator of its own.
+
+**Going on exactly.** Lightning saves how many batches it has finished and counts on from there. The loader asks it for
+that place when the first batch is drawn, instead of trusting a count of its own: a batch that was drawn but not
+finished (the process died inside ``training_step``) is drawn again, and the end of an epoch is where Lightning says,
+also with ``limit_train_batches``. The state in the checkpoint guards that the order of batches is still the same.
+
+Read in lightning 2.6.6: ``loops/fit_loop.py`` (``setup_data``, ``on_advance_start``), ``loops/training_epoch_loop.py``
+(``reset``, ``on_run_start``, ``advance``), ``loops/fetchers.py`` (a loader with a length is never prefetched).
+
+**Several devices.** Lightning leaves plain iterables alone, so each process takes its own share of the batches here.
+In training all shares have one length (the first batches are repeated to fill up); in evaluation no batch is repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from continual_petl.errors import InputError
+from continual_petl.heads.kinds import Kind
+from continual_petl.streams.batches.batching import Batch, LengthBucketed, evaluation_batches
+from continual_petl.streams.batches.collate import collate
+from continual_petl.streams.encoding.rows import TokenisedRows
+
+Place = tuple[int, int]
+"""(epoch, number of batches of it that are finished)"""
+
+
+class TrainLoader:
+    """Training batches, epoch after epoch. Satisfies Lightning's protocol of a stateful loader.
+
+    Args:
+        rows: the training split.
+        order: which rows make which batch.
+        pad_token_id: see `collate`.
+        kind: the kind of the task.
+        num_workers: processes that make batches; 0 makes them in this one.
+        place: asked when an iteration starts; returns where to start, or ``None`` to go on by own count (every
+            iteration is one epoch, and only the first after ``load_state_dict`` starts in the middle).
+        rank: number of this process.
+        world_size: number of processes that share the batches.
+    """
+
+    def __init__(
+        self,
+        rows: TokenisedRows,
+        order: LengthBucketed,
+        pad_token_id: int,
+        *,
+        kind: Kind = "classification",
+        num_workers: int = 0,
+        place: Callable[[], Place | None] = lambda: None,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self.rows = rows
+        self.order = order
+        self.rank, self.world_size = rank, world_size
+        self._make = _Maker(partial(collate, rows, pad_token_id=pad_token_id, kind=kind, train=True), num_workers)
+        self._place = place
+        self._seen: Place = (0, 0)
+        self._next: Place = (0, 0)
+
+    def __len__(self) -> int:
+        return -(-len(self.order) // self.world_size)
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        # A generator: nothing of this runs before the first batch is drawn. Lightning calls iter() while it sets
+        # up, before its own counters are in place.
+        epoch, done = self._place() or self._next
+        if done >= len(self):
+            epoch, done = epoch + 1, 0
+        self._next = (epoch + 1, 0)
+        for number, batch in enumerate(self._make(self._share(epoch)[done:]), start=done + 1):
+            self._seen = (epoch, number)
+            yield batch
+
+    def _share(self, epoch: int) -> list[Batch]:
+        batches = self.order.epoch(epoch)
+        wanted = range(self.rank, len(self) * self.world_size, self.world_size)
+        return [batches[position % len(batches)] for position in wanted]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place of the last batch drawn, and what identifies the order of batches."""
+        epoch, batches = self._seen
+        return {"epoch": epoch, "batches": batches, "order": self.order.fingerprint, "world_size": self.world_size}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up a saved place.
+
+        Raises:
+            InputError: if the checkpoint was made with other rows, another batch size, seed or number of processes.
+        """
+        for key, ours in (("order", self.order.fingerprint), ("world_size", self.world_size)):
+            if state_dict[key] != ours:
+                raise InputError(
+                    f"checkpoint: its training batches ({key} {state_dict[key]}) are not those of this run ({ours}): "
+                    "the "
+                    "data, max_length, batch_size, seed or number of devices has changed since it was saved. Restore "
+                    "them, or delete the checkpoint to learn the task from its beginning."
+                )
+        self._seen = self._next = (int(state_dict["epoch"]), int(state_dict["batches"]))
+
+
+class EvaluationLoader:
+    """Batches by falling length, the same in every pass.
+
+    Args:
+        rows: a split.
+        batch_size: rows of a batch.
+        pad_token_id: see `collate`.
+        kind: the kind of the task.
+        num_workers: processes that make batches; 0 makes them in this one.
+        rank: number of this process.
+        world_size: number of processes that share the batches.
+    """
+
+    def __init__(
+        self,
+        rows: TokenisedRows,
+        batch_size: int,
+        pad_token_id: int,
+        *,
+        kind: Kind = "classification",
+        num_workers: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self.rows = rows
+        self._batches = evaluation_batches(rows.lengths, batch_size)[rank::world_size]
+        self._make = _Maker(partial(collate, rows, pad_token_id=pad_token_id, kind=kind, train=False), num_workers)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        return self._make(self._batches)
+
+
+class _Maker:
+    """Turns lists of row numbers into batches, here or in worker processes."""
+
+    def __init__(self, make: Callable[[Batch], dict[str, Tensor]], num_workers: int) -> None:
+        if num_workers < 0:
+            raise InputError(f"training.num_workers: got {num_workers}; it must be 0 or more.")
+        self._collate = make
+        self._num_workers = num_workers
+
+    def __call__(self, batches: list[Batch]) -> Iterator[dict[str, Tensor]]:
+        if self._num_workers == 0 or not batches:
+            return map(self._collate, batches)
+        loader: DataLoader[dict[str, Tensor]] = DataLoader(
+            _Batches(batches, self._collate),
+            batch_size=None,
+            num_workers=min(self._num_workers, len(batches)),
+            generator=torch.Generator().manual_seed(0),  # workers draw nothing; keeps the global state untouched
+        )
+        return iter(loader)
+
+
+class _Batches(torch.utils.data.Dataset[dict[str, Tensor]]):
+    def __init__(self, batches: list[Batch], make: Callable[[Batch], dict[str, Tensor]]) -> None:
+        self._batches, self._make = batches, make
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getitem__(self, position: int) -> dict[str, Tensor]:
+        return self._make(self._batches[position])

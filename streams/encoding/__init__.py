@@ -1,0 +1,1 @@
+"""Texts, words and images to numbers, kept flat."""

@@ -1,0 +1,63 @@
+"""Rows of any kind of task to numbers: the one door to the tokenizer and to the images' preprocessing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from continual_petl.heads.kinds import Kind
+from continual_petl.streams.encoding.image_processing import ImageProcessing
+from continual_petl.streams.encoding.rows import TokenisedRows
+from continual_petl.streams.encoding.tokenise import tokenise, tokenise_words
+from continual_petl.streams.encoding.tokenise_sources import tokenise_sources
+
+
+def encode_rows(
+    kind: Kind,
+    inputs: Sequence[Any],
+    *,
+    pairs: Sequence[str] | None = None,
+    answers: Any = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    max_length: int = 0,
+    max_target_length: int | None = None,
+    images: ImageProcessing | None = None,
+    where: str = "rows",
+) -> TokenisedRows:
+    """Make numbers of checked rows, with their answers or, to be predicted, without.
+
+    Args:
+        kind: the kind of their task.
+        inputs: texts, sources, lists of words or images, one a row; none at all checks the settings alone.
+        pairs: the second texts of a task on pairs.
+        answers: labels ``(N,)`` or ``(N, C)``, an array of tags a row, or target texts; ``None`` if there are none.
+        tokenizer: the fast tokenizer of the backbone; images need none.
+        max_length: most tokens of a row.
+        max_target_length: as the task says; a causal-lm's sources are cut by it too, so give it for predictions as well.
+        images: the preprocessing of the backbone, for images.
+        where: what the rows are, for messages.
+
+    Raises:
+        InputError: if tokenizer, preprocessing or lengths do not fit the kind, or a row cannot be used.
+        ValueError: if the tokenizer or the preprocessing that this kind needs is not given.
+    """
+    if kind == "image-classification":
+        if images is None:
+            raise ValueError("images need the preprocessing of the backbone: give images=image_processing(...)")
+        return TokenisedRows(
+            ids=np.empty(0, dtype=np.int32),
+            offsets=np.zeros(len(inputs) + 1, dtype=np.int64),
+            token_types=None,
+            labels=answers,
+            pixels=images(inputs),
+        )
+    if tokenizer is None:
+        raise ValueError(f"a {kind} needs the tokenizer of the backbone")
+    if kind == "token-classification":
+        return tokenise_words(inputs, answers, tokenizer, max_length, where=where)
+    if kind == "seq2seq" or kind == "causal-lm":
+        return tokenise_sources(inputs, answers, tokenizer, max_length, kind=kind, max_target_length=max_target_length)
+    return tokenise(inputs, pairs, answers, tokenizer, max_length)

@@ -1,0 +1,146 @@
+"""Images as they come with rows, to plain arrays of RGB bytes.
+
+Taken are PIL images, arrays or nested lists ``(H, W)`` or ``(H, W, 3)`` of whole numbers 0 to 255, what ``datasets``
+reads from its image columns (``{"bytes": ..., "path": ...}``), and paths. Grey becomes three equal channels;
+transparency is left out. Only files and PIL images need Pillow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from continual_petl.errors import InputError
+from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
+
+_EIGHT_BITS = {"1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"}
+"""Modes of Pillow with at most eight bits a channel; others would be cut off at 255."""
+
+
+class NotAnImage(ValueError):
+    """A value is no image; says why."""
+
+
+def pillow() -> Any:
+    """Return ``PIL.Image``.
+
+    Raises:
+        InputError: if Pillow is not installed.
+    """
+    try:
+        return importlib.import_module("PIL.Image")
+    except ImportError as error:
+        raise InputError(
+            "images: files of images are read by Pillow, which is not installed: pip install continual-petl[image]."
+        ) from error
+
+
+def check_images(
+    where: Where, column: str, values: Sequence[Any], base: str | None = None
+) -> tuple[list[Any], list[str]]:
+    """Check that every row has an image.
+
+    Args:
+        where: a split.
+        column: its column of images.
+        values: what stands there.
+        base: folder from which relative paths count; ``None`` means the working directory.
+
+    Returns:
+        The images, paths made absolute, still as they came (decoded they could be much larger than the memory); and
+        one key a row that is the same for the same pixels, whatever they came as.
+
+    Raises:
+        InputError: naming the rows without an image and what is there instead, or if Pillow is needed and missing.
+    """
+    images, keys, faults = [], [], []
+    for row, value in enumerate(values):
+        image = _located(value, base or os.curdir)
+        try:
+            pixels_HW3 = decode(image)
+            digest = hashlib.sha256(str(pixels_HW3.shape).encode() + pixels_HW3.tobytes()).hexdigest()
+            keys.append(json.dumps(["image", digest]))
+        except NotAnImage as error:
+            faults.append(Fault(row=row, what=str(error)))
+        images.append(image)
+    raise_faults(
+        where, column, faults, "Every row needs an image; repair or remove these rows, or name another column."
+    )
+    return images, keys
+
+
+def decode(image: Any) -> NDArray[np.uint8]:
+    """Return an image as RGB bytes ``(H, W, 3)``.
+
+    Raises:
+        NotAnImage: if it is none; the message says why.
+        InputError: if Pillow is needed and missing.
+    """
+    if isinstance(image, Mapping) and {"bytes", "path"} & set(image):
+        image = image.get("path") if image.get("bytes") is None else image["bytes"]
+    if isinstance(image, str | bytes | os.PathLike):
+        return _from_file(io.BytesIO(image) if isinstance(image, bytes) else image)
+    if type(image).__module__.startswith("PIL."):
+        return _from_pillow(image)
+    if image is None:
+        raise NotAnImage("missing")
+    if isinstance(image, list | tuple | np.ndarray):
+        return _from_numbers(image)
+    raise NotAnImage(f"{show(image)} is of type {type(image).__name__}")
+
+
+def _located(image: Any, base: str) -> Any:
+    if isinstance(image, str | os.PathLike):
+        return os.path.abspath(os.path.join(base, os.path.expanduser(image)))
+    if isinstance(image, Mapping) and image.get("bytes") is None and isinstance(image.get("path"), str):
+        return {**image, "path": _located(image["path"], base)}
+    return image
+
+
+def _from_file(file: Any) -> NDArray[np.uint8]:
+    module = pillow()
+    shown = "its bytes" if isinstance(file, io.BytesIO) else show(os.fspath(file), 200)
+    try:
+        with module.open(file) as opened:
+            opened.load()
+            return _from_pillow(opened)
+    except FileNotFoundError:
+        raise NotAnImage(f"there is no file {shown}") from None
+    except NotAnImage:
+        raise
+    except module.UnidentifiedImageError:
+        raise NotAnImage(f"{shown} cannot be read as an image (no format that Pillow knows)") from None
+    # SyntaxError and NotImplementedError: of Pillow, for broken files; the last: more pixels than it takes for honest.
+    except (OSError, ValueError, SyntaxError, NotImplementedError, module.DecompressionBombError) as error:
+        raise NotAnImage(f"{shown} cannot be read as an image ({type(error).__name__}: {error})") from None
+
+
+def _from_pillow(image: Any) -> NDArray[np.uint8]:
+    if image.mode not in _EIGHT_BITS:
+        raise NotAnImage(f"its mode is {image.mode}, with more than eight bits a channel; save it with eight")
+    upright = importlib.import_module("PIL.ImageOps").exif_transpose(image)  # as datasets and transformers do
+    return np.ascontiguousarray(np.array(upright.convert("RGB"), dtype=np.uint8))
+
+
+def _from_numbers(image: Any) -> NDArray[np.uint8]:
+    try:
+        pixels = np.asarray(image)
+    except ValueError:
+        raise NotAnImage("its rows of pixels are of different lengths") from None
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
+    if 0 in pixels.shape or pixels.ndim not in (2, 3) or (pixels.ndim == 3 and pixels.shape[2] != 3):
+        raise NotAnImage(f"its shape is {pixels.shape}, neither (height, width) nor (height, width, 3)")
+    if pixels.dtype.kind not in "uif" or not np.array_equal(pixels, np.clip(np.round(pixels), 0, 255)):
+        what = f"values from {pixels.min()} to {pixels.max()}" if pixels.dtype.kind in "uif" else "other values"
+        raise NotAnImage(f"it has {what} of type {pixels.dtype}, but pixels are whole numbers from 0 to 255")
+    bytes_ = pixels.astype(np.uint8)
+    return np.ascontiguousarray(np.stack([bytes_] * 3, axis=-1) if pixels.ndim == 2 else bytes_)

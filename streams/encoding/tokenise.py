@@ -1,0 +1,159 @@
+"""Texts and words to token ids, once per split; see `tokenise_sources` for texts that are answered by texts.
+
+Truncation is ``longest_first`` for pairs, as in BERT's own ``_truncate_seq_pair``, and is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
+
+from continual_petl.errors import InputError
+from continual_petl.streams.encoding.rows import IGNORED, offsets_of
+from continual_petl.streams.encoding.rows import TokenisedRow as TokenisedRow
+from continual_petl.streams.encoding.rows import TokenisedRows as TokenisedRows
+from continual_petl.streams.encoding.tokenizer_calls import Encoded, check_fast, encode, glues_words
+from continual_petl.streams.encoding.tokenizer_calls import padding_id as padding_id
+from continual_petl.streams.sources.checks import show
+
+
+def tokenise(
+    texts: Sequence[str],
+    pairs: Sequence[str] | None,
+    labels: NDArray[np.int64] | NDArray[np.float32] | None,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+) -> TokenisedRows:
+    """Tokenise a split of texts.
+
+    Args:
+        texts: one text a row.
+        pairs: the second text of each row, or ``None``.
+        labels: encoded labels of the rows, or ``None``.
+        tokenizer: a fast tokenizer.
+        max_length: most tokens a row may keep, special tokens included.
+
+    Raises:
+        InputError: if the tokenizer is not a fast one, or ``max_length`` leaves no room for text.
+        ValueError: if ``pairs`` or ``labels`` have another number of rows than ``texts``.
+    """
+    for name, other in (("pairs", pairs), ("labels", labels)):
+        same_number(name, other, "texts", texts)
+    check_room(tokenizer, max_length, pair=pairs is not None)
+    encoded = encode(tokenizer, texts, pairs, max_length, types="token_type_ids" in tokenizer.model_input_names)
+    return TokenisedRows(
+        ids=encoded.ids,
+        offsets=encoded.offsets,
+        token_types=encoded.types,
+        labels=labels,
+        num_truncated=int(encoded.cut.sum()),
+    )
+
+
+def tokenise_words(
+    rows: Sequence[Sequence[str]],
+    tags: Sequence[NDArray[np.int64]] | None,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    *,
+    where: str = "rows",
+) -> TokenisedRows:
+    """Tokenise a split of words, each with a tag.
+
+    Args:
+        rows: a list of words a row.
+        tags: the number of each word's tag, or ``None``.
+        tokenizer: a fast tokenizer; one that reads words without spaces between them gets the spaces.
+        max_length: most tokens a row may keep; words behind the cut lose their tags.
+        where: what the rows are, for messages.
+
+    Raises:
+        InputError: if the tokenizer takes no words or makes nothing of one, or ``max_length`` leaves no room for them.
+        ValueError: if ``tags`` do not fit ``rows``.
+    """
+    same_number("tags", tags, "rows", rows)
+    check_room(tokenizer, max_length, pair=False)
+    given = [[word if number == 0 else f" {word}" for number, word in enumerate(row)] for row in rows]
+    try:
+        encoded = encode(
+            tokenizer,
+            given if glues_words(tokenizer) else rows,
+            None,
+            max_length,
+            types="token_type_ids" in tokenizer.model_input_names,
+            words=True,
+        )
+    except (AssertionError, NotImplementedError, TypeError, ValueError) as error:
+        raise InputError(
+            f"backbone: {type(tokenizer).__name__} does not take text that is split into words ({error}), as "
+            "token-classification needs it; choose another backbone, or load the tokenizer with add_prefix_space."
+        ) from error
+    assert encoded.words is not None
+    before = np.concatenate([[-1], encoded.words[:-1]]) if len(encoded.words) else encoded.words
+    before[encoded.offsets[:-1][np.diff(encoded.offsets) > 0]] = -1
+    first_piece = (encoded.words >= 0) & (encoded.words != before)
+    _check_nothing_vanished(rows, encoded, first_piece, where)
+    labels = None
+    if tags is not None:
+        flat = np.concatenate([np.asarray(row, dtype=np.int64) for row in tags]) if len(tags) else np.empty(0, np.int64)
+        starts = offsets_of(len(row) for row in tags)[:-1]
+        places = np.repeat(starts, np.diff(encoded.offsets)) + encoded.words
+        labels = np.full(len(encoded.ids), IGNORED, dtype=np.int64)
+        labels[first_piece] = flat[places[first_piece]]
+    return TokenisedRows(
+        ids=encoded.ids,
+        offsets=encoded.offsets,
+        token_types=encoded.types,
+        labels=labels,
+        num_truncated=int(encoded.cut.sum()),
+        first_piece=first_piece,
+    )
+
+
+def same_number(name: str, other: Sequence[Any] | NDArray[Any] | None, than: str, rows: Sequence[Any]) -> None:
+    """Check that a column has as many rows as another.
+
+    Raises:
+        ValueError: if it has not.
+    """
+    if other is not None and len(other) != len(rows):
+        raise ValueError(f"{name} has {len(other)} rows, {than} has {len(rows)}")
+
+
+def check_room(tokenizer: PreTrainedTokenizerBase, max_length: int, *, pair: bool) -> None:
+    """Check that ``max_length`` leaves room for text between the special tokens.
+
+    Raises:
+        InputError: if it does not, or the tokenizer is not a fast one.
+    """
+    check_fast(tokenizer)
+    num_special = tokenizer.num_special_tokens_to_add(pair=pair)
+    if max_length <= num_special:
+        raise InputError(
+            f"backbone.max_length: got {max_length}, but this tokenizer adds {num_special} special tokens to each "
+            f"{'pair' if pair else 'text'}; use at least {num_special + 1}, usually 128."
+        )
+
+
+def _check_nothing_vanished(
+    rows: Sequence[Sequence[str]], encoded: Encoded, first_piece: NDArray[np.bool_], where: str
+) -> None:
+    """Check that every word that was not cut off has a token to be tagged at."""
+    assert encoded.words is not None
+    sums = np.concatenate([[0], np.cumsum(first_piece)])
+    counts = sums[encoded.offsets[1:]] - sums[encoded.offsets[:-1]]
+    for number, (row, count, cut) in enumerate(zip(rows, counts.tolist(), encoded.cut.tolist(), strict=True)):
+        span = slice(int(encoded.offsets[number]), int(encoded.offsets[number + 1]))
+        seen = encoded.words[span][first_piece[span]].tolist()
+        # Words are cut off at one end, whichever the tokenizer cuts at; between two that are seen none may be missing.
+        expected = range(seen[0], seen[-1] + 1) if cut and seen else range(0 if cut else len(row))
+        if count < len(expected):
+            gone = min(set(expected) - set(seen))
+            raise InputError(
+                f"{where}, row {number + 1}: word {gone + 1}, {show(row[gone])}, is nothing to this tokenizer (it may "
+                "be made of invisible characters), so it cannot be tagged; remove the word and its tag, or replace it."
+            )

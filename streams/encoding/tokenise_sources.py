@@ -1,0 +1,119 @@
+"""Sources and targets to token ids: texts that are answered by texts, of seq2seq and causal-lm.
+
+In a causal-lm the target goes on where the source ends: the source keeps no closing special token, the target has no
+opening one, and nothing comes between them that is not written in the texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
+
+from continual_petl.errors import InputError
+from continual_petl.streams.encoding.rows import TokenisedRows
+from continual_petl.streams.encoding.tokenise import check_room, same_number
+from continual_petl.streams.encoding.tokenizer_calls import Encoded, encode
+
+TARGET_LENGTH = 128
+"""Tokens after which a target is cut where a task says nothing."""
+
+
+def room_for(kind: Literal["seq2seq", "causal-lm"], max_length: int, max_target_length: int | None) -> tuple[int, int]:
+    """Return how many tokens a source and a target may keep.
+
+    In a causal-lm both stand in one row of ``max_length`` tokens, in a seq2seq each has a row of its own. Where
+    ``max_target_length`` is not said it is 128, or less where the backbone takes no more (half a row in a causal-lm).
+
+    Raises:
+        InputError: if the targets leave no room for sources.
+    """
+    if kind == "seq2seq":
+        return max_length, min(TARGET_LENGTH, max_length) if max_target_length is None else max_target_length
+    target = min(TARGET_LENGTH, max_length // 2) if max_target_length is None else max_target_length
+    if target >= max_length:
+        raise InputError(
+            f"max_target_length: got {target}, but source and target of a causal-lm share max_length {max_length}; use "
+            f"at most {max_length - 1}, usually {max_length // 2}."
+        )
+    return max_length - target, target
+
+
+def tokenise_sources(
+    sources: Sequence[str],
+    targets: Sequence[str] | None,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    *,
+    kind: Literal["seq2seq", "causal-lm"],
+    max_target_length: int | None = None,
+) -> TokenisedRows:
+    """Tokenise a split whose answers are texts.
+
+    Args:
+        sources: the text that goes in, one a row.
+        targets: the text that is to come out, or ``None`` for rows that are only to be predicted.
+        tokenizer: a fast tokenizer.
+        max_length: most tokens of a source, of source and target together in a causal-lm; see :func:`room_for`.
+        kind: which of the two.
+        max_target_length: most tokens of a target, its end token included.
+
+    Raises:
+        InputError: if the tokenizer is not a fast one, or there is no room for text.
+        ValueError: if there are not as many targets as sources.
+    """
+    same_number("targets", targets, "sources", sources)
+    source_room, target_room = room_for(kind, max_length, max_target_length)
+    check_room(tokenizer, source_room, pair=False)
+    closing = _num_closing(tokenizer) if kind == "causal-lm" else 0
+    encoded = encode(tokenizer, sources, None, source_room + closing)
+    ids, offsets = _shortened(encoded, closing)
+    target = None if targets is None else _targets(targets, tokenizer, target_room, special=kind == "seq2seq")
+    return TokenisedRows(
+        ids=ids,
+        offsets=offsets,
+        token_types=None,
+        labels=None,
+        num_truncated=int(encoded.cut.sum()),
+        num_targets_truncated=0 if target is None else int(target.cut.sum()),
+        target_ids=None if target is None else target.ids,
+        target_offsets=None if target is None else target.offsets,
+        references=None if targets is None else tuple(targets),
+    )
+
+
+def _targets(targets: Sequence[str], tokenizer: PreTrainedTokenizerBase, room: int, *, special: bool) -> Encoded:
+    with_end = encode(tokenizer, ["a"], None, 64, special=special, target=True).ids
+    end = tokenizer.eos_token_id
+    if end in with_end:
+        end = None  # the tokenizer adds it, in mBART's case in front of the language
+    needed = (tokenizer.num_special_tokens_to_add(pair=False) if special else 0) + (end is not None)
+    if room <= needed:
+        raise InputError(
+            f"max_target_length: got {room}, but this tokenizer adds {needed} special tokens to each target; use at "
+            f"least {needed + 1}."
+        )
+    encoded = encode(tokenizer, targets, None, room - (end is not None), special=special, target=True)
+    if end is None:
+        return encoded
+    offsets = encoded.offsets + np.arange(len(encoded.offsets))
+    ids = np.insert(encoded.ids, encoded.offsets[1:], np.int32(end))
+    return Encoded(ids=ids, offsets=offsets, types=None, words=None, cut=encoded.cut)
+
+
+def _num_closing(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Count the special tokens that the tokenizer puts behind a text."""
+    mask = tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
+    return next((number for number, special in enumerate(reversed(mask)) if not special), 0)
+
+
+def _shortened(encoded: Encoded, count: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Take the last ``count`` tokens off every row."""
+    if count == 0:
+        return encoded.ids, encoded.offsets
+    ends = encoded.offsets[1:]
+    gone = (ends[:, None] - 1 - np.arange(count)).ravel()
+    return np.delete(encoded.ids, gone), encoded.offsets - count * np.arange(len(encoded.offsets))

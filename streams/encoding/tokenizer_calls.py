@@ -1,0 +1,160 @@
+"""The calls of a tokenizer: many rows in, flat arrays out, the tokenizer left as it was found.
+
+Its truncation and padding settings belong to its digest, and a call with ``truncation=...`` would change them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
+
+from continual_petl.errors import InputError
+from continual_petl.streams.encoding.rows import offsets_of
+
+_CHUNK = 1000  # rows handed to the tokenizer at once: bounds the memory of its Python objects
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Encoded:
+    """Rows as flat arrays of T tokens; see :class:`~continual_petl.streams.encoding.rows.TokenisedRows`."""
+
+    ids: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+    types: NDArray[np.int8] | None
+    words: NDArray[np.int32] | None
+    """Number of the word that a token is of, -1 for special tokens; ``(T,)``."""
+    cut: NDArray[np.bool_]
+    """Which rows lost tokens, ``(N,)``."""
+
+
+def check_fast(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Check that the tokenizer is a fast one.
+
+    Raises:
+        InputError: if it is not.
+    """
+    if not tokenizer.is_fast:
+        raise InputError(
+            f"backbone: {type(tokenizer).__name__} is a slow (pure Python) tokenizer; only fast tokenizers (a "
+            "tokenizer.json beside the model) are supported; convert it, or choose another backbone."
+        )
+
+
+def padding_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return what fills the ends of short rows: the padding token, without one the end token, without one 0.
+
+    The mask says what is padding, never the id: a decoder's end token is also a real token of its targets.
+    """
+    for found in (tokenizer.pad_token_id, tokenizer.eos_token_id):
+        if found is not None:
+            return int(found)
+    return 0
+
+
+def encode(
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[Any],
+    pairs: Sequence[str] | None,
+    max_length: int,
+    *,
+    types: bool = False,
+    words: bool = False,
+    special: bool = True,
+    target: bool = False,
+) -> Encoded:
+    """Tokenise rows, each cut to ``max_length``.
+
+    Args:
+        tokenizer: a fast tokenizer.
+        texts: one text a row, or with ``words`` one list of words a row.
+        pairs: the second text of each row, or ``None``.
+        max_length: most tokens a row may keep, special tokens included.
+        types: whether to keep the token types.
+        words: whether rows are lists of words, and to say which token is of which.
+        special: whether to add special tokens.
+        target: whether the rows are targets, for tokenizers that write these in another way.
+    """
+    ids: list[NDArray[np.int32]] = []
+    kinds: list[NDArray[np.int8]] = []
+    numbers: list[NDArray[np.int32]] = []
+    lengths: list[int] = []
+    cut: list[bool] = []
+    options: dict[str, Any] = {
+        "truncation": "longest_first",
+        "max_length": max_length,
+        "padding": False,
+        "add_special_tokens": special,
+        "return_attention_mask": False,
+        "return_token_type_ids": types,
+        "is_split_into_words": words,
+    }
+    with settings_kept(tokenizer):
+        for start in range(0, len(texts), _CHUNK):
+            chunk = list(texts[start : start + _CHUNK])
+            second = None if pairs is None else list(pairs[start : start + _CHUNK])
+            encoded = tokenizer(text_target=chunk, **options) if target else tokenizer(chunk, second, **options)
+            rows = encoded.encodings or ()
+            lengths.extend(len(row) for row in encoded["input_ids"])
+            ids.append(_flat(encoded["input_ids"], np.int32))
+            if types:
+                kinds.append(_flat(encoded["token_type_ids"], np.int8))
+            if words:
+                numbers.append(_flat(([-1 if w is None else w for w in row.word_ids] for row in rows), np.int32))
+            cut.extend(bool(row.overflowing) for row in rows)
+    return Encoded(
+        ids=_joined(ids, np.int32),
+        offsets=offsets_of(lengths),
+        types=_joined(kinds, np.int8) if types else None,
+        words=_joined(numbers, np.int32) if words else None,
+        cut=np.array(cut, dtype=np.bool_),
+    )
+
+
+def glues_words(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Say whether words that are given one by one are read without the spaces between them (GPT-2, RoBERTa).
+
+    Byte-level tokenizers, and those of SentencePiece, write a space into the token behind it; given words, they only do so
+    with ``add_prefix_space``, or a ``prepend_scheme``, and are otherwise shown words that they hardly ever saw so.
+    """
+
+    def parts(node: Any) -> Iterator[dict[str, Any]]:
+        if isinstance(node, dict):
+            yield node
+            for below in node.get("pretokenizers") or ():
+                yield from parts(below)
+
+    found = json.loads(tokenizer.backend_tokenizer.to_str())["pre_tokenizer"]
+    return any(
+        (part.get("type") == "ByteLevel" and not part.get("add_prefix_space"))
+        or (part.get("type") == "Metaspace" and part.get("prepend_scheme") == "never")
+        for part in parts(found)
+    )
+
+
+@contextmanager
+def settings_kept(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
+    """Give the tokenizer its truncation and padding settings back."""
+    # A call with truncation=... writes the setting into the Rust tokenizer and into what it would save to disk.
+    backend = tokenizer.backend_tokenizer
+    truncation, padding = backend.truncation, backend.padding
+    try:
+        yield
+    finally:
+        backend.no_truncation() if truncation is None else backend.enable_truncation(**truncation)
+        backend.no_padding() if padding is None else backend.enable_padding(**padding)
+
+
+def _flat(rows: Any, dtype: Any) -> NDArray[Any]:
+    return np.fromiter(itertools.chain.from_iterable(rows), dtype=dtype)
+
+
+def _joined(parts: list[NDArray[Any]], dtype: Any) -> NDArray[Any]:
+    return np.concatenate(parts) if parts else np.empty(0, dtype=dtype)

@@ -1,0 +1,204 @@
+"""Rows of a task after every check of what is in them: inputs that can be encoded, answers as numbers or texts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
+
+from continual_petl.errors import InputError
+from continual_petl.heads.kinds import GENERATIVE, LABELLED
+from continual_petl.streams.encoding.encode import encode_rows
+from continual_petl.streams.encoding.image_processing import ImageProcessing
+from continual_petl.streams.encoding.images import check_images
+from continual_petl.streams.encoding.rows import TokenisedRows
+from continual_petl.streams.preparation.label_lists import (
+    encode_multilabel,
+    encode_tags,
+    label_lists,
+    tag_lists,
+    word_lists,
+)
+from continual_petl.streams.preparation.labels import (
+    check_class_weights,
+    class_labels,
+    encode_labels,
+    label_names,
+    read_label_names,
+)
+from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
+from continual_petl.streams.sources.checks import Where, check_rows, check_texts, regression_targets
+from continual_petl.streams.sources.split_rows import SplitRows
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Checked:
+    """Checked rows of a split."""
+
+    task: TaskSpec
+    where: Where
+    inputs: list[Any]
+    pairs: list[str] | None
+    answers: Any
+    """What `encode_rows` takes."""
+    names: list[Any]
+    """The answer of every row as it is read: a name, a list of names, a text, the spelling of a number."""
+    keys: list[str]
+    """What is in every row without its answer; equal keys mean equal inputs."""
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def take(self, chosen: NDArray[np.int64]) -> Checked:
+        """Return the chosen rows, in this order."""
+        rows = chosen.tolist()
+        return Checked(
+            task=self.task,
+            where=self.where,
+            inputs=[self.inputs[row] for row in rows],
+            pairs=None if self.pairs is None else [self.pairs[row] for row in rows],
+            answers=self.answers[chosen]
+            if isinstance(self.answers, np.ndarray)
+            else [self.answers[row] for row in rows],
+            names=[self.names[row] for row in rows],
+            keys=[self.keys[row] for row in rows],
+        )
+
+    def encode(
+        self, tokenizer: PreTrainedTokenizerBase | None, max_length: int, images: ImageProcessing | None
+    ) -> TokenisedRows:
+        """Make numbers of the rows.
+
+        Raises:
+            InputError: if a row, or a setting, cannot be used.
+        """
+        try:
+            rows = encode_rows(
+                self.task.kind,
+                self.inputs,
+                pairs=self.pairs,
+                answers=self.answers,
+                tokenizer=tokenizer,
+                max_length=max_length,
+                max_target_length=self.task.max_target_length,
+                images=images,
+                where=str(self.where),
+            )
+        except InputError as error:
+            # Of a row it says where; of a setting, or of an image, it does not.
+            text = str(error)
+            raise InputError(text if text.startswith("task ") else f"{self.where}, {text}") from error
+        if self.task.kind == "causal-lm" and len(rows):
+            _check_answers_fit(self.task, rows, max_length)
+        return rows
+
+    def label_counts(self, num_labels: int) -> NDArray[np.int64]:
+        """Return how often each label is there."""
+        if self.task.kind == "multilabel":
+            return np.asarray(self.answers.sum(0), dtype=np.int64)
+        flat = np.concatenate(self.answers) if self.task.kind == "token-classification" else self.answers
+        return np.bincount(flat, minlength=num_labels)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the rows' inputs and answers."""
+        digest = hashlib.sha256()
+        for key, name in zip(self.keys, self.names, strict=True):
+            digest.update(f"{key}\t{json.dumps(name)}\n".encode())
+        return digest.hexdigest()
+
+
+def labels_of(spec: StreamSpec, task: TaskSpec, train: SplitRows) -> tuple[tuple[str, ...] | None, bool]:
+    """Return the label names of a task in order, and whether integers may be positions in them.
+
+    Raises:
+        InputError: if the training rows have fewer than two labels, or ``labels`` or the class weights do not fit.
+    """
+    if task.kind not in LABELLED:
+        return None, False
+    given = spec.resolved_labels(task)
+    if isinstance(given, str):
+        try:
+            given = read_label_names(given)
+        except InputError as error:
+            raise InputError(f"task {task.name!r}, {error}") from error
+    check_rows(train.where, len(train))
+    column = _answer_column(task)
+    names: Iterable[str]
+    match task.kind:
+        case "multilabel":
+            names = chain.from_iterable(label_lists(train.where, column, train.answers))
+        case "token-classification":
+            words = word_lists(train.where, task.columns.tokens, train.inputs)
+            names = chain.from_iterable(tag_lists(train.where, column, train.answers, words))
+        case _:
+            names = label_names(train.where, column, train.answers)
+    labels = class_labels(train.where, column, names, given or train.class_names, kind=task.kind)
+    check_class_weights(task.name, spec.resolved_training(task).class_weights, labels)
+    return labels, given is not None and train.class_names is None
+
+
+def check_split(
+    spec: StreamSpec, task: TaskSpec, rows: SplitRows, labels: tuple[str, ...] | None, positions: bool
+) -> Checked:
+    """Check the rows of one split.
+
+    Raises:
+        InputError: naming the rows that cannot be used, and why.
+    """
+    check_rows(rows.where, len(rows))
+    column, where = _answer_column(task), rows.where
+    inputs = rows.inputs
+    answers: Any
+    names: list[Any]
+    match task.kind:
+        case "token-classification":
+            inputs = word_lists(where, task.columns.tokens, inputs)
+        case "image-classification":
+            inputs, keys = check_images(where, task.columns.image, inputs, spec.data_dir)
+        case kind:
+            check_texts(where, task.columns.source if kind in GENERATIVE else task.columns.text, inputs)
+    if rows.pairs is not None:
+        check_texts(where, str(task.columns.text_pair), rows.pairs)
+    if task.kind in GENERATIVE:
+        check_texts(where, column, rows.answers)
+        answers = names = rows.answers
+    elif labels is None:
+        answers = regression_targets(where, column, rows.answers)
+        names = [repr(value) for value in answers.tolist()]
+    elif task.kind == "multilabel":
+        found = label_lists(where, column, rows.answers)
+        answers = encode_multilabel(where, column, found, labels, positions=positions)
+        names = [[labels[number] for number in np.flatnonzero(row)] for row in answers]
+    elif task.kind == "token-classification":
+        found = tag_lists(where, column, rows.answers, inputs)
+        answers = encode_tags(where, column, found, labels, positions=positions)
+        names = [[labels[number] for number in row.tolist()] for row in answers]
+    else:
+        answers = encode_labels(where, column, label_names(where, column, rows.answers), labels, positions=positions)
+        names = [labels[number] for number in answers.tolist()]
+    if task.kind != "image-classification":
+        keys = [json.dumps(row) for row in zip(inputs, rows.pairs or [None] * len(rows), strict=True)]
+    return Checked(task=task, where=where, inputs=inputs, pairs=rows.pairs, answers=answers, names=names, keys=keys)
+
+
+def _answer_column(task: TaskSpec) -> str:
+    return str([*task.columns.read_by(task.kind).values()][-1])
+
+
+def _check_answers_fit(task: TaskSpec, rows: TokenisedRows, max_length: int) -> None:
+    """Check that the longest source leaves room in a row for the answer that is generated behind it."""
+    longest, new = int(rows.lengths.max()), task.generation.max_new_tokens
+    if longest + new > max_length:
+        raise InputError(
+            f"task {task.name!r}, generation.max_new_tokens: {new} tokens behind a source of {longest} are more than the "
+            f"{max_length} of a whole row (backbone.max_length); use at most {max_length - longest}, or a larger "
+            "max_target_length, which cuts sources shorter."
+        )

@@ -1,0 +1,149 @@
+"""Labels of tasks with several per row: any number of a row's own (multilabel), or one per word (tags).
+
+A label is a name, as in `continual_petl.streams.preparation.labels`. CSV has no lists: there a list is written as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from continual_petl.streams.preparation.labels import label_index, label_name, unknown_rule
+from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
+
+
+def as_list(value: Any) -> list[Any] | None:
+    """Return a list, also one that is written as JSON; ``None`` for anything else."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return None
+    return list(value) if isinstance(value, list | tuple | np.ndarray) else None
+
+
+def word_lists(where: Where, column: str, values: Sequence[Any]) -> list[list[str]]:
+    """Return the words of every row.
+
+    Raises:
+        InputError: naming the rows that are no list, have no words, or a word that is blank or no string.
+    """
+    rows: list[list[str]] = []
+    faults = []
+    for row, value in enumerate(values):
+        words = as_list(value)
+        if not words:
+            what = "missing" if value is None else "empty" if words == [] else f"{show(value)} is not a list"
+            faults.append(Fault(row=row, what=what))
+        elif (
+            bad := next((n for n, word in enumerate(words) if not isinstance(word, str) or not word.strip()), -1)
+        ) >= 0:
+            faults.append(Fault(row=row, what=f"word {bad + 1} is {show(words[bad])}"))
+        rows.append(words or [])
+    raise_faults(
+        where, column, faults, 'Every row needs a list of words, such as ["Ada", "slept"]; repair or remove these rows.'
+    )
+    return rows
+
+
+def label_lists(where: Where, column: str, values: Sequence[Any]) -> list[list[str]]:
+    """Return the labels of every row of a multilabel task as names; a row may have none.
+
+    Raises:
+        InputError: naming the rows that are no list, or have a label that is twice there or neither string nor integer.
+    """
+    rows: list[list[str]] = []
+    faults = []
+    for row, value in enumerate(values):
+        found = as_list(value)
+        names = [label_name(entry) for entry in found or []]
+        if found is None:
+            faults.append(Fault(row=row, what="missing" if value is None else f"{show(value)} is not a list"))
+        elif None in names:
+            faults.append(Fault(row=row, what=f"label {show(found[names.index(None)])} is neither string nor integer"))
+        elif twice := [name for name, count in Counter(names).items() if count > 1]:
+            faults.append(Fault(row=row, what=f"label {twice[0]!r} is there twice"))
+        rows.append([name for name in names if name is not None])
+    raise_faults(
+        where, column, faults, 'Every row needs a list of labels, [] for none, ["a", "b"] for two; repair these rows.'
+    )
+    return rows
+
+
+def tag_lists(where: Where, column: str, values: Sequence[Any], words: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Return the tags of every row as names, one per word.
+
+    Args:
+        where: a split.
+        column: its column of tags.
+        values: what stands there.
+        words: the words of every row.
+
+    Raises:
+        InputError: naming the rows that are no list, have more or fewer tags than words, or a tag that is none.
+    """
+    rows: list[list[str]] = []
+    faults = []
+    for row, (value, own) in enumerate(zip(values, words, strict=True)):
+        found = as_list(value)
+        names = [label_name(entry) for entry in found or []]
+        if found is None:
+            faults.append(Fault(row=row, what="missing" if value is None else f"{show(value)} is not a list"))
+        elif len(found) != len(own):
+            faults.append(Fault(row=row, what=f"{len(found)} tags for {len(own)} words"))
+        elif None in names:
+            number = names.index(None)
+            faults.append(
+                Fault(row=row, what=f"tag {number + 1}, {show(found[number])}, is neither string nor integer")
+            )
+        rows.append([name for name in names if name is not None])
+    raise_faults(
+        where, column, faults, "Every word needs one tag, a string or an integer; repair or remove these rows."
+    )
+    return rows
+
+
+def encode_multilabel(
+    where: Where, column: str, rows: Sequence[Sequence[str]], labels: tuple[str, ...], *, positions: bool
+) -> NDArray[np.float32]:
+    """Return which labels each row has, 0 or 1, ``(N, C)``; arguments as in `encode_labels`.
+
+    Raises:
+        InputError: naming the rows with a label that is not among ``labels``.
+    """
+    numbers = _numbers(where, column, rows, labels, "label", positions=positions)
+    targets_NC = np.zeros((len(rows), len(labels)), dtype=np.float32)
+    for row, own in enumerate(numbers):
+        targets_NC[row, own] = 1.0
+    return targets_NC
+
+
+def encode_tags(
+    where: Where, column: str, rows: Sequence[Sequence[str]], labels: tuple[str, ...], *, positions: bool
+) -> list[NDArray[np.int64]]:
+    """Return the number of every tag, one array a row; arguments as in `encode_labels`.
+
+    Raises:
+        InputError: naming the rows with a tag that is not among ``labels``.
+    """
+    numbers = _numbers(where, column, rows, labels, "tag", positions=positions)
+    return [np.array(own, dtype=np.int64) for own in numbers]
+
+
+def _numbers(
+    where: Where, column: str, rows: Sequence[Sequence[str]], labels: tuple[str, ...], word: str, *, positions: bool
+) -> list[list[int]]:
+    index = label_index(labels, positions=positions)
+    faults = []
+    for row, names in enumerate(rows):
+        unknown = next((name for name in names if name not in index), None)
+        if unknown is not None:
+            faults.append(Fault(row=row, what=f"{word} {show(unknown)} is unknown"))
+    if faults:
+        raise_faults(where, column, faults, unknown_rule(labels, positions=positions))
+    return [[index[name] for name in names] for names in rows]

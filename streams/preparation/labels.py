@@ -1,0 +1,196 @@
+"""Classes of a classification task: from what stands in the label column to indices 0..n-1, and back by name.
+
+Every label is a name. An integer is the name ``"3"``; a string that spells an integer is the same name (CSV knows no
+integers). Without ``labels`` the order is sorted, numerically if all are integers. With ``labels`` their order holds,
+and a column of integers may then also hold positions in that list, provided that no name is itself an integer: in
+``labels: ["1", "0"]`` the value 0 can only be a name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from continual_petl.errors import InputError
+from continual_petl.heads.kinds import Kind
+from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
+
+_INTEGER = re.compile(r"0|-?[1-9][0-9]*")
+
+
+def read_label_names(path: str | Path) -> tuple[str, ...]:
+    """Read at least two different names: a JSON list, or the list under ``names`` of a JSON object.
+
+    Raises:
+        InputError: if the file is missing or holds something else.
+    """
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(
+            f"labels: cannot read {path}: {error.strerror}; give a list of names, or a JSON file."
+        ) from error
+    except ValueError as error:
+        raise InputError(f"labels: {path} is not JSON: {error}; it must hold a list of names.") from error
+    if isinstance(found, dict) and "names" in found:
+        found = found["names"]
+    if not isinstance(found, list) or not all(
+        isinstance(name, str | int) and not isinstance(name, bool) for name in found
+    ):
+        raise InputError(f'labels: {path} holds {show(found)}; it must be a JSON list of names, such as ["no", "yes"].')
+    names = tuple(str(name) for name in found)
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if len(names) < 2 or twice:
+        what = f"{', '.join(map(repr, twice))} more than once" if twice else f"{len(names)} names"
+        raise InputError(f"labels: {path} holds {what}; it must be a JSON list of at least two different names.")
+    return names
+
+
+def label_names(where: Where, column: str, values: Sequence[Any]) -> list[str]:
+    """Return the label of every row as a name.
+
+    Raises:
+        InputError: naming the rows whose label is missing, or neither a string nor an integer.
+    """
+    names = []
+    faults = []
+    for row, value in enumerate(values):
+        name = label_name(value)
+        if name is None:
+            missing = value is None or value == "" or value != value
+            faults.append(Fault(row=row, what="missing" if missing else f"{show(value)} is {type(value).__name__}"))
+        names.append(name or "")
+    raise_faults(
+        where,
+        column,
+        faults,
+        "A label is a string or an integer; repair or remove these rows (hidden labels cannot be evaluated on), or use "
+        "kind: regression for numbers.",
+    )
+    return names
+
+
+def label_name(value: Any) -> str | None:
+    """Return the name that a value of a label column is; ``None`` if it is none."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case float() if value.is_integer():  # JSON and Arrow turn a column of integers with gaps into floats
+            return str(int(value))
+        case str() if value:
+            return value
+    return None
+
+
+def class_labels(
+    where: Where,
+    column: str,
+    names: Iterable[str],
+    given: tuple[str, ...] | None,
+    *,
+    kind: Kind = "classification",
+) -> tuple[str, ...]:
+    """Return the classes in order, from the training split.
+
+    Args:
+        where: the training split.
+        column: its label column.
+        names: the labels of the training rows.
+        given: the order that the stream or the data set fixes; ``None`` means sorted.
+        kind: the kind of the task, for messages.
+
+    Raises:
+        InputError: if there are fewer than two classes.
+    """
+    found = set(names)
+    if len(found) < 2:
+        other = ", or use kind: regression" if kind == "classification" else ""
+        raise InputError(
+            f"{where}, column {column!r}: all rows have the label {next(iter(found), None)!r}; a {kind} needs at least "
+            f"two classes, so add rows of another one{other}."
+        )
+    if given is not None:
+        return given
+    return tuple(sorted(found, key=int if all(map(_INTEGER.fullmatch, found)) else str))
+
+
+def encode_labels(
+    where: Where, column: str, names: Sequence[str], labels: tuple[str, ...], *, positions: bool
+) -> NDArray[np.int64]:
+    """Return the class index of every row, ``(N,)``.
+
+    Args:
+        where: a split.
+        column: its label column.
+        names: the label of every row.
+        labels: the classes in order.
+        positions: whether integers may be positions in ``labels``; only where ``labels`` was written by someone.
+
+    Raises:
+        InputError: naming the rows whose label is not among ``labels``.
+    """
+    index = label_index(labels, positions=positions)
+    faults = [
+        Fault(row=row, what=f"label {show(name)} is unknown") for row, name in enumerate(names) if name not in index
+    ]
+    if faults:
+        raise_faults(where, column, faults, unknown_rule(labels, positions=positions))
+    return np.fromiter((index[name] for name in names), dtype=np.int64, count=len(names))
+
+
+def _also_positions(labels: tuple[str, ...], positions: bool) -> bool:
+    return positions and not any(map(_INTEGER.fullmatch, labels))
+
+
+def label_index(labels: tuple[str, ...], *, positions: bool) -> dict[str, int]:
+    """Return the number of each name, and where ``positions`` may stand for names, of these too."""
+    index = {name: number for number, name in enumerate(labels)}
+    if _also_positions(labels, positions):
+        index |= {str(number): number for number in range(len(labels))}
+    return index
+
+
+def unknown_rule(labels: tuple[str, ...], *, positions: bool) -> str:
+    """Say which labels there are, and what to do with rows that have another one."""
+    source = "the list `labels`" if positions else "the training rows"
+    known = ", ".join(map(repr, labels[:20])) + (f" and {len(labels) - 20} more" if len(labels) > 20 else "")
+    rule = f"The classes are those of {source}: {known}"
+    rule += f", or their positions 0 to {len(labels) - 1}" if _also_positions(labels, positions) else ""
+    return f"{rule}. Repair or remove these rows, or write all classes under `labels`."
+
+
+def check_class_weights(task: str, weights: str | Mapping[str, float] | None, labels: tuple[str, ...]) -> None:
+    """Check that ``training.class_weights`` names labels of the task only.
+
+    Raises:
+        InputError: if it names another one.
+    """
+    unknown = [name for name in weights if name not in labels] if isinstance(weights, Mapping) else []
+    if unknown:
+        raise InputError(
+            f"task {task!r}, training.class_weights: {', '.join(map(repr, unknown))} is no label of this task; its "
+            f"labels are {', '.join(map(repr, labels[:20]))}{' and more' if len(labels) > 20 else ''}."
+        )
+
+
+def absent_notice(task: str, labels: tuple[str, ...], counts: NDArray[np.int64]) -> str | None:
+    """Return a notice if classes have no training row.
+
+    Args:
+        task: its name.
+        labels: the classes.
+        counts: training rows of each, same length.
+    """
+    absent = [label for label, count in zip(labels, counts.tolist(), strict=True) if count == 0]
+    if not absent:
+        return None
+    return f"task {task!r}: no training row has the label {', '.join(map(repr, absent))}; it cannot be learned."

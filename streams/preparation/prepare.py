@@ -1,0 +1,223 @@
+"""A task of a stream file becomes data to learn from: read, checked, divided, limited, made into numbers.
+
+Every choice of rows is made by a hash of the rows' own content, seeded from (stream seed, task name): the order of
+a file, its format or the machine change nothing. Rows with the same input never end up on both sides of the
+division into train and validation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase
+
+from continual_petl.errors import InputError
+from continual_petl.heads.kinds import GENERATIVE, LABELLED, Kind
+from continual_petl.streams.encoding.image_processing import ImageProcessing
+from continual_petl.streams.encoding.rows import TokenisedRows
+from continual_petl.streams.encoding.tokenise_sources import room_for
+from continual_petl.streams.preparation.checked import Checked, check_split, labels_of
+from continual_petl.streams.preparation.dividing import carve, limited
+from continual_petl.streams.preparation.labels import absent_notice
+from continual_petl.streams.schema.stream_spec import SplitName, StreamSpec, TaskSpec
+from continual_petl.streams.sources.checks import overlap_notice
+from continual_petl.streams.sources.read import read_splits
+
+_WHAT: Mapping[Kind, str] = {
+    "token-classification": "words",
+    "seq2seq": "source",
+    "causal-lm": "source",
+    "image-classification": "image",
+}
+"""What goes in, where it is not a text."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TaskData:
+    """A task, ready to be learned."""
+
+    task: TaskSpec
+    """The task as the stream says."""
+    labels: tuple[str, ...] | None
+    """Names of the labels in order; ``None`` for a kind without labels."""
+    train: TokenisedRows
+    """Rows to learn from."""
+    validation: TokenisedRows
+    """Rows that decide which bank is kept; carved from train where the data has none."""
+    test: TokenisedRows | None
+    """Rows that are only measured on, if there are any."""
+    notices: tuple[str, ...]
+    """What the user should know and need not act on; one sentence or two each."""
+    digests: Mapping[str, str]
+    """SHA-256 of the content of each split: inputs and answers of its rows, in order."""
+    num_truncated: Mapping[str, int]
+    """Rows of each split that were cut to ``max_length``."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SplitData:
+    """One split of a task, ready to be evaluated on."""
+
+    rows: TokenisedRows
+    """The rows."""
+    digest: str
+    """SHA-256 of their content; the same as in :attr:`TaskData.digests` as long as nothing has changed."""
+
+
+def prepare_task(
+    spec: StreamSpec,
+    task: TaskSpec,
+    tokenizer: PreTrainedTokenizerBase | None,
+    max_length: int,
+    *,
+    images: ImageProcessing | None = None,
+) -> TaskData:
+    """Read, check and tokenise all splits of a task.
+
+    Args:
+        spec: the stream; its seed and folders count.
+        task: one of its tasks, or one that joins later.
+        tokenizer: the fast tokenizer of the backbone; images need none.
+        max_length: most tokens of a row.
+        images: the preprocessing of the backbone's images; texts need none.
+
+    Raises:
+        InputError: if the data cannot be used; the message says where and why.
+    """
+    labels, splits, notices = _read(spec, task)
+    tokenised = {name: split.encode(tokenizer, max_length, images) for name, split in splits.items()}
+    notices += _cuts(task, tokenised, max_length)
+    return TaskData(
+        task=task,
+        labels=labels,
+        train=tokenised["train"],
+        validation=tokenised["validation"],
+        test=tokenised.get("test"),
+        notices=tuple(notices),
+        digests={name: split.digest for name, split in splits.items()},
+        num_truncated={name: rows.num_truncated for name, rows in tokenised.items()},
+    )
+
+
+def _cuts(task: TaskSpec, splits: Mapping[str, TokenisedRows], max_length: int) -> list[str]:
+    """Say how many rows lost tokens."""
+    notices = []
+    room, target_room = max_length, 0
+    if task.kind == "seq2seq" or task.kind == "causal-lm":
+        room, target_room = room_for(task.kind, max_length, task.max_target_length)
+    cut = _listed({name: (rows.num_truncated, len(rows)) for name, rows in splits.items()})
+    if cut:
+        rest = (
+            "the words behind are neither learned nor scored."
+            if task.kind == "token-classification"
+            else "the rest of their text is not seen."
+        )
+        notices.append(f"task {task.name!r}: {cut} rows are longer than {room} tokens and were cut; {rest}")
+    cut = _listed({name: (rows.num_targets_truncated, len(rows)) for name, rows in splits.items()})
+    if cut:
+        notices.append(
+            f"task {task.name!r}: {cut} targets are longer than {target_room} tokens (max_target_length) and were cut; "
+            "their rest is not learned, but scores compare with the whole target."
+        )
+    return notices
+
+
+def _without_words(task: TaskSpec, split: str, targets: Sequence[str]) -> str | None:
+    """Return a notice if ROUGE takes nothing in some targets for a word: every answer to them scores 0."""
+    count = sum(re.search("[a-z0-9]", target.lower()) is None for target in targets)
+    if count == 0:
+        return None
+    return (
+        f"task {task.name!r}: {count} of {len(targets)} {split} targets hold none of the letters a to z and digits that "
+        "ROUGE makes words of, so every answer to them scores 0; choose metric: bleu for texts in another script."
+    )
+
+
+def _listed(counts: Mapping[str, tuple[int, int]]) -> str:
+    return ", ".join(f"{count} of {total} {name}" for name, (count, total) in counts.items() if count)
+
+
+def check_data(spec: StreamSpec, task: TaskSpec) -> tuple[str, ...] | None:
+    """Read and check all splits of a task as `prepare_task` does, without tokenising; return its labels.
+
+    Args:
+        spec: the stream.
+        task: one of its tasks.
+
+    Raises:
+        InputError: if the data cannot be used; the message says where and why.
+    """
+    return _read(spec, task)[0]
+
+
+def _read(spec: StreamSpec, task: TaskSpec) -> tuple[tuple[str, ...] | None, dict[str, Checked], list[str]]:
+    """Return the labels, the checked, divided and limited splits, and what the user should know of them."""
+    raw = read_splits(task.name, spec.resolved_data(task), task.columns, kind=task.kind)
+    labels, positions = labels_of(spec, task, raw["train"])
+    splits: dict[str, Checked] = {name: check_split(spec, task, rows, labels, positions) for name, rows in raw.items()}
+    notices: list[str | None] = []
+    if "validation" not in splits:
+        splits["train"], splits["validation"] = carve(spec, task, splits["train"])
+        notices.append(
+            f"task {task.name!r}: the data has no validation split; {len(splits['validation'])} of its training rows "
+            "became one."
+        )
+    if "test" not in splits:
+        notices.append(f"task {task.name!r}: the data has no test split, so R holds the validation metric.")
+    splits = {name: limited(spec, task, name, split) for name, split in splits.items()}
+    if labels is not None:
+        notices.append(absent_notice(task.name, labels, splits["train"].label_counts(len(labels))))
+    what = _WHAT.get(task.kind, "text")
+    for name in ("validation", "test"):
+        if name in splits:
+            if task.kind in GENERATIVE and task.resolved_metric.startswith("rouge"):
+                notices.append(_without_words(task, name, splits[name].answers))
+            notices.append(overlap_notice(task.name, splits["train"].keys, splits[name].keys, name, what))
+    return labels, splits, [notice for notice in notices if notice is not None]
+
+
+def prepare_split(
+    spec: StreamSpec,
+    task: TaskSpec,
+    tokenizer: PreTrainedTokenizerBase | None,
+    max_length: int,
+    *,
+    split: SplitName = "test",
+    labels: tuple[str, ...] | None,
+    images: ImageProcessing | None = None,
+) -> SplitData:
+    """Read, check and tokenise one split of a task that was learned before, as :func:`prepare_task` did then.
+
+    Args:
+        spec: the stream.
+        task: one of its tasks.
+        tokenizer: the fast tokenizer of the backbone; images need none.
+        max_length: most tokens of a row.
+        split: which split; a validation split that has to be carved from train is carved again, the same way.
+        labels: the labels as the task's bank knows them; ``None`` for a kind without labels.
+        images: the preprocessing of the backbone's images; texts need none.
+
+    Raises:
+        InputError: if the split does not exist or cannot be used.
+    """
+    if (labels is None) == (task.kind in LABELLED):
+        raise ValueError(f"task {task.name!r} is a {task.kind}, labels is {labels!r}")
+    data = spec.resolved_data(task)
+    wanted: tuple[SplitName, ...] = ("train", "validation") if split == "train" else (split,)
+    raw = read_splits(task.name, data, task.columns, wanted, kind=task.kind)
+    carved = split != "test" and "validation" not in raw
+    if carved and split == "validation":
+        raw = read_splits(task.name, data, task.columns, ("train",), kind=task.kind)
+    if split not in raw and not carved:
+        raise InputError(
+            f"task {task.name!r}: the data has no {split} split any more; restore it, or evaluate on another."
+        )
+    rows = raw["train" if carved else split]
+    positions = task.labels is not None and rows.class_names is None
+    checked = check_split(spec, task, rows, labels, positions)
+    if carved:
+        checked = carve(spec, task, checked)[split == "validation"]
+    checked = limited(spec, task, split, checked)
+    return SplitData(rows=checked.encode(tokenizer, max_length, images), digest=checked.digest)

@@ -1,0 +1,80 @@
+"""What the keys of a stream have to do with one another, checked on plain data.
+
+Plain data, so that a file with other mistakes is checked for these as well and everything is reported at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from continual_petl.streams.schema.training_spec import TrainingSpec
+
+KeyPath = tuple[str | int, ...]
+
+_TRAINER_KEYS = {
+    "max_epochs": "training.epochs",
+    "precision": "training.precision",
+    "accumulate_grad_batches": "training.accumulate",
+    "gradient_clip_val": "training.gradient_clip",
+}
+"""Arguments of Lightning's Trainer that already have a place of their own."""
+_KNOWN = ("adamw", "adam", "sgd")
+_OPTIMIZER_KEYS = {"momentum": ("sgd",), "betas": ("adamw", "adam"), "eps": ("adamw", "adam")}
+
+
+class Inconsistent(ValueError):
+    """Keys of a stream contradict each other; ``problems`` holds where and why, one paragraph each."""
+
+    def __init__(self, problems: Sequence[tuple[KeyPath, str]]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(f"{'.'.join(map(str, path))}: {text}" for path, text in self.problems))
+
+
+def contradictions(tree: Mapping[str, Any]) -> list[tuple[KeyPath, str]]:
+    """Return where the keys of a stream contradict each other, and why.
+
+    Args:
+        tree: plain data with (some of) the keys of a stream; parts of a wrong type are left to the schema.
+    """
+    training, trainer = _mapping(tree.get("training")), _mapping(tree.get("trainer"))
+    problems: list[tuple[KeyPath, str]] = [
+        (("trainer", key), f"this is written as {place}, so move the value there and remove it here")
+        for key, place in _TRAINER_KEYS.items()
+        if key in trainer
+    ]
+    tasks = tree.get("tasks")
+    tasks = tasks if isinstance(tasks, list | tuple) else ()
+    own_of_tasks = [_mapping(_mapping(task).get("training")) for task in tasks]
+    default = training.get("optimizer", "adamw")
+    optimizers = [own.get("optimizer", default) for own in own_of_tasks]
+    problems += [(("training", key), text) for key, text in _without_effect(training, [default, *optimizers])]
+    seen: dict[str, tuple[int, str]] = {}
+    for number, (task, own, optimizer) in enumerate(zip(tasks, own_of_tasks, optimizers, strict=True)):
+        problems += [(("tasks", number, "training", key), text) for key, text in _without_effect(own, [optimizer])]
+        name = _mapping(task).get("name")
+        if not isinstance(name, str):
+            continue
+        if name.casefold() in seen:
+            first, other = seen[name.casefold()]
+            why = "" if other == name else f" (as {other!r}: upper and lower case are the same name on some disks)"
+            problems.append(
+                (("tasks", number, "name"), f"{name!r} is already the name of tasks.{first}{why}: give it its own name")
+            )
+        seen.setdefault(name.casefold(), (number, name))
+    return problems
+
+
+def _without_effect(own: Mapping[str, Any], optimizers: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    """Yield the keys of ``own`` that differ from their default and that none of ``optimizers`` reads."""
+    if not all(isinstance(optimizer, str) and optimizer in _KNOWN for optimizer in optimizers):
+        return  # the schema says so
+    for key, readers in _OPTIMIZER_KEYS.items():
+        default = TrainingSpec.model_fields[key].default
+        unread = key in own and not set(readers) & set(optimizers)
+        if unread and own[key] not in (default, list(default) if isinstance(default, tuple) else default):
+            yield key, f"has no effect with optimizer {optimizers[0]}: remove it, or choose {' or '.join(readers)}"
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

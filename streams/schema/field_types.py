@@ -1,0 +1,58 @@
+"""Two kinds of value with rules of their own: names that become folders, and labels."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
+
+from continual_petl.streams.schema.data_spec import AS_LIST, AS_TEXT, Text
+
+_PATTERN = "^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9_-])?$"
+_WINDOWS_NAMES = {"CON", "PRN", "AUX", "NUL"} | {f"{port}{n}" for port in ("COM", "LPT") for n in range(10)}
+
+
+def _path_safe(name: str) -> str:
+    """Accept a name that is a file name on every system, for it becomes a folder of the run."""
+    if re.fullmatch(_PATTERN[1:-1], name) is None:
+        raise ValueError(
+            f"{name!r} cannot be the name of a folder on every system: use 1 to 64 letters a-z, digits, '.', '_' and "
+            "'-', beginning with a letter or digit and not ending in '.'"
+        )
+    if name.split(".")[0].upper() in _WINDOWS_NAMES:
+        raise ValueError(f"{name!r} is a reserved device name on Windows, so choose another name")
+    return name
+
+
+Name = Annotated[str, Field(json_schema_extra={"pattern": _PATTERN}), AfterValidator(_path_safe)]
+
+
+def _labels_shape(value: Any) -> str | None:
+    return AS_TEXT if isinstance(value, str) else AS_LIST if isinstance(value, list | tuple) else None
+
+
+def _label_name(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _distinct(labels: tuple[str, ...]) -> tuple[str, ...]:
+    if len(labels) < 2:
+        raise ValueError(f"a classification needs at least two labels, got {len(labels)}")
+    if twice := sorted({label for label in labels if labels.count(label) > 1}):
+        raise ValueError(f"the label {twice[0]!r} is listed more than once")
+    return labels
+
+
+_LabelNames = Annotated[
+    tuple[Annotated[Text, BeforeValidator(_label_name, json_schema_input_type=str | int)], ...],
+    AfterValidator(_distinct),
+]
+Labels: TypeAlias = Annotated[
+    Annotated[Text, Tag(AS_TEXT)] | Annotated[_LabelNames, Tag(AS_LIST)],
+    Discriminator(
+        _labels_shape,
+        custom_error_type="shape",
+        custom_error_message="must be a list of label names, or the path of a JSON file that holds such a list",
+    ),
+]

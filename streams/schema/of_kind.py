@@ -1,0 +1,72 @@
+"""Which options of a task its kind has a use for; writing another one is an error, not a wish without effect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import InitErrorDetails
+
+from continual_petl.heads.kinds import GENERATIVE, LABELLED, METRICS, Kind
+from continual_petl.streams.schema.training_spec import TrainingSpec
+
+COLUMNS: Mapping[Kind, tuple[str, ...]] = {
+    "classification": ("text", "text_pair", "label"),
+    "regression": ("text", "text_pair", "label"),
+    "multilabel": ("text", "text_pair", "label"),
+    "token-classification": ("tokens", "tags"),
+    "seq2seq": ("source", "target"),
+    "causal-lm": ("source", "target"),
+    "image-classification": ("image", "label"),
+}
+"""The keys of ``columns`` that each kind reads: what goes in (and its pair), and last the answer."""
+
+ALL = frozenset(METRICS)
+POOLED: frozenset[Kind] = ALL - GENERATIVE - {"token-classification"}
+"""Kinds that make one vector of a row."""
+
+TRAINING: Mapping[str, frozenset[Kind]] = {
+    "label_smoothing": ALL - {"regression", "multilabel"},
+    "class_weights": LABELLED,
+    "head_dropout": ALL - GENERATIVE,
+}
+"""Which kinds have a use for these keys of ``training``; all kinds have one for the others."""
+
+
+def only_for(kinds: Iterable[Kind], kind: Kind) -> str:
+    """Say that an option has no effect on a task of ``kind``, and on which it has."""
+    listed = ", ".join(other for other in METRICS if other in set(kinds))
+    return f"has no effect on a {kind} (it is for {listed}): remove it"
+
+
+def misplaced(title: str, problems: Iterable[tuple[str, Any, str]]) -> None:
+    """Raise one error that holds all ``problems`` of a mapping, each at its own key.
+
+    Args:
+        title: the key of the mapping.
+        problems: key, what was written there, and what is wrong with it.
+
+    Raises:
+        ValidationError: if there is a problem.
+    """
+    details = [
+        InitErrorDetails(type="value_error", loc=(key,), input=value, ctx={"error": ValueError(text)})
+        for key, value, text in problems
+    ]
+    if details:
+        raise ValidationError.from_exception_data(title, details)
+
+
+def without_idle_options(kind: Kind, tree: dict[str, Any]) -> dict[str, Any]:
+    """Return the plain data of a task without the options that may not be written for its kind."""
+    tree = {key: v for key, v in tree.items() if kind in GENERATIVE or key not in ("generation", "max_target_length")}
+    if "columns" in tree:
+        tree["columns"] = {key: name for key, name in tree["columns"].items() if key in COLUMNS[kind]}
+    return tree
+
+
+def idle(training: TrainingSpec, kind: Kind) -> dict[str, Any]:
+    """Return the keys that a kind has no use for and that say something, each with its silent value."""
+    silent = {key: TrainingSpec.model_fields[key].default for key, kinds in TRAINING.items() if kind not in kinds}
+    return {key: value for key, value in silent.items() if getattr(training, key) != value}

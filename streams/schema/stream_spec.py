@@ -1,0 +1,249 @@
+"""A stream as data: what a stream file may say, checked before anything heavy is imported.
+
+The texts under the fields become the descriptions of the JSON Schema. `streams.stream_file.yaml_file` reads these
+models from files and turns what is wrong into paragraphs with line numbers. Needs pydantic only.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+
+from continual_petl._frozen import FrozenModel
+from continual_petl.backbones.anatomy import Pooling as Pooling
+from continual_petl.banks.choice import BankChoice
+from continual_petl.banks.spec import BankSpec
+from continual_petl.heads.kinds import GENERATIVE, LABELLED
+from continual_petl.heads.kinds import METRICS as METRICS
+from continual_petl.heads.kinds import Kind as Kind
+from continual_petl.streams.schema.columns import ColumnsSpec as ColumnsSpec
+from continual_petl.streams.schema.consistency import Inconsistent, contradictions
+from continual_petl.streams.schema.data_spec import SPLITS as SPLITS
+from continual_petl.streams.schema.data_spec import Data as Data
+from continual_petl.streams.schema.data_spec import DataSpec as DataSpec
+from continual_petl.streams.schema.data_spec import Rows as Rows
+from continual_petl.streams.schema.data_spec import SplitName as SplitName
+from continual_petl.streams.schema.data_spec import Text, join_path, locate, looks_like_path
+from continual_petl.streams.schema.field_types import Labels, Name
+from continual_petl.streams.schema.generation import GenerationSpec as GenerationSpec
+from continual_petl.streams.schema.of_kind import (
+    COLUMNS,
+    POOLED,
+    TRAINING,
+    idle,
+    misplaced,
+    only_for,
+    without_idle_options,
+)
+from continual_petl.streams.schema.training_spec import Count, Float, Int
+from continual_petl.streams.schema.training_spec import TrainingOverride as TrainingOverride
+from continual_petl.streams.schema.training_spec import TrainingSpec as TrainingSpec
+
+_V = TypeVar("_V")
+
+
+class BackboneSpec(FrozenModel):
+    """The frozen pre-trained transformer. A bare name, ``backbone: minilm``, means ``{name: minilm}``."""
+
+    name: Text
+    """minilm (the packaged one), the id of a model on the Hub, or a path that begins with ./, ../, ~ or /."""
+    revision: Text | None = None
+    """Commit, tag or branch of a Hub model."""
+    max_length: Annotated[Int, Field(ge=4)] | None = None
+    """Tokens after which a row is cut; null means as many as the backbone takes."""
+    pooling: Pooling | None = None
+    """How token states become one vector; null means the way of the model's family."""
+    attention: Literal["auto", "eager", "sdpa"] = "auto"
+    """Which attention kernel."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+
+class LimitsSpec(FrozenModel):
+    """Take only so many rows of a split, chosen by the seed and not by their order in the file."""
+
+    train: Count | None = None
+    """Rows of the training split; null means all."""
+    validation: Count | None = None
+    """Rows of the validation split; null means all."""
+    test: Count | None = None
+    """Rows of the test split; null means all."""
+
+
+class TaskSpec(FrozenModel):
+    """One task of a stream."""
+
+    name: Name
+    """Unique in the stream; becomes the folder of the task's bank."""
+    kind: Kind
+    """What is predicted. A task on pairs of texts is one of these with columns.text_pair."""
+    data: Data
+    """A path (file, folder with train/validation/test files, glob), what datasets.load_dataset takes, or rows."""
+    columns: ColumnsSpec = ColumnsSpec()
+    """Which columns of the data mean what."""
+    labels: Labels | None = None
+    """The labels in the order of the classes, or a JSON file with them; null means sorted as found in train."""
+    bank: BankChoice | None = None
+    """The bank of this task; null means the stream's. Replaces the stream's as a whole."""
+    training: TrainingOverride = TrainingOverride()
+    """What this task trains otherwise than the stream: keys of training, each optional."""
+    metric: str | None = None
+    """The metric in R and for select: best. Null means the first of its kind: accuracy, spearman, micro_f1, entity_f1,
+    rougeL."""
+    pooling: Pooling | None = None
+    """How token states become one vector for this task; null means as the stream's backbone says."""
+    limits: LimitsSpec = LimitsSpec()
+    """Take only so many rows of a split."""
+    validation: Annotated[Float, Field(gt=0, lt=1)] = 0.1
+    """Share of train that is carved off for validation where the data has no validation split."""
+    generation: GenerationSpec = GenerationSpec()
+    """How answers are generated (seq2seq, causal-lm)."""
+    max_target_length: Count | None = None
+    """Tokens after which a target is cut while learning; null means 128, or less where the backbone takes no more."""
+
+    @field_validator("columns")
+    @classmethod
+    def _columns_fit_kind(cls, value: ColumnsSpec, info: ValidationInfo) -> ColumnsSpec:
+        if (kind := info.data.get("kind")) is None:
+            return value
+        read = COLUMNS[kind]
+        text = f"is not read by a {kind}, which reads {', '.join(read)}: remove it"
+        misplaced("columns", [(k, getattr(value, k), text) for k in value.model_fields_set if k not in read])
+        named = {key: name for key, name in value.read_by(kind).items() if name is not None}
+        if len(set(named.values())) < len(named):
+            given = ", ".join(f"{key}: {name}" for key, name in named.items())
+            number = ("two", "three")[len(read) - 2]
+            raise ValueError(
+                f"got {given}; {', '.join(read[:-1])} and {read[-1]} must be {number} different columns: name each one"
+            )
+        return value
+
+    @field_validator("generation", "max_target_length", "pooling")
+    @classmethod
+    def _option_fits_kind(cls, value: _V, info: ValidationInfo) -> _V:
+        kinds = POOLED if info.field_name == "pooling" else GENERATIVE
+        if value is not None and info.data.get("kind", next(iter(kinds))) not in kinds:
+            raise ValueError(only_for(kinds, info.data["kind"]))
+        return value
+
+    @field_validator("training")
+    @classmethod
+    def _training_fits_kind(cls, value: TrainingOverride, info: ValidationInfo) -> TrainingOverride:
+        if (kind := info.data.get("kind")) is not None:
+            unused = idle(value, kind)
+            misplaced(
+                "training", [(k, v, only_for(TRAINING[k], kind)) for k, v in value.given().items() if k in unused]
+            )
+        return value
+
+    @field_validator("labels")
+    @classmethod
+    def _labels_fit_kind(
+        cls, value: tuple[str, ...] | str | None, info: ValidationInfo
+    ) -> tuple[str, ...] | str | None:
+        kind = info.data.get("kind")
+        if value is not None and kind is not None and kind not in LABELLED:
+            raise ValueError(f"labels are for classification and have no effect on a {kind}: remove them")
+        return value
+
+    @field_validator("metric")
+    @classmethod
+    def _metric_fits_kind(cls, value: str | None, info: ValidationInfo) -> str | None:
+        kinds: tuple[Kind, ...] = (info.data["kind"],) if "kind" in info.data else tuple(METRICS)
+        if value is not None and not any(value in METRICS[kind] for kind in kinds):
+            allowed = "; ".join(f"allowed for kind {kind}: {', '.join(METRICS[kind])}" for kind in kinds)
+            raise ValueError(f"got {value!r}; {allowed}")
+        return value
+
+    @property
+    def resolved_metric(self) -> str:
+        """The metric that counts: the one written, or the default of the kind."""
+        return METRICS[self.kind][0] if self.metric is None else self.metric
+
+    @model_serializer(mode="wrap")
+    def _without_idle_options(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        tree: dict[str, Any] = handler(self)
+        return without_idle_options(self.kind, tree)
+
+
+class StreamSpec(FrozenModel):
+    """An ordered list of tasks on one frozen backbone.
+
+    Paths: the data of tasks and label files count from `data_dir` (from the working directory where that is null;
+    reading a stream file sets it to the file's folder). Use the ``resolved_...`` methods to read a task.
+    """
+
+    name: Name
+    """Name of the stream; also of its run folder unless another is given."""
+    seed: Annotated[Int, Field(ge=0, lt=2**63)] = 0
+    """Where all randomness starts; every task derives its own from this and its name."""
+    backbone: BackboneSpec
+    """The frozen pre-trained transformer that all tasks share."""
+    bank: BankChoice = BankChoice(preset="houlsby")
+    """What each task adds to the backbone, unless it says otherwise."""
+    training: TrainingSpec = TrainingSpec()
+    """How each bank is trained, unless its task says otherwise."""
+    trainer: dict[str, Any] = Field(default_factory=dict)
+    """Anything Lightning's Trainer takes, such as {devices: 1}."""
+    evaluate: Literal["auto", "all", "sample", "certified"] = "auto"
+    """How earlier tasks are evaluated after a new one; auto means all up to 20 tasks, then certified."""
+    data_dir: Text | None = None
+    """Folder from which relative data paths count; null means the folder of the stream file."""
+    tasks: Annotated[tuple[TaskSpec, ...], Field(min_length=1)]
+    """The tasks, in the order in which they arrive."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> StreamSpec:
+        tree = {
+            "training": {key: getattr(self.training, key) for key in self.training.model_fields_set},
+            "trainer": self.trainer,
+            "tasks": [{"name": task.name, "training": task.training.given()} for task in self.tasks],
+        }
+        if problems := contradictions(tree):
+            raise Inconsistent(problems)
+        return self
+
+    def anchored(self) -> StreamSpec:
+        """Return the same stream with paths that mean the same from every working directory."""
+        name = self.backbone.name
+        backbone = {"name": join_path(os.getcwd(), os.path.expanduser(name))} if looks_like_path(name) else {}
+        data_dir = join_path(os.getcwd(), self.data_dir or os.curdir)
+        return self.model_copy(update={"data_dir": data_dir, "backbone": self.backbone.model_copy(update=backbone)})
+
+    def resolved_training(self, task: TaskSpec) -> TrainingSpec:
+        """Return how ``task`` is trained: the stream's settings with the task's own in their place.
+
+        What the stream says for tasks of other kinds (`label_smoothing` where this one is a regression) is left out.
+        """
+        whole = task.training.over(self.training)
+        return whole.model_copy(update=idle(whole, task.kind))
+
+    def resolved_bank(self, task: TaskSpec) -> BankSpec:
+        """Return the bank of ``task`` in full: its own choice, or the stream's."""
+        return (self.bank if task.bank is None else task.bank).resolve()
+
+    def resolved_pooling(self, task: TaskSpec) -> Pooling | None:
+        """Return the pooling that was chosen for ``task``; None means the way of the backbone's family."""
+        return self.backbone.pooling if task.pooling is None else task.pooling
+
+    def resolved_data(self, task: TaskSpec) -> str | DataSpec | Rows:
+        """Return the data of ``task`` with relative paths counted from `data_dir`."""
+        return task.data if self.data_dir is None else locate(task.data, self.data_dir)
+
+    def resolved_labels(self, task: TaskSpec) -> tuple[str, ...] | str | None:
+        """Return the labels of ``task``; the path of a label file counts from `data_dir`."""
+        if isinstance(task.labels, str):
+            return join_path(self.data_dir or os.curdir, task.labels)
+        return task.labels

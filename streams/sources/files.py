@@ -1,0 +1,255 @@
+"""Files of this machine: which of them hold which split, and reading them with ``datasets``.
+
+``datasets`` writes what it reads into a cache first; for local files that cache is a temporary folder, so nothing
+stays behind, beside the data or elsewhere, and a changed file is never answered from an old copy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from glob import glob, has_magic
+from pathlib import Path
+from typing import Any
+
+import datasets  # type: ignore[import-untyped]
+
+from continual_petl.errors import InputError
+from continual_petl.streams.schema.stream_spec import SPLITS, SplitName
+from continual_petl.streams.sources.checks import Where, check_rows
+from continual_petl.streams.sources.csv_text import csv_options, open_text
+from continual_petl.streams.sources.plain_values import columns_of
+
+READER_OF_SUFFIX = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".txt": "text",
+}
+"""Which reader of ``datasets`` a file needs; ``.gz`` may follow, except on parquet and arrow."""
+
+ALIASES: dict[str, SplitName] = {
+    "train": "train",
+    "training": "train",
+    "validation": "validation",
+    "valid": "validation",
+    "val": "validation",
+    "dev": "validation",
+    "test": "test",
+}
+"""Names under which a split is found."""
+
+_FORMATS = "csv, tsv, json, jsonl, parquet (and .gz of the text formats)"
+_READ_ERRORS = (
+    datasets.exceptions.DatasetsError,
+    OSError,
+    ValueError,
+    EOFError,
+    RuntimeError,
+    LookupError,
+    StopIteration,  # of the JSON reader, for a file without rows
+)
+
+
+def reader_of(path: str) -> str | None:
+    """Return the reader for a file by its name, or ``None``."""
+    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
+    if suffixes and suffixes[-1] == ".gz":
+        reader = READER_OF_SUFFIX.get(suffixes[-2]) if len(suffixes) > 1 else None
+        return None if reader in ("parquet", "arrow") else reader
+    return READER_OF_SUFFIX.get(suffixes[-1]) if suffixes else None
+
+
+def split_of(path: str) -> SplitName | None:
+    """Return the split that a file is named after: ``train.csv``, ``dev.jsonl.gz``, ``test-00000-of-00002.parquet``."""
+    stem = Path(path).name.split(".")[0].lower()
+    return ALIASES.get(re.split(r"[-_]", stem)[0])
+
+
+def find_files(task: str, path: str) -> dict[SplitName, list[str]]:
+    """Find the files of a task.
+
+    A folder gives the files that are named after a split, others are left alone. A single file is the training
+    split. A glob gives splits if all its files are named after one, and the training split if none is.
+
+    Args:
+        task: name of the task, for messages.
+        path: a file, a folder or a glob.
+
+    Raises:
+        InputError: if nothing is found, two names mean one split, or a format is unknown.
+    """
+    here = f"task {task!r}, data {path}"
+    found: dict[SplitName, list[str]]
+    if os.path.isdir(path):
+        entries = sorted(entry.path for entry in os.scandir(path) if entry.is_file() and reader_of(entry.path))
+        found = _by_split(here, [entry for entry in entries if split_of(entry)])
+        if not found:
+            listed = ", ".join(sorted(os.listdir(path))[:10]) or "nothing"
+            raise InputError(
+                f"{here}: the folder has no file named after a split; it holds {listed}. Name the files train, "
+                "validation and "
+                f"test with a suffix of {_FORMATS}, or list them under data.data_files."
+            )
+    elif os.path.isfile(path):
+        found = {"train": [path]}
+    elif has_magic(path):
+        files = sorted(name for name in glob(path, recursive=True) if os.path.isfile(name))
+        named = [name for name in files if split_of(name)]
+        if named and len(named) < len(files):
+            other = next(name for name in files if not split_of(name))
+            raise InputError(
+                f"{here}: {named[0]} is named after a split and {other} is not, so it is unclear which rows are "
+                "trained on; "
+                "narrow the glob, or list the files under data.data_files: {train: ..., test: ...}."
+            )
+        found = _by_split(here, files) if named else {"train": files} if files else {}
+    else:
+        found = {}
+    if not found:
+        raise InputError(f"{here}: {_nothing_there(path)}")
+    for file in (name for names in found.values() for name in names):
+        if reader_of(file) is None:
+            raise InputError(
+                f"{here}: the format of {file} is not known by its name; allowed: {_FORMATS}. Rename the file, or say "
+                "which "
+                "reader it needs: data: {path: csv, data_files: ...}."
+            )
+    return found
+
+
+def expand(task: str, patterns: str | Sequence[str]) -> list[str]:
+    """Return the files that paths and globs name; addresses (``https://``, ``hf://``) pass through.
+
+    Raises:
+        InputError: if a path or glob finds nothing.
+    """
+    files: list[str] = []
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        if "://" in pattern:
+            files.append(pattern)
+            continue
+        names = [pattern] if os.path.isfile(pattern) else sorted(filter(os.path.isfile, glob(pattern, recursive=True)))
+        if not names:
+            raise InputError(f"task {task!r}, data.data_files {pattern}: {_nothing_there(pattern)}")
+        files += names
+    return files
+
+
+def _by_split(here: str, files: Sequence[str]) -> dict[SplitName, list[str]]:
+    found: dict[SplitName, list[str]] = {}
+    words: dict[SplitName, set[tuple[str, str | None]]] = {}
+    for file in files:
+        split = split_of(file)
+        assert split is not None
+        found.setdefault(split, []).append(file)
+        words.setdefault(split, set()).add((re.split(r"[-_.]", Path(file).name.lower())[0], reader_of(file)))
+    for split, kinds in words.items():
+        if len(kinds) > 1:
+            raise InputError(
+                f"{here}: more than one file could be the {split} split: {', '.join(found[split])}. Keep one, or "
+                "choose under "
+                f"data.data_files: {{{split}: ...}}."
+            )
+    return {split: found[split] for split in SPLITS if split in found}
+
+
+def _nothing_there(path: str) -> str:
+    folder = Path(path)
+    while not folder.is_dir() and folder != folder.parent:
+        folder = folder.parent
+    listed = ", ".join(sorted(os.listdir(folder))[:10]) or "nothing"
+    return (
+        f"there is no such file or folder; {folder.resolve()} holds {listed}. Relative paths count from data_dir, or "
+        "from the folder of "
+        "the stream file; for a data set on the Hub write data: {path: NAME}."
+    )
+
+
+def read_files(
+    task: str, reader: str, files: Mapping[SplitName, Sequence[str]], expressions: Mapping[SplitName, str]
+) -> dict[SplitName, dict[str, list[Any]]]:
+    """Read splits into columns.
+
+    Args:
+        task: name of the task, for messages.
+        reader: ``csv``, ``json``, ``parquet``, ``arrow`` or ``text``.
+        files: the files of each split.
+        expressions: which rows make up each wanted split, such as ``train[:80%]``.
+
+    Raises:
+        InputError: if a file cannot be read, or an expression does not fit.
+    """
+    options: dict[str, Any] = {}
+    if reader == "csv":
+        options = csv_options(task, [file for names in files.values() for file in names])
+    columns = {}
+    with tempfile.TemporaryDirectory(prefix="continual-petl-", ignore_cleanup_errors=True) as cache, quiet():
+        for split, expression in expressions.items():
+            try:
+                wanted = _named_in(expression, files)
+                dataset = datasets.load_dataset(
+                    reader,
+                    data_files=wanted,
+                    split=expression,
+                    cache_dir=cache,
+                    **options,
+                )
+                columns[split] = columns_of(dataset)
+            except _READ_ERRORS as error:
+                cause = error.__cause__ or error
+                paths = [path for names in wanted.values() for path in names]
+                if isinstance(cause, StopIteration) or "corresponds to no data" in str(cause):
+                    check_rows(Where(task=task, split=split, origin=", ".join(paths)), 0)
+                place = _bad_json_line(paths) if reader == "json" else None
+                why = place or f"{type(cause).__name__}: {' '.join(str(cause).split()).rstrip('.')}"
+                raise InputError(
+                    f"task {task!r}, split {split}: cannot read {expression!r} of {', '.join(paths)} as {reader}: {why}. "
+                    "Repair the file, or say which reader it needs: data: {path: json, data_files: ...}."
+                ) from error
+            del dataset
+    return columns
+
+
+def _named_in(expression: str, files: Mapping[SplitName, Sequence[str]]) -> dict[str, list[str]]:
+    """Return the files that an expression speaks of, so that no other split's mistakes are blamed on it."""
+    named = {part.partition("[")[0].strip() for part in expression.split("+")}
+    return {name: list(paths) for name, paths in files.items() if name in named or not named <= set(files)}
+
+
+def _bad_json_line(paths: Sequence[str]) -> str | None:
+    """Return which line of which file is no JSON object; pyarrow says neither."""
+    for path in paths:
+        if "://" in path or not {".jsonl", ".ndjson"} & set(Path(path.lower()).suffixes):
+            continue
+        try:
+            with open_text(path) as handle:
+                for number, line in enumerate(handle, 1):
+                    try:
+                        if line.strip() and not isinstance(json.loads(line), dict):
+                            return f"line {number} of {path} is not a JSON object ({{...}})"
+                    except ValueError as error:
+                        return f"line {number} of {path} is not JSON ({error})"
+        except (OSError, ValueError, EOFError):
+            return None  # what datasets said tells more
+    return None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the progress bars of ``datasets`` for small local work."""
+    were_on = datasets.are_progress_bars_disabled() is False
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if were_on:
+            datasets.enable_progress_bars()

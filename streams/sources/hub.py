@@ -1,0 +1,72 @@
+"""Data sets of the Hub, read by ``datasets``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import datasets  # type: ignore[import-untyped]
+
+from continual_petl.errors import InputError
+from continual_petl.streams.schema.stream_spec import SPLITS, DataSpec, SplitName
+from continual_petl.streams.sources.checks import Where
+from continual_petl.streams.sources.files import ALIASES
+from continual_petl.streams.sources.plain_values import columns_of
+from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
+
+_HUB_ERRORS = (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError, LookupError)
+
+
+def from_hub(task: str, data: DataSpec, columns: Columns, splits: Sequence[SplitName]) -> dict[SplitName, SplitRows]:
+    """Read the splits of a data set of the Hub.
+
+    Raises:
+        InputError: if it cannot be loaded, or has no training split or no such column.
+    """
+    loaded: dict[SplitName, datasets.Dataset] = {}
+
+    def load(expression: str | None) -> Any:
+        files: Any = data.model_dump(mode="json")["data_files"]  # lists for tuples
+        return datasets.load_dataset(
+            data.path, data.name, revision=data.revision, data_files=files, data_dir=data.data_dir, split=expression
+        )
+
+    try:
+        if data.split is not None:
+            loaded = {split: load(data.split[split]) for split in SPLITS if split in data.split and split in splits}
+            there = list(loaded)
+        else:
+            everything = load(None)
+            there = list(everything)
+            for name in there:
+                split = ALIASES.get(name)
+                if split in splits and split is not None:
+                    loaded.setdefault(split, everything[name])
+    except _HUB_ERRORS as error:
+        config = f" (configuration {data.name})" if data.name else ""
+        raise InputError(
+            f"task {task!r}, data: cannot load {data.path!r}{config} from the Hub: {type(error).__name__}: {error}. "
+            "Check the name and "
+            "the network (HF_HUB_OFFLINE allows cached data only); offline, put the files into a folder and write "
+            "data: FOLDER. For "
+            f"local data that is not on the Hub, begin the path with ./ (./{data.path})."
+        ) from error
+    found = {}
+    for split, dataset in loaded.items():
+        names = _class_names(dataset.features.get([*columns.values()][-1]))
+        table = columns_of(dataset)
+        found[split] = pick(Where(task=task, split=split, origin=f"Hub {data.path}"), table, columns, names)
+    if "train" in splits and "train" not in found:
+        raise InputError(
+            f"task {task!r}, data {data.path}: there is no split named train; it has {', '.join(there)}. Say which "
+            "rows are "
+            'which: data: {path: ..., split: {train: "...", test: "..."}}.'
+        )
+    return found
+
+
+def _class_names(feature: Any) -> tuple[str, ...] | None:
+    """Return the names that a data set declares for its labels, also where a row has a list of them."""
+    while not isinstance(feature, datasets.ClassLabel) and hasattr(feature, "feature"):
+        feature = feature.feature
+    return tuple(feature.names) if isinstance(feature, datasets.ClassLabel) else None

@@ -1,0 +1,68 @@
+"""The shape that all sources end in: plain columns of Python values for each split, before any check of what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from continual_petl.errors import InputError
+from continual_petl.streams.sources.checks import Where
+
+Columns = Mapping[str, str | None]
+"""The keys of ``columns`` that the task reads, with the names of the columns; the last is the answer's."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SplitRows:
+    """One split as it was read."""
+
+    where: Where
+    """Task, split and origin, for messages."""
+    inputs: list[Any]
+    """What goes in with every row: the ``columns.text``, ``source``, ``tokens`` or ``image``."""
+    pairs: list[Any] | None
+    """The ``columns.text_pair`` of every row, where there is one."""
+    answers: list[Any]
+    """The ``columns.label``, ``target`` or ``tags`` of every row; class numbers of a Hub data set are already names."""
+    class_names: tuple[str, ...] | None
+    """The classes in order, where the data set itself declares them."""
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+def pick(
+    where: Where, table: Mapping[str, list[Any]], columns: Columns, class_names: tuple[str, ...] | None
+) -> SplitRows:
+    """Return the columns that a task reads, with the names of its classes for their numbers.
+
+    Raises:
+        InputError: if there is no such column.
+    """
+    for key, name in columns.items():
+        if name is not None and name not in table:
+            raise InputError(
+                f"{where}: columns.{key} is {name!r}, but there is no such column; there are "
+                f"{', '.join(map(repr, table))}. Name the "
+                f"right one: columns: {{{key}: ...}}."
+            )
+    names = [*columns.values()]
+    inputs, answers = table[str(names[0])], table[str(names[-1])]
+    if class_names is not None:
+        answers = [_named(answer, class_names) for answer in answers]
+    pair = columns.get("text_pair")
+    return SplitRows(
+        where=where,
+        inputs=inputs,
+        pairs=None if pair is None else table[pair],
+        answers=answers,
+        class_names=class_names,
+    )
+
+
+def _named(answer: Any, names: tuple[str, ...]) -> Any:
+    if isinstance(answer, list):
+        return [_named(entry, names) for entry in answer]
+    # A Hub test split with hidden labels says -1, which becomes a missing label.
+    return None if answer is None or answer < 0 else names[answer]

@@ -1,0 +1,56 @@
+"""A stream written out as YAML, every default included, that reads back as an equal stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from continual_petl.errors import InputError
+from continual_petl.streams.schema.of_kind import without_idle_options
+from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
+from continual_petl.streams.schema.training_spec import TrainingOverride
+from continual_petl.streams.stream_file.places import dotted
+from continual_petl.streams.stream_file.yaml_nodes import CORE
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what either YAML 1.1 or 1.2 would read as something other than text."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+for _name, (_pattern, _first) in CORE.items():
+    _Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", _pattern, _first)
+
+
+def dump_stream(spec: StreamSpec) -> str:
+    """Return ``spec`` as YAML; `load_stream` makes an equal `StreamSpec` of it.
+
+    Raises:
+        InputError: if ``trainer`` or rows from Python hold something that YAML has no word for.
+    """
+    tree = _plain(spec, ())
+    return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
+
+
+def _plain(value: Any, path: tuple[str | int, ...]) -> Any:
+    if isinstance(value, TrainingOverride):
+        return _plain(value.given(), path)
+    if isinstance(value, BaseModel):
+        # A null that is also the default says nothing.
+        fields = {name: (getattr(value, name), info.default) for name, info in type(value).model_fields.items()}
+        tree = {n: _plain(v, (*path, n)) for n, (v, default) in fields.items() if not (v is None and default is None)}
+        return without_idle_options(value.kind, tree) if isinstance(value, TaskSpec) else tree
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _plain(below, (*path, key)) for key, below in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(below, (*path, number)) for number, below in enumerate(value)]
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    raise InputError(
+        f"key {dotted(path)}: a {type(value).__name__} cannot be written into a stream file; use text, numbers, true, "
+        "false, null, lists, and mappings whose keys are text"
+    )

@@ -1,0 +1,136 @@
+"""The JSON Schema of a stream file, for editors and for the sentences that say what is allowed.
+
+pydantic writes most of it; what the models accept through validators is added here: bare names, the presets and
+metrics that exist, the other names of ``bottleneck``, layer numbers.
+"""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+from typing import Any
+
+from pydantic import AliasChoices, BaseModel
+
+from continual_petl.banks.choice import BankChoice
+from continual_petl.banks.presets import PRESETS
+from continual_petl.banks.spec import Modification
+from continual_petl.streams.schema.data_spec import AS_LIST, AS_MAPPING, AS_ROWS, AS_SOURCE, AS_TEXT
+from continual_petl.streams.schema.stream_spec import METRICS, StreamSpec
+
+Schema = dict[str, Any]
+
+
+def json_schema() -> Schema:
+    """Return the JSON Schema (draft 2020-12) of a stream file."""
+    return copy.deepcopy(cached_schema())
+
+
+@cache
+def cached_schema() -> Schema:
+    """Return the one shared copy of the schema; not to be changed."""
+    schema = StreamSpec.model_json_schema()
+    definitions = schema["$defs"]
+    for model in (BankChoice, Modification):
+        _add_other_names(model, definitions[model.__name__])
+    bank = definitions["BankChoice"]
+    bank["properties"]["preset"]["anyOf"][0]["enum"] = list(PRESETS)
+    bank["properties"]["layers"]["anyOf"].insert(1, {"minimum": 0, "type": "integer"})
+    definitions["BankChoice"] = {
+        "description": bank.pop("description"),
+        "anyOf": [{"enum": list(PRESETS), "type": "string"}, bank],
+    }
+    backbone = definitions["BackboneSpec"]
+    definitions["BackboneSpec"] = {
+        "description": backbone.pop("description"),
+        "anyOf": [{"minLength": 1, "type": "string"}, backbone],
+    }
+    task = definitions["TaskSpec"]["properties"]
+    task["metric"]["anyOf"][0]["enum"] = list(
+        dict.fromkeys(metric for metrics in METRICS.values() for metric in metrics)
+    )
+    for override in definitions["TrainingOverride"]["properties"].values():
+        del override["default"]  # what is left out is the stream's
+    schema["properties"]["bank"]["default"] = StreamSpec.model_fields["bank"].default.preset
+    for holder in (schema["properties"], task):
+        for node in holder.values():
+            if "$ref" in node and node["$ref"].endswith(
+                ("TrainingSpec", "ColumnsSpec", "LimitsSpec", "GenerationSpec")
+            ):
+                node.pop("default", None)  # every key below has its own
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _add_other_names(model: type[BaseModel], definition: Schema) -> None:
+    for name, info in model.model_fields.items():
+        if isinstance(info.validation_alias, AliasChoices):
+            for other in info.validation_alias.choices:
+                if other != name:
+                    text = f"Another name of {name}."
+                    definition["properties"][other] = definition["properties"][name] | {
+                        "description": text,
+                        "title": str(other),
+                    }
+
+
+def follow(node: Schema) -> Schema:
+    """Replace a reference by what it points at."""
+    if "$ref" not in node:
+        return node
+    target: Schema = cached_schema()["$defs"][node["$ref"].rsplit("/", 1)[1]]
+    return target | {key: value for key, value in node.items() if key != "$ref"}
+
+
+def options(node: Schema) -> list[Schema]:
+    """Return the alternatives of a node; itself, if it has none."""
+    node = follow(node)
+    parts = node.get("anyOf") or node.get("oneOf")
+    return [option for part in parts for option in options(part)] if parts else [node]
+
+
+_SHAPES = {AS_TEXT: "string", AS_LIST: "array", AS_MAPPING: "object", AS_ROWS: "object", AS_SOURCE: "object"}
+
+
+def node_at(root: Schema, loc: tuple[str | int, ...]) -> Schema | None:
+    """Return the node that describes the place ``loc`` of a validation error, None for an unknown key.
+
+    Args:
+        root: where ``loc`` begins.
+        loc: keys and numbers, with the tags of unions between them.
+    """
+    nodes = [root]
+    for part in loc:
+        found = [option for node in nodes for option in options(node)]
+        if part in _SHAPES:
+            nodes = [node for node in found if node.get("type") == _SHAPES[str(part)]]
+            if part in (AS_ROWS, AS_SOURCE):
+                nodes = [node for node in nodes if ("properties" in node) == (part == AS_SOURCE)]
+        else:
+            nodes = [below for node in found if (below := _below(node, part)) is not None]
+    if not nodes:
+        return None
+    return follow(nodes[0]) if len(nodes) == 1 else {"anyOf": nodes}
+
+
+def _below(node: Schema, part: str | int) -> Schema | None:
+    below: Any
+    if isinstance(part, int):
+        rows = node.get("prefixItems")
+        below = rows[part] if rows and part < len(rows) else node.get("items")
+    else:
+        below = node.get("properties", {}).get(part, node.get("additionalProperties"))
+    return below if isinstance(below, dict) else None
+
+
+def keys_of(node: Schema) -> list[str]:
+    """Return the keys that a mapping at ``node`` may have, without other names of the same key."""
+    found: dict[str, None] = {}
+    for option in options(node):
+        names = option.get("propertyNames", {}).get("enum", [])
+        own = [
+            name
+            for name, below in option.get("properties", {}).items()
+            if not below.get("description", "").startswith("Another name of")
+        ]
+        found |= dict.fromkeys([*own, *names])
+    return list(found)

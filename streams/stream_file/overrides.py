@@ -1,0 +1,110 @@
+"""Dotted overrides from the command line, applied to the plain data of a stream file.
+
+``training.learning_rate`` goes down the keys, ``tasks.agnews.training.epochs`` finds a task by its name and
+``tasks.0.training.epochs`` by its number. What a value means is decided as in the file.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import Any
+
+from continual_petl.streams.schema.consistency import KeyPath
+from continual_petl.streams.stream_file.places import Places, task_names
+from continual_petl.streams.stream_file.yaml_nodes import parse, plain_scalar
+
+_BARE = {"backbone": "name", "bank": "preset"}
+"""Keys whose value may be a bare name, and the key that it stands for."""
+_DEFAULTS = {"bank": {"preset": "houlsby"}}
+
+
+def apply_overrides(tree: dict[str, Any], overrides: Sequence[tuple[str, str]], places: Places) -> None:
+    """Set each override in ``tree``, in order; what cannot be set is reported to ``places``."""
+    for key, text in overrides:
+        option = f"--{key.removeprefix('--')}"
+        try:
+            path = _key_path(option[2:], tree)
+            value = _value(text)
+            _set(tree, path, value, option, places)
+        except _Unusable as error:
+            places.report_option(option, str(error))
+
+
+class _Unusable(Exception):
+    """Why an override cannot be applied."""
+
+
+def _key_path(key: str, tree: dict[str, Any]) -> KeyPath:
+    parts = key.split(".")
+    if not all(parts):
+        raise _Unusable("this is not a key: write names with single dots between them, such as --training.epochs")
+    if parts[0] != "tasks" or len(parts) == 1:
+        return tuple(parts)
+    rest, names = key.removeprefix("tasks."), task_names(tree)
+    # A name may hold dots, so the longest that fits is meant.
+    fitting = [name for name in names if name and (rest == name or rest.startswith(f"{name}."))]
+    by_number = int(parts[1]) if parts[1].isdecimal() and int(parts[1]) < len(names) else None
+    if not fitting:
+        if by_number is None:
+            raise _Unusable(_no_such_task(parts[1], names))
+        return ("tasks", by_number, *parts[2:])
+    name = max(fitting, key=len)
+    number = names.index(name)
+    if by_number not in (None, number):
+        raise _Unusable(f"{parts[1]} is both the name of tasks.{number} and the number of task {names[by_number]!r}")
+    below = rest[len(name) + 1 :]
+    return ("tasks", number, *(below.split(".") if below else ()))
+
+
+def _no_such_task(wanted: str, names: list[str | None]) -> str:
+    known = [name for name in names if name]
+    guess = difflib.get_close_matches(wanted, known, n=1)
+    hint = f" (did you mean {guess[0]!r}?)" if guess else ""
+    listed = ", ".join(f"{number} {name or '(without a name)'}" for number, name in enumerate(names[:30]))
+    more = f", and {len(names) - 30} more" if len(names) > 30 else ""
+    return f"there is no task {wanted!r}{hint}; the tasks, by number and name, are: {listed or 'none'}{more}"
+
+
+def _value(text: str) -> Any:
+    """Read a value: quoted text, lists and mappings as YAML, everything else as one unquoted scalar."""
+    stripped = text.strip()
+    if not stripped.startswith(("[", "{", "'", '"')):
+        return plain_scalar(stripped) if stripped else ""
+    parsed = parse(stripped)
+    if parsed.problems:
+        why = "; ".join(problem for _, _, problem in parsed.problems)
+        raise _Unusable(f"got {text!r}: {why}. To give it as plain text, put it in quotes of its own")
+    return parsed.tree
+
+
+def _set(tree: dict[str, Any], path: KeyPath, value: Any, option: str, places: Places) -> None:
+    node: Any = tree
+    for depth, part in enumerate(path[:-1]):
+        here = path[: depth + 1]
+        child = _child(node, part, path[:depth])
+        if isinstance(child, str) and part in _BARE and (depth == 0 or here[0] == "tasks"):
+            child = {_BARE[part]: child}
+        elif child is None:
+            child = dict(_DEFAULTS.get(str(part), {})) if depth == 0 else {}
+            places.replace(here, option)
+        if not isinstance(child, dict | list):
+            raise _Unusable(f"{'.'.join(map(str, here))} is {child!r} in the file and has no keys below it to set")
+        node[_index(node, part)] = child
+        node = child
+    _child(node, path[-1], path[:-1])
+    node[_index(node, path[-1])] = value
+    places.replace(path, option)
+
+
+def _child(node: Any, part: str | int, above: KeyPath) -> Any:
+    if isinstance(node, dict):
+        return node.get(str(part))
+    if not str(part).isdecimal() or int(part) >= len(node):
+        place = ".".join(map(str, above))
+        raise _Unusable(f"{place} is a list with {len(node)} entries, so the next part must be 0 to {len(node) - 1}")
+    return node[int(part)]
+
+
+def _index(node: Any, part: str | int) -> str | int:
+    return str(part) if isinstance(node, dict) else int(part)

@@ -1,0 +1,79 @@
+"""Paths in a stream file: ``~`` and ``${VARIABLE}`` are expanded, folders are made absolute.
+
+Works on plain data, before validation, so that an unset variable is reported together with everything else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from continual_petl.streams.schema.consistency import KeyPath
+from continual_petl.streams.schema.data_spec import looks_like_path
+from continual_petl.streams.stream_file.places import Places
+
+_VARIABLE = re.compile(r"\$\{([^}]*)\}")
+
+
+def expand_paths(tree: dict[str, Any], folder: str, places: Places) -> None:
+    """Expand every path in ``tree``, in place.
+
+    ``data_dir`` and a backbone that is a path become absolute, counted from ``folder``, or from the working directory
+    when they were given on the command line. The paths of data stay as they are: they count from ``data_dir``.
+    """
+    for path, parent in list(_paths(tree, ())):
+        try:
+            parent[path[-1]] = _expand(parent[path[-1]])
+        except ValueError as error:
+            places.report(path, str(error), tree)
+    for path in (("data_dir",), ("backbone",), ("backbone", "name")):
+        holder: Any = tree if len(path) == 1 else tree.get("backbone")
+        value = holder.get(path[-1]) if isinstance(holder, dict) else None
+        if isinstance(value, str) and value and (path == ("data_dir",) or looks_like_path(value)):
+            base = os.getcwd() if places.from_option(path) else folder
+            holder[path[-1]] = os.path.normpath(os.path.join(base, value))
+
+
+def _expand(text: str) -> str:
+    for variable in _VARIABLE.findall(text):
+        if not os.environ.get(variable):
+            raise ValueError(
+                f"{text!r} needs the environment variable {variable}, which is not set (or empty): set it, or write "
+                "the path out"
+            )
+    expanded = _VARIABLE.sub(lambda match: os.environ[match[1]], text)
+    if expanded.startswith("~") and (home := os.path.expanduser(expanded)) != expanded:
+        return home
+    if expanded.startswith("~"):
+        raise ValueError(f"{text!r} names a home folder that does not exist here: write the path out")
+    return expanded
+
+
+def _paths(tree: Any, above: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield the key path of every text that is a path, with the list or mapping that holds it."""
+    if not isinstance(tree, dict):
+        return
+    backbone, data, tasks = tree.get("backbone"), tree.get("data"), tree.get("tasks")
+    for key in ("data_dir", "backbone", "labels", "data"):
+        yield from _own(tree, key, above)
+    if isinstance(backbone, dict):
+        yield from _own(backbone, "name", (*above, "backbone"))
+    if isinstance(data, dict) and "path" in data:
+        for key in ("path", "data_files", "data_dir"):
+            yield from _nested(data, key, (*above, "data"))
+    for number, task in enumerate(tasks if isinstance(tasks, list) else ()):
+        yield from _paths(task, (*above, "tasks", number))
+
+
+def _own(holder: Any, key: Any, above: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+    if isinstance(holder.get(key) if isinstance(holder, dict) else holder[key], str):
+        yield (*above, key), holder
+
+
+def _nested(holder: Any, key: Any, above: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+    yield from _own(holder, key, above)
+    value = holder.get(key) if isinstance(holder, dict) else holder[key]
+    for below in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield from _nested(value, below, (*above, key))

@@ -1,0 +1,78 @@
+"""Where a key of a stream was written: a line of the file, or an option of the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from continual_petl.streams.schema.consistency import KeyPath
+
+
+@dataclass
+class Places:
+    """Lines and options by key path."""
+
+    file: str
+    """The file as the user wrote it."""
+    lines: dict[KeyPath, int]
+    """Line of every key path that the file holds."""
+    options: dict[KeyPath, str] = field(default_factory=dict)
+    """The option that set a key path, such as ``--training.epochs``."""
+    _found: list[tuple[tuple[int, int], str]] = field(default_factory=list)
+
+    def replace(self, path: KeyPath, option: str) -> None:
+        """Note that ``option`` set what lies at ``path``, and everything below it."""
+        for known in (self.lines, self.options):
+            for other in [other for other in known if other[: len(path)] == path]:
+                del known[other]
+        self.options[path] = option
+
+    def from_option(self, path: KeyPath) -> bool:
+        """Say whether the value at ``path`` came from the command line."""
+        return self._nearest(path) in self.options
+
+    def report(self, path: KeyPath, text: str, tree: Any = None, *, line: int | None = None) -> None:
+        """Note a problem at ``path``, prefixed by where that is (in ``line`` of the file, if given)."""
+        nearest = self._nearest(path)
+        key = f"key {dotted(path)}{_task_name(path, tree)}: " if path else ""
+        if line is None and (option := self.options.get(nearest)) is not None:
+            rank, where = (1, list(self.options).index(nearest)), f"{option}: {'' if nearest == path else key}"
+        else:
+            line = self.lines.get(nearest, 1) if line is None else line
+            rank, where = (0, line), f"{self.file}:{line}: {key}"
+        self._found.append((rank, where + text))
+
+    def report_option(self, option: str, text: str) -> None:
+        """Note a problem with an option that reaches no key."""
+        self._found.append(((1, len(self._found)), f"{option}: {text}"))
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """All that was reported, by line, then by option, each once."""
+        return tuple(dict.fromkeys(text for _, text in sorted(self._found, key=lambda found: found[0])))
+
+    def _nearest(self, path: KeyPath) -> KeyPath:
+        while path and path not in self.options and path not in self.lines:
+            path = path[:-1]
+        return path
+
+
+def dotted(path: Iterable[str | int]) -> str:
+    """Write a key path as on the command line."""
+    return ".".join(map(str, path))
+
+
+def task_names(tree: Any) -> list[str | None]:
+    """Return the names of the tasks, None for one without a usable name."""
+    tasks = tree.get("tasks") if isinstance(tree, dict) else None
+    names = [task.get("name") if isinstance(task, dict) else None for task in tasks] if isinstance(tasks, list) else []
+    return [name if isinstance(name, str) else None for name in names]
+
+
+def _task_name(path: KeyPath, tree: Any) -> str:
+    if len(path) < 2 or path[0] != "tasks" or not isinstance(path[1], int) or path[2:] == ("name",):
+        return ""
+    names = task_names(tree)
+    name = names[path[1]] if path[1] < len(names) else None
+    return f" (task {name[:64]})" if name else ""

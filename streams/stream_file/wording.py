@@ -1,0 +1,143 @@
+"""Validation errors of pydantic, said in the words of a stream file: what came, what is allowed, what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from continual_petl.streams.schema.consistency import Inconsistent, KeyPath
+from continual_petl.streams.schema.data_spec import TAG
+from continual_petl.streams.stream_file.json_schema import Schema, keys_of, node_at, options
+
+_NUMBERS = {"integer": "a whole number", "number": "a number"}
+_BOUNDS = {
+    "minimum": "of at least",
+    "exclusiveMinimum": "above",
+    "maximum": "of at most",
+    "exclusiveMaximum": "below",
+}
+
+
+def word_errors(error: ValidationError, root: Schema) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the key path and the paragraph of every mistake.
+
+    Args:
+        error: what a model of the schema raised.
+        root: the JSON Schema of that model.
+    """
+    yield from _word(error, root, ())
+
+
+def _word(error: ValidationError, root: Schema, above: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    for details in error.errors(include_url=False):
+        loc = (*above, *details["loc"])
+        cause = details.get("ctx", {}).get("error")
+        if isinstance(cause, Inconsistent):
+            yield from cause.problems
+        elif isinstance(cause, ValidationError):
+            yield from _word(cause, root, loc)
+        elif not _all_entries_were_wrong(details):
+            keys = loc[:-1] if _is_about_key(loc) else loc
+            path = tuple(part for part in keys if not str(part).startswith(TAG))
+            yield path, _paragraph(details, loc, root)
+
+
+def _is_about_key(loc: KeyPath) -> bool:
+    """Say whether a key of a mapping with free keys is wrong, not its value."""
+    return loc[-1:] == ("[key]",)
+
+
+def _all_entries_were_wrong(details: ErrorDetails) -> bool:
+    """Say whether a list counts as too short only because its entries have mistakes of their own."""
+    if details["type"] != "too_short":
+        return False
+    given = details["input"]
+    return isinstance(given, list | tuple | dict) and len(given) >= details["ctx"]["min_length"]
+
+
+def _paragraph(details: ErrorDetails, loc: KeyPath, root: Schema) -> str:
+    given, kind = details["input"], details["type"]
+    if kind == "extra_forbidden" or _is_about_key(loc):
+        above = loc[:-1] if kind == "extra_forbidden" else loc[:-2]
+        return _unknown_key(str(loc[len(above)]), given, node_at(root, above) or {}, details)
+    node = node_at(root, loc) or {}
+    if kind == "missing":
+        description = str(node.get("description", "")).split("\n\n")[0]
+        return f"is missing: add it{f'. {description}' if description else f'; allowed: {describe(node)}'}"
+    guess = _did_you_mean(
+        given, (value for option in options(node) for value in (*option.get("enum", ()), option.get("const")))
+    )
+    if isinstance(cause := details.get("ctx", {}).get("error"), ValueError):
+        return f"{cause}{guess}"
+    if kind == "shape":
+        return f"got {show(given)}; {details['msg']}"
+    hint = ""
+    if kind == "string_type" and isinstance(given, int | float):
+        hint = f"; if the text is meant, put it in quotes: '{show(given)}'"
+    elif given is None:
+        hint = "; leave the key out for its default"
+    allowed = describe(node) or details["msg"].removeprefix("Input should be ").lower()
+    return f"got {show(given)}{guess}; allowed: {allowed}{hint}"
+
+
+def _unknown_key(key: str, given: Any, parent: Schema, details: ErrorDetails) -> str:
+    allowed = keys_of(parent)
+    named = next((o["properties"][key] for o in options(parent) if key in o.get("properties", {})), None)
+    if details["type"] == "extra_forbidden" and named is not None:
+        return f"is a{named['description'][1:-1]}, which is given as well: keep one of the two"
+    hint = _did_you_mean(key, allowed)
+    homes = [name for name in allowed if key in keys_of(node_at(parent, (name,)) or {})]
+    if homes and not hint:
+        hint = f" (it belongs under {' or '.join(homes)})"
+    return f"unknown key {key!r}{hint}; allowed here: {', '.join(allowed)}"
+
+
+def _did_you_mean(given: Any, known: Iterable[str]) -> str:
+    known = [name for name in dict.fromkeys(known) if isinstance(name, str)]
+    if not isinstance(given, str) or given in known:
+        return ""
+    guess = difflib.get_close_matches(given.casefold(), known, n=1, cutoff=0.6)
+    return f" (did you mean {guess[0]!r}?)" if guess else ""
+
+
+def show(value: Any) -> str:
+    """Write a value as the user would recognise it, shortened."""
+    if value is None:
+        return "nothing (null)"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return f"a mapping with {', '.join(map(repr, list(value)[:5]))}" if value else "an empty mapping"
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)}"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def describe(node: Schema) -> str:
+    """Say in words what a node of the schema allows; empty if it allows anything."""
+    return " or ".join(dict.fromkeys(text for option in options(node) if (text := _describe_one(option))))
+
+
+def _describe_one(node: Schema) -> str:
+    kind = node.get("type")
+    if "const" in node:
+        return str(node["const"])
+    if "enum" in node:
+        return ", ".join(map(str, node["enum"]))
+    if kind in _NUMBERS:
+        bounds = [f"{words} {node[bound]}" for bound, words in _BOUNDS.items() if bound in node]
+        return " ".join([_NUMBERS[kind], " and ".join(bounds)]).rstrip()
+    if kind == "array":
+        if "prefixItems" in node:
+            return f"a list of {len(node['prefixItems'])}, each {describe(node['prefixItems'][0])}"
+        return f"a list{', not empty' if node.get('minItems') else ''}"
+    if kind == "object":
+        keys = keys_of(node)
+        return f"a mapping with the keys {', '.join(keys)}" if keys else "a mapping"
+    names = {"string": "text, not empty" if node.get("minLength") else "text", "boolean": "true, false", "null": "null"}
+    return names.get(str(kind), "")

@@ -1,0 +1,119 @@
+"""Stream files: YAML in, a whole `StreamSpec` or every mistake at once out; and back.
+
+Each mistake is one paragraph that begins with ``FILE:LINE: key tasks.2.training.epochs:``, or with the option of the
+command line that caused it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from continual_petl._frozen import FrozenModel
+from continual_petl.errors import StreamFileError
+from continual_petl.streams.schema.consistency import contradictions
+from continual_petl.streams.schema.data_spec import join_path, locate
+from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
+from continual_petl.streams.stream_file.dump import dump_stream as dump_stream
+from continual_petl.streams.stream_file.json_schema import cached_schema
+from continual_petl.streams.stream_file.json_schema import json_schema as json_schema
+from continual_petl.streams.stream_file.overrides import apply_overrides
+from continual_petl.streams.stream_file.paths import expand_paths
+from continual_petl.streams.stream_file.places import Places
+from continual_petl.streams.stream_file.wording import show, word_errors
+from continual_petl.streams.stream_file.yaml_nodes import parse
+
+MAX_BYTES = 16 * 2**20
+"""Largest stream file that is read; rows belong into data files."""
+
+_Model = TypeVar("_Model", bound=FrozenModel)
+
+
+def load_stream(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]] = ()) -> StreamSpec:
+    """Read and check a stream file.
+
+    Args:
+        path: the YAML file. Relative paths of data in it count from its `data_dir`, and that from the file's folder.
+        overrides: dotted keys and texts from the command line, such as ``("tasks.agnews.training.epochs", "1")``;
+            of two for the same key the later one holds. A relative ``data_dir``, or path of a backbone, counts from the
+            working directory here; the data of tasks count from ``data_dir`` wherever they are written.
+
+    Raises:
+        StreamFileError: with all mistakes of file and overrides.
+    """
+    tree, places, folder = _read(path, overrides)
+    expand_paths(tree, folder, places)
+    for where, text in contradictions(tree):
+        places.report(where, text, tree)
+    tree.setdefault("data_dir", folder)
+    return _validate(StreamSpec, tree, places)
+
+
+def load_task(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]] = ()) -> TaskSpec:
+    """Read and check a file that holds one task: the same keys as one entry of ``tasks``.
+
+    Relative paths in it count from the file's folder and are absolute in the result.
+
+    Raises:
+        StreamFileError: with all mistakes of file and overrides.
+    """
+    tree, places, folder = _read(path, overrides)
+    expand_paths(tree, folder, places)
+    task = _validate(TaskSpec, tree, places)
+    labels = join_path(folder, task.labels) if isinstance(task.labels, str) else task.labels
+    return task.model_copy(update={"data": locate(task.data, folder), "labels": labels})
+
+
+def _read(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]]) -> tuple[dict[str, Any], Places, str]:
+    """Return the plain data with the overrides in it, where its keys were written, and the file's folder."""
+    file = os.fspath(path)
+    parsed = parse(_text(file))
+    places = Places(file, parsed.lines)
+    if parsed.tree is None and not parsed.problems:
+        raise StreamFileError([f"{file}:1: the file is empty; write at least the keys {', '.join(_required())}"])
+    if not isinstance(parsed.tree, dict) and not parsed.problems:
+        raise StreamFileError([f"{file}:1: got {show(parsed.tree)}; allowed: lines of the form key: value"])
+    for line, where, text in parsed.problems:
+        places.report(where, text, line=line)
+    if not isinstance(parsed.tree, dict):
+        raise StreamFileError(places.problems)
+    apply_overrides(parsed.tree, overrides, places)
+    return parsed.tree, places, os.path.dirname(os.path.abspath(file))
+
+
+def _text(file: str) -> str:
+    try:
+        size = os.stat(file).st_size
+        if size > MAX_BYTES:
+            raise StreamFileError(
+                [f"{file}: {size} bytes are too many for a stream file (at most {MAX_BYTES}): is this a data file?"]
+            )
+        return Path(file).read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise StreamFileError([f"{file}: there is no such file in {os.getcwd()}: check the path"]) from None
+    except UnicodeDecodeError as error:
+        raise StreamFileError([f"{file}: byte {error.start} is not UTF-8: save the file as UTF-8"]) from None
+    except OSError as error:
+        raise StreamFileError([f"{file}: cannot be read ({error.strerror}): give a YAML file"]) from None
+
+
+def _required() -> list[str]:
+    return [name for name, info in StreamSpec.model_fields.items() if info.is_required()]
+
+
+def _validate(model: type[_Model], tree: dict[str, Any], places: Places) -> _Model:
+    try:
+        spec = model.model_validate(tree)
+    except ValidationError as error:
+        schema = cached_schema()
+        root = schema if model is StreamSpec else schema["$defs"][model.__name__]
+        for where, text in word_errors(error, root):
+            places.report(where, text, tree)
+    else:
+        if not places.problems:
+            return spec
+    raise StreamFileError(places.problems)

@@ -1,0 +1,175 @@
+"""YAML text to plain data that remembers its lines.
+
+Scalars follow the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema), not PyYAML's 1.1: ``1e-3`` is
+a number, ``no`` and ``2024-01-01`` are texts. One difference to both: ``007`` is a text, for a label must not lose its
+zeros. Nesting and the size that aliases expand to are bounded, so no file can exhaust memory.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from continual_petl.streams.schema.consistency import KeyPath
+
+MAX_DEPTH = 40
+MAX_ENTRIES = 200_000
+
+CORE = {
+    "null": (re.compile(r"(?:~|null|Null|NULL|)\Z"), [*"~nN", ""]),
+    "bool": (re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z"), list("tTfF")),
+    "int": (re.compile(r"(?:[-+]?(?:0|[1-9][0-9]*)|0o[0-7]+|0x[0-9a-fA-F]+)\Z"), list("-+0123456789")),
+    "float": (
+        re.compile(
+            r"""(?:[-+]?(?:(?:\.[0-9]+|(?:0|[1-9][0-9]*)\.[0-9]*)(?:[eE][-+]?[0-9]+)?|(?:0|[1-9][0-9]*)[eE][-+]?[0-9]+)
+            |[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z""",
+            re.VERBOSE,
+        ),
+        list("-+0123456789."),
+    ),
+}
+"""Tag to the texts that carry it unquoted, and the characters they can begin with."""
+_TAG = "tag:yaml.org,2002:"
+
+
+class _Composer(yaml.SafeLoader):
+    """PyYAML's own composer with the implicit types of YAML 1.2 and a bound on nesting."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's class attribute)
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            mark = self.get_mark()
+            raise yaml.MarkedYAMLError(problem=f"nested more than {MAX_DEPTH} levels deep", problem_mark=mark)
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
+
+
+for _name, (_pattern, _first) in CORE.items():
+    _Composer.add_implicit_resolver(_TAG + _name, _pattern, _first)
+
+
+@dataclass
+class Parsed:
+    """Plain data, the line of every key path in it, and what is wrong: line, key path, paragraph."""
+
+    tree: Any = None
+    lines: dict[KeyPath, int] = field(default_factory=dict)
+    problems: list[tuple[int, KeyPath, str]] = field(default_factory=list)
+
+
+def parse(text: str) -> Parsed:
+    """Read one YAML document; mistakes are collected in ``problems``, never raised."""
+    parsed = Parsed()
+    loader = None
+    try:
+        loader = _Composer(text)
+        node = loader.get_single_node()
+        if node is not None:
+            parsed.tree = _Builder(parsed).build(node, ())
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        context, begin = error.context, error.context_mark
+        if context and begin and mark and begin.line != mark.line:
+            context += f" that begins in line {begin.line + 1}"
+        why = ", ".join(part for part in (context, error.problem) if part)
+        hint = ": indent with spaces, not with tabs" if "'\\t'" in why else ""
+        parsed.problems.append((mark.line + 1 if mark else 1, (), f"this is not readable as YAML: {why}{hint}"))
+    except yaml.YAMLError as error:  # a character that YAML forbids
+        why = " ".join(str(error).split())
+        parsed.problems.append((1, (), f"this is not readable as YAML: {why}"))
+    finally:
+        if loader is not None:
+            loader.dispose()
+    return parsed
+
+
+def plain_scalar(text: str) -> Any:
+    """Return what an unquoted ``text`` means: null, a truth value, a number, or the text itself.
+
+    Example:
+        >>> plain_scalar("1e-3"), plain_scalar("no"), plain_scalar("007"), plain_scalar("0x10")
+        (0.001, 'no', '007', 16)
+    """
+    for name, (pattern, _) in CORE.items():
+        if pattern.match(text):
+            return _convert(name, text)
+    return text
+
+
+def _convert(name: str, text: str) -> Any:
+    if name == "null":
+        return None
+    if name == "bool":
+        return text[0] in "tT"
+    if name == "int":
+        return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+    return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+
+
+class _Builder:
+    """Turns nodes into data; an alias is expanded where it stands, within bounds."""
+
+    def __init__(self, parsed: Parsed) -> None:
+        self.parsed = parsed
+        self.num_entries = 0
+
+    def build(self, node: yaml.Node, path: KeyPath) -> Any:
+        self.num_entries += 1
+        if self.num_entries > MAX_ENTRIES or len(path) > MAX_DEPTH:
+            bound = f"{MAX_DEPTH} levels" if len(path) > MAX_DEPTH else f"{MAX_ENTRIES} entries"
+            raise yaml.MarkedYAMLError(
+                problem=f"its aliases (*name) expand to more than {bound}; write the values out",
+                problem_mark=node.start_mark,
+            )
+        self.parsed.lines.setdefault(path, node.start_mark.line + 1)
+        if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
+            return [self.build(item, (*path, number)) for number, item in enumerate(node.value)]
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, path)
+        return self._problem(node, path, f"the tag {_short(node.tag)} is not read here: remove it")
+
+    def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Any:
+        name = node.tag.removeprefix(_TAG)
+        if name == "str":
+            return node.value
+        if name not in CORE:
+            return self._problem(node, path, f"the tag {_short(node.tag)} is not read here: remove it")
+        try:
+            return _convert(name, node.value)
+        except (ValueError, IndexError):
+            return self._problem(node, path, f"got {node.value[:60]!r}, which is not a number that can be read")
+
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode) or key.tag != _TAG + "str":
+                shown = repr(key.value) if isinstance(key, yaml.ScalarNode) else "a list or mapping"
+                self._problem(key, path, f"the key {shown} is not text: put it in quotes")
+            elif key.value == "<<" and key.style is None:
+                self._problem(key, path, "merge keys (<<) are not part of YAML 1.2: write the keys out")
+            elif key.value in lines:
+                why = f"is written twice, first in line {lines[key.value]}: keep one of the two"
+                self._problem(key, (*path, key.value), why)
+            else:
+                lines[key.value] = self.parsed.lines[(*path, key.value)] = line
+                result[key.value] = self.build(value, (*path, key.value))
+        return result
+
+    def _problem(self, node: yaml.Node, path: KeyPath, text: str) -> None:
+        self.parsed.problems.append((node.start_mark.line + 1, path, text))
+
+
+def _short(tag: str) -> str:
+    return "!!" + tag.removeprefix(_TAG) if tag.startswith(_TAG) else tag
