@@ -64,13 +64,15 @@ class Run:
 
     def to_json(self) -> dict[str, Any]:
         """Return all there is to say about the run as JSON values, with what it was learned on and with."""
-        environments = {
-            task: self.store.manifest(task).environment.model_dump(mode="json") for task in self.store.tasks
-        }
+        manifests = {task: self.store.manifest(task) for task in self.store.tasks}
         return {
             "stream": self._session.spec.name,
             "backbone": self.store.backbone_facts(),
-            "environments": environments,
+            "environments": {task: m.environment.model_dump(mode="json") for task, m in manifests.items()},
+            "scores": {
+                task: {split: scores.model_dump(mode="json") for split, scores in m.scores.items()}
+                for task, m in manifests.items()
+            },
             "results": self.results.to_json(),
             "growth": [row.to_json() for row in self.growth],
         }

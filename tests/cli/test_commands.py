@@ -215,7 +215,13 @@ def test_report_reads_the_folder_alone(run_dir: Path, tmp_path: Path, capsys: An
     assert main(["report", str(tmp_path / "elsewhere")]) == 0
     assert "Result matrix R" in capsys.readouterr().out
     assert main(["report", str(tmp_path / "elsewhere"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["results"]["tasks"] == ["single", "pair"]
+    report = json.loads(capsys.readouterr().out)
+    assert report["results"]["tasks"] == ["single", "pair"]
+    # R holds one score of a task; here stand all of them, with the number of rows that they rest on.
+    single = report["scores"]["single"]["test"]
+    assert {"accuracy", "macro_f1"} <= set(single["scores"])
+    assert single["scores"]["accuracy"] == report["results"]["R"][0][0]
+    assert single["num_examples"] > 0
 
 
 def test_schema_is_the_schema_of_stream_files(capsys: Any) -> None:

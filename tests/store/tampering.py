@@ -1,0 +1,45 @@
+"""A small run, and ways to change what lies in its folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from continual_petl import Run, learn
+from continual_petl.store.manifest import read_manifest, write_manifest
+from tests.streams_in_code import stream, task
+
+Folder = Callable[..., Path]
+TASKS = [task(name, num_rows=16) for name in ("one", "two", "three")]
+QUICK = {"epochs": 1}
+
+
+def learn_one_more(backbone: Path, folder: Path) -> Run:
+    return learn(stream(backbone, [*TASKS, task("four", num_rows=16)], training=QUICK), folder)
+
+
+def problems(folder: Path) -> dict[str, str]:
+    return {check.task: " ".join(check.problems) for check in Run(folder).verify() if not check.ok}
+
+
+def change_tensors(path: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path)
+
+
+def nudge(name: str) -> Callable[[dict[str, torch.Tensor]], object]:
+    return lambda tensors: tensors[name].view(-1)[0].add_(1e-7)
+
+
+def edit(path: Path, *, sealed: bool, **values: Any) -> None:
+    """Change a manifest; with ``sealed``, as someone would who knows how it is sealed."""
+    if sealed:
+        write_manifest(path, read_manifest(path).model_copy(update=values))
+    else:
+        path.write_text(json.dumps(json.loads(path.read_text()) | values))

@@ -1,0 +1,72 @@
+"""One writer at a time, and a kill at any instant leaves the old state or the new one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from continual_petl.errors import StoreError
+from continual_petl.store.atomic import append_lines, new_folder, read_lines
+from continual_petl.store.store import Store
+from tests.store.tampering import learn_one_more, problems
+
+Folder = Callable[..., Path]
+
+
+def test_the_lock_of_another_process(folder: Path, backbone_folder: Folder) -> None:
+    code = (
+        f"from filelock import FileLock\nwith FileLock({str(folder / '.lock')!r}):\n print('held', flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        with pytest.raises(StoreError, match="another process is writing to this run"):
+            learn_one_more(backbone_folder(), folder)
+        assert problems(folder) == {}, "readers never wait"
+        process.communicate("\n")
+    assert learn_one_more(backbone_folder(), folder).store.tasks == ["one", "two", "three", "four"]
+
+
+def test_a_torn_last_line_never_counted(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    append_lines(path, [{"a": 1}, {"a": 2}])
+    path.write_bytes(path.read_bytes() + b'{"a": 3')
+    assert read_lines(path) == [{"a": 1}, {"a": 2}]
+    append_lines(path, [{"a": 4}])
+    assert read_lines(path) == [{"a": 1}, {"a": 2}, {"a": 4}]
+    path.write_bytes(b"no\n" + path.read_bytes())
+    with pytest.raises(StoreError, match=r"results\.jsonl:1: not a JSON line"):
+        read_lines(path)
+
+
+def test_a_new_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "[one]"
+    (tmp_path / ".[one].123456789.new").mkdir()
+    (tmp_path / ".o.1.new").mkdir()
+
+    def fail() -> None:
+        with new_folder(path) as inside:
+            (inside / "file").write_text("half")
+            raise OSError
+
+    with pytest.raises(OSError):  # noqa: PT011
+        fail()
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".o.1.new"]
+    with new_folder(path) as inside:
+        (inside / "file").write_text("whole")
+        assert not path.exists()
+    assert (path / "file").read_text() == "whole"
+    with pytest.raises(StoreError, match="already exists"), new_folder(path):
+        raise AssertionError
+
+
+def test_readers_see_tasks_in_the_order_of_learning(folder: Path) -> None:
+    assert Store(folder).tasks == ["one", "two", "three"]
+    (folder / "banks" / ".four.1.new").mkdir()
+    assert Store(folder).tasks == ["one", "two", "three"]

@@ -1,0 +1,103 @@
+"""A backbone, tokenizer or mode other than that of the certificate is noticed and named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from continual_petl import Run
+from continual_petl.errors import IsolationError, StoreError
+from continual_petl.store.probe import make_probe
+from tests.store.tampering import learn_one_more, problems
+from tests.tiny import make_model
+
+Folder = Callable[..., Path]
+
+
+def test_another_backbone(folder: Path, tmp_path: Path, backbone_folder: Folder) -> None:
+    other = shutil.copytree(backbone_folder(), tmp_path / "other")
+    model = make_model("bert")
+    with torch.no_grad():
+        model.get_parameter("pooler.dense.bias")[0] += 1e-7
+    model.save_pretrained(other)
+    with pytest.raises(StoreError, match=r"backbone\.json: this run was learned on backbone"):
+        learn_one_more(other, folder)
+    (folder / "stream.yaml").write_text(
+        (folder / "stream.yaml").read_text().replace(str(backbone_folder()), str(other))
+    )
+    found = problems(folder)
+    assert set(found) == {"one", "two", "three"}
+    assert "was learned on a backbone with digest" in found["two"]
+
+
+def test_another_tokenizer(folder: Path, tmp_path: Path, backbone_folder: Folder) -> None:
+    other = shutil.copytree(backbone_folder(), tmp_path / "other")
+    path = other / "tokenizer.json"
+    rules = json.loads(path.read_text())
+    words = rules["model"]["vocab"]
+    words["w0"], words["w1"] = words["w1"], words["w0"]
+    path.write_text(json.dumps(rules))
+    (folder / "stream.yaml").write_text(
+        (folder / "stream.yaml").read_text().replace(str(backbone_folder()), str(other))
+    )
+    assert "was learned with a tokenizer of digest" in problems(folder)["one"]
+    with pytest.raises(StoreError, match="task 'two' was learned with a tokenizer"):
+        Run(folder).predict(["w0"], task="two")
+
+
+@pytest.mark.parametrize(
+    "setting", [{"truncation_side": "left"}, {"clean_up_tokenization_spaces": True}, {"split_special_tokens": True}]
+)
+def test_a_tokenizer_with_another_setting(
+    folder: Path, tmp_path: Path, backbone_folder: Folder, setting: dict[str, Any]
+) -> None:
+    other = shutil.copytree(backbone_folder(), tmp_path / "other")
+    path = other / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | setting))
+    (folder / "stream.yaml").write_text(
+        (folder / "stream.yaml").read_text().replace(str(backbone_folder()), str(other))
+    )
+    assert "was learned with a tokenizer of digest" in problems(folder)["one"]
+
+
+def test_a_backbone_changed_in_memory(folder: Path) -> None:
+    run = Run(folder)
+    run.verify()
+    backbone = run.session.residents.backbone("fp32")
+    with torch.no_grad():
+        backbone.model.get_parameter("encoder.layer.0.output.dense.bias")[3] += 1e-6
+    for check in run.verify():
+        assert "1 tensors are no longer what was loaded, first encoder.layer.0.output.dense.bias" in check.problems[0]
+
+
+def test_dropout_left_on_in_memory(folder: Path) -> None:
+    run = Run(folder)
+    model = run.session.residents.backbone("fp32").model
+    model.train()
+    (check,) = run.verify("one")
+    assert "dropout or training mode is on" in check.problems[0]
+    before = run.predict(["w0 w9"], task="one")
+    assert run.predict(["w0 w9"], task="one") == before
+
+
+def test_no_certificate_is_made_with_dropout_on(folder: Path) -> None:
+    residents = Run(folder).session.residents
+    backbone, store = residents.backbone("fp32"), residents.store
+    backbone.model.train()
+    plan, bank = store.plan("one"), store.load_bank("one", backbone)
+    probe = make_probe(plan, backbone, residents.tokenizer, 16)
+    with pytest.raises(IsolationError, match="in training mode"):
+        store.commit(
+            plan, bank, backbone, probe, scores={}, data={}, notices=(), max_length=16, preparation=""
+        )  # fmt: skip
+    backbone.model.train(False)
+    with pytest.raises(StoreError, match="already exists; a learned task is never overwritten"):
+        store.commit(
+            plan, bank, backbone, probe, scores={}, data={}, notices=(), max_length=16, preparation=""
+        )  # fmt: skip
