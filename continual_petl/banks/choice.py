@@ -39,9 +39,9 @@ class BankChoice(FrozenModel):
     bottleneck: Size | None = None
     """Size of every form in the preset; where a preset has several (mam), of its bottlenecks."""
     rank: Size | None = None
-    """Another name of bottleneck; where a preset has several forms, size of the low-rank ones."""
+    """Size of the low-rank forms; in a preset of one form the same as bottleneck."""
     length: Size | None = None
-    """Another name of bottleneck; where a preset has several forms, of its prefix or prompt."""
+    """Number of vectors of a prefix or prompt; in a preset of one form the same as bottleneck."""
     activation: Activation | None = None
     """Non-linearity of every bottleneck in the preset."""
     depth: Size | None = None

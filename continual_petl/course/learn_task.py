@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import time
 from collections.abc import Sequence
 
@@ -13,14 +11,13 @@ from safetensors.torch import load_file
 from continual_petl.callbacks import BankCheckpoint, StreamCallback, TaskEvent
 from continual_petl.callbacks.bank_checkpoint import BEST, LAST
 from continual_petl.course.evaluate import evaluate
+from continual_petl.course.half_learned import keep_or_discard
 from continual_petl.course.session import Session
-from continual_petl.course.shared import shared_body, shared_digest
+from continual_petl.course.shared import shared_body
 from continual_petl.course.signals import KeepSignals, StopRequest
 from continual_petl.course.trainers import fitting_trainer, quiet
-from continual_petl.digests import combined_digest
 from continual_petl.errors import InputError
 from continual_petl.learner import ContinualLearner, TaskPlan
-from continual_petl.store.atomic import write_json
 from continual_petl.store.probe import make_probe
 from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.preparation.prepare import TaskData
@@ -45,6 +42,7 @@ def learn_task(
         learner.evict(other)
     learner.add_task(plan, start_from=shared_body(session, plan, learner), tokenizer=residents.tokenizer)
     store.write_backbone(backbone)
+    dropped = keep_or_discard(session, plan, data, learner)
     clock.lap("data")
 
     event = TaskEvent(
@@ -53,7 +51,7 @@ def learn_task(
         num_tasks=len(session.spec.tasks),
         store=store,
         backbones=residents.backbones,
-        notices=data.notices,
+        notices=(*data.notices, *dropped),
     )
     for callback in callbacks:
         if isinstance(callback, StreamCallback):
@@ -91,7 +89,6 @@ def _fit(
     """Train the active bank, from its last checkpoint if there is one, and leave the selected bank in place."""
     training = plan.training
     folder = session.store.progress_folder(plan.name)
-    _discard_foreign_progress(session, plan, data, learner)
     checkpoint = BankCheckpoint(folder, training.checkpoint_every, plan.metric)
     request.tell(lambda number: setattr(checkpoint, "stop_signal", number))
     module = TaskDataModule(
@@ -137,47 +134,6 @@ def _check_finite(plan: TaskPlan, learner: ContinualLearner) -> None:
             f"{plan.training.learning_rate:g}) or training.gradient_clip (it was {plan.training.gradient_clip}), and run "
             "again."
         )
-
-
-def _discard_foreign_progress(session: Session, plan: TaskPlan, data: TaskData, learner: ContinualLearner) -> None:
-    """Keep half-learned progress only if it is of this very task: same settings, data, tokens and backbone."""
-    folder = session.store.progress_folder(plan.name)
-    now = combined_digest(
-        {
-            "kind": plan.kind,
-            "labels": list(plan.labels or ()),
-            "class_weights": plan.class_weights,
-            "generation": None if plan.generation is None else plan.generation.model_dump(mode="json"),
-            "max_target_length": plan.max_target_length,
-            "bank": plan.bank.model_dump(mode="json"),
-            "goes_on_from": shared_digest(session, plan),
-            "training": plan.training.model_dump(mode="json", exclude={"checkpoint_every", "num_workers"}),
-            "pooling": plan.pooling,
-            "metric": plan.metric,
-            "seed": plan.seed,
-            "data": dict(data.digests),
-            "max_length": learner.backbone.max_length,
-            "preparation": session.residents.preparation,
-            "backbone": learner.backbone.digest,
-            "precision": learner.backbone.precision,
-            # Limits of batches and the like change what is learned; objects count by their kind.
-            "trainer": {key: _plain(value) for key, value in session.spec.trainer.items() if key not in _SHOWN},
-        }
-    )
-    file = folder / "plan.json"
-    if file.exists() and json.loads(file.read_bytes()).get("digest") == now:
-        return
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    write_json(file, {"digest": now})
-
-
-_SHOWN = {"enable_progress_bar", "enable_model_summary", "log_every_n_steps", "logger", "profiler"}
-"""Trainer arguments that only decide what is shown, so progress stays good when they change."""
-
-
-def _plain(value: object) -> object:
-    return value if value is None or isinstance(value, str | int | float | bool) else type(value).__name__
 
 
 class _Clock:

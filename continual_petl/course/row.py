@@ -18,6 +18,10 @@ _SAMPLE = 5
 _CHECKED = 20
 
 
+class _NotAtHand(Exception):
+    """The rows that an earlier task was measured on cannot be read."""
+
+
 def measure_row(session: Session, after: str) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the row of R after learning a task, as lines for results.jsonl, and what the user should know of it.
 
@@ -30,7 +34,9 @@ def measure_row(session: Session, after: str) -> tuple[list[dict[str, Any]], lis
     store = session.store
     tasks = store.tasks
     index = tasks.index(after)
-    cells, notices = [], []
+    cells: list[dict[str, Any]] = []
+    notices: list[str] = []
+    gone: dict[str, str] = {}
     measured, certified = _choose(session, after, tasks[:index])
     for task in tasks[: index + 1]:
         manifest = store.manifest(task)
@@ -39,9 +45,13 @@ def measure_row(session: Session, after: str) -> tuple[list[dict[str, Any]], lis
         if task == after:
             value, status = first, "measured"
         elif task in measured:
-            value, notice = _measure(session, task, manifest.data[split])
-            status = "measured" if notice is None else "not measured"
-            notices += [notice] if notice else []
+            value, status = None, "not measured"
+            try:
+                value, notice = _measure(session, task, manifest.data[split])
+                status = "measured" if notice is None else status
+                notices += [notice] if notice else []
+            except _NotAtHand as error:
+                gone[task] = str(error)
         elif task in certified:
             check = check_task(store, task, session.residents.backbone_of(task))
             if not check.ok:
@@ -61,7 +71,21 @@ def measure_row(session: Session, after: str) -> tuple[list[dict[str, Any]], lis
                 "status": status,
             }
         )
-    return cells, notices
+    return cells, [*notices, *_not_at_hand(gone)]
+
+
+def _not_at_hand(gone: dict[str, str]) -> list[str]:
+    """Return one notice, however many tasks there are whose data was removed."""
+    if not gone:
+        return []
+    first, error = next(iter(gone.items()))
+    tasks = ("task " if len(gone) == 1 else "tasks ") + ", ".join(map(repr, gone))
+    which = "" if len(gone) == 1 else f"of {first!r}: "
+    was, whose = ("was", "its") if len(gone) == 1 else ("were", "their")
+    return [
+        f"{tasks} {was} not measured again, because {whose} data is not at hand ({which}{error}) With evaluate: certified, "
+        "certificates fill these cells."
+    ]
 
 
 def _choose(session: Session, after: str, earlier: list[str]) -> tuple[set[str], set[str]]:
@@ -83,14 +107,18 @@ def _choose(session: Session, after: str, earlier: list[str]) -> tuple[set[str],
 
 
 def _measure(session: Session, task: str, digest: str) -> tuple[float | None, str | None]:
-    """Return a score, or why there is none."""
+    """Return a score, or why there is none.
+
+    Raises:
+        _NotAtHand: if the data cannot be read.
+    """
     spec = next((spec for spec in session.spec.tasks if spec.name == task), None)
     if spec is None:
         return None, f"task {task!r} is not in the stream any more, so it was not measured again"
     try:
         split = session.split(spec)
     except InputError as error:
-        return None, f"task {task!r} was not measured again, because its data is not at hand: {error}"
+        raise _NotAtHand(str(error)) from error
     if split.digest != digest:
         return None, f"task {task!r} was not measured again, because its rows are not those it was learned with"
     learner = session.residents.resident(task)

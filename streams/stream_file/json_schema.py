@@ -122,15 +122,15 @@ def _below(node: Schema, part: str | int) -> Schema | None:
     return below if isinstance(below, dict) else None
 
 
-def keys_of(node: Schema) -> list[str]:
-    """Return the keys that a mapping at ``node`` may have, without other names of the same key."""
+def keys_of(node: Schema, *, other_names: bool = False) -> list[str]:
+    """Return the keys that a mapping at ``node`` may have; other names of the same key only if asked for."""
     found: dict[str, None] = {}
     for option in options(node):
         names = option.get("propertyNames", {}).get("enum", [])
         own = [
             name
             for name, below in option.get("properties", {}).items()
-            if not below.get("description", "").startswith("Another name of")
+            if other_names or not below.get("description", "").startswith("Another name of")
         ]
         found |= dict.fromkeys([*own, *names])
     return list(found)

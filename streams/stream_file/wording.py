@@ -80,6 +80,8 @@ def _paragraph(details: ErrorDetails, loc: KeyPath, root: Schema) -> str:
         hint = f"; if the text is meant, put it in quotes: '{show(given)}'"
     elif given is None:
         hint = "; leave the key out for its default"
+    if kind == "finite_number":
+        hint = "; it has to be finite"
     allowed = describe(node) or details["msg"].removeprefix("Input should be ").lower()
     return f"got {show(given)}{guess}; allowed: {allowed}{hint}"
 
@@ -89,7 +91,7 @@ def _unknown_key(key: str, given: Any, parent: Schema, details: ErrorDetails) ->
     named = next((o["properties"][key] for o in options(parent) if key in o.get("properties", {})), None)
     if details["type"] == "extra_forbidden" and named is not None:
         return f"is a{named['description'][1:-1]}, which is given as well: keep one of the two"
-    hint = _did_you_mean(key, allowed)
+    hint = _did_you_mean(key, keys_of(parent, other_names=True))
     homes = [name for name in allowed if key in keys_of(node_at(parent, (name,)) or {})]
     if homes and not hint:
         hint = f" (it belongs under {' or '.join(homes)})"

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from continual_petl import Run, learn
+from continual_petl import Run, StreamCallback, learn
+from continual_petl.callbacks import TaskEvent
 from continual_petl.course import row
 from tests.desk import bank_digests
 from tests.streams_in_code import classification_rows, stream, task
@@ -37,7 +38,17 @@ def test_a_later_task_needs_no_earlier_data(backbone_folder: Folder, tmp_path: P
     before = bank_digests(learn(stream(backbone_folder(), tasks[:2]), tmp_path / "run"))
     shutil.rmtree(data / "one")
     shutil.rmtree(data / "two")
-    run = learn(stream(backbone_folder(), tasks), tmp_path / "run")
+    heard: list[str] = []
+
+    class Listener(StreamCallback):
+        def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
+            heard.extend(event.notices)
+
+    run = learn(stream(backbone_folder(), tasks), tmp_path / "run", callbacks=[Listener()])
+    (notice,) = heard
+    assert (
+        "tasks 'one', 'two' were not measured again, because their data is not at hand (of 'one': task 'one'" in notice
+    )
     assert run.store.tasks == ["one", "two", "three"]
     assert run.results.status[2] == ("not measured", "not measured", "measured")
     assert run.results.R[2].isnan().tolist() == [True, True, False]

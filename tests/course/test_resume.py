@@ -14,7 +14,8 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from safetensors.torch import load_file
 
-from continual_petl import InputError, Run, learn
+from continual_petl import InputError, Run, StreamCallback, learn
+from continual_petl.callbacks import TaskEvent
 from continual_petl.callbacks.bank_checkpoint import BEST, LAST
 from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.errors import Interrupted
@@ -213,7 +214,18 @@ def test_progress_of_another_task_is_not_gone_on_from(
     with pytest.raises(Interrupted):
         learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[SignalAt(7)])
     fresh = bank_digests(learn(changed, tmp_path / "fresh"))
-    assert bank_digests(learn(changed, tmp_path / "run")) == fresh
+    heard: list[str] = []
+
+    class Listener(StreamCallback):
+        def on_task_start(self, event: TaskEvent) -> None:
+            heard.extend(event.notices)
+
+    assert bank_digests(learn(changed, tmp_path / "run", callbacks=[Listener()])) == fresh
+    # The loss of work is told, with its cause.
+    ((group, value),) = change.items()
+    cause = next(iter(value)) if isinstance(value, dict) else group
+    assert "'one': what was saved half-way does not fit any more (" in " ".join(heard)
+    assert cause in " ".join(heard)
 
 
 def test_a_half_learned_run_folder_copied_elsewhere_goes_on(

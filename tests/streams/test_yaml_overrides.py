@@ -87,6 +87,12 @@ def test_a_task_file_takes_overrides_too(tmp_path: Path) -> None:
         ("training.learning_rate", "fast", "got 'fast'; allowed: a number above 0"),
         ("training.epochs", "", "got ''; allowed: a whole number of at least 1"),
         ("training.epoch", "1", "unknown key 'epoch' (did you mean 'epochs'?); allowed here: epochs, batch_size"),
+        (
+            "bank.rnak",
+            "8",
+            "unknown key 'rnak' (did you mean 'rank'?); allowed here: preset, modifications, bottleneck, rank",
+        ),
+        ("bank.scale", ".nan", "got nan; allowed: a number or null; it has to be finite"),
         ("trainning.epochs", "1", "unknown key 'trainning' (did you mean 'training'?)"),
         ("tasks.agnew.training.epochs", "1", "there is no task 'agnew' (did you mean 'agnews'?); the tasks, by"),
         ("tasks.7.training.epochs", "1", "there is no task '7'; the tasks, by number and name, are: 0 agnews, 1 sst"),

@@ -1,0 +1,76 @@
+"""Half-learned tasks: what a stopped run saved is gone on from only if it is of this very task."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from continual_petl.callbacks.bank_checkpoint import LAST
+from continual_petl.course.session import Session
+from continual_petl.course.shared import shared_digest
+from continual_petl.digests import combined_digest
+from continual_petl.learner import ContinualLearner, TaskPlan
+from continual_petl.store.atomic import write_json
+from continual_petl.streams.preparation.prepare import TaskData
+
+_SHOWN = {"enable_progress_bar", "enable_model_summary", "log_every_n_steps", "logger", "profiler"}
+"""Trainer arguments that only decide what is shown, so progress stays good when they change."""
+
+
+def keep_or_discard(session: Session, plan: TaskPlan, data: TaskData, learner: ContinualLearner) -> tuple[str, ...]:
+    """Empty the progress folder of a task unless settings, data, tokens and backbone are those it was begun with.
+
+    Returns:
+        A notice that names what differs, if work was lost.
+    """
+    folder = session.store.progress_folder(plan.name)
+    now = {name: combined_digest({"value": value}) for name, value in _decides(session, plan, data, learner).items()}
+    then = _read(folder / "plan.json")
+    if then == now:
+        return ()
+    lost = (folder / LAST).exists()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    write_json(folder / "plan.json", now)
+    if not lost:
+        return ()
+    changed = ", ".join(name for name in {**now, **then} if now.get(name) != then.get(name))
+    return (
+        f"task {plan.name!r}: what was saved half-way does not fit any more ({changed} changed), so the task begins again.",
+    )
+
+
+def _decides(session: Session, plan: TaskPlan, data: TaskData, learner: ContinualLearner) -> dict[str, Any]:
+    """Return everything that decides what is learned, by the name that a user knows it by."""
+    training = plan.training.model_dump(mode="json", exclude={"checkpoint_every", "num_workers"})
+    # Limits of batches and the like change what is learned; objects count by their kind.
+    trainer = {key: _plain(value) for key, value in session.spec.trainer.items() if key not in _SHOWN}
+    return {
+        "kind": plan.kind,
+        "labels": list(plan.labels or ()),
+        "class_weights": plan.class_weights,
+        "generation": None if plan.generation is None else plan.generation.model_dump(mode="json"),
+        "max_target_length": plan.max_target_length,
+        "bank": plan.bank.model_dump(mode="json"),
+        "the shared bank": shared_digest(session, plan),
+        **{f"training.{key}": value for key, value in training.items()},
+        "pooling": plan.pooling,
+        "metric": plan.metric,
+        "seed": plan.seed,
+        "data": dict(data.digests),
+        "max_length": learner.backbone.max_length,
+        "the tokenizer or image processing": session.residents.preparation,
+        "the backbone": learner.backbone.digest,
+        "precision": learner.backbone.precision,
+        **{f"trainer.{key}": value for key, value in trainer.items()},
+    }
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_bytes())) if path.exists() else {}
+
+
+def _plain(value: object) -> object:
+    return value if value is None or isinstance(value, str | int | float | bool) else type(value).__name__
