@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from transformers import LogitsProcessor, NoRepeatNGramLogitsProcessor, PreTrainedTokenizerBase
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks import attach
@@ -55,16 +55,35 @@ def generate(
         settings |= {"min_new_tokens": None, "min_length": 0}
     if head_of(bank).kind == "seq2seq":
         settings["decoder_start_token_id"] = start_token(backbone)
-    inputs = backbone_inputs(backbone, batch)
-    ids_BW: Tensor = attach.generate(backbone.model, bank, inputs, settings)
     # Both kinds give back what the decoder began with: the start token, or the whole source.
     given = 1 if head_of(bank).kind == "seq2seq" else batch["input_ids"].shape[1]
+    if spec.no_repeat_ngram_size:
+        settings |= {"no_repeat_ngram_size": 0, "logits_processor": [_NoRepeats(spec.no_repeat_ngram_size, given)]}
+    inputs = backbone_inputs(backbone, batch)
+    ids_BW: Tensor = attach.generate(backbone.model, bank, inputs, settings)
     return [_up_to(row, end) for row in ids_BW[:, given:].tolist()]
 
 
 def decode(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Sequence[int]]) -> list[str]:
     """Return the text of each row of token ids, without special tokens and outer spaces."""
     return [str(tokenizer.decode(list(row), skip_special_tokens=True)).strip() for row in rows]
+
+
+class _NoRepeats(LogitsProcessor):
+    """Let a run of tokens occur once in an answer.
+
+    transformers counts what the decoder began with too: a causal-lm could then not say what its source says, and a start
+    or padding token that is also the end token would keep answers from ending.
+    """
+
+    def __init__(self, size: int, given: int) -> None:
+        self._within = NoRepeatNGramLogitsProcessor(size)
+        self._given = given
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return the scores with those of tokens that would repeat a run set to minus infinity."""
+        allowed: Tensor = self._within(input_ids[:, self._given :], scores)
+        return allowed
 
 
 def _up_to(row: list[int], end: int | None) -> list[int]:

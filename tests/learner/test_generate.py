@@ -134,5 +134,34 @@ def test_what_the_task_says_counts(backbone_folder: Folder, family: str, kind: K
     assert likely(wide) >= likely(made(max_new_tokens=7, min_new_tokens=7)) - 1e-4
 
 
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_what_a_source_says_is_no_repetition(backbone_folder: Folder, family: str, num_beams: int) -> None:
+    backbone, tokenizer = load_backbone(str(backbone_folder(family))), make_tokenizer(family)
+    bank = wandering(backbone, "causal-lm", "houlsby")
+
+    def made(source: list[int], **settings: int) -> list[int]:
+        ids = torch.tensor([source])
+        spec = GenerationSpec(max_new_tokens=1, num_beams=num_beams, **settings)
+        (row,) = generate(backbone, bank, spec, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, tokenizer)
+        return row
+
+    source = SOURCES[1].tolist()
+    while made(source)[0] not in source:
+        source += made(source)
+    # One token alone repeats nothing.
+    assert made(source, no_repeat_ngram_size=1) == made(source)
+
+
+def test_a_start_token_that_is_also_the_end_token_may_come_again(backbone_folder: Folder) -> None:
+    backbone, tokenizer = load_backbone(str(backbone_folder("bart"))), make_tokenizer("bart")
+    bank = wandering(backbone, "seq2seq", "houlsby")
+    bias: Any = backbone.model.final_logits_bias
+    bias[0, 3] = 1e3  # every answer ends at once
+    batch = {"input_ids": SOURCES[1:], "attention_mask": torch.ones_like(SOURCES[1:])}
+    spec = GenerationSpec(max_new_tokens=4, no_repeat_ngram_size=1)
+    assert generate(backbone, bank, spec, batch, tokenizer) == [[]]
+
+
 def test_texts_without_special_tokens() -> None:
     assert decode(make_tokenizer("bart"), [[2, 15, 16, 3], []]) == ["w10 w11", ""]
