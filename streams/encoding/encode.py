@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from continual_petl.errors import InputError
 from continual_petl.heads.kinds import Kind
 from continual_petl.streams.encoding.image_processing import ImageProcessing
 from continual_petl.streams.encoding.rows import TokenisedRows
 from continual_petl.streams.encoding.tokenise import tokenise, tokenise_words
 from continual_petl.streams.encoding.tokenise_sources import tokenise_sources
+from continual_petl.streams.sources.checks import show
 
 
 def encode_rows(
@@ -59,5 +61,17 @@ def encode_rows(
     if kind == "token-classification":
         return tokenise_words(inputs, answers, tokenizer, max_length, where=where)
     if kind == "seq2seq" or kind == "causal-lm":
-        return tokenise_sources(inputs, answers, tokenizer, max_length, kind=kind, max_target_length=max_target_length)
-    return tokenise(inputs, pairs, answers, tokenizer, max_length)
+        rows = tokenise_sources(inputs, answers, tokenizer, max_length, kind=kind, max_target_length=max_target_length)
+    else:
+        rows = tokenise(inputs, pairs, answers, tokenizer, max_length)
+    _check_something_is_left(inputs, rows, where)
+    return rows
+
+
+def _check_something_is_left(texts: Sequence[str], rows: TokenisedRows, where: str) -> None:
+    """Check that every row has a token; without one the answer would be read off what fills up the batch."""
+    for row in np.flatnonzero(rows.lengths == 0).tolist():
+        raise InputError(
+            f"{where}, row {row + 1}: {show(texts[row])} is nothing to this tokenizer, which adds no tokens of its own, so "
+            "there is nothing to answer to; write a text there, or remove the row."
+        )

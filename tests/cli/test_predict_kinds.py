@@ -84,6 +84,11 @@ def test_texts(predict: Callable[..., str], tmp_path: Path, kind: str) -> None:
     assert [json.loads(line) for line in answers.read_text().splitlines()] == [record]
 
 
+def test_a_text_without_any_token(predict: Callable[..., str]) -> None:
+    shown = predict("causal-lm", "w10", "", code=2)
+    assert "task 'causal-lm', rows to answer, row 2: '' is nothing to this tokenizer" in " ".join(shown.split())
+
+
 def test_images(predict: Callable[..., str], tmp_path: Path) -> None:
     Image = pytest.importorskip("PIL.Image")
     path = tmp_path / "light.png"
