@@ -33,7 +33,7 @@ from continual_petl.streams.encoding.images import NotAnImage, decode
 FILE = "preprocessor_config.json"
 _ARITHMETIC = 1
 """To be raised when the same settings give other pixels than before."""
-_MODES = {0: "nearest-exact", 2: "bilinear", 3: "bicubic"}
+_MODES = {0: "nearest", 2: "bilinear", 3: "bicubic"}
 """Numbers of Pillow's filters."""
 _STEPS = {"do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb"}
 
@@ -215,12 +215,20 @@ def _resized(values_3HW: Tensor, to: Size | int, mode: str) -> Tensor:
         to = (to, other) if height <= width else (other, to)
     if to == (height, width):
         return values_3HW
-    smooth: dict[str, Any] = {} if mode == "nearest-exact" else {"antialias": True, "align_corners": False}
+    if mode == "nearest":
+        return values_3HW[:, _nearest(height, to[0])[:, None], _nearest(width, to[1])]
     # First across, then down, with whole numbers between the two, as Pillow does it.
     for size in ((height, to[1]), to):
         if size != tuple(values_3HW.shape[1:]):
-            values_3HW = F.interpolate(values_3HW[None], size=size, mode=mode, **smooth)[0].round().clamp(0, 255)
+            resized_13HW = F.interpolate(values_3HW[None], size=size, mode=mode, antialias=True, align_corners=False)
+            values_3HW = resized_13HW[0].round().clamp(0, 255)
     return values_3HW
+
+
+def _nearest(before: int, after: int) -> Tensor:
+    """Return which of the pixels each new one is: steps are summed up in double precision, which decides between two."""
+    step = before / after
+    return torch.from_numpy(np.cumsum([0.5 * step, *[step] * (after - 1)]).astype(np.int64))
 
 
 def _middle(values_3HW: Tensor, size: Size) -> Tensor:

@@ -90,6 +90,16 @@ def test_resizing_is_that_of_pillow(tmp_path: Path) -> None:
     assert np.abs(found - [[50, 68, 86], [144, 162, 180]]).max() <= 1
 
 
+@pytest.mark.parametrize(("height", "width"), [(32, 32), (8, 50), (50, 40), (7, 100)])
+def test_the_nearest_pixel_is_that_of_pillow(tmp_path: Path, height: int, width: int) -> None:
+    """Between two pixels as well: from 32 to 24, every third new pixel lies just between two."""
+    Image = pytest.importorskip("PIL.Image")
+    settings = VIT | {"size": {"height": 24, "width": 24}, "resample": 0, "do_rescale": False, "do_normalize": False}
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))
+    found = _made(tmp_path, settings, ViTConfig(image_size=24))([image])[0]
+    assert np.array_equal(found, np.moveaxis(np.array(image.resize((24, 24), Image.Resampling.NEAREST)), -1, 0))
+
+
 def test_equal_digests_mean_equal_settings(tmp_path: Path) -> None:
     plain = _made(tmp_path, VIT)
     assert plain.digest == _made(tmp_path, VIT | {"processor_class": "X", "do_convert_rgb": None}).digest
