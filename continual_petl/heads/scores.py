@@ -61,7 +61,7 @@ _ROUGE = ("rougeL", "rouge1", "rouge2")
 
 
 class Bleu(SacreBLEUScore):
-    """SacreBLEU (Post 2018) with its tokenisation 13a, over all rows together, in [0, 1]."""
+    """SacreBLEU (Post 2018) with its tokenisation 13a and `smooth_method="none"`, over all rows together, in [0, 1]."""
 
     def __init__(self) -> None:
         super().__init__(tokenize="13a")
