@@ -80,7 +80,7 @@ def encode(
         types: whether to keep the token types.
         words: whether rows are lists of words, and to say which token is of which.
         special: whether to add special tokens.
-        target: whether the rows are targets, for tokenizers that write these in another way.
+        target: whether the rows are targets: some tokenizers write these in another way, and they lose their ends.
     """
     ids: list[NDArray[np.int32]] = []
     kinds: list[NDArray[np.int8]] = []
@@ -97,6 +97,9 @@ def encode(
         "is_split_into_words": words,
     }
     with settings_kept(tokenizer):
+        if target:
+            # A source may be read from its end, but an answer is written from its beginning.
+            tokenizer.truncation_side = "right"
         for start in range(0, len(texts), _CHUNK):
             chunk = list(texts[start : start + _CHUNK])
             second = None if pairs is None else list(pairs[start : start + _CHUNK])
@@ -144,10 +147,11 @@ def settings_kept(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
     """Give the tokenizer its truncation and padding settings back."""
     # A call with truncation=... writes the setting into the Rust tokenizer and into what it would save to disk.
     backend = tokenizer.backend_tokenizer
-    truncation, padding = backend.truncation, backend.padding
+    truncation, padding, side = backend.truncation, backend.padding, tokenizer.truncation_side
     try:
         yield
     finally:
+        tokenizer.truncation_side = side
         backend.no_truncation() if truncation is None else backend.enable_truncation(**truncation)
         backend.no_padding() if padding is None else backend.enable_padding(**padding)
 

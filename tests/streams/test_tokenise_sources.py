@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -104,6 +106,16 @@ def test_both_sides_are_cut_and_counted(template: str, kind: str) -> None:
     assert rows.target_lengths.tolist()[0] == 4
     behind = 1 if (kind, template) == ("seq2seq", "language") else 0
     assert _targets(rows)[0][-1 - behind] == EOS
+
+
+@pytest.mark.parametrize("kind", ["seq2seq", "causal-lm"])
+def test_targets_lose_their_ends_wherever_sources_are_cut(kind: Literal["seq2seq", "causal-lm"]) -> None:
+    tokenizer, long = _tokenizer("none"), " ".join(f"w{number}" for number in range(12))
+    tokenizer.truncation_side = "left"
+    rows = tokenise_sources([long], [long], tokenizer, 10, kind=kind, max_target_length=4)
+    assert rows.ids.tolist() == tokenizer(long)["input_ids"][-len(rows.ids) :]
+    assert _targets(rows) == [[*tokenizer(long)["input_ids"][:3], EOS]]
+    assert tokenizer.truncation_side == "left"
 
 
 def test_room() -> None:
