@@ -104,10 +104,12 @@ TEXT_FAMILIES = tuple(family for family in FAMILIES if family != "vit")
 _WITHOUT_POOLER = {"roberta", "xlm-roberta", "mpnet", "vit"}
 
 
+@torch.random.fork_rng(devices=[])
 def make_model(family: str) -> PreTrainedModel:
     """Return a random model of two layers, width 16, with dropout configured as the real ones have it, in eval mode.
 
-    Encoder-decoders and decoders come with their language-modelling head.
+    Encoder-decoders and decoders come with their language-modelling head. What a test draws itself stays the same, whether
+    the model was already made or not.
     """
     torch.manual_seed(1)
     name, settings = _MODELS[family]

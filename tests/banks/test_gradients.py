@@ -34,6 +34,7 @@ INPUTS = {
 
 
 @functools.cache
+@torch.random.fork_rng(devices=[])
 def _model(family: str) -> PreTrainedModel:
     torch.manual_seed(3)
     size: dict[str, Any] = {"vocab_size": 9, "max_position_embeddings": 8}
