@@ -27,7 +27,7 @@ demo: $(VENV)/.quickstart  ## learn the packaged quickstart stream, offline, int
 offline := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 WANDB_MODE=disabled TOKENIZERS_PARALLELISM=false
 
 test: $(VENV)/.dev  ## the default tests: small, seeded, offline
-	$(offline) $(bin)/pytest --numprocesses auto $(ARGS)
+	$(offline) $(bin)/pytest --numprocesses auto --dist loadfile $(ARGS)
 
 test-slow: $(VENV)/.dev $(VENV)/.quickstart  ## the tests marked slow: the real MiniLM, many examples
 	$(offline) $(bin)/pytest --numprocesses auto -m slow $(ARGS)
