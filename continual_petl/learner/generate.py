@@ -28,7 +28,8 @@ _NEUTRAL: dict[str, Any] = {
     "use_cache": True,
 }
 """What a checkpoint's own generation_config.json may say for the task that it was published with (a summariser's smallest
-length, a forced first token, sampling). A bank answers by what its task says and nothing else."""
+length, a forced first token, sampling). A bank answers by what its task says and nothing else: `load_backbone` leaves the
+file out, and these keep out what was set on the model afterwards, which transformers would fill in."""
 
 
 @torch.no_grad()
