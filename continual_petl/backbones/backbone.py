@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig, GenerationConfig, PreTrainedModel
 
 from continual_petl.backbones.anatomy import Anatomy, Pooling, find_anatomy
-from continual_petl.backbones.packaged import minilm_path
+from continual_petl.backbones.files import config_facts, files_of, source_of
 from continual_petl.backbones.pooling import pool as pool
 from continual_petl.backbones.sites import Sites
 from continual_petl.backbones.tokenizer import load_tokenizer as load_tokenizer
@@ -18,11 +18,11 @@ from continual_petl.backbones.weights import (
     Attention,
     cannot_load,
     change_precision,
-    checkpoint_digest,
+    checkpoint_digests,
     load_weights,
     refuse_quantised,
 )
-from continual_petl.digests import module_tensors, tensor_digests
+from continual_petl.digests import combined_digest, file_digest, module_tensors, tensor_digests
 from continual_petl.errors import InputError
 
 Precision = Literal["bf16", "fp32"]
@@ -46,6 +46,10 @@ class Backbone:
     revision: str | None
     digest: str
     """Of every parameter and buffer as loaded from disk, before any change of precision."""
+    tensor_digests: dict[str, str]
+    """Those that ``digest`` combines, by the tensor's name."""
+    config_facts: dict[str, Any]
+    """What config.json says, as it lies in the file, without the keys on which no answer depends."""
     resident_digests: dict[str, str]
     """Of every parameter and buffer as they lie in memory."""
     precision: Precision
@@ -81,6 +85,17 @@ class Backbone:
         found = tensor_digests(module_tensors(self.model))
         names = sorted(found.keys() | self.resident_digests.keys())
         return [name for name in names if found.get(name) != self.resident_digests.get(name)]
+
+    def file_digests(self) -> dict[str, str]:
+        """Return the SHA-256 of each file that the model, and what prepares its inputs, are loaded from, by its name.
+
+        The files are read when this is called, not when the backbone is loaded.
+
+        Raises:
+            InputError: if one of them is gone.
+        """
+        files = files_of(self.name, self.revision, images=self.anatomy.images)
+        return {name: file_digest(path) for name, path in files.items()}
 
     def check_pooling(self, pooling: Pooling) -> None:
         """Raise `InputError` if the model cannot pool this way."""
@@ -135,13 +150,41 @@ def load_backbone(
     Raises:
         InputError: if it cannot be found, has no anatomy, or its weights are incomplete.
     """
-    packaged = name == "minilm"
-    source = str(minilm_path()) if packaged else name
+    model, sites, generates, facts = _load_frozen(name, revision, attention)
+    digests = checkpoint_digests(model)
+    change_precision(model, torch.bfloat16 if precision == "bf16" else torch.float32)
+    # all-MiniLM was trained with mean pooling; its BERT pooler is a leftover.
+    own_way: Pooling = "mean" if name == "minilm" else sites.anatomy.pooling
+    backbone = Backbone(
+        model=model,
+        sites=sites,
+        generates=generates,
+        name=name,
+        revision=revision,
+        digest=combined_digest(digests),
+        tensor_digests=digests,
+        config_facts=facts,
+        resident_digests=tensor_digests(module_tensors(model)),
+        precision=precision,
+        attention=str(model.config._attn_implementation),
+        pooling=pooling or own_way,
+        max_length=_max_length(name, model.config, sites.anatomy, max_length),
+    )
+    _check_pooling(backbone, pooling)
+    return backbone
+
+
+def _load_frozen(
+    name: str, revision: str | None, attention: Attention
+) -> tuple[PreTrainedModel, Sites, bool, dict[str, Any]]:
+    """Return the model, its sites, whether it generates, and what its config.json says."""
+    source = source_of(name)
     try:
         config = AutoConfig.from_pretrained(source, revision=revision)
         anatomy = find_anatomy(config.model_type)
         refuse_quantised(name, config)
         model, generates = load_weights(source, revision, anatomy, attention)
+        facts = config_facts(source, revision)
     except InputError:
         raise
     except LOAD_ERRORS as error:
@@ -152,31 +195,16 @@ def load_backbone(
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     model.train(False)
-    sites = Sites(anatomy, model)
-    digest = checkpoint_digest(model)
-    change_precision(model, torch.bfloat16 if precision == "bf16" else torch.float32)
-    # all-MiniLM was trained with mean pooling; its BERT pooler is a leftover.
-    own_way: Pooling = "mean" if packaged else anatomy.pooling
-    backbone = Backbone(
-        model=model,
-        sites=sites,
-        generates=generates,
-        name=name,
-        revision=revision,
-        digest=digest,
-        resident_digests=tensor_digests(module_tensors(model)),
-        precision=precision,
-        attention=str(model.config._attn_implementation),
-        pooling=pooling or own_way,
-        max_length=_max_length(name, model.config, anatomy, max_length),
-    )
-    if pooling is None and backbone.pooling == "pooler" and not backbone.has_pooler:
+    return model, Sites(anatomy, model), generates, facts
+
+
+def _check_pooling(backbone: Backbone, asked: Pooling | None) -> None:
+    if asked is None and backbone.pooling == "pooler" and not backbone.has_pooler:
         raise InputError(
-            f"backbone {name!r}: the family's way of pooling is 'pooler', but this checkpoint brings no trained pooler; "
-            f"allowed are {_listed(backbone.poolings())}: write one of them as backbone.pooling."
+            f"backbone {backbone.name!r}: the family's way of pooling is 'pooler', but this checkpoint brings no trained "
+            f"pooler; allowed are {_listed(backbone.poolings())}: write one of them as backbone.pooling."
         )
     backbone.check_pooling(backbone.pooling)
-    return backbone
 
 
 def _listed(ways: tuple[Pooling, ...]) -> str:

@@ -89,15 +89,19 @@ def change_precision(model: nn.Module, dtype: torch.dtype) -> None:
             tensor.data = tensor.data.to(dtype)
 
 
-def checkpoint_digest(model: nn.Module) -> str:
-    """Return the digest of every parameter and buffer as loaded.
+def checkpoint_digests(model: nn.Module) -> dict[str, str]:
+    """Return the digest of every parameter and buffer as loaded, by its name.
 
     Left out are floating-point tables that a model computes from its configuration: their last bits may differ from one
     machine to the next.
     """
     computed = _computed(model)
-    tensors = {name: tensor for name, tensor in module_tensors(model).items() if name not in computed}
-    return combined_digest(tensor_digests(tensors))
+    return tensor_digests({name: tensor for name, tensor in module_tensors(model).items() if name not in computed})
+
+
+def checkpoint_digest(model: nn.Module) -> str:
+    """Return one digest over those of `checkpoint_digests`."""
+    return combined_digest(checkpoint_digests(model))
 
 
 def cannot_load(name: str, error: BaseException) -> str:

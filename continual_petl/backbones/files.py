@@ -1,0 +1,112 @@
+"""The files that a backbone is made of: those that `transformers` reads for its model and for what prepares its inputs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedConfig
+from transformers.utils.hub import cached_file
+
+from continual_petl.backbones.packaged import minilm_path
+from continual_petl.errors import InputError
+
+_CONFIG = "config.json"
+_WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+"""In the order in which `transformers` looks for them; it takes the first that is there."""
+_TEXTS = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "spiece.model",
+    "spm.model",
+    "sentencepiece.bpe.model",
+    "tokenizer.model",
+)
+_IMAGES = ("preprocessor_config.json",)
+
+_SAY_NOTHING = frozenset({"transformers_version", "_name_or_path", "_commit_hash", "architectures", "finetuning_task"})
+"""Keys of config.json on which no answer depends: who wrote the file, from where, and for which class."""
+
+
+def source_of(name: str) -> str:
+    """Return what `transformers` calls a backbone: the folder of the packaged one, or the name itself."""
+    return str(minilm_path()) if name == "minilm" else name
+
+
+def config_facts(source: str, revision: str | None) -> dict[str, Any]:
+    """Return config.json as it lies in the file, without the keys on which no answer depends."""
+    written: dict[str, Any] = PreTrainedConfig.get_config_dict(source, revision=revision)[0]
+    return {key: _telling(value) for key, value in written.items() if key not in _SAY_NOTHING}
+
+
+def files_of(name: str, revision: str | None, *, images: bool) -> dict[str, Path]:
+    """Return where the files of a backbone lie, by their names.
+
+    Args:
+        name: as in `load_backbone`.
+        revision: of a Hub id.
+        images: whether the backbone reads images, so that nothing of a tokenizer counts.
+
+    Raises:
+        InputError: if a file that the model was loaded from is gone.
+    """
+    source = source_of(name)
+    found = _there(source, revision, (_CONFIG, *(_IMAGES if images else _TEXTS)))
+    if _CONFIG not in found:
+        raise _gone(name, _CONFIG)
+    named = json.loads(found[_CONFIG].read_bytes()).get("transformers_weights")
+    for weights in _WEIGHTS if named is None else (named,):
+        if there := _there(source, revision, (weights,)):
+            parts = _parts(there[weights]) if weights.endswith(".index.json") else []
+            shards = _there(source, revision, parts)
+            if missing := [part for part in parts if part not in shards]:
+                raise _gone(name, missing[0])
+            return dict(sorted({**found, **there, **shards}.items()))
+    raise _gone(name, named or _WEIGHTS[0])
+
+
+def _there(source: str, revision: str | None, names: Iterable[str]) -> dict[str, Path]:
+    """Return those files that are there: in the folder, or in what the Hub's cache holds of the revision."""
+    if os.path.isdir(source):
+        paths = {name: os.path.join(source, name) for name in names}
+        return {name: Path(path) for name, path in paths.items() if os.path.isfile(path)}
+    # Nothing is fetched: what was loaded lies in the cache.
+    asked: dict[str, Any] = {
+        "revision": revision,
+        "local_files_only": True,
+        "_raise_exceptions_for_gated_repo": False,
+        "_raise_exceptions_for_missing_entries": False,
+        "_raise_exceptions_for_connection_errors": False,
+    }
+    cached = {name: cached_file(source, name, **asked) for name in names}
+    return {name: Path(path) for name, path in cached.items() if path is not None}
+
+
+def _parts(index: Path) -> list[str]:
+    return sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+
+
+def _gone(name: str, file: str) -> InputError:
+    return InputError(
+        f"backbone {name!r}: its {file} is no longer where it was loaded from, so it cannot be compared. Put the file back, "
+        "or load the backbone anew."
+    )
+
+
+def _telling(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _telling(inner) for key, inner in value.items() if key not in _SAY_NOTHING}
+    return [_telling(inner) for inner in value] if isinstance(value, list) else value
