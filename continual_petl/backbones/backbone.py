@@ -14,11 +14,11 @@ from continual_petl.backbones.pooling import pool as pool
 from continual_petl.backbones.sites import Sites
 from continual_petl.backbones.tokenizer import load_tokenizer as load_tokenizer
 from continual_petl.backbones.weights import (
-    LOAD_ERRORS,
     Attention,
     cannot_load,
     change_precision,
     checkpoint_digests,
+    load_errors,
     load_weights,
     refuse_quantised,
 )
@@ -59,6 +59,8 @@ class Backbone:
     """How token states become one vector unless a task says otherwise."""
     max_length: int
     """Number of tokens that the model takes; 0 where it reads images."""
+    remote_code: bool = False
+    """Whether code that lies beside the model may be executed."""
 
     @property
     def num_layers(self) -> int:
@@ -94,7 +96,7 @@ class Backbone:
         Raises:
             InputError: if one of them is gone.
         """
-        files = files_of(self.name, self.revision, images=self.anatomy.images)
+        files = files_of(self.name, self.revision, images=self.anatomy.images, remote_code=self.remote_code)
         return {name: file_digest(path) for name, path in files.items()}
 
     def check_pooling(self, pooling: Pooling) -> None:
@@ -135,6 +137,7 @@ def load_backbone(
     attention: Attention = "auto",
     pooling: Pooling | None = None,
     max_length: int | None = None,
+    remote_code: bool = False,
 ) -> Backbone:
     """Load a frozen backbone.
 
@@ -146,11 +149,12 @@ def load_backbone(
         pooling: how token states become one vector; None takes the family's own way.
         max_length: number of tokens at most; None takes what the model allows. Where positions set no limit (T5), None
             takes the ``n_positions`` of its configuration or 512, and any number may be asked for.
+        remote_code: whether Python code that lies beside the model is executed; it can do whatever this process can.
 
     Raises:
-        InputError: if it cannot be found, has no anatomy, or its weights are incomplete.
+        InputError: if it cannot be found, has no anatomy, its weights are incomplete, or it needs code that may not run.
     """
-    model, sites, generates, facts = _load_frozen(name, revision, attention)
+    model, sites, generates, facts = _load_frozen(name, revision, attention, remote_code)
     digests = checkpoint_digests(model)
     change_precision(model, torch.bfloat16 if precision == "bf16" else torch.float32)
     # all-MiniLM was trained with mean pooling; its BERT pooler is a leftover.
@@ -169,25 +173,26 @@ def load_backbone(
         attention=str(model.config._attn_implementation),
         pooling=pooling or own_way,
         max_length=_max_length(name, model.config, sites.anatomy, max_length),
+        remote_code=remote_code,
     )
     _check_pooling(backbone, pooling)
     return backbone
 
 
 def _load_frozen(
-    name: str, revision: str | None, attention: Attention
+    name: str, revision: str | None, attention: Attention, remote_code: bool
 ) -> tuple[PreTrainedModel, Sites, bool, dict[str, Any]]:
     """Return the model, its sites, whether it generates, and what its config.json says."""
     source = source_of(name)
     try:
-        config = AutoConfig.from_pretrained(source, revision=revision)
+        config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=remote_code)
         anatomy = find_anatomy(config.model_type)
         refuse_quantised(name, config)
-        model, generates = load_weights(source, revision, anatomy, attention)
+        model, generates = load_weights(source, revision, anatomy, attention, remote_code=remote_code)
         facts = config_facts(source, revision)
     except InputError:
         raise
-    except LOAD_ERRORS as error:
+    except load_errors(remote_code) as error:
         raise InputError(cannot_load(name, error)) from error
     if generates:
         # What the checkpoint's own generation_config.json says belongs to the task it was published with.

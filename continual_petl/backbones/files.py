@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedConfig
+from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils.hub import cached_file
 
 from continual_petl.backbones.packaged import minilm_path
@@ -52,13 +53,14 @@ def config_facts(source: str, revision: str | None) -> dict[str, Any]:
     return {key: _telling(value) for key, value in written.items() if key not in _SAY_NOTHING}
 
 
-def files_of(name: str, revision: str | None, *, images: bool) -> dict[str, Path]:
+def files_of(name: str, revision: str | None, *, images: bool, remote_code: bool = False) -> dict[str, Path]:
     """Return where the files of a backbone lie, by their names.
 
     Args:
         name: as in `load_backbone`.
         revision: of a Hub id.
         images: whether the backbone reads images, so that nothing of a tokenizer counts.
+        remote_code: whether the Python files that are named in JSON files, with those they import, count too.
 
     Raises:
         InputError: if a file that the model was loaded from is gone.
@@ -67,6 +69,8 @@ def files_of(name: str, revision: str | None, *, images: bool) -> dict[str, Path
     found = _there(source, revision, (_CONFIG, *(_IMAGES if images else _TEXTS)))
     if _CONFIG not in found:
         raise _gone(name, _CONFIG)
+    if remote_code:
+        found |= _code(source, revision, found)
     named = json.loads(found[_CONFIG].read_bytes()).get("transformers_weights")
     for weights in _WEIGHTS if named is None else (named,):
         if there := _there(source, revision, (weights,)):
@@ -93,6 +97,23 @@ def _there(source: str, revision: str | None, names: Iterable[str]) -> dict[str,
     }
     cached = {name: cached_file(source, name, **asked) for name in names}
     return {name: Path(path) for name, path in cached.items() if path is not None}
+
+
+def _code(source: str, revision: str | None, found: dict[str, Path]) -> dict[str, Path]:
+    """Return the Python files that ``auto_map`` names in JSON files; those of another repository with its name."""
+    files: dict[str, Path] = {}
+    for path in [found[name] for name in (_CONFIG, "tokenizer_config.json") if name in found]:
+        named = json.loads(path.read_bytes()).get("auto_map", {})
+        references = [each for value in named.values() for each in (value if isinstance(value, list) else [value])]
+        for reference in filter(None, references):
+            repository, _, reference = reference.rpartition("--")
+            module = f"{reference.partition('.')[0]}.py"
+            there = _there(repository, None, (module,)) if repository else _there(source, revision, (module,))
+            for file in there.values():
+                for part in (file, *map(Path, get_relative_import_files(file))):
+                    relative = part.relative_to(file.parent).as_posix()
+                    files[f"{repository}--{relative}" if repository else relative] = part
+    return files
 
 
 def _parts(index: Path) -> list[str]:

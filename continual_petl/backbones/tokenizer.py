@@ -7,25 +7,27 @@ from typing import cast
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
-from continual_petl.backbones.packaged import minilm_path
-from continual_petl.backbones.weights import LOAD_ERRORS, first_line
+from continual_petl.backbones.files import source_of
+from continual_petl.backbones.weights import code_refused, first_line, load_errors, needs_code
 from continual_petl.errors import InputError
 
 _GENERAL = {"PreTrainedTokenizerFast", "TokenizersBackend"}
 """Names of the class that takes everything from tokenizer.json."""
 
 
-def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedTokenizerBase:
+def load_tokenizer(name: str, *, revision: str | None = None, remote_code: bool = False) -> PreTrainedTokenizerBase:
     """Load the backbone's tokenizer; see `load_backbone`."""
-    source = str(minilm_path()) if name == "minilm" else name
+    source = source_of(name)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
+        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=remote_code)
         declared = get_tokenizer_config(source, revision=revision).get("tokenizer_class")
         if declared in _GENERAL and type(tokenizer).__name__ not in _GENERAL:
             # For some model types (Qwen2) transformers builds the family's own tokenizer whatever the folder declares,
             # with the family's own way to split words.
             tokenizer = PreTrainedTokenizerFast.from_pretrained(source, revision=revision or "main")
-    except LOAD_ERRORS as error:
+    except load_errors(remote_code) as error:
+        if needs_code(error):
+            raise InputError(code_refused(name, "its tokenizer")) from error
         raise InputError(
             f"backbone {name!r}: its tokenizer cannot be loaded: {first_line(error)} Put the tokenizer.json that belongs "
             "to the model beside its config.json."

@@ -20,14 +20,14 @@ from continual_petl.errors import InputError
 
 Attention = Literal["auto", "eager", "sdpa"]
 
-LOAD_ERRORS = (OSError, ValueError, RuntimeError, TypeError, LookupError, AttributeError, SafetensorError)
+_LOAD_ERRORS = (OSError, ValueError, RuntimeError, TypeError, LookupError, AttributeError, SafetensorError)
 """What transformers raises for a folder or an id that is not a usable model; it has no error of its own."""
 
 _KINDS: dict[str, Any] = {"none": AutoModel, "seq2seq": AutoModelForSeq2SeqLM, "causal": AutoModelForCausalLM}
 
 
 def load_weights(
-    source: str, revision: str | None, anatomy: Anatomy, attention: Attention
+    source: str, revision: str | None, anatomy: Anatomy, attention: Attention, *, remote_code: bool = False
 ) -> tuple[PreTrainedModel, bool]:
     """Load a model with its output head if the family has one and the checkpoint brings it.
 
@@ -36,6 +36,7 @@ def load_weights(
         revision: commit, branch or tag of a Hub id.
         anatomy: the family.
         attention: implementation.
+        remote_code: whether the checkpoint's own code may be executed.
 
     Returns:
         The model, and whether it has an output head.
@@ -43,7 +44,12 @@ def load_weights(
     Raises:
         InputError: if tensors are missing or have other shapes.
     """
-    arguments = {"revision": revision, "attn_implementation": _implementation(source, anatomy, attention)}
+    arguments = {
+        "revision": revision,
+        "attn_implementation": _implementation(source, anatomy, attention),
+        # Said also where it is not allowed: asked nothing, transformers would ask on standard input.
+        "trust_remote_code": remote_code,
+    }
     with _quiet():
         generates = anatomy.output_head != "none"
         model, missing, mismatched = _load(_KINDS[anatomy.output_head], source, **arguments)
@@ -106,6 +112,8 @@ def checkpoint_digest(model: nn.Module) -> str:
 
 def cannot_load(name: str, error: BaseException) -> str:
     """Return the message for a name behind which there is no usable model."""
+    if needs_code(error):
+        return code_refused(name, "its model")
     why = first_line(error)
     if os.path.isfile(name):
         why = "this is a file."
@@ -118,6 +126,25 @@ def cannot_load(name: str, error: BaseException) -> str:
     return (
         f"backbone {name!r} cannot be loaded: {why} Give 'minilm', a folder with config.json and weights, or the id of a "
         "model on the Hub that this machine can reach or has in its cache."
+    )
+
+
+def load_errors(remote_code: bool) -> tuple[type[Exception], ...]:
+    """Return what loading may raise; code beside the model may raise anything."""
+    return (Exception,) if remote_code else _LOAD_ERRORS
+
+
+def needs_code(error: BaseException) -> bool:
+    """Return whether `transformers` refused because only code beside the model could load it."""
+    return isinstance(error, ValueError) and "trust_remote_code=True" in str(error)
+
+
+def code_refused(name: str, what: str) -> str:
+    """Return the message for a part of a backbone that brings code of its own."""
+    return (
+        f"backbone {name!r}: {what} needs Python code that lies beside it (auto_map in its JSON files), which is not "
+        "executed unless you say so: it can do whatever you can. Read it, then write backbone: {name: ..., remote_code: "
+        "true} in the stream file, or load_backbone(..., remote_code=True) in Python; or name another backbone."
     )
 
 

@@ -13,7 +13,9 @@ from continual_petl.streams.stream_file.yaml_file import load_task
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
-    run = Run(arguments.run)
+    run = Run(arguments.run, remote_code=arguments.remote_code)
+    # From here on the stream speaks for the user.
+    run.session.residents.check_code()
     spec = run.session.spec
     task = load_task(arguments.task_file, overrides)
     others = tuple(known for known in spec.tasks if known.name.casefold() != task.name.casefold())

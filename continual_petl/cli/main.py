@@ -123,6 +123,9 @@ def _add_arguments(name: str, command: argparse.ArgumentParser) -> None:
         command.add_argument("texts", metavar="TEXT", nargs="*", help="rows; none: one per line of standard input")
         command.add_argument("--input", metavar="FILE", help="rows from a .jsonl, .csv, .tsv or .txt file")
         command.add_argument("--output", metavar="FILE", help="write answers to a .jsonl or .csv file")
+    if name in {"learn", "verify", "predict"}:
+        text = "execute the backbone's own code where RUN asks for it; read it first"
+        command.add_argument("--remote-code", action="store_true", help=text)
     if name in {"run", "learn"}:
         command.add_argument("--quiet", action="store_true", help="print nothing but errors and the final report")
     if name != "schema":

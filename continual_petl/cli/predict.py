@@ -32,7 +32,7 @@ _COLUMNS: dict[Kind, str] = {
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
-    run = Run(arguments.run)
+    run = Run(arguments.run, remote_code=arguments.remote_code)
     run.check_learned(arguments.task)
     manifest = run.store.manifest(arguments.task)
     if arguments.texts and arguments.input:

@@ -11,7 +11,7 @@ from continual_petl.report.terminal import check_table
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
-    checks = Run(arguments.run).verify(arguments.task, data=arguments.data)
+    checks = Run(arguments.run, remote_code=arguments.remote_code).verify(arguments.task, data=arguments.data)
     if arguments.json:
         print_json([check.to_json() for check in checks])
     else:

@@ -26,6 +26,8 @@ class Run:
     Args:
         folder: the run folder.
         session: what the process that learned it still holds in memory; left out, everything is read from the folder.
+        remote_code: whether Python code beside the backbone may be executed where the folder's stream asks for it. A folder
+            may come from anyone; unless you say so, all that needs the backbone is refused then.
 
     Raises:
         InputError: if the folder holds no run.
@@ -36,13 +38,13 @@ class Run:
         run.results.R, run.verify(), run.predict(["some text"], task="agnews")
     """
 
-    def __init__(self, folder: str | Path, *, session: Session | None = None) -> None:
+    def __init__(self, folder: str | Path, *, session: Session | None = None, remote_code: bool = False) -> None:
         self.store = Store(Path(folder))
         if not self.store.stream_file.is_file():
             raise InputError(
                 f"{folder}: no run here (no stream.yaml in it); give a folder that `continual-petl run` made"
             )
-        self._session = session or Session(load_stream(self.store.stream_file), self.store)
+        self._session = session or Session(load_stream(self.store.stream_file), self.store, consent=remote_code)
 
     def __repr__(self) -> str:
         return f"Run({str(self.store.folder)!r}, tasks: {', '.join(self.store.tasks) or 'none'})"

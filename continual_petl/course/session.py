@@ -24,12 +24,13 @@ class Session:
     Args:
         spec: the stream.
         store: its run folder, which may not exist yet.
+        consent: whether the stream is the user's own word on executing a backbone's code; see `Residents`.
     """
 
-    def __init__(self, spec: StreamSpec, store: Store) -> None:
+    def __init__(self, spec: StreamSpec, store: Store, *, consent: bool = True) -> None:
         self.spec = spec
         self.store = store
-        self.residents = Residents(store, spec.backbone)
+        self.residents = Residents(store, spec.backbone, consent=consent)
         self._splits: OrderedDict[str, SplitData] = OrderedDict()
 
     @property

@@ -47,7 +47,9 @@ def begin_task(learner: ContinualLearner, stream: TaskStream, task: TaskSpec | s
     check_kind(chosen, backbone)
     name, revision = spec.backbone.name, spec.backbone.revision
     images = image_processing(name, revision, backbone.model.config) if backbone.anatomy.images else None
-    tokenizer = load_tokenizer(name, revision=revision) if images is None else None
+    tokenizer = (
+        load_tokenizer(name, revision=revision, remote_code=spec.backbone.remote_code) if images is None else None
+    )
     data = prepare_task(spec, chosen, tokenizer, spec.backbone.max_length or backbone.max_length, images=images)
     plan = plan_task(spec, chosen, data.labels, backbone, train=data.train.labels)
     learner.add_task(plan, tokenizer=tokenizer)
@@ -67,6 +69,7 @@ def _check_backbone(backbone: Backbone, spec: StreamSpec, task: TaskSpec) -> Non
     wanted: dict[str, tuple[object, object]] = {
         "name": (backbone.name, backbone.name if _same(backbone.name, asked.name) else asked.name),
         "revision": (backbone.revision, asked.revision),
+        "remote_code": (backbone.remote_code, asked.remote_code),
         "precision": (backbone.precision, backbone.precision if precision == "auto" else precision),
         "attention": (backbone.attention, backbone.attention if asked.attention == "auto" else asked.attention),
     }

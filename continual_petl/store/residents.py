@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from continual_petl.backbones.backbone import Backbone, Precision, load_backbone, load_tokenizer
 from continual_petl.digests import combined_digest
-from continual_petl.errors import StoreError
+from continual_petl.errors import InputError, StoreError
 from continual_petl.learner import ContinualLearner
 from continual_petl.store.store import Store
 from continual_petl.streams.encoding.image_processing import ImageProcessing, image_processing
@@ -28,11 +28,13 @@ class Residents:
     Args:
         store: the run folder.
         spec: which backbone.
+        consent: whether what ``spec`` says of remote code is the user's own word, and not that of a run folder.
     """
 
-    def __init__(self, store: Store, spec: BackboneSpec) -> None:
+    def __init__(self, store: Store, spec: BackboneSpec, *, consent: bool = True) -> None:
         self.store = store
         self.spec = spec
+        self.consent = consent
         self.backbones: dict[str, Backbone] = {}
         self._learners: dict[str, ContinualLearner] = {}
         self._tokenizer: PreTrainedTokenizerBase | None = None
@@ -43,7 +45,9 @@ class Residents:
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
         """The backbone's tokenizer; None where it reads images."""
         if self._tokenizer is None and not self._any_backbone().anatomy.images:
-            self._tokenizer = load_tokenizer(self.spec.name, revision=self.spec.revision)
+            self._tokenizer = load_tokenizer(
+                self.spec.name, revision=self.spec.revision, remote_code=self.spec.remote_code
+            )
         return self._tokenizer
 
     @property
@@ -91,6 +95,15 @@ class Residents:
             f"has {self.preparation[:12]}: the same {same}. Restore the {what}'s files."
         ]
 
+    def check_code(self) -> None:
+        """Raise `InputError` if the run folder asks to execute code, and nobody else does."""
+        if self.spec.remote_code and not self.consent:
+            raise InputError(
+                f"{self.store.stream_file}: key backbone.remote_code: true: it asks to execute Python code that lies beside "
+                f"backbone {self.spec.name!r}, which can do whatever you can. A run folder may come from anyone, so this is "
+                "not for it to say. Read the code, then give --remote-code, or Run(folder, remote_code=True) in Python."
+            )
+
     def _any_backbone(self) -> Backbone:
         if self.backbones:
             return next(iter(self.backbones.values()))
@@ -100,6 +113,7 @@ class Residents:
     def backbone(self, precision: Precision) -> Backbone:
         """Return the backbone in one precision, loaded once."""
         if precision not in self.backbones:
+            self.check_code()
             b = self.spec
             self.backbones[precision] = load_backbone(
                 b.name,
@@ -108,6 +122,7 @@ class Residents:
                 attention=b.attention,
                 pooling=b.pooling,
                 max_length=b.max_length,
+                remote_code=b.remote_code,
             )
         return self.backbones[precision]
 

@@ -160,7 +160,7 @@ def _from_hub(name: str, revision: str | None) -> str | None:
 
 def _read(name: str, settings: Mapping[str, Any]) -> ImageProcessing:
     strange = {key: on for key, on in settings.items() if key.startswith("do_") and on and key not in _STEPS}
-    strange |= {key: settings[key] for key in ("crop_pct",) if settings.get(key) is not None}
+    strange |= {key: settings[key] for key in ("crop_pct", "auto_map") if settings.get(key) is not None}
     if settings.get("resample", 2) not in _MODES:
         strange["resample"] = settings["resample"]
     resize: Size | int | None

@@ -44,7 +44,7 @@ from continual_petl.streams.schema.of_kind import (
     only_for,
     without_idle_options,
 )
-from continual_petl.streams.schema.training_spec import Count, Float, Int
+from continual_petl.streams.schema.training_spec import Bool, Count, Float, Int
 from continual_petl.streams.schema.training_spec import TrainingOverride as TrainingOverride
 from continual_petl.streams.schema.training_spec import TrainingSpec as TrainingSpec
 
@@ -64,6 +64,8 @@ class BackboneSpec(FrozenModel):
     """How token states become one vector; null means the way of the model's family."""
     attention: Literal["auto", "eager", "sdpa"] = "auto"
     """Which attention kernel."""
+    remote_code: Bool = False
+    """Whether Python code that lies beside the model is executed. It can do whatever you can: read it first."""
 
     @model_validator(mode="before")
     @classmethod

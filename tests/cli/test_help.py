@@ -12,9 +12,9 @@ from continual_petl.errors import ForgettingError, InputError, Interrupted, Isol
 
 COMMANDS = {
     "run": {"--run-dir", "--dry-run", "--quiet", "--json"},
-    "learn": {"--quiet", "--json"},
-    "verify": {"--task", "--data", "--json"},
-    "predict": {"--task", "--input", "--output", "--json"},
+    "learn": {"--remote-code", "--quiet", "--json"},
+    "verify": {"--task", "--data", "--remote-code", "--json"},
+    "predict": {"--task", "--input", "--output", "--remote-code", "--json"},
     "report": {"--json"},
     "schema": set(),
 }
