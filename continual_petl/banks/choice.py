@@ -18,6 +18,7 @@ from continual_petl.banks.spec import (
     Number,
     Reparametrisation,
     Size,
+    TaskName,
     default_of,
 )
 
@@ -74,6 +75,9 @@ class BankChoice(FrozenModel):
     """all, 6, 6-11 or 0,2,4-5, counted from 0; or top-3."""
     scope: Literal["task", "shared"] | None = None
     """task: a fresh bank for every task (default). shared: one bank for all tasks."""
+    start_from: TaskName | None = None
+    """An earlier task whose bank is copied instead of a fresh draw; its own stays untouched. The head is copied too if kind
+    and labels are the same. Without preset and modifications: a bank with all the settings of that task's."""
 
     @model_validator(mode="before")
     @classmethod
@@ -87,16 +91,27 @@ class BankChoice(FrozenModel):
 
     @model_validator(mode="after")
     def _resolvable(self) -> BankChoice:
-        self.resolve()
+        if not self.inherits:
+            self.resolve()
+        elif beside := ", ".join(self.model_dump(exclude={"start_from"}, exclude_none=True)):
+            raise ValueError(
+                f"start_from alone takes over all settings of the other bank, so {beside} cannot stand beside it: remove it, "
+                "or write the preset out as well"
+            )
         return self
+
+    @property
+    def inherits(self) -> bool:
+        """Whether all settings are those of the bank that this one starts from; see `resolve_bank`."""
+        return self.start_from is not None and self.preset is None and self.modifications is None
 
     def resolve(self) -> BankSpec:
         """Return the bank in full, or raise `ValueError` saying which option does not fit."""
         if (self.preset is None) == (self.modifications is None):
             raise ValueError("a bank is either a preset or a list of modifications, so give exactly one of the two")
-        whole = self.model_dump(include={"layernorms", "layers", "scope"}, exclude_none=True)
+        whole = self.model_dump(include={"layernorms", "layers", "scope", "start_from"}, exclude_none=True)
         options = self.model_dump(
-            exclude={"preset", "modifications", "layernorms", "layers", "scope"}, exclude_none=True
+            exclude={"preset", "modifications", "layernorms", "layers", "scope", "start_from"}, exclude_none=True
         )
         if self.modifications is not None:
             if options:

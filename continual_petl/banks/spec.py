@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import AliasChoices, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from continual_petl._frozen import FrozenModel
 from continual_petl.banks.layers import Layers
@@ -21,6 +21,7 @@ Init = Literal["houlsby", "lora", "bert"]
 Reparametrisation = Literal["none", "mlp", "lstm"]
 Size = Annotated[int, Field(strict=True, ge=1)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+TaskName = Annotated[str, Field(min_length=1, max_length=64)]
 
 
 class Modification(FrozenModel):
@@ -140,9 +141,22 @@ class BankSpec(FrozenModel):
     """all, 6, 6-11, 0,2,4-5 (counted from 0, encoder first, then decoder), or top-3 for the three nearest the output."""
     scope: Literal["task", "shared"] = "task"
     """task: a fresh bank for every task. shared: one bank goes on through all tasks (the forgetting baseline)."""
+    start_from: TaskName | None = None
+    """The task whose bank this one begins as a copy of."""
+
+    @model_serializer(mode="wrap")
+    def _as_ever(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        tree: dict[str, Any] = handler(self)
+        # Digests of specifications from before there was this key stay what they were.
+        return tree if self.start_from is not None else {k: v for k, v in tree.items() if k != "start_from"}
 
     @model_validator(mode="after")
     def _fits_together(self) -> BankSpec:
+        if self.scope == "shared" and self.start_from is not None:
+            raise ValueError(
+                f"scope shared goes on from the newest shared bank, so it cannot start from {self.start_from!r}: remove "
+                "start_from, or write scope: task"
+            )
         kinds = [m for m in self.modifications if m.form in ("additive", "sparse")]
         sparse = [m for m in kinds if m.form == "sparse"]
         if sparse and (len(kinds) > 1 or self.layernorms == "own"):

@@ -66,7 +66,9 @@ def _show_plan(facts: list[TaskFacts], *, as_json: bool) -> int:
         splits = task.splits.values()
         total = task.modifications + task.own + task.head
         table.add_row(
-            task.task + (" (learned)" if task.learned else ""),
+            task.task
+            + (f" (starts from {task.start_from})" if task.start_from is not None else "")
+            + (" (learned)" if task.learned else ""),
             f"{task.kind}, {task.metric}",
             "" if task.labels is None else str(len(task.labels)),
             " / ".join(f"{name} {split.num_rows}" for name, split in task.splits.items()),

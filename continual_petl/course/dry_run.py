@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from continual_petl.course.parents import check_copies, check_parent
 from continual_petl.course.preflight import Problems, check_session
 from continual_petl.course.session import Session
 from continual_petl.course.shared import check_shared
@@ -35,6 +36,8 @@ class TaskFacts:
     task: str
     kind: str
     metric: str
+    start_from: str | None
+    """The task whose bank this one begins as a copy of."""
     labels: tuple[str, ...] | None
     splits: dict[str, SplitFacts]
     """Empty for a learned task whose data is gone."""
@@ -80,8 +83,12 @@ def _task_facts(session: Session, task: TaskSpec) -> TaskFacts:
     training = session.spec.resolved_training(task)
     backbone = session.backbone(task)
     check_kind(task, backbone)
+    if task.name not in session.store.tasks:
+        check_parent(session, task)
     data = session.prepare(task)
     plan = session.plan(task, data.labels, data.train)
+    if task.name not in session.store.tasks:
+        check_copies(session, plan, backbone)
     counted = build_bank(plan, backbone, folded=True).count()
     batches = math.ceil(len(data.train) / training.batch_size)
     splits = {"train": data.train, "validation": data.validation} | ({"test": data.test} if data.test else {})
@@ -89,6 +96,7 @@ def _task_facts(session: Session, task: TaskSpec) -> TaskFacts:
         task=task.name,
         kind=task.kind,
         metric=plan.metric,
+        start_from=plan.bank.start_from,
         labels=data.labels,
         splits={name: _facts(rows) for name, rows in splits.items()},
         modifications=counted["modifications"],
@@ -110,6 +118,7 @@ def _learned_facts(session: Session, task: str) -> TaskFacts:
         task=task,
         kind=manifest.kind,
         metric=manifest.metric,
+        start_from=manifest.bank.start_from,
         labels=manifest.labels,
         splits={},
         **manifest.parameters,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from continual_petl.callbacks.bank_checkpoint import LAST
+from continual_petl.course.parents import parent_of
 from continual_petl.course.session import Session
 from continual_petl.course.shared import shared_digest
 from continual_petl.digests import combined_digest
@@ -46,6 +47,7 @@ def _decides(session: Session, plan: TaskPlan, data: TaskData, learner: Continua
     """Return everything that decides what is learned, by the name that a user knows it by."""
     training = plan.training.model_dump(mode="json", exclude={"checkpoint_every", "num_workers"})
     # Limits of batches and the like change what is learned; objects count by their kind.
+    parent = parent_of(session, plan)
     trainer = {key: _plain(value) for key, value in session.spec.trainer.items() if key not in _SHOWN}
     return {
         "kind": plan.kind,
@@ -55,6 +57,7 @@ def _decides(session: Session, plan: TaskPlan, data: TaskData, learner: Continua
         "max_target_length": plan.max_target_length,
         "bank": plan.bank.model_dump(mode="json"),
         "the shared bank": shared_digest(session, plan),
+        **({} if parent is None else {"the bank it starts from": parent.model_dump(mode="json")}),
         **{f"training.{key}": value for key, value in training.items()},
         "pooling": plan.pooling,
         "metric": plan.metric,

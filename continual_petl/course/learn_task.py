@@ -12,8 +12,9 @@ from continual_petl.callbacks import BankCheckpoint, StreamCallback, TaskEvent
 from continual_petl.callbacks.bank_checkpoint import BEST, LAST
 from continual_petl.course.evaluate import evaluate
 from continual_petl.course.half_learned import keep_or_discard
+from continual_petl.course.parents import parent_bank, parent_of
 from continual_petl.course.session import Session
-from continual_petl.course.shared import shared_body
+from continual_petl.course.shared import shared_bank
 from continual_petl.course.signals import KeepSignals, StopRequest
 from continual_petl.course.trainers import fitting_trainer, quiet
 from continual_petl.errors import InputError
@@ -40,7 +41,11 @@ def learn_task(
     learner = residents.learner(backbone.precision)
     for other in list(learner.plans):
         learner.evict(other)
-    learner.add_task(plan, start_from=shared_body(session, plan, learner), tokenizer=residents.tokenizer)
+    learner.add_task(
+        plan,
+        start_from=shared_bank(session, plan, learner) or parent_bank(session, plan, backbone),
+        tokenizer=residents.tokenizer,
+    )
     store.write_backbone(backbone)
     dropped = keep_or_discard(session, plan, data, learner)
     clock.lap("data")
@@ -73,6 +78,7 @@ def learn_task(
         notices=data.notices,
         max_length=backbone.max_length,
         preparation=residents.preparation,
+        parent=parent_of(session, plan),
     )
     clock.lap("commit")
     return clock.laps

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from continual_petl.course.parents import check_copies, check_parent
 from continual_petl.course.session import Session
 from continual_petl.course.shared import check_shared
 from continual_petl.course.trainers import check_trainer_arguments, fitting_trainer, quiet
@@ -56,9 +57,11 @@ def preflight(session: Session) -> None:
     problems = Problems()
     new = [task for task in session.spec.tasks if task.name not in session.store.tasks]
     fitting = [task for task in new if _fits(session, task, problems)]
-    for task in fitting[:CHECKED_TASKS]:
+    for number, task in enumerate(fitting):
         with problems.collected():
-            _check_plan(session, task)
+            check_parent(session, task)
+            if number < CHECKED_TASKS:
+                _check_plan(session, task)
     with problems.collected():
         check_shared(session, fitting)
     # What does not fit the backbone is told before any data is read, which may be large or far away.
@@ -138,7 +141,9 @@ def _check_plan(session: Session, task: TaskSpec) -> None:
             "do not belong together. Put the tokenizer.json that belongs to the model beside its config.json."
         )
     # Labels are not known yet; how many there are decides the head's width alone.
-    build_bank(session.plan(task, None), backbone)
+    plan = session.plan(task, None)
+    build_bank(plan, backbone)
+    check_copies(session, plan, backbone)
     try:
         encode_rows(
             task.kind,

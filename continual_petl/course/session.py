@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from continual_petl.backbones.backbone import Backbone
+from continual_petl.banks.spec import BankSpec
 from continual_petl.errors import InputError
 from continual_petl.learner.plan import TaskPlan, plan_task
 from continual_petl.learner.precision import resolve_precision
@@ -58,7 +59,17 @@ class Session:
 
     def plan(self, task: TaskSpec, labels: tuple[str, ...] | None, train: TokenisedRows | None = None) -> TaskPlan:
         """Resolve a task against its stream, its data and the backbone; see `plan_task`."""
-        return plan_task(self.spec, task, labels, self.backbone(task), train=None if train is None else train.labels)
+        seen = None if train is None else train.labels
+        return plan_task(self.spec, task, labels, self.backbone(task), train=seen, bank=self.bank(task))
+
+    def bank(self, task: TaskSpec) -> BankSpec:
+        """Return the bank of a task in full, with the settings of the one it starts from if it has none of its own."""
+        learned = set(self.store.tasks)
+        choice = task.bank or self.spec.bank
+        if choice.inherits and task.name in learned:
+            # Whatever has become of the other task since then.
+            return self.store.manifest(task.name).bank.model_copy(update={"start_from": choice.start_from})
+        return self.spec.resolved_bank(task, lambda name: self.store.manifest(name).bank if name in learned else None)
 
     def split(self, task: TaskSpec) -> SplitData:
         """Return the rows that fill a learned task's column of R: its test split, else its validation split."""
@@ -95,7 +106,7 @@ def changed_settings(session: Session) -> tuple[str, ...]:
         now = {
             "kind": task.kind,
             "metric": task.resolved_metric,
-            "bank": session.spec.resolved_bank(task).model_dump(mode="json"),
+            "bank": session.bank(task).model_dump(mode="json"),
             **_generation(task.generation, task.max_target_length, manifest),
             **_flat("training", session.spec.resolved_training(task)),
         }

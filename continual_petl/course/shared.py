@@ -21,7 +21,8 @@ def check_shared(session: Session, tasks: Iterable[TaskSpec]) -> None:
     newest = session.residents.newest_shared()
     before = None if newest is None else session.store.plan(newest)
     for task in tasks:
-        if session.spec.resolved_bank(task).scope != "shared":
+        choice = task.bank or session.spec.bank
+        if choice.inherits or choice.resolve().scope != "shared":
             continue
         try:
             plan = session.plan(task, None)
@@ -38,8 +39,8 @@ def shared_digest(session: Session, plan: TaskPlan) -> str | None:
     return None if newest is None else session.store.manifest(newest).digest
 
 
-def shared_body(session: Session, plan: TaskPlan, learner: ContinualLearner) -> Bank | None:
-    """Return the bank whose body a shared bank goes on from, if there is one."""
+def shared_bank(session: Session, plan: TaskPlan, learner: ContinualLearner) -> tuple[TaskPlan, Bank] | None:
+    """Return the task whose bank's body a shared bank goes on from, with that bank, if there is one."""
     if plan.bank.scope != "shared":
         return None
     newest = session.residents.newest_shared()
@@ -47,7 +48,7 @@ def shared_body(session: Session, plan: TaskPlan, learner: ContinualLearner) -> 
         return None
     _check_goes_on(plan, session.store.plan(newest))
     try:
-        return session.store.load_bank(newest, learner.backbone)
+        return session.store.plan(newest), session.store.load_bank(newest, learner.backbone)
     except StoreError as error:
         raise StoreError(f"task {plan.name!r} goes on from the shared bank of {newest!r}: {error}") from error
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 
 from continual_petl.backbones.backbone import Backbone, load_tokenizer
+from continual_petl.banks.bank import Bank
 from continual_petl.errors import InputError
 from continual_petl.learner.learner import ContinualLearner
-from continual_petl.learner.plan import check_kind, plan_task
+from continual_petl.learner.plan import TaskPlan, check_kind, plan_task
+from continual_petl.learner.start import check_start
 from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.encoding.image_processing import image_processing
 from continual_petl.streams.encoding.tokenise import padding_id
@@ -31,7 +33,8 @@ def begin_task(learner: ContinualLearner, stream: TaskStream, task: TaskSpec | s
         task: one of them, or its name.
 
     Raises:
-        InputError: if the task's data cannot be used, or the learner's backbone is not what the stream says.
+        InputError: if the task's data cannot be used, the learner's backbone is not what the stream says, or the learner
+            does not hold the bank that the task's starts from.
         ValueError: if the learner has a bank of this task already.
 
     Example::
@@ -51,8 +54,10 @@ def begin_task(learner: ContinualLearner, stream: TaskStream, task: TaskSpec | s
         load_tokenizer(name, revision=revision, remote_code=spec.backbone.remote_code) if images is None else None
     )
     data = prepare_task(spec, chosen, tokenizer, spec.backbone.max_length or backbone.max_length, images=images)
-    plan = plan_task(spec, chosen, data.labels, backbone, train=data.train.labels)
-    learner.add_task(plan, tokenizer=tokenizer)
+    held = learner.plans
+    bank = spec.resolved_bank(chosen, lambda name: held[name].bank if name in held else None)
+    plan = plan_task(spec, chosen, data.labels, backbone, train=data.train.labels, bank=bank)
+    learner.add_task(plan, start_from=_parent(learner, plan), tokenizer=tokenizer)
     return TaskDataModule(
         data,
         pad_token_id=0 if tokenizer is None else padding_id(tokenizer),
@@ -61,6 +66,20 @@ def begin_task(learner: ContinualLearner, stream: TaskStream, task: TaskSpec | s
         seed=spec.seed,
         num_workers=plan.training.num_workers,
     )
+
+
+def _parent(learner: ContinualLearner, plan: TaskPlan) -> tuple[TaskPlan, Bank] | None:
+    """Return the task and the bank in memory that a task's bank starts from."""
+    name = plan.bank.start_from
+    if name is None:
+        return None
+    if name not in learner.plans:
+        raise InputError(
+            f"task {plan.name!r}, bank.start_from: the learner holds no bank of task {name!r}, it holds "
+            f"{', '.join(learner.plans) or 'none'}: begin and learn that task first."
+        )
+    check_start(plan, learner.plans[name], learner.backbone)
+    return learner.plans[name], learner.bank(name)
 
 
 def _check_backbone(backbone: Backbone, spec: StreamSpec, task: TaskSpec) -> None:

@@ -26,6 +26,7 @@ from continual_petl.learner.isolation import check_frozen, check_modes, check_op
 from continual_petl.learner.optimizer import make_optimizer, make_schedule
 from continual_petl.learner.plan import TaskPlan, build_bank
 from continual_petl.learner.respond import Said, count, references_of, respond
+from continual_petl.learner.start import copy_bank
 from continual_petl.seeding import derive_seed
 
 Batch = dict[str, Tensor]
@@ -62,7 +63,11 @@ class ContinualLearner(L.LightningModule):
         return f"ContinualLearner(backbone={self.backbone.name!r}, banks in memory: {tasks})"
 
     def add_task(
-        self, plan: TaskPlan, *, start_from: Bank | None = None, tokenizer: PreTrainedTokenizerBase | None = None
+        self,
+        plan: TaskPlan,
+        *,
+        start_from: tuple[TaskPlan, Bank] | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
     ) -> Bank:
         """Freeze every bank in memory, add a fresh one for a new task, and activate it.
 
@@ -71,7 +76,7 @@ class ContinualLearner(L.LightningModule):
 
         Args:
             plan: the task.
-            start_from: a bank whose body is copied instead of a fresh draw (scope: shared).
+            start_from: a task and its bank, which is copied instead of a fresh draw; see `copy_bank`.
             tokenizer: the backbone's; only generative tasks need it, to turn token ids into texts.
 
         Raises:
@@ -80,7 +85,7 @@ class ContinualLearner(L.LightningModule):
         bank = build_bank(plan, self.backbone)
         bank.initialise(self.model, derive_seed(plan.seed, "init"))
         if start_from is not None:
-            bank.copy_body(start_from.body())
+            copy_bank(plan, bank, *start_from)
         self.banks.requires_grad_(False)
         self.banks.zero_grad(set_to_none=True)
         self.add_bank(plan, bank, tokenizer=tokenizer)

@@ -59,6 +59,7 @@ def plan_task(
     backbone: Backbone,
     *,
     train: NDArray[np.generic] | None = None,
+    bank: BankSpec | None = None,
 ) -> TaskPlan:
     """Resolve a task against its stream, the labels of its data and the backbone.
 
@@ -69,6 +70,7 @@ def plan_task(
         backbone: what it is learned on.
         train: training labels, for balanced class weights; without them such weights stay open, in a plan that is only
             looked at.
+        bank: the task's bank in full; None means what the stream alone says of it.
 
     Raises:
         InputError: if the backbone has no way to answer a task of this kind, or class weights cannot be resolved.
@@ -82,7 +84,7 @@ def plan_task(
         kind=task.kind,
         pair=task.columns.text_pair is not None,
         labels=labels,
-        bank=spec.resolved_bank(task),
+        bank=bank or spec.resolved_bank(task),
         training=training,
         pooling=spec.resolved_pooling(task) or backbone.pooling,
         metric=task.resolved_metric,

@@ -39,6 +39,14 @@ class SplitScores(FrozenModel):
     """Digest of the predictions, row by row."""
 
 
+class Parent(FrozenModel):
+    """The bank that another one began as a copy of."""
+
+    task: str
+    digest: str
+    """Of its tensors, all together."""
+
+
 class Manifest(FrozenModel):
     """The certificate's part that people can read."""
 
@@ -83,6 +91,8 @@ class Manifest(FrozenModel):
     parameters: dict[str, int]
     """Number of parameters: modifications, own, head."""
     environment: Environment
+    parent: Parent | None = None
+    """The bank that this one began as a copy of; None for a fresh one."""
 
     def chain_digest(self) -> str:
         """Return the digest that the next task's manifest names."""

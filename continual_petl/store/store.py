@@ -20,7 +20,7 @@ from continual_petl.learner.plan import TaskPlan, build_bank
 from continual_petl.store.atomic import append_lines, new_folder, read_lines, write_file
 from continual_petl.store.environment import current_environment
 from continual_petl.store.lock import RunLock
-from continual_petl.store.manifest import Manifest, SplitScores, TensorEntry, read_manifest, write_manifest
+from continual_petl.store.manifest import Manifest, Parent, SplitScores, TensorEntry, read_manifest, write_manifest
 from continual_petl.store.pin import pin_backbone, read_pin
 from continual_petl.store.probe import OUTPUTS, replay
 
@@ -144,6 +144,7 @@ class Store:
         notices: tuple[str, ...],
         max_length: int,
         preparation: str,
+        parent: Parent | None = None,
     ) -> Manifest:
         """Write a learned task with its certificate, in one step.
 
@@ -193,6 +194,7 @@ class Store:
                 notices=notices,
                 parameters=bank.count(),
                 environment=current_environment(device, backbone.precision, backbone.attention),
+                parent=parent,
             )
             write_manifest(folder / "bank.json", manifest)
         return manifest

@@ -22,6 +22,8 @@ _TRAINER_KEYS = {
 _KNOWN = ("adamw", "adam", "sgd")
 _OPTIMIZER_KEYS = {"momentum": ("sgd",), "betas": ("adamw", "adam"), "eps": ("adamw", "adam")}
 
+_ITSELF = "a task cannot start from its own bank: name one that is learned before, or remove start_from"
+
 
 class Inconsistent(ValueError):
     """Keys of a stream contradict each other; ``problems`` holds where and why, one paragraph each."""
@@ -55,6 +57,9 @@ def contradictions(tree: Mapping[str, Any]) -> list[tuple[KeyPath, str]]:
         name = _mapping(task).get("name")
         if not isinstance(name, str):
             continue
+        bank = _mapping(_mapping(task).get("bank", tree.get("bank")))
+        if bank.get("start_from") == name:
+            problems.append((("tasks", number, "bank", "start_from"), _ITSELF))
         if name.casefold() in seen:
             first, other = seen[name.casefold()]
             why = "" if other == name else f" (as {other!r}: upper and lower case are the same name on some disks)"

@@ -21,10 +21,12 @@ from pydantic import (
 from continual_petl._frozen import FrozenModel
 from continual_petl.backbones.anatomy import Pooling as Pooling
 from continual_petl.banks.choice import BankChoice
+from continual_petl.banks.inherit import Learned, none_is_learned, resolve_bank
 from continual_petl.banks.spec import BankSpec
 from continual_petl.heads.kinds import GENERATIVE, LABELLED
 from continual_petl.heads.kinds import METRICS as METRICS
 from continual_petl.heads.kinds import Kind as Kind
+from continual_petl.streams.schema.backbone_spec import BackboneSpec as BackboneSpec
 from continual_petl.streams.schema.columns import ColumnsSpec as ColumnsSpec
 from continual_petl.streams.schema.consistency import Inconsistent, contradictions
 from continual_petl.streams.schema.data_spec import SPLITS as SPLITS
@@ -44,33 +46,11 @@ from continual_petl.streams.schema.of_kind import (
     only_for,
     without_idle_options,
 )
-from continual_petl.streams.schema.training_spec import Bool, Count, Float, Int
+from continual_petl.streams.schema.training_spec import Count, Float, Int
 from continual_petl.streams.schema.training_spec import TrainingOverride as TrainingOverride
 from continual_petl.streams.schema.training_spec import TrainingSpec as TrainingSpec
 
 _V = TypeVar("_V")
-
-
-class BackboneSpec(FrozenModel):
-    """The frozen pre-trained transformer. A bare name, ``backbone: minilm``, means ``{name: minilm}``."""
-
-    name: Text
-    """minilm (the packaged one), the id of a model on the Hub, or a path that begins with ./, ../, ~ or /."""
-    revision: Text | None = None
-    """Commit, tag or branch of a Hub model."""
-    max_length: Annotated[Int, Field(ge=4)] | None = None
-    """Tokens after which a row is cut; null means as many as the backbone takes."""
-    pooling: Pooling | None = None
-    """How token states become one vector; null means the way of the model's family."""
-    attention: Literal["auto", "eager", "sdpa"] = "auto"
-    """Which attention kernel."""
-    remote_code: Bool = False
-    """Whether Python code that lies beside the model is executed. It can do whatever you can: read it first."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _bare_name(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
 
 
 class LimitsSpec(FrozenModel):
@@ -211,7 +191,14 @@ class StreamSpec(FrozenModel):
         tree = {
             "training": {key: getattr(self.training, key) for key in self.training.model_fields_set},
             "trainer": self.trainer,
-            "tasks": [{"name": task.name, "training": task.training.given()} for task in self.tasks],
+            "tasks": [
+                {
+                    "name": t.name,
+                    "training": t.training.given(),
+                    "bank": {"start_from": (t.bank or self.bank).start_from},
+                }
+                for t in self.tasks
+            ],
         }
         if problems := contradictions(tree):
             raise Inconsistent(problems)
@@ -232,9 +219,11 @@ class StreamSpec(FrozenModel):
         whole = task.training.over(self.training)
         return whole.model_copy(update=idle(whole, task.kind))
 
-    def resolved_bank(self, task: TaskSpec) -> BankSpec:
-        """Return the bank of ``task`` in full: its own choice, or the stream's."""
-        return (self.bank if task.bank is None else task.bank).resolve()
+    def resolved_bank(self, task: TaskSpec, learned: Learned = none_is_learned) -> BankSpec:
+        """Return the bank of ``task`` in full: its own choice, or the stream's; see `resolve_bank`."""
+        choice = task.bank or self.bank
+        known = (*self.tasks, task) if choice.inherits else (task,)
+        return resolve_bank(task.name, {each.name: each.bank or self.bank for each in known}, learned)
 
     def resolved_pooling(self, task: TaskSpec) -> Pooling | None:
         """Return the pooling that was chosen for ``task``; None means the way of the backbone's family."""

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import pytest
 
 from continual_petl import ContinualLearner, InputError, begin_task, load_backbone
+from continual_petl.digests import tensor_digests
+from tests.desk import SILENT
 from tests.streams_in_code import stream, task
 
 Folder = Callable[..., Path]
@@ -48,3 +51,18 @@ def test_a_backbone_of_another_name_is_refused(backbone_folder: Folder) -> None:
     learner = ContinualLearner(load_backbone(str(backbone_folder("electra"))))
     with pytest.raises(InputError, match=r"name '.*electra', not '.*bert'"):
         begin_task(learner, stream(backbone_folder(), [task("one", num_rows=16)]), "one")
+
+
+def test_a_bank_starts_from_one_in_memory(backbone_folder: Folder) -> None:
+    first, second = task("one", num_rows=16), task("two", num_rows=16, bank={"start_from": "one"})
+    tasks = stream(backbone_folder(), [first, second])
+    learner = ContinualLearner(load_backbone(str(backbone_folder())))
+    with pytest.raises(InputError, match=r"bank\.start_from: the learner holds no bank of task 'one', it holds none"):
+        begin_task(learner, tasks, "two")
+    data = begin_task(learner, tasks, "one")
+    L.Trainer(**SILENT, max_epochs=1).fit(learner, datamodule=data)
+    parent = tensor_digests(learner.bank("one").tensors())
+    begin_task(learner, tasks, "two")
+    assert tensor_digests(learner.bank("two").tensors()) == parent
+    assert all(p.requires_grad for p in learner.bank("two").parameters())
+    assert not any(p.requires_grad for p in learner.bank("one").parameters())

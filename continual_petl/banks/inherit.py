@@ -1,0 +1,71 @@
+"""``bank: {start_from: TASK}`` alone: a bank with all the settings of the one that it begins as a copy of."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+
+from continual_petl.banks.choice import BankChoice
+from continual_petl.banks.spec import BankSpec
+from continual_petl.errors import InputError
+
+Learned = Callable[[str], BankSpec | None]
+"""From the name of a task to the bank it was learned with; None if it is not learned."""
+
+
+def none_is_learned(task: str) -> BankSpec | None:
+    """Return that no task is learned."""
+    return None
+
+
+def resolve_bank(task: str, choices: Mapping[str, BankChoice], learned: Learned = none_is_learned) -> BankSpec:
+    """Return the bank of a task in full.
+
+    A bank that says nothing but ``start_from`` has the settings of the other task's: those it was learned with, or else
+    those that the stream gives it, which may in turn be those of a third. Its scope is always ``task``.
+
+    Args:
+        task: one of ``choices``.
+        choices: what the stream says of the bank of each of its tasks, by their names.
+        learned: banks of tasks that are learned already.
+
+    Raises:
+        InputError: if a task on the way is unknown, or comes twice.
+    """
+    if not choices[task].inherits:
+        return choices[task].resolve()
+    way = [task]
+    while True:
+        parent = choices[way[-1]].start_from
+        assert parent is not None
+        if parent in way:
+            raise InputError(starts_from_itself(task, [*way, parent]))
+        found = learned(parent)
+        if found is None and parent not in choices:
+            raise InputError(unknown_parent(way[-1], parent, choices))
+        way.append(parent)
+        if found is None and not choices[parent].inherits:
+            found = choices[parent].resolve()
+        if found is not None:
+            own = {"start_from": choices[task].start_from, "scope": "task"}
+            return BankSpec.model_validate(found.model_dump() | own)
+
+
+def starts_from_itself(task: str, way: Iterable[str]) -> str:
+    """Return the message for banks that start from one another in a circle."""
+    return (
+        f"task {task!r}, bank.start_from: {' starts from '.join(map(repr, way))}; a bank can only start from one that is "
+        "learned before: name another task, or remove start_from"
+    )
+
+
+def unknown_parent(task: str, parent: str, known: Iterable[str]) -> str:
+    """Return the message for a task that nobody knows."""
+    names = list(known)
+    guess = difflib.get_close_matches(parent, names, n=1)
+    hint = f" (did you mean {guess[0]!r}?)" if guess else ""
+    more = f", and {len(names) - 30} more" if len(names) > 30 else ""
+    return (
+        f"task {task!r}, bank.start_from: there is no task {parent!r}{hint}, neither learned in the run folder nor in the "
+        f"stream; known are {', '.join(names[:30])}{more}"
+    )

@@ -1,0 +1,48 @@
+"""``start_from``: a bank that begins as a copy of another one, in place of a fresh draw."""
+
+from __future__ import annotations
+
+from continual_petl.backbones.backbone import Backbone
+from continual_petl.banks.bank import Bank
+from continual_petl.errors import InputError
+from continual_petl.learner.plan import TaskPlan, build_bank
+
+
+def check_start(plan: TaskPlan, parent: TaskPlan, backbone: Backbone) -> None:
+    """Check that one task's bank can begin as a copy of another's; their heads need not be alike.
+
+    Raises:
+        InputError: naming what the other bank cannot give, or the first tensor that differs.
+    """
+    where = f"task {plan.name!r}, bank.start_from: {parent.name!r}"
+    folding = next((modification for modification in parent.bank.modifications if modification.folds), None)
+    if folding is not None:
+        trained = (
+            "a mask over all weights" if folding.form == "sparse" else f"an {folding.reparametrise} around its vectors"
+        )
+        raise InputError(
+            f"{where} cannot be started from: its {folding.form} was trained through {trained}, which is folded away when "
+            "a task is learned, so there is nothing to go on training. Start from a bank that is stored as it was trained "
+            "(reparametrise: none), or remove start_from."
+        )
+    mine, other = (build_bank(each, backbone).body() for each in (plan, parent))
+    for name in sorted(mine.keys() | other.keys()):
+        here, there = (tuple(body[name].shape) if name in body else None for body in (mine, other))
+        if here != there:
+            has, had = ("no such tensor" if shape is None else f"shape {shape}" for shape in (here, there))
+            raise InputError(
+                f"{where} has another bank: tensor {name} has {had} there and {has} here. Only a bank of the same "
+                f"modifications, layers and sizes can be copied: write bank: {{start_from: {parent.name}}} alone, which "
+                "takes over all of its settings, or remove start_from."
+            )
+
+
+def copy_bank(plan: TaskPlan, bank: Bank, other: TaskPlan, start: Bank) -> None:
+    """Copy another task's bank into a fresh one; the other is only read.
+
+    With ``start_from`` the head is copied too if the two tasks have the same kind and labels. A bank of ``scope: shared``
+    carries its body alone from task to task.
+    """
+    bank.copy_body(start.body())
+    if plan.bank.start_from is not None and (plan.kind, plan.labels) == (other.kind, other.labels):
+        bank.head.load_state_dict(start.head.state_dict(), strict=True)

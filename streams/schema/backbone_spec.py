@@ -1,0 +1,34 @@
+"""What a stream file may say under ``backbone``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from continual_petl._frozen import FrozenModel
+from continual_petl.backbones.anatomy import Pooling
+from continual_petl.streams.schema.data_spec import Text
+from continual_petl.streams.schema.training_spec import Bool, Int
+
+
+class BackboneSpec(FrozenModel):
+    """The frozen pre-trained transformer. A bare name, ``backbone: minilm``, means ``{name: minilm}``."""
+
+    name: Text
+    """minilm (the packaged one), the id of a model on the Hub, or a path that begins with ./, ../, ~ or /."""
+    revision: Text | None = None
+    """Commit, tag or branch of a Hub model."""
+    max_length: Annotated[Int, Field(ge=4)] | None = None
+    """Tokens after which a row is cut; null means as many as the backbone takes."""
+    pooling: Pooling | None = None
+    """How token states become one vector; null means the way of the model's family."""
+    attention: Literal["auto", "eager", "sdpa"] = "auto"
+    """Which attention kernel."""
+    remote_code: Bool = False
+    """Whether Python code that lies beside the model is executed. It can do whatever you can: read it first."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
