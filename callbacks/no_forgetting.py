@@ -74,7 +74,8 @@ class NoForgetting(StreamCallback):
             if not same_bits(_outputs(learner, task), self._outputs[task]):
                 raise ForgettingError(
                     f"task {task!r}: its answers on fixed inputs changed while {learner.active!r} was learned, though every "
-                    "tensor is the same. Is dropout on, or was a hook left on the backbone?"
+                    "tensor is the same. Is dropout on, was a hook left on the backbone, or does the model keep a state "
+                    "outside its parameters and buffers?"
                 )
 
     @override

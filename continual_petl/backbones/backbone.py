@@ -10,6 +10,7 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedModel
 
 from continual_petl.backbones.anatomy import Anatomy, Pooling, find_anatomy
 from continual_petl.backbones.files import config_facts, files_of, source_of
+from continual_petl.backbones.moving import check_positions, fixed_positions
 from continual_petl.backbones.pooling import pool as pool
 from continual_petl.backbones.sites import Sites
 from continual_petl.backbones.tokenizer import load_tokenizer as load_tokenizer
@@ -59,6 +60,8 @@ class Backbone:
     """How token states become one vector unless a task says otherwise."""
     max_length: int
     """Number of tokens that the model takes; 0 where it reads images."""
+    fixed_positions: int | None = None
+    """Up to how many positions the rotary tables stay as loaded; None means always. At least ``max_length``."""
     remote_code: bool = False
     """Whether code that lies beside the model may be executed."""
 
@@ -83,7 +86,7 @@ class Backbone:
         return sum(p.numel() for p in self.model.parameters())
 
     def changed(self) -> list[str]:
-        """Return the names of parameters and buffers that are no longer what was loaded."""
+        """Return the names of parameters and buffers that are no longer what was loaded, or that were not there then."""
         found = tensor_digests(module_tensors(self.model))
         names = sorted(found.keys() | self.resident_digests.keys())
         return [name for name in names if found.get(name) != self.resident_digests.get(name)]
@@ -173,8 +176,12 @@ def load_backbone(
         attention=str(model.config._attn_implementation),
         pooling=pooling or own_way,
         max_length=_max_length(name, model.config, sites.anatomy, max_length),
+        fixed_positions=fixed_positions(model),
         remote_code=remote_code,
     )
+    fixed = backbone.fixed_positions
+    remedy = f"Write backbone: {{name: ..., max_length: {fixed}}}, or less."
+    check_positions(f"backbone {name!r}", backbone.max_length, fixed, remedy)
     _check_pooling(backbone, pooling)
     return backbone
 

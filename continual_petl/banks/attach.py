@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.utils import parametrize
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
@@ -88,8 +89,13 @@ def attached(model: PreTrainedModel, bank: Bank) -> Iterator[int]:
 
     Raises:
         RuntimeError: if this thread already has a bank on the backbone, or the backbone would compute layers a second time
-            on the way back, when the bank is gone.
+            on the way back, when the bank is gone, or would answer with weights that were computed for another bank.
     """
+    if parametrize._cache_enabled and any(map(parametrize.is_parametrized, model.modules())):
+        raise RuntimeError(
+            "torch.nn.utils.parametrize.cached() is on, and the backbone has parametrised weights: they would be kept from "
+            "one pass to the next, and one bank could answer with another's weights. Leave its block first."
+        )
     recomputes = any(getattr(m, "gradient_checkpointing", False) and m.training for m in model.modules())
     if recomputes and torch.is_grad_enabled():
         raise RuntimeError(

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from torch import nn
 from torch.optim import Optimizer
 
+from continual_petl.backbones.moving import moves_in_training
 from continual_petl.banks.bank import Bank
 from continual_petl.errors import IsolationError
 
@@ -53,21 +54,16 @@ def check_frozen(task: str, bank: Bank, everything: nn.Module) -> None:
             )
 
 
-def has_moving_statistics(module: nn.Module) -> bool:
-    """Return whether training mode would change what a module remembers: BatchNorm and its kind."""
-    return hasattr(module, "running_mean")
-
-
 def check_modes(task: str, model: nn.Module, *, dropout: bool) -> None:
     """Raise `IsolationError` if a module of the backbone is in training mode.
 
     Args:
         task: the task at hand.
         model: the backbone.
-        dropout: whether the task asked for backbone dropout; then only moving statistics have to stand still.
+        dropout: whether the task asked for backbone dropout; then only what training mode moves has to stand still.
     """
     for name, module in model.named_modules():
-        if module.training and (not dropout or has_moving_statistics(module)):
+        if module.training and (not dropout or moves_in_training(module)):
             raise IsolationError(
                 f"task {task!r}: the backbone's module {name or '(the model itself)'} is in training mode, so dropout "
                 "or moving statistics would change answers. Something called .train() on the backbone: call .eval() on "

@@ -17,12 +17,13 @@ from torchmetrics import MetricCollection
 from transformers import PreTrainedTokenizerBase
 
 from continual_petl.backbones.backbone import Backbone
+from continual_petl.backbones.moving import moves_in_training
 from continual_petl.banks.bank import Bank
 from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.heads.scores import make_scores
 from continual_petl.learner.answer import answer, head_of
 from continual_petl.learner.checkpoint import bank_key, keep_only, put_back
-from continual_petl.learner.isolation import check_frozen, check_modes, check_optimizer, has_moving_statistics
+from continual_petl.learner.isolation import check_frozen, check_modes, check_optimizer
 from continual_petl.learner.optimizer import make_optimizer, make_schedule
 from continual_petl.learner.plan import TaskPlan, build_bank
 from continual_petl.learner.respond import Said, count, references_of, respond
@@ -148,7 +149,7 @@ class ContinualLearner(L.LightningModule):
         if mode and self.active is not None and self.plan.training.backbone_dropout:
             # Not only nn.Dropout: attention applies its own as a function, and asks the module around it for the mode.
             for module in self.model.modules():
-                module.training = not has_moving_statistics(module)
+                module.training = not moves_in_training(module)
         return self
 
     def forward(self, batch: Batch) -> Tensor:

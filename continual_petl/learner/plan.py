@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from continual_petl.backbones import Pooling
 from continual_petl.backbones.backbone import Backbone
+from continual_petl.backbones.moving import check_positions
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.build import Reads
 from continual_petl.banks.spec import BankSpec
@@ -108,6 +109,8 @@ def _target_length(task: TaskSpec, backbone: Backbone) -> int:
     if key is None:
         return target  # positions are relative: nothing in the model ends
     before, most = source if kind == "causal-lm" else 0, int(getattr(backbone.model.config, key))
+    if backbone.fixed_positions is not None:
+        most = min(most, backbone.fixed_positions)
     for name, length in (("max_target_length", target), ("generation.max_new_tokens", task.generation.max_new_tokens)):
         if before + length > most:
             behind = f" behind a source of up to {before}" if before else ""
@@ -172,6 +175,7 @@ def build_bank(plan: TaskPlan, backbone: Backbone, *, folded: bool = False) -> B
             label_smoothing=plan.training.label_smoothing,
             class_weights=plan.class_weights,
         )
+        _check_prompt(plan, backbone)
         bank = Bank(plan.bank, backbone.model, backbone.sites, head, reads=reads_of(plan), folded=folded)
         if next(bank.parameters(), None) is None:
             raise InputError(
@@ -181,6 +185,17 @@ def build_bank(plan: TaskPlan, backbone: Backbone, *, folded: bool = False) -> B
         return bank
     except InputError as error:
         raise InputError(f"task {plan.name!r}, {error}") from None
+
+
+def _check_prompt(plan: TaskPlan, backbone: Backbone) -> None:
+    """Check that a prompt in front of the longest row does not make the model compute its rotary tables anew."""
+    prompt = sum(m.bottleneck or 0 for m in plan.bank.modifications if m.form == "prompt")
+    if prompt:
+        behind = plan.generation.max_new_tokens if plan.generation is not None else 0
+        remedy = "Write a shorter prompt, or a smaller backbone.max_length."
+        asked = prompt + backbone.max_length + behind
+        where = f"bank: backbone {backbone.name!r} with a prompt of {prompt}"
+        check_positions(where, asked, backbone.fixed_positions, remedy)
 
 
 def reads_of(plan: TaskPlan) -> Reads:

@@ -48,7 +48,8 @@ def check_backbone(backbone: Backbone) -> list[str]:
         return []
     return [
         f"backbone {backbone.name!r}: {len(changed)} tensors are no longer what was loaded, first {changed[0]}. Something "
-        "wrote to the frozen model: an optimizer that holds it, a buffer that moves in training mode, or an edit in place."
+        "wrote to the frozen model: an optimizer that holds it, an edit in place, or the model itself, which makes or moves "
+        "a buffer as it answers."
     ]
 
 
@@ -127,5 +128,6 @@ def _replay(store: Store, task: str, backbone: Backbone) -> tuple[float, str, li
 
 
 _LIKELY = (
-    "the backbone computes something else: dropout or training mode is on, a hook was left behind, or it was changed"
+    "the backbone computes something else: dropout or training mode is on, a hook was left behind, it keeps a state outside "
+    "its parameters and buffers, or it was changed"
 )
