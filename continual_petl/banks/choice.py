@@ -11,8 +11,10 @@ from continual_petl.banks.layers import Layers
 from continual_petl.banks.legal import NEEDS, idle_options, options_of
 from continual_petl.banks.presets import PRESETS
 from continual_petl.banks.spec import (
+    MAX_MODIFICATIONS,
     Activation,
     BankSpec,
+    Depth,
     Init,
     Modification,
     Number,
@@ -35,7 +37,7 @@ class BankChoice(FrozenModel):
 
     preset: str | None = None
     """One of the presets."""
-    modifications: tuple[Modification, ...] | None = None
+    modifications: Annotated[tuple[Modification, ...], Field(max_length=MAX_MODIFICATIONS)] | None = None
     """The dimensions, written out; not together with a preset."""
     bottleneck: Size | None = None
     """Size of every form in the preset; where a preset has several (mam), of its bottlenecks."""
@@ -45,7 +47,7 @@ class BankChoice(FrozenModel):
     """Number of vectors of a prefix or prompt; in a preset of one form the same as bottleneck."""
     activation: Activation | None = None
     """Non-linearity of every bottleneck in the preset."""
-    depth: Size | None = None
+    depth: Depth | None = None
     """Number of non-linear layers of every bottleneck in the preset."""
     input_norm: Annotated[bool, Field(strict=True)] | None = None
     """Whether every bottleneck in the preset has a LayerNorm of its own on its input."""

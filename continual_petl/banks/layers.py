@@ -7,14 +7,18 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
-_TOP = re.compile(r"top-([1-9]\d*)")
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+_TOP = re.compile(r"top-([1-9][0-9]{0,8})")
+MAX_LENGTH = 1000
+"""Characters of a layer range."""
 
 
 def _layers(value: Any) -> Any:
     """Accept ``6``, ``"6-11"``, ``"0,2,4-5"`` and ``"top-3"`` beside ``"all"``; leave the rest to pydantic."""
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         return value
+    if (isinstance(value, int) and abs(value) >= 10**9) or (isinstance(value, str) and len(value) > MAX_LENGTH):
+        raise ValueError(f"a layer range has at most {MAX_LENGTH} characters, and a layer's number at most 9 digits")
     text = str(value).replace(" ", "")
     if text == "all" or _TOP.fullmatch(text):
         return text
@@ -41,18 +45,17 @@ def select_layers(layers: str, num_layers: int) -> tuple[int, ...]:
     if layers == "all":
         return tuple(range(num_layers))
     if top := _TOP.fullmatch(layers):
-        chosen = set(range(num_layers - int(top[1]), num_layers))
-        outside = "" if min(chosen) >= 0 else f"the {top[1]} highest layers"
+        ranges = [(num_layers - int(top[1]), num_layers - 1)]
+        outside = "" if ranges[0][0] >= 0 else f"the {top[1]} highest layers"
     else:
-        chosen = set()
-        for part in layers.split(","):
-            match = _RANGE.fullmatch(part)
-            assert match is not None, "validated by _layers"
-            chosen.update(range(int(match[1]), int(match[2] or match[1]) + 1))
-        outside = "" if max(chosen) < num_layers else f"layer {max(chosen)}"
+        matches = [match for part in layers.split(",") if (match := _RANGE.fullmatch(part))]
+        ranges = [(int(match[1]), int(match[2] or match[1])) for match in matches]
+        highest = max(last for _, last in ranges)
+        outside = "" if highest < num_layers else f"layer {highest}"
     if outside:
         raise ValueError(
             f"layers {layers!r} names {outside}, but this backbone has {num_layers} layers, 0 to {num_layers - 1}: choose a "
             "range inside that, or 'all'"
         )
-    return tuple(sorted(chosen))
+    # Written out only now: a range from anywhere may name a billion layers.
+    return tuple(sorted({number for first, last in ranges for number in range(first, last + 1)}))

@@ -40,6 +40,11 @@ class Combination(NamedTuple):
             modifies in self.modifies and composition in self.compositions
         )
 
+    def agrees(self, form: str, modifies: str, insertion: str | None, composition: str) -> int:
+        """Return in how many of the four dimensions a choice is in this row."""
+        own = (form == self.form, modifies in self.modifies, insertion == self.insertion)
+        return sum(own) + (composition in self.compositions)
+
     def __str__(self) -> str:
         insertion = f", insertion: {self.insertion}" if self.insertion else ""
         composition = f", composition: {' | '.join(self.compositions)}"
@@ -60,6 +65,14 @@ LEGAL: tuple[Combination, ...] = (
     Combination("additive", ("bias", "weights"), None, ("add",)),
     Combination("sparse", ("weights",), None, ("add",)),
 )
+
+
+def nearest(form: str, modifies: str, insertion: str | None, composition: str) -> list[Combination]:
+    """Return the legal rows that agree with a choice in most dimensions, and those of its form that do."""
+    choice = (form, modifies, insertion, composition)
+    most = max(row.agrees(*choice) for row in LEGAL)
+    most_of_form = max(row.agrees(*choice) for row in LEGAL if row.form == form)
+    return [row for row in LEGAL if row.agrees(*choice) == (most_of_form if row.form == form else most)]
 
 
 def options_of(form: str, modifies: str, insertion: str | None, composition: str) -> frozenset[str]:

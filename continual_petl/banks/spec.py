@@ -14,12 +14,28 @@ from pydantic import AliasChoices, Field, SerializerFunctionWrapHandler, model_s
 
 from continual_petl._frozen import FrozenModel
 from continual_petl.banks.layers import Layers
-from continual_petl.banks.legal import LEGAL, NEEDS, Composition, Form, Insertion, Site, idle_options, options_of
+from continual_petl.banks.legal import (
+    LEGAL,
+    NEEDS,
+    Composition,
+    Form,
+    Insertion,
+    Site,
+    idle_options,
+    nearest,
+    options_of,
+)
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh", "leaky_relu", "elu", "sigmoid", "identity"]
 Init = Literal["houlsby", "lora", "bert"]
 Reparametrisation = Literal["none", "mlp", "lstm"]
-Size = Annotated[int, Field(strict=True, ge=1)]
+# Bounds for files of strangers, far beyond what anybody means: what a specification asks for is allocated.
+MAX_SIZE = 2**20
+MAX_DEPTH = 100
+MAX_MODIFICATIONS = 64
+
+Size = Annotated[int, Field(strict=True, ge=1, le=MAX_SIZE)]
+Depth = Annotated[int, Field(strict=True, ge=1, le=MAX_DEPTH)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 TaskName = Annotated[str, Field(min_length=1, max_length=64)]
 
@@ -42,7 +58,7 @@ class Modification(FrozenModel):
     """The one size of every form: width of a bottleneck, rank, number of prefix or prompt vectors."""
     activation: Activation = "relu"
     """Non-linearity of a bottleneck; gelu_tanh is the one of Houlsby's code."""
-    depth: Size = 1
+    depth: Depth = 1
     """Number of non-linear layers of a bottleneck, all but the first from and to the bottleneck's width."""
     input_norm: Annotated[bool, Field(strict=True)] = False
     """A LayerNorm of the bottleneck's own on what it reads."""
@@ -80,7 +96,8 @@ class Modification(FrozenModel):
     def _legal(self) -> Modification:
         if not any(row.allows(self.form, self.modifies, self.insertion, self.composition) for row in LEGAL):
             came = f"{self.form} on {self.modifies}, insertion {self.insertion}, composition {self.composition}"
-            raise ValueError(f"no method has {came}: legal are " + "; ".join(map(str, LEGAL)))
+            rows = "; ".join(map(str, nearest(self.form, self.modifies, self.insertion, self.composition)))
+            raise ValueError(f"no method has {came}: nearest are {rows}; docs/methods.md lists all {len(LEGAL)}")
         sized = "bottleneck" in self.options
         if (self.bottleneck is None) == sized:
             what = "needs a bottleneck size" if sized else "takes no bottleneck"
@@ -132,7 +149,7 @@ def default_of(name: str, form: Any) -> Any:
 class BankSpec(FrozenModel):
     """All that a task adds to the backbone, except its head."""
 
-    modifications: tuple[Modification, ...] = ()
+    modifications: Annotated[tuple[Modification, ...], Field(max_length=MAX_MODIFICATIONS)] = ()
     """Empty with frozen LayerNorms: a linear probe on frozen features."""
     layernorms: Literal["frozen", "own"] = "frozen"
     """own: a copy per task of every LayerNorm in the layer range (with those of the embeddings and behind the last layer

@@ -137,9 +137,12 @@ def _describe_one(node: Schema) -> str:
     if kind == "array":
         if "prefixItems" in node:
             return f"a list of {len(node['prefixItems'])}, each {describe(node['prefixItems'][0])}"
-        return f"a list{', not empty' if node.get('minItems') else ''}"
+        most = f", at most {node['maxItems']} long" if "maxItems" in node else ""
+        return f"a list{', not empty' if node.get('minItems') else ''}{most}"
     if kind == "object":
         keys = keys_of(node)
         return f"a mapping with the keys {', '.join(keys)}" if keys else "a mapping"
-    names = {"string": "text, not empty" if node.get("minLength") else "text", "boolean": "true, false", "null": "null"}
+    text = "text, not empty" if node.get("minLength") else "text"
+    text += f", at most {node['maxLength']} long" if "maxLength" in node else ""
+    names = {"string": text, "boolean": "true, false", "null": "null"}
     return names.get(str(kind), "")

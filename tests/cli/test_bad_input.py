@@ -17,7 +17,7 @@ def bank(text: str) -> list[tuple[str, str]]:
 
 
 LEGAL = (
-    "legal are {form: bottleneck, modifies: attention | ffn, insertion: sequential, composition: add | scaled | learned"
+    "nearest are {form: bottleneck, modifies: attention | heads | ffn, insertion: parallel, composition: add | scaled"
 )
 IN_THE_FILE = [
     Case("key", ["stream.yaml:2: key sead: unknown key 'sead' (did you mean 'seed'?)"], [("seed: 1", "sead: 1")]),

@@ -129,11 +129,13 @@ def test_an_unknown_preset_lists_the_known_ones(tmp_path: Path) -> None:
     assert "(did you mean 'houlsby'?)" in problem
 
 
-def test_an_illegal_modification_keeps_the_list_of_legal_ones(tmp_path: Path) -> None:
+def test_an_illegal_modification_keeps_the_list_of_the_nearest_legal_ones(tmp_path: Path) -> None:
     row = "{form: lowrank, modifies: ffn, insertion: parallel, bottleneck: 4}"
     (problem,) = _problems(tmp_path / "s.yaml", f"{GOOD}bank:\n  modifications:\n    - {row}\n")
     assert ":7: key bank.modifications.0: no method has lowrank on ffn" in problem
-    assert all(str(legal) in problem for legal in LEGAL)
+    # The row of the form, and that of the insertion and the place.
+    assert {legal.form for legal in LEGAL if str(legal) in problem} == {"lowrank", "bottleneck"}
+    assert problem.endswith("docs/methods.md lists all 7")
 
 
 def test_an_unknown_key_lists_all_that_are_allowed(tmp_path: Path) -> None:
