@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from continual_petl.banks.choice import BankChoice
 from continual_petl.banks.layers import select_layers
-from continual_petl.banks.legal import LEGAL
+from continual_petl.banks.legal import LEGAL, nearest
 from continual_petl.banks.presets import PRESETS
 from continual_petl.banks.spec import Modification
 
@@ -50,12 +50,14 @@ def test_a_wrong_bank_says_what_is_allowed(choice: object, fragments: list[str])
         assert fragment in str(caught.value)
 
 
-def test_an_illegal_combination_lists_every_legal_one() -> None:
+def test_an_illegal_combination_lists_the_nearest_legal_ones() -> None:
     with pytest.raises(ValidationError) as caught:
         Modification.model_validate(
             {"form": "bottleneck", "modifies": "query", "insertion": "parallel", "bottleneck": 4}
         )
-    assert all(str(row) in str(caught.value) for row in LEGAL)
+    rows = nearest("bottleneck", "query", "parallel", "add")
+    assert [row.form for row in rows] == ["bottleneck", "lowrank"]
+    assert all((str(row) in str(caught.value)) == (row in rows) for row in LEGAL)
 
 
 def test_layer_ranges() -> None:

@@ -86,7 +86,9 @@ def _set(tree: dict[str, Any], path: KeyPath, value: Any, option: str, places: P
         if isinstance(child, str) and part in _BARE and (depth == 0 or here[0] == "tasks"):
             child = {_BARE[part]: child}
         elif child is None:
-            child = dict(_DEFAULTS.get(str(part), {})) if depth == 0 else {}
+            # A bank that is said to start from another one has that one's settings, and not those of the default.
+            whole = depth == 0 and path[-1] != "start_from"
+            child = dict(_DEFAULTS.get(str(part), {})) if whole else {}
             places.replace(here, option)
         if not isinstance(child, dict | list):
             raise _Unusable(f"{'.'.join(map(str, here))} is {child!r} in the file and has no keys below it to set")

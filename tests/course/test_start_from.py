@@ -19,6 +19,7 @@ from continual_petl.course.session import Session
 from continual_petl.digests import tensor_digests
 from continual_petl.errors import InputError, StreamFileError
 from continual_petl.store.store import Store
+from continual_petl.streams.stream_file.yaml_file import load_stream, load_task
 from tests.desk import bank_digests
 from tests.small import small
 from tests.streams_in_code import regression_task, stream, task
@@ -213,13 +214,18 @@ def test_a_circle_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
 
 
 def test_a_file_is_told_the_line(backbone_folder: Folder, tmp_path: Path) -> None:
-    from continual_petl.streams.stream_file.yaml_file import load_stream
-
     task_of_a = "  - name: a\n    kind: regression\n    data: x.csv\n    bank: {start_from: a}\n"
     text = f"name: s\nbackbone: minilm\ntasks:\n{task_of_a}"
     (tmp_path / "s.yaml").write_text(text)
     with pytest.raises(StreamFileError, match=r"s\.yaml:7: key tasks\.0\.bank\.start_from \(task a\): a task cannot"):
         load_stream(tmp_path / "s.yaml")
+
+
+def test_an_option_makes_it_a_bank_of_the_other_ones_settings(tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text("{name: two, kind: regression, data: x.csv}")
+    task = load_task(tmp_path / "t.yaml", [("bank.start_from", "one")])
+    assert task.bank is not None
+    assert task.bank.inherits
 
 
 def test_a_dry_run_says_where_a_bank_starts(backbone_folder: Folder, folder: Path) -> None:

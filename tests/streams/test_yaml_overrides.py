@@ -44,6 +44,7 @@ DIR = ("data_dir", "/d")
         (("tasks.sst.v2.training.epochs", "1"), lambda s: s.resolved_training(s.tasks[1]).epochs, 1),
         (("tasks.sst.training.epochs", "1"), lambda s: s.resolved_training(s.tasks[2]).epochs, 1),
         (("tasks.sst.v2.bank.rank", "3"), lambda s: s.resolved_bank(s.tasks[1]).modifications[0].bottleneck, 3),
+        (("tasks.sst.bank.start_from", "agnews"), lambda s: s.tasks[2].bank.inherits, True),
         (("tasks.agnews.labels.1", "z"), lambda s: s.tasks[0].labels, ("x", "z")),
         (("bank", "pfeiffer"), lambda s: s.bank.preset, "pfeiffer"),
         (("bank", "{preset: lora, rank: 2}"), lambda s: s.bank.resolve().modifications[0].bottleneck, 2),
