@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.trainer.states import TrainerFn
-from safetensors.torch import save_file
 from typing_extensions import override
 
 from continual_petl.callbacks.base import StreamCallback
 from continual_petl.errors import Interrupted
 from continual_petl.learner import ContinualLearner
+from continual_petl.store.atomic import make_folder, replace_file
+from continual_petl.store.progress import missing, seal_file, write_bank
 
 LAST = "last.ckpt"
 BEST = "best.safetensors"
@@ -24,7 +24,8 @@ BEST = "best.safetensors"
 class BankCheckpoint(StreamCallback, Checkpoint):
     """Write the active bank, its optimizer and the position in the data; never the backbone.
 
-    Every write goes beside the old file and is renamed over it. Between two optimizer steps it also ends the fit if
+    Every write goes beside the old file and is renamed over it; one that the system refuses is a `StoreError`, and the old
+    file stays. Between two optimizer steps it also ends the fit if
     someone asked for that, after a last checkpoint. To Lightning it is a `Checkpoint`, which runs after all other callbacks:
     what EarlyStopping made of an epoch is in the checkpoint of that epoch.
 
@@ -46,11 +47,13 @@ class BankCheckpoint(StreamCallback, Checkpoint):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return {"best_score": self.best_score, "ended": self._ended}
+        return {"best_score": self.best_score, "ended": self._ended, "has_best": (self._folder / BEST).exists()}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best_score, self._ended = state_dict["best_score"], state_dict["ended"]
+        if state_dict["has_best"] and not (self._folder / BEST).exists():
+            missing(self._folder / BEST)  # the next bank, however bad, would be the best one
 
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -87,11 +90,13 @@ class BankCheckpoint(StreamCallback, Checkpoint):
         if score > self.best_score or not (self._folder / BEST).exists():
             self.best_score = score
             tensors = {name: t.cpu().contiguous().clone() for name, t in pl_module.active_bank.tensors().items()}
-            self._replace(BEST, lambda path: save_file(tensors, path))
+            make_folder(self._folder)
+            write_bank(self._folder / BEST, tensors)
 
     def _save(self, trainer: L.Trainer) -> None:
         self._ended = trainer.should_stop
-        self._replace(LAST, trainer.save_checkpoint)
+        make_folder(self._folder)
+        replace_file(self._folder / LAST, lambda beside: _write(trainer, beside))
         self._saved_at = trainer.global_step
 
     def _stop_if_asked(self, module: L.LightningModule) -> None:
@@ -103,10 +108,13 @@ class BankCheckpoint(StreamCallback, Checkpoint):
                 self.stop_signal,
             )
 
-    def _replace(self, name: str, write: Any) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        beside = self._folder / f".{name}.{os.getpid()}.new"
-        write(beside)
-        with beside.open("rb") as handle:
-            os.fsync(handle.fileno())
-        beside.replace(self._folder / name)
+
+def _write(trainer: L.Trainer, path: Path) -> None:
+    try:
+        trainer.save_checkpoint(path)
+    except RuntimeError as error:
+        # What torch's writer of zip files makes of a disk that is full.
+        if "PytorchStreamWriter" in str(error) or "inline_container" in str(error):
+            raise OSError(str(error).splitlines()[0]) from error
+        raise
+    seal_file(path)

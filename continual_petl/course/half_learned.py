@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
-from continual_petl.callbacks.bank_checkpoint import LAST
+from continual_petl.callbacks.bank_checkpoint import BEST, LAST
 from continual_petl.course.parents import parent_of
 from continual_petl.course.session import Session
 from continual_petl.course.shared import shared_digest
 from continual_petl.digests import combined_digest
 from continual_petl.learner import ContinualLearner, TaskPlan
-from continual_petl.store.atomic import write_json
+from continual_petl.store.atomic import make_folder
+from continual_petl.store.progress import check_seal, read_bank, read_plan, write_plan
 from continual_petl.streams.preparation.prepare import TaskData
 
 _SHOWN = {"enable_progress_bar", "enable_model_summary", "log_every_n_steps", "logger", "profiler"}
@@ -25,16 +25,20 @@ def keep_or_discard(session: Session, plan: TaskPlan, data: TaskData, learner: C
 
     Returns:
         A notice that names what differs, if work was lost.
+
+    Raises:
+        StoreError: if a file that the task would go on from is damaged.
     """
     folder = session.store.progress_folder(plan.name)
     now = {name: combined_digest({"value": value}) for name, value in _decides(session, plan, data, learner).items()}
-    then = _read(folder / "plan.json")
+    then = read_plan(folder / "plan.json")
     if then == now:
+        _check(folder)
         return ()
     lost = (folder / LAST).exists()
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    write_json(folder / "plan.json", now)
+    make_folder(folder)
+    write_plan(folder / "plan.json", now)
     if not lost:
         return ()
     changed = ", ".join(name for name in {**now, **then} if now.get(name) != then.get(name))
@@ -71,8 +75,14 @@ def _decides(session: Session, plan: TaskPlan, data: TaskData, learner: Continua
     }
 
 
-def _read(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_bytes())) if path.exists() else {}
+def _check(folder: Path) -> None:
+    """Check what a task goes on from; a best bank without a checkpoint is of a beginning that is made again."""
+    if not (folder / LAST).exists():
+        (folder / BEST).unlink(missing_ok=True)
+        return
+    check_seal(folder / LAST)
+    if (folder / BEST).exists():
+        read_bank(folder / BEST)
 
 
 def _plain(value: object) -> object:

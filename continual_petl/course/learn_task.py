@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 
 import lightning as L
-from safetensors.torch import load_file
 
 from continual_petl.callbacks import BankCheckpoint, StreamCallback, TaskEvent
 from continual_petl.callbacks.bank_checkpoint import BEST, LAST
@@ -20,6 +19,7 @@ from continual_petl.course.trainers import fitting_trainer, quiet
 from continual_petl.errors import InputError
 from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.store.probe import make_probe
+from continual_petl.store.progress import read_bank
 from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.preparation.prepare import TaskData
 from continual_petl.streams.schema.stream_spec import TaskSpec
@@ -122,7 +122,7 @@ def _fit(
                 f"task {plan.name!r}: training.select is 'best', but no validation ran that could say which bank that is. "
                 "Write select: last, or change what the stream's `trainer` says of validation."
             )
-        learner.active_bank.load_state_dict(load_file(folder / BEST), strict=True)
+        learner.active_bank.load_state_dict(read_bank(folder / BEST), strict=True)
     learner.active_bank.fold()
     _check_finite(plan, learner)
     # From here on the bank answers: no dropout in it or in the backbone.

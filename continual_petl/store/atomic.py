@@ -1,4 +1,9 @@
-"""Writing so that a kill at any instant leaves the old state or the new one, never a mixture."""
+"""Writing so that a kill at any instant leaves the old state or the new one, never a mixture.
+
+A write that the system refuses (a full disk, a failing fsync) leaves the old state too, whichever of its steps fails: a
+file that was replaced gets its old content back, a folder that appeared is taken away, lines that were appended are cut
+off. A failing fsync of the folder counts as well: what it should have made last was not made to last.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +11,24 @@ import glob
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import safetensors.torch
+from torch import Tensor
 
 from continual_petl.errors import StoreError
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Replace a file's content: write beside it, flush to disk, rename over it."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        with beside.open("wb") as handle:
-            handle.write(content)
-            handle.flush()
-            os.fsync(handle.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    """Replace a file's content: write beside it, flush to disk, rename over it.
+
+    Raises:
+        StoreError: if the system refuses any step; the file is then as it was.
+    """
+    replace_file(path, lambda beside: append_bytes(beside, content))
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -33,43 +36,133 @@ def write_json(path: Path, value: Any) -> None:
     write_file(path, (json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n").encode())
 
 
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """Replace a file by contiguous tensors of the CPU, as safetensors."""
+    write_file(path, safetensors.torch.save(dict(tensors), None if metadata is None else dict(metadata)))
+
+
+def replace_file(path: Path, fill: Callable[[Path], None]) -> None:
+    """Replace a file by what ``fill`` writes, and flushes, to the path that it is given.
+
+    Raises:
+        StoreError: if the system refuses any step; the file is then as it was.
+    """
+    beside = _beside(path)
+    with refusals_told(path):
+        beside.unlink(missing_ok=True)
+        try:
+            fill(beside)
+            with _content_of(path) as old:
+                os.replace(beside, path)
+                try:
+                    sync_folder(path.parent)
+                except OSError:
+                    with _undoing(path):
+                        _put_back(path, beside, old())
+                    raise
+        finally:
+            beside.unlink(missing_ok=True)
+
+
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """Give a folder to fill; it appears under its own name, complete and flushed, only when the block ends well.
 
     Raises:
-        StoreError: if the folder already exists.
+        StoreError: if the folder already exists, or the system refuses any step; nothing is left behind then.
     """
     if path.exists():
         raise StoreError(f"{path} already exists; a learned task is never overwritten")
-    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
-    # What other processes left behind when they were killed; the caller holds the lock, so none of them is alive.
-    for stale in path.parent.glob(f".{glob.escape(path.name)}.*.new"):
-        shutil.rmtree(stale)
-    beside.mkdir(parents=True)
+    beside = _beside(path)
+    with refusals_told(path):
+        # What other processes left behind when they were killed; the caller holds the lock, so none of them is alive.
+        for stale in path.parent.glob(f".{glob.escape(path.name)}.*.new"):
+            shutil.rmtree(stale)
+        make_folder(path.parent)
+        os.mkdir(beside)
     try:
         yield beside
-        for file in beside.iterdir():
-            with file.open("rb") as handle:
-                os.fsync(handle.fileno())
-        sync_folder(beside)
-        beside.rename(path)
+        with refusals_told(path):
+            for file in beside.iterdir():
+                _sync(file)
+            sync_folder(beside)
+            os.rename(beside, path)
+            try:
+                sync_folder(path.parent)
+            except OSError:
+                with _undoing(path):
+                    os.rename(path, beside)
+                raise
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
-    sync_folder(path.parent)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, unless it is there; flushed, so that what comes into it survives too.
+
+    Raises:
+        StoreError: if the system refuses.
+    """
+    with refusals_told(path):
+        if not path.is_dir():
+            make_folder(path.parent)
+            try:
+                os.mkdir(path)
+            except FileExistsError:
+                if not path.is_dir():
+                    raise  # else another process was faster
+            sync_folder(path.parent)
 
 
 def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Append JSON lines and flush them to disk. A torn last line, left by a kill, is cut off first."""
-    with path.open("ab+") as handle:
-        end = _end_of_last_line(path)
-        if handle.seek(0, os.SEEK_END) != end:
-            handle.truncate(end)
-            handle.seek(end)
-        handle.write(b"".join(json.dumps(row, sort_keys=True, allow_nan=False).encode() + b"\n" for row in rows))
-        handle.flush()
-        os.fsync(handle.fileno())
+    """Append JSON lines and flush them to disk. A torn last line, left by a kill, is cut off first.
+
+    Raises:
+        StoreError: if the system refuses any step; the file then ends where it ended.
+    """
+    content = b"".join(json.dumps(row, sort_keys=True, allow_nan=False).encode() + b"\n" for row in rows)
+    with refusals_told(path):
+        is_new = not path.exists()
+        end = 0 if is_new else _end_of_last_line(path)
+        try:
+            if not is_new and path.stat().st_size != end:
+                os.truncate(path, end)
+            append_bytes(path, content)
+            if is_new:
+                sync_folder(path.parent)
+        except OSError:
+            with _undoing(path):
+                if is_new:
+                    path.unlink(missing_ok=True)
+                else:
+                    os.truncate(path, end)
+            raise
+
+
+def append_bytes(path: Path, content: bytes) -> None:
+    """Write at the end of a file, which is made if there is none, and flush it; an OSError may leave part of it."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    try:
+        left = memoryview(content)
+        while left:
+            left = left[os.write(descriptor, left) :]
+        os.fsync(descriptor)
+    finally:
+        _close(descriptor)
+
+
+@contextmanager
+def refusals_told(path: Path) -> Iterator[None]:
+    """Turn what the system refuses inside the block, which undoes its own steps, into a `StoreError`."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"{path}: could not be written: {error.strerror or error}. What lay there before is as it was, and so is "
+            "everything else that was learned. Make room on that disk, or see to what it reports, and run the same command "
+            "again: it goes on from there."
+        ) from error
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -94,11 +187,55 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def sync_folder(folder: Path) -> None:
     """Flush a folder's entries, so that a rename survives a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
+        _close(descriptor)
+
+
+def _close(descriptor: int) -> None:
+    # Whatever mattered was flushed before, or has failed already.
+    with suppress(OSError):
         os.close(descriptor)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.new")
+
+
+@contextmanager
+def _content_of(path: Path) -> Iterator[Callable[[], bytes | None]]:
+    """Give a function that still reads a file's content, None if there was none, after another was renamed over it."""
+    if not path.exists():
+        yield lambda: None
+        return
+    with path.open("rb") as handle:
+        yield handle.read
+
+
+def _put_back(path: Path, beside: Path, content: bytes | None) -> None:
+    if content is None:
+        path.unlink()
+        return
+    append_bytes(beside, content)
+    os.replace(beside, path)
+
+
+@contextmanager
+def _undoing(path: Path) -> Iterator[None]:
+    """Tell of a step that can neither be completed nor be taken back; both states are whole."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"{path}: was written, but could not be flushed to the disk, nor taken back ({error.strerror or error}). It is "
+            "whole now, but may be lost with the next power cut. See to the disk, then run `continual-petl verify`."
+        ) from error
 
 
 def _end_of_last_line(path: Path) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from continual_petl.backbones.backbone import Backbone
@@ -17,7 +17,7 @@ from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.errors import StoreError
 from continual_petl.learner.isolation import check_modes
 from continual_petl.learner.plan import TaskPlan, build_bank
-from continual_petl.store.atomic import append_lines, new_folder, read_lines, write_file
+from continual_petl.store.atomic import append_lines, make_folder, new_folder, read_lines, write_file, write_tensors
 from continual_petl.store.environment import current_environment
 from continual_petl.store.lock import RunLock
 from continual_petl.store.manifest import Manifest, Parent, SplitScores, TensorEntry, read_manifest, write_manifest
@@ -53,7 +53,7 @@ class Store:
 
     def lock(self) -> AbstractContextManager[Any]:
         """Hold the run folder for writing; another process that already does is a `StoreError`."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         return RunLock(self.folder)
 
     def manifest(self, task: str) -> Manifest:
@@ -155,13 +155,13 @@ class Store:
         before = self.tasks
         with new_folder(self.bank_folder(plan.name)) as folder:
             tensors = {name: tensor.to("cpu").contiguous().clone() for name, tensor in bank.tensors().items()}
-            save_file(tensors, folder / "bank.safetensors")
+            write_tensors(folder / "bank.safetensors", tensors)
             written = build_bank(plan, backbone, folded=True)
             _fill(written, load_file(folder / "bank.safetensors"), plan.name)
             device = backbone.model.device
             outputs = replay(backbone, written.to(device).eval(), plan.pooling, dict(probe))
             certified = {**probe, OUTPUTS: outputs}
-            save_file(certified, folder / "probe.safetensors")
+            write_tensors(folder / "probe.safetensors", certified)
             digests = tensor_digests(tensors)
             manifest = Manifest(
                 task=plan.name,

@@ -1,0 +1,97 @@
+"""The files of a half-learned task, each with a digest inside, so that damage is told and never learned on.
+
+torch checks no checksums when it reads a checkpoint, and weights with a flipped bit are weights. The digest is in the file
+itself: a second file beside it could be of another instant after a kill. Readers of torch's zip files, as of all others,
+look for the end of the archive from behind and so pass over the line that stands after it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from continual_petl.digests import combined_digest, file_digest, tensor_digests
+from continual_petl.errors import StoreError
+from continual_petl.store.atomic import append_bytes, write_json, write_tensors
+
+_MARK = b"\nsha256 "
+_NUM_BYTES = len(_MARK) + 64
+_CHUNK = 1 << 20
+
+
+def seal_file(path: Path) -> None:
+    """Append the digest of a file's content to it, and flush it."""
+    append_bytes(path, _MARK + file_digest(path).encode())
+
+
+def check_seal(path: Path) -> None:
+    """Raise `StoreError` unless a file is what `seal_file` left."""
+    digest = hashlib.sha256()
+    try:
+        left = path.stat().st_size - _NUM_BYTES
+        with path.open("rb") as handle:
+            while left > 0:
+                chunk = handle.read(min(left, _CHUNK))
+                digest.update(chunk)
+                left -= len(chunk) or left
+            seal = handle.read()
+    except OSError as error:
+        _damaged(path, f"it cannot be read: {error.strerror or error}", error)
+    if seal != _MARK + digest.hexdigest().encode():
+        _damaged(path, "its content is not what its digest was made of")
+
+
+def write_bank(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write the tensors of a half-learned bank with their digest."""
+    write_tensors(path, tensors, {"digest": combined_digest(tensor_digests(tensors))})
+
+
+def read_bank(path: Path) -> dict[str, Tensor]:
+    """Return what `write_bank` wrote, or raise `StoreError`."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            seal = (file.metadata() or {}).get("digest")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    except (OSError, SafetensorError, ValueError, AttributeError, TypeError) as error:
+        _damaged(path, f"it cannot be read: {error}", error)
+    if seal != combined_digest(tensor_digests(tensors)):
+        _damaged(path, "its tensors are not what its digest was made of")
+    return tensors
+
+
+def write_plan(path: Path, decides: Mapping[str, str]) -> None:
+    """Write the digests of everything that decides what is learned."""
+    write_json(path, {"decides": dict(decides), "seal": combined_digest(decides)})
+
+
+def read_plan(path: Path) -> dict[str, str]:
+    """Return what `write_plan` wrote, nothing if there is no such file; or raise `StoreError`."""
+    if not path.exists():
+        return {}
+    try:
+        read: Any = json.loads(path.read_bytes())
+        decides, seal = dict(read["decides"]), read["seal"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        _damaged(path, f"it cannot be read: {error}", error)
+    if seal != combined_digest(decides):
+        _damaged(path, "its content is not what its seal was made of")
+    return decides
+
+
+def missing(path: Path) -> NoReturn:
+    """Raise `StoreError` for a file that another one of the folder counts on."""
+    _damaged(path, "it is missing")
+
+
+def _damaged(path: Path, why: str, cause: Exception | None = None) -> NoReturn:
+    raise StoreError(
+        f"task {path.parent.name!r}: {path}, which was saved half-way, is damaged ({' '.join(why.split())}), so the task "
+        f"cannot go on from there. Delete the folder {path.parent} and run the same command again: the task then begins "
+        "anew, and what is learned already is not touched."
+    ) from cause
