@@ -1,0 +1,92 @@
+"""What was saved half-way and is damaged is told, and never learned on."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from continual_petl import learn
+from continual_petl.callbacks.bank_checkpoint import BEST, LAST
+from continual_petl.cli.main import main
+from continual_petl.errors import Interrupted, StoreError
+from continual_petl.streams.stream import TaskStream
+from continual_petl.streams.stream_file.yaml_file import dump_stream
+from tests.course.test_resume import SignalAt, tasks_of
+from tests.desk import bank_digests
+
+Folder = Callable[..., Path]
+FILES = (LAST, BEST, "plan.json")
+ONE = Path(".progress") / "one"
+
+
+class HalfLearned:
+    def __init__(self, backbone: Path, folder: Path) -> None:
+        self.tasks: TaskStream = tasks_of(backbone)
+        self.whole = bank_digests(learn(self.tasks, folder / "whole"))
+        self.folder = folder / "half"
+        with pytest.raises(Interrupted):
+            learn(self.tasks, self.folder, callbacks=[SignalAt(7)])
+
+
+@pytest.fixture(scope="module")
+def half(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> HalfLearned:
+    return HalfLearned(backbone_folder(), tmp_path_factory.mktemp("half"))
+
+
+def flip(path: Path, draw: random.Random) -> str:
+    content = bytearray(path.read_bytes())
+    place, bit = draw.randrange(len(content)), draw.randrange(8)
+    content[place] ^= 1 << bit
+    path.write_bytes(content)
+    return f"{path.name}, byte {place}, bit {bit}"
+
+
+@pytest.mark.parametrize("flips", [range(6), pytest.param(range(6, 60), marks=pytest.mark.slow)])
+def test_a_flipped_bit_is_told_or_changes_nothing(half: HalfLearned, tmp_path: Path, flips: range) -> None:
+    wrong, num_told = [], 0
+    for seed in flips:
+        run, draw = shutil.copytree(half.folder, tmp_path / str(seed)), random.Random(seed)
+        name = FILES[seed % 3]
+        what = flip(run / ONE / name, draw)
+        try:
+            if bank_digests(learn(half.tasks, run)) != half.whole:
+                wrong.append(f"{what}: another bank")
+        except StoreError as error:
+            num_told += 1
+            if name not in str(error) or "Delete the folder" not in str(error) or not (run / ONE / LAST).exists():
+                wrong.append(f"{what}: {error}")
+    print(f"{num_told} of {len(flips)} flips were told")
+    assert wrong == []
+    assert num_told > len(flips) // 2
+
+
+@pytest.mark.parametrize(
+    "name", [LAST, *(pytest.param(name, marks=pytest.mark.slow) for name in (BEST, "plan.json", "no " + BEST))]
+)
+def test_what_the_message_says_helps(
+    half: HalfLearned, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(half.folder, tmp_path / "run")
+    if name.startswith("no "):
+        (run / ONE / BEST).unlink()
+    else:
+        path = run / ONE / name
+        path.write_bytes(path.read_bytes()[:-9])
+    (tmp_path / "tasks.yaml").write_text(dump_stream(half.tasks.spec))
+    command = ["run", str(tmp_path / "tasks.yaml"), "--run-dir", str(run), "--quiet"]
+    assert main(command) == 1
+    told = capsys.readouterr().err
+    assert f"task 'one': {run / ONE / name.removeprefix('no ')}, which was saved half-way, is " in told
+    shutil.rmtree(run / ONE)
+    assert bank_digests(learn(half.tasks, run)) == half.whole
+
+
+def test_a_best_bank_without_a_checkpoint_is_made_again(half: HalfLearned, tmp_path: Path) -> None:
+    run = shutil.copytree(half.folder, tmp_path / "run")
+    (run / ONE / LAST).unlink()
+    (run / ONE / BEST).write_bytes(b"of another epoch")
+    assert bank_digests(learn(half.tasks, run)) == half.whole
