@@ -8,7 +8,6 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import lightning as L
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
@@ -23,6 +22,7 @@ from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.heads.scores import make_scores
 from continual_petl.learner.answer import answer, head_of
 from continual_petl.learner.checkpoint import bank_key, keep_only, put_back
+from continual_petl.learner.faults import FaultsTold, tells_of_memory
 from continual_petl.learner.isolation import check_frozen, check_modes, check_optimizer
 from continual_petl.learner.optimizer import make_optimizer, make_schedule
 from continual_petl.learner.plan import TaskPlan, build_bank
@@ -33,7 +33,7 @@ from continual_petl.seeding import derive_seed
 Batch = dict[str, Tensor]
 
 
-class ContinualLearner(L.LightningModule):
+class ContinualLearner(FaultsTold):
     """Learns one task at a time on a frozen backbone, each with a bank of its own.
 
     Args:
@@ -156,20 +156,24 @@ class ContinualLearner(L.LightningModule):
         """Return the active bank's outputs, float32; see `answer` for their shape."""
         return answer(self.backbone, self.active_bank, self.plan.pooling, batch)
 
+    @tells_of_memory
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Return the mean loss of one batch."""
         loss = self._loss(self(batch), batch)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["labels"]))
         return loss
 
+    @tells_of_memory
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Score one batch of the validation split."""
         self._score("val", batch)
 
+    @tells_of_memory
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         """Score one batch of the test split."""
         self._score("test", batch)
 
+    @tells_of_memory
     def predict_step(self, batch: Batch, batch_idx: int) -> tuple[Said, Tensor]:
         """Return what the active bank says, see `respond`, with the number of each row."""
         return self._respond(batch), batch["index"]
@@ -215,9 +219,7 @@ class ContinualLearner(L.LightningModule):
         """Check that no dropout is on."""
         check_modes(self.plan.name, self.model, dropout=False)
 
-    def on_test_start(self) -> None:
-        """Check that no dropout is on."""
-        check_modes(self.plan.name, self.model, dropout=False)
+    on_test_start = on_validation_start
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Leave the backbone and the other banks out: they are on disk already, and never change."""

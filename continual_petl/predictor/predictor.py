@@ -11,6 +11,7 @@ import torch
 from continual_petl.errors import InputError
 from continual_petl.heads.words import Answer, answers, tags
 from continual_petl.learner.generate import decode
+from continual_petl.learner.memory import memory_told
 from continual_petl.learner.respond import places_of_words, respond
 from continual_petl.store.manifest import Manifest
 from continual_petl.store.residents import Residents
@@ -71,8 +72,9 @@ class Predictor:
             _check_all_seen(task, inputs, encoded, manifest.max_length)
         found: dict[int, Answer] = {}
         for batch in EvaluationLoader(encoded, batch_size, self._residents.pad_token_id, kind=manifest.kind):
-            tensors = {name: tensor.to(learner.model.device) for name, tensor in batch.items()}
-            said = respond(learner.backbone, learner.active_bank, learner.plan, tensors, learner.tokenizer)
+            with memory_told(task, batch, f"batch_size (it is {batch_size})"):
+                tensors = {name: tensor.to(learner.model.device) for name, tensor in batch.items()}
+                said = respond(learner.backbone, learner.active_bank, learner.plan, tensors, learner.tokenizer)
             numbers = batch["index"].tolist()
             if isinstance(said, list):
                 assert learner.tokenizer is not None

@@ -45,7 +45,7 @@ def flip(path: Path, draw: random.Random) -> str:
     return f"{path.name}, byte {place}, bit {bit}"
 
 
-@pytest.mark.parametrize("flips", [range(6), pytest.param(range(6, 60), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("flips", [range(3), pytest.param(range(3, 60), marks=pytest.mark.slow)])
 def test_a_flipped_bit_is_told_or_changes_nothing(half: HalfLearned, tmp_path: Path, flips: range) -> None:
     wrong, num_told = [], 0
     for seed in flips:
@@ -64,9 +64,8 @@ def test_a_flipped_bit_is_told_or_changes_nothing(half: HalfLearned, tmp_path: P
     assert num_told > len(flips) // 2
 
 
-@pytest.mark.parametrize(
-    "name", [LAST, *(pytest.param(name, marks=pytest.mark.slow) for name in (BEST, "plan.json", "no " + BEST))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*FILES, "no " + BEST])
 def test_what_the_message_says_helps(
     half: HalfLearned, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -85,6 +84,7 @@ def test_what_the_message_says_helps(
     assert bank_digests(learn(half.tasks, run)) == half.whole
 
 
+@pytest.mark.slow
 def test_a_best_bank_without_a_checkpoint_is_made_again(half: HalfLearned, tmp_path: Path) -> None:
     run = shutil.copytree(half.folder, tmp_path / "run")
     (run / ONE / LAST).unlink()

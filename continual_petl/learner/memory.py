@@ -1,0 +1,93 @@
+"""Memory that runs out in a batch is told with the size of the batch and with what makes it smaller."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+from continual_petl.errors import InputError
+from continual_petl.learner.plan import TaskPlan
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_SIGNS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "alloc_failed")
+"""What torch says where it has no error of its own for this: on the CPU, in cuBLAS and in older backends."""
+
+
+def ran_out(error: BaseException) -> bool:
+    """Return whether an error says that there is no more memory."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _SIGNS)
+
+
+@contextmanager
+def memory_told(task: str, batch: Mapping[str, Tensor], lower: str) -> Iterator[None]:
+    """Turn running out of memory inside the block into an `InputError`.
+
+    Args:
+        task: name of the task.
+        batch: what was being computed.
+        lower: what the user can make smaller.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not ran_out(error):
+            raise
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise InputError(
+            f"task {task!r}: memory ran out in a batch of {_size(batch)} ({reason}). Lower {lower}, or free memory that "
+            "other processes hold. What was learned and saved before stands; the same command goes on from there."
+        ) from error
+
+
+def tells_of_memory(step: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+    """Wrap a hook of the learner that computes, or moves, a batch; hooks without one mean the one before.
+
+    ``self`` has ``plan``, ``training`` and ``batch_at_hand``; see `FaultsTold`.
+    """
+
+    @functools.wraps(step)
+    def told(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        given = next((value for value in (*args, *kwargs.values()) if isinstance(value, dict)), None)
+        if given is not None:
+            self.batch_at_hand = given
+        with memory_told(self.plan.name, self.batch_at_hand, _lower(self.plan, training=self.training)):
+            return step(self, *args, **kwargs)
+
+    return told
+
+
+def _lower(plan: TaskPlan, *, training: bool) -> str:
+    ours = plan.training
+    length = "backbone.max_length" if plan.kind != "image-classification" else "the backbone's size"
+    if training:
+        return (
+            f"training.batch_size (it is {ours.batch_size}; training.accumulate, {ours.accumulate}, raised in return keeps "
+            f"the rows of a step) or {length}, or write training.precision: bf16 (it is {ours.precision})"
+        )
+    texts = ", generation.max_new_tokens" if plan.generation is not None else ""
+    return (
+        f"training.eval_batch_size (it is {ours.eval_batch_size or ours.batch_size}){texts} or {length}, or write "
+        f"training.precision: bf16 (it is {ours.precision})"
+    )
+
+
+def _size(batch: Mapping[str, Any]) -> str:
+    if "pixel_values" in batch:
+        rows, *shape = batch["pixel_values"].shape
+        return f"{rows} images of {' x '.join(map(str, shape))}"
+    if "input_ids" not in batch:
+        return "unknown size"
+    rows, longest = batch["input_ids"].shape
+    targets = batch.get("labels")
+    width = longest if targets is None or targets.dim() < 2 else targets.shape[1]
+    more = f", targets up to {width}" if width != longest else ""
+    return f"{rows} rows x {longest} tokens (the longest row{more})"

@@ -1,0 +1,120 @@
+"""A loss that is not finite ends the task at once, says where, and leaves the rest alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from continual_petl import ContinualLearner, InputError, learn
+from continual_petl.learner import divergence
+from continual_petl.learner.divergence import StopAtDivergence
+from continual_petl.streams.stream import TaskStream
+from tests.course.faulty_disk import content
+from tests.desk import Desk, bank_digests
+from tests.streams_in_code import stream, task
+
+Folder = Callable[..., Path]
+TASKS = [task("one", num_rows=20), task("two", num_rows=20)]
+# 20 rows in batches of 5: four batches an epoch.
+TRAINING = {"batch_size": 5, "epochs": 3, "checkpoint_every": 1}
+
+
+def tasks_of(backbone: Path, **training: Any) -> TaskStream:
+    return stream(backbone, TASKS, training={**TRAINING, **training})
+
+
+@pytest.fixture(params=["at once", "together"])
+def _looks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "together":  # as on a device that has to be waited for
+        monkeypatch.setattr(divergence, "costs_nothing", lambda loss: False)
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, value: float, batch: int, name: str = "two") -> list[list[int]]:
+    """Make the loss of a task's n-th batch of training a value; return the rows of all batches seen."""
+    real, seen = ContinualLearner._loss, []
+
+    def loss(learner: ContinualLearner, outputs: Tensor, rows: dict[str, Tensor]) -> Tensor:
+        found = real(learner, outputs, rows)
+        if learner.plan.name != name:
+            return found
+        seen.append(rows["index"].tolist())
+        return found * value if len(seen) == batch else found
+
+    monkeypatch.setattr(ContinualLearner, "_loss", loss)
+    return seen
+
+
+@pytest.mark.usefixtures("_looks")
+@pytest.mark.parametrize(
+    ("batch", "value"),
+    [
+        (7, torch.inf),
+        pytest.param(1, torch.nan, marks=pytest.mark.slow),
+        pytest.param(12, torch.nan, marks=pytest.mark.slow),
+    ],
+)
+def test_step_epoch_batch_and_rows_are_named(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int, value: float
+) -> None:
+    """With a Trainer of one's own."""
+    desk = Desk(tasks_of(backbone_folder()), tmp_path)
+    seen = spoil(monkeypatch, value, batch)
+    with pytest.raises(InputError) as told:
+        desk.fit("two", max_epochs=3)
+    rows = ", ".join(map(str, seen[batch - 1]))
+    assert (
+        f"task 'two': learning diverged: the loss is {value} at optimizer step {batch} (epoch {(batch + 3) // 4}, batch "
+        f"{(batch - 1) % 4 + 1}, rows {rows} of the training split, counted from 0)." in str(told.value)
+    )
+
+
+def test_with_two_batches_to_a_step(backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(tasks_of(backbone_folder()), tmp_path)
+    spoil(monkeypatch, torch.nan, 7)
+    with pytest.raises(InputError, match=r"at optimizer step 4 \(epoch 2, batch 3, rows"):
+        desk.fit("two", accumulate_grad_batches=2)
+
+
+def test_far_away_losses_are_looked_at_together(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    real = StopAtDivergence._look
+
+    def look(watch: StopAtDivergence) -> None:
+        looks.append(len(watch._steps))
+        real(watch)
+
+    monkeypatch.setattr(divergence, "costs_nothing", lambda loss: False)
+    monkeypatch.setattr(StopAtDivergence, "_look", look)
+    tasks = stream(backbone_folder(), [task("one", num_rows=50)], training={"batch_size": 2})
+    Desk(tasks, tmp_path).fit("one", max_epochs=1)
+    assert [look for look in looks if look] == [20, 5], "when there are enough, and before the validation"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_looks")
+def test_the_run_goes_on_with_another_learning_rate(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        seen = spoil(patch, torch.nan, 7)
+        with pytest.raises(InputError, match=r"learning diverged: .* what was learned before is untouched"):
+            learn(tasks_of(backbone_folder()), tmp_path / "run")
+        assert len(seen) <= 8, "the epoch in which it diverged is the last"
+    before = content(tmp_path / "run")
+    assert {name.split("/")[1] for name in before if name.startswith("banks/")} == {"one"}
+    # What is saved is finite: with the cause gone, also the same settings go on.
+    last = torch.load(tmp_path / "run" / ".progress" / "two" / "last.ckpt", weights_only=True)
+    assert last["global_step"] <= 6
+    assert all(tensor.isfinite().all() for tensor in last["state_dict"].values())
+    run = learn(tasks_of(backbone_folder(), learning_rate=0.001), tmp_path / "run")
+    after = content(tmp_path / "run")
+    assert {name: after[name] for name in before if "one" in name} == {n: b for n, b in before.items() if "one" in n}
+    whole = learn(tasks_of(backbone_folder(), learning_rate=0.001), tmp_path / "whole")
+    assert bank_digests(run)["two"] == bank_digests(whole)["two"]
