@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from continual_petl._version import VERSION
 from continual_petl.errors import ForgettingError, InputError, Interrupted, IsolationError, StoreError, StreamFileError
@@ -142,8 +145,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         rest = [word for word in rest if word.startswith("--")]
     try:
         overrides = parse_overrides(rest) if arguments.command in {"run", "learn"} else _none_left(parser, rest)
-        module = importlib.import_module(f"continual_petl.cli.{arguments.command}")
-        code: int = module.execute(arguments, overrides)
+        with _ending_at_sigterm():
+            module = importlib.import_module(f"continual_petl.cli.{arguments.command}")
+            code: int = module.execute(arguments, overrides)
         return code
     except StreamFileError as error:
         return _fail("\n".join(["the stream cannot be used:", *error.problems]), 2)
@@ -155,6 +159,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), 128 + error.signal_number)
     except KeyboardInterrupt:
         return _fail("stopped; what was saved stands, and the same command goes on from there", 130)
+    except _Ended:
+        return _fail("ended by SIGTERM; what was saved stands, and the same command goes on from there", 143)
     except BrokenPipeError:
         return 141  # the reader of our output went away, as in `| head`
     except Exception:
@@ -177,6 +183,27 @@ def parse_overrides(rest: Sequence[str]) -> list[tuple[str, str]]:
             value = words.pop(0)
         overrides.append((key, value))
     return overrides
+
+
+class _Ended(BaseException):
+    """SIGTERM, as KeyboardInterrupt is SIGINT: no one who catches errors catches this."""
+
+
+@contextmanager
+def _ending_at_sigterm() -> Iterator[None]:
+    """End a command in order, with its exit code; while a course learns, its own handler stands in front."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: object) -> None:
+        raise _Ended
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _none_left(parser: argparse.ArgumentParser, rest: Sequence[str]) -> list[tuple[str, str]]:

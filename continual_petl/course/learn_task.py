@@ -49,6 +49,7 @@ def learn_task(
     store.write_backbone(backbone)
     dropped = keep_or_discard(session, plan, data, learner)
     clock.lap("data")
+    request.stop_here(f"before task {plan.name!r} was learned, after its data was read")
 
     event = TaskEvent(
         task=plan.name,
@@ -66,8 +67,12 @@ def learn_task(
 
     splits = {"validation": data.validation} | ({"test": data.test} if data.test is not None else {})
     pad, trainer = residents.pad_token_id, session.spec.trainer
-    scores = {split: evaluate(learner, rows, pad, trainer, session.folder) for split, rows in splits.items()}
+    scores = {}
+    for split, rows in splits.items():
+        request.stop_here(f"before task {plan.name!r} answered its {split} split; what it learned is saved")
+        scores[split] = evaluate(learner, rows, pad, trainer, session.folder)
     clock.lap("evaluate")
+    request.stop_here(f"before task {plan.name!r} was committed; what it learned is saved")
     store.commit(
         plan,
         learner.active_bank,
@@ -115,6 +120,8 @@ def _fit(
             # What Lightning makes of a second Ctrl-C.
             if isinstance(error.__context__, KeyboardInterrupt):
                 raise KeyboardInterrupt from None
+            # What its own handler makes of a SIGTERM before `KeepSignals` is there.
+            request.stop_here(f"while task {plan.name!r} was begun; what was saved of it stands")
             raise
     if training.select == "best":
         if not (folder / BEST).exists():

@@ -17,7 +17,7 @@ from continual_petl.course.preflight import preflight
 from continual_petl.course.row import measure_row
 from continual_petl.course.run import Run
 from continual_petl.course.session import Session, changed_settings
-from continual_petl.course.signals import listening
+from continual_petl.course.signals import StopRequest, listening
 from continual_petl.store.store import Store
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.yaml_file import dump_stream
@@ -71,24 +71,30 @@ def learn(
         finished = {row["task"] for row in session.store.results() if row["type"] == "task"}
         for name in session.store.tasks:
             if name not in finished:
-                _finish(session, name, watching, {})
+                _finish(session, name, watching, {}, request)
         for task in spec.tasks:
             if task.name not in session.store.tasks:
-                request.stop_here(f"before task {task.name!r}")
                 fresh.restore()
                 seconds = learn_task(session, task, watching, request)
-                _finish(session, task.name, watching, seconds)
+                _finish(session, task.name, watching, seconds, request)
     return Run(session.store.folder, session=session)
 
 
-def _finish(session: Session, task: str, callbacks: Sequence[L.Callback], seconds: dict[str, float]) -> None:
-    """Measure a committed task's row of R, let the callbacks look, and note that all is done."""
+def _finish(
+    session: Session, task: str, callbacks: Sequence[L.Callback], seconds: dict[str, float], request: StopRequest
+) -> None:
+    """Measure a committed task's row of R, let the callbacks look, and note that all is done.
+
+    Raises:
+        Interrupted: if a stop was asked for; what is left of the row comes first the next time.
+    """
     # A kill right after the commit leaves this behind.
     shutil.rmtree(session.store.progress_folder(task), ignore_errors=True)
+    request.stop_here(f"after task {task!r} was committed, before its row was measured")
     start = time.perf_counter()
     # Callbacks check certificates on it, also where nothing was measured.
     session.residents.backbone_of(task)
-    cells, notices = measure_row(session, task)
+    cells, notices = measure_row(session, task, request)
     session.store.append_results(cells)
     measured = time.perf_counter()
     event = TaskEvent(
@@ -104,6 +110,9 @@ def _finish(session: Session, task: str, callbacks: Sequence[L.Callback], second
             callback.on_task_end(event, cells)
     spent = {**seconds, "measure": measured - start, "verify": time.perf_counter() - measured}
     session.store.append_results([{"type": "task", "task": task, "seconds": spent}])
+    tasks = [spec.name for spec in session.spec.tasks]
+    left = [name for name in tasks if name not in session.store.tasks]
+    request.stop_here(f"before task {left[0]!r}" if left else f"after task {task!r}, with which all is learned")
 
 
 class _Fresh:

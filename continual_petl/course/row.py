@@ -8,6 +8,7 @@ import torch
 
 from continual_petl.course.evaluate import evaluate
 from continual_petl.course.session import Session
+from continual_petl.course.signals import StopRequest
 from continual_petl.errors import ForgettingError, InputError
 from continual_petl.seeding import derive_seed
 from continual_petl.store.verify import check_task
@@ -22,7 +23,9 @@ class _NotAtHand(Exception):
     """The rows that an earlier task was measured on cannot be read."""
 
 
-def measure_row(session: Session, after: str) -> tuple[list[dict[str, Any]], list[str]]:
+def measure_row(
+    session: Session, after: str, request: StopRequest | None = None
+) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the row of R after learning a task, as lines for results.jsonl, and what the user should know of it.
 
     Whatever the policy, the cost is bounded: beyond `MEASURE_ALL_UP_TO` tasks a row measures and certifies samples,
@@ -30,6 +33,7 @@ def measure_row(session: Session, after: str) -> tuple[list[dict[str, Any]], lis
 
     Raises:
         ForgettingError: if a certificate does not hold.
+        Interrupted: between two cells, if a stop was asked for.
     """
     store = session.store
     tasks = store.tasks
@@ -39,6 +43,8 @@ def measure_row(session: Session, after: str) -> tuple[list[dict[str, Any]], lis
     gone: dict[str, str] = {}
     measured, certified = _choose(session, after, tasks[:index])
     for task in tasks[: index + 1]:
+        if request is not None:
+            request.stop_here(f"while the row of task {after!r} was measured; the task is committed")
         manifest = store.manifest(task)
         split = "test" if "test" in manifest.scores else "validation"
         first = manifest.scores[split].scores.get(manifest.metric)

@@ -16,6 +16,9 @@ from continual_petl.errors import Interrupted
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+_AT_ONCE = "ended at once, at a second signal; what was saved stands, and the same command goes on from there"
+
+
 class StopRequest:
     """Whether someone asked the course to end."""
 
@@ -32,15 +35,19 @@ class StopRequest:
             listener(self.signal_number)
 
     def receive(self, number: int) -> None:
-        """Take note of a signal; the second one raises `KeyboardInterrupt` where it strikes."""
+        """Take note of a signal; the second one raises `KeyboardInterrupt` where it strikes.
+
+        `listening` makes `Interrupted` of that if it was SIGTERM, so that the exit code says so.
+        """
         if self.signal_number is not None:
+            self.signal_number = number
             raise KeyboardInterrupt
         self.signal_number = number
         for listener in self._listeners:
             listener(number)
 
     def stop_here(self, where: str) -> None:
-        """Raise `Interrupted` if a stop was asked for; called between two tasks."""
+        """Raise `Interrupted` if a stop was asked for; called wherever the next start finds what it needs."""
         if self.signal_number is not None:
             raise Interrupted(f"stopped {where}; the same command goes on from here", self.signal_number)
 
@@ -76,6 +83,10 @@ def listening() -> Iterator[StopRequest]:
     before = {number: signal.signal(number, handle) for number in SIGNALS}
     try:
         yield request
+    except KeyboardInterrupt:
+        if request.signal_number == signal.SIGTERM:
+            raise Interrupted(_AT_ONCE, signal.SIGTERM) from None
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
