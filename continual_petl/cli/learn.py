@@ -13,7 +13,13 @@ from continual_petl.streams.stream_file.yaml_file import load_task
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
-    run = Run(arguments.run, remote_code=arguments.remote_code)
+    run = Run(arguments.run)
+    # From before the stream is read: a task that another process adds meanwhile would not be in it.
+    with run.store.lock(wait=arguments.wait):
+        return _learn(Run(arguments.run, remote_code=arguments.remote_code), arguments, overrides)
+
+
+def _learn(run: Run, arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     # From here on the stream speaks for the user.
     run.session.residents.check_code()
     spec = run.session.spec
@@ -29,4 +35,4 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     # One that was stopped or refused before it was learned may come back otherwise.
     tasks = spec.tasks if task in spec.tasks else (*others, task)
     stream = TaskStream(spec.model_copy(update={"tasks": tasks}))
-    return learn_and_show(stream, run.store.folder, quiet=arguments.quiet, as_json=arguments.json)
+    return learn_and_show(stream, run.store.folder, quiet=arguments.quiet, as_json=arguments.json, wait=False)

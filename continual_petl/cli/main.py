@@ -130,6 +130,7 @@ def _add_arguments(name: str, command: argparse.ArgumentParser) -> None:
         text = "execute the backbone's own code where RUN asks for it; read it first"
         command.add_argument("--remote-code", action="store_true", help=text)
     if name in {"run", "learn"}:
+        command.add_argument("--wait", action="store_true", help="wait for another process that writes to the run")
         command.add_argument("--quiet", action="store_true", help="print nothing but errors and the final report")
     if name != "schema":
         command.add_argument("--json", action="store_true", help="print the result as JSON on standard output")

@@ -28,10 +28,10 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     folder = Path(arguments.run_dir or f"runs/{stream.name}")
     if arguments.dry_run:
         return _show_plan(dry_run(Session(stream.spec, Store(folder))), as_json=arguments.json)
-    return learn_and_show(stream, folder, quiet=arguments.quiet, as_json=arguments.json)
+    return learn_and_show(stream, folder, quiet=arguments.quiet, as_json=arguments.json, wait=arguments.wait)
 
 
-def learn_and_show(stream: TaskStream, folder: Path, *, quiet: bool, as_json: bool) -> int:
+def learn_and_show(stream: TaskStream, folder: Path, *, quiet: bool, as_json: bool, wait: bool) -> int:
     """Learn what is new in a stream, verify everything, print the report; 1 if anything was forgotten."""
     console = Console(stderr=True)
     callbacks: list[L.Callback] = [ParameterGrowth()]
@@ -40,7 +40,7 @@ def learn_and_show(stream: TaskStream, folder: Path, *, quiet: bool, as_json: bo
         if sys.stderr.isatty():
             # Standard output is for results: it may be a file or a pipe while this is a terminal.
             callbacks.append(L.pytorch.callbacks.RichProgressBar(leave=False, console_kwargs={"stderr": True}))
-    run = learn(stream, folder, callbacks=callbacks)
+    run = learn(stream, folder, callbacks=callbacks, wait=wait)
     return show(run, as_json=as_json)
 
 

@@ -29,6 +29,7 @@ def learn(
     *,
     callbacks: Sequence[L.Callback] = (),
     trainer: dict[str, Any] | None = None,
+    wait: bool = False,
 ) -> Run:
     """Learn every task of a stream that the run folder does not have yet.
 
@@ -42,6 +43,7 @@ def learn(
             remembers of a fit (its ``state_dict``: EarlyStopping's best score, say) is put back for every task, so that no
             task depends on those before it; a `StreamCallback` remembers across tasks.
         trainer: arguments for Lightning's Trainer, over those of the stream.
+        wait: whether to wait for another process that writes to the run folder, instead of raising.
 
     Returns:
         The run: results, verification, predictions.
@@ -59,7 +61,12 @@ def learn(
     fresh = _Fresh(watching)
     session = Session(spec, Store(Path(run_dir)))
     preflight(session)
-    with session.store.lock(), listening() as request:
+    seen = _state(session.store)
+    with session.store.lock(wait=wait), listening() as request:
+        if _state(session.store) != seen:
+            # Another process was faster; what it wrote was not looked at.
+            session = Session(spec, Store(Path(run_dir)))
+            preflight(session)
         session.check_backbone()
         # What was given in Python only (loggers, strategies) is of this process, not of the stream.
         session.store.write_stream(dump_stream(stream.spec.anchored()))
@@ -113,6 +120,10 @@ def _finish(
     tasks = [spec.name for spec in session.spec.tasks]
     left = [name for name in tasks if name not in session.store.tasks]
     request.stop_here(f"before task {left[0]!r}" if left else f"after task {task!r}, with which all is learned")
+
+
+def _state(store: Store) -> tuple[bytes | None, list[str]]:
+    return store.stream_file.read_bytes() if store.stream_file.exists() else None, store.tasks
 
 
 class _Fresh:

@@ -51,10 +51,10 @@ class Store:
     def _exists(self) -> bool:
         return self.banks.is_dir()
 
-    def lock(self) -> AbstractContextManager[Any]:
-        """Hold the run folder for writing; another process that already does is a `StoreError`."""
+    def lock(self, *, wait: bool = False) -> AbstractContextManager[Any]:
+        """Hold the run folder for writing; another process that already does is waited for, or a `StoreError`."""
         make_folder(self.folder)
-        return RunLock(self.folder)
+        return RunLock(self.folder, wait=wait)
 
     def manifest(self, task: str) -> Manifest:
         """Return a learned task's manifest; manifests never change, so each is read once."""
