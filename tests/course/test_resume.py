@@ -172,16 +172,13 @@ def test_a_signal_during_validation_waits_for_the_end_of_the_epoch(
 
 
 def test_a_signal_between_two_tasks(backbone_folder: Folder, tmp_path: Path) -> None:
-    class AtTestEnd(L.Callback):
-        def on_predict_end(self, *args: Any) -> None:
-            signal.raise_signal(signal.SIGTERM)
-
-        def on_fit_end(self, *args: Any) -> None:
+    class AtTaskEnd(StreamCallback):
+        def on_task_end(self, *args: Any) -> None:
             signal.raise_signal(signal.SIGINT)
 
     tasks = stream(backbone_folder(), [task("one", num_rows=ROWS), task("two", num_rows=ROWS)], training=TRAINING)
     with pytest.raises(Interrupted, match="before task 'two'"):
-        learn(tasks, tmp_path / "run", callbacks=[AtTestEnd()])
+        learn(tasks, tmp_path / "run", callbacks=[AtTaskEnd()])
     run = learn(tasks, tmp_path / "run")
     assert bank_digests(run) == bank_digests(learn(tasks, tmp_path / "whole"))
 
