@@ -133,11 +133,11 @@ class Kills:
             self.wrong += [f"kill {sum(self.phases.values())}: {problem}" for problem in problems]
 
     def _check_finished(self, run: Path) -> None:
-        expected = 0.0 if len(self._whole) > 1 else None  # one task has nothing to forget
         after, where = Run(run), f"run {self.num_finished}: "
+        forgot = len(self._whole) > 1 and after.results.forgetting != 0.0  # one task has nothing to forget
         if bank_digests(after) != self._whole:
             self.wrong.append(f"{where}other banks")
-        if not all(check.ok for check in after.verify(data=True)) or after.results.forgetting != expected:
+        if not all(check.ok for check in after.verify(data=True)) or forgot:
             self.wrong.append(f"{where}not verified")
         names = (str(path.relative_to(run)) for path in run.rglob("*") if path.is_file())
         left = [name for name in names if name.startswith((".progress", "banks/.")) or name.endswith(".new")]
