@@ -22,7 +22,7 @@ def as_list(value: Any) -> list[Any] | None:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):  # the second: lists in lists in lists
             return None
     return list(value) if isinstance(value, list | tuple | np.ndarray) else None
 

@@ -22,7 +22,12 @@ from continual_petl.errors import InputError
 from continual_petl.heads.kinds import Kind
 from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
 
-_INTEGER = re.compile(r"0|-?[1-9][0-9]*")
+# Up to as many digits as Python reads; longer ones are names like any other.
+_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,4000}")
+
+
+_HALF = re.compile("[\ud800-\udfff]")
+"""Half a character, which JSON can spell (``\\ud800``) and no file can hold."""
 
 
 def read_label_names(path: str | Path) -> tuple[str, ...]:
@@ -37,6 +42,8 @@ def read_label_names(path: str | Path) -> tuple[str, ...]:
         raise InputError(
             f"labels: cannot read {path}: {error.strerror}; give a list of names, or a JSON file."
         ) from error
+    except RecursionError:
+        raise InputError(f"labels: {path} is nested too deep; it must hold a list of names.") from None
     except ValueError as error:
         raise InputError(f"labels: {path} is not JSON: {error}; it must hold a list of names.") from error
     if isinstance(found, dict) and "names" in found:
@@ -46,6 +53,8 @@ def read_label_names(path: str | Path) -> tuple[str, ...]:
     ):
         raise InputError(f'labels: {path} holds {show(found)}; it must be a JSON list of names, such as ["no", "yes"].')
     names = tuple(str(name) for name in found)
+    if bad := [name for name in names if not name or _HALF.search(name)]:
+        raise InputError(f"labels: {path} holds the name {bad[0]!r}; a name is text in UTF-8, not empty.")
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if len(names) < 2 or twice:
         what = f"{', '.join(map(repr, twice))} more than once" if twice else f"{len(names)} names"

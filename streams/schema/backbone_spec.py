@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from continual_petl._frozen import FrozenModel
 from continual_petl.backbones.anatomy import Pooling
-from continual_petl.streams.schema.data_spec import Text
+from continual_petl.streams.schema.data_spec import Revision, Text
 from continual_petl.streams.schema.training_spec import Bool, Int
 
 
@@ -17,7 +17,7 @@ class BackboneSpec(FrozenModel):
 
     name: Text
     """minilm (the packaged one), the id of a model on the Hub, or a path that begins with ./, ../, ~ or /."""
-    revision: Text | None = None
+    revision: Revision | None = None
     """Commit, tag or branch of a Hub model."""
     max_length: Annotated[Int, Field(ge=4)] | None = None
     """Tokens after which a row is cut; null means as many as the backbone takes."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from continual_petl._frozen import FrozenModel
 
@@ -20,6 +20,19 @@ READERS = ("csv", "json", "parquet", "arrow", "text")
 """The file readers of `datasets`, as opposed to the id of a data set on the Hub."""
 
 Text = Annotated[str, Field(min_length=1)]
+
+_REVISION = re.compile(r"[^\s\\\x00-\x1f\x7f]+")
+
+
+def _revision(text: str) -> str:
+    """Accept what git takes for the name of a commit, tag or branch: the cache of the Hub makes a path of it."""
+    if text.startswith(("/", "~")) or ".." in text or _REVISION.fullmatch(text) is None or re.match("[A-Za-z]:", text):
+        raise ValueError(f"got {text!r}; allowed: a commit, tag or branch, such as main or refs/pr/1")
+    return text
+
+
+Revision = Annotated[Text, AfterValidator(_revision)]
+"""Commit, tag or branch."""
 
 TAG = "\ue000"
 """Begins the tags of unions, which stand among the keys of a validation error; no key is written with it."""
@@ -70,7 +83,7 @@ class DataSpec(FrozenModel):
     """A reader (csv, json, parquet, arrow, text), the id of a data set on the Hub, embedded, or a ./local/folder."""
     name: Text | None = None
     """The configuration of a Hub data set; with path: embedded the name of the built-in data set."""
-    revision: Text | None = None
+    revision: Revision | None = None
     """Commit, tag or branch of a Hub data set."""
     split: dict[SplitName, Text] | None = None
     """Which rows are train, validation and test, such as {train: "train[:90%]", validation: "train[90%:]"}."""

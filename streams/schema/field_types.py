@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
@@ -39,7 +40,7 @@ def _label_name(value: Any) -> Any:
 def _distinct(labels: tuple[str, ...]) -> tuple[str, ...]:
     if len(labels) < 2:
         raise ValueError(f"a classification needs at least two labels, got {len(labels)}")
-    if twice := sorted({label for label in labels if labels.count(label) > 1}):
+    if twice := sorted(label for label, count in Counter(labels).items() if count > 1):
         raise ValueError(f"the label {twice[0]!r} is listed more than once")
     return labels
 

@@ -57,7 +57,10 @@ def raise_faults(where: Where, column: str, faults: Sequence[Fault], rule: str) 
 
 def show(value: object, width: int = 60) -> str:
     """Return ``value`` as a short ``repr``."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:
+        text = f"a {type(value).__name__} that is nested too deep"
     return text if len(text) <= width else f"{text[: width - 3]}..."
 
 

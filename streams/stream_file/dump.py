@@ -11,6 +11,7 @@ from continual_petl.errors import InputError
 from continual_petl.streams.schema.of_kind import without_idle_options
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.schema.training_spec import TrainingOverride
+from continual_petl.streams.stream_file.bounds import MAX_BYTES, MAX_DEPTH, MAX_ENTRIES, check_number, half_character
 from continual_petl.streams.stream_file.places import dotted
 from continual_petl.streams.stream_file.yaml_nodes import CORE
 
@@ -30,13 +31,42 @@ def dump_stream(spec: StreamSpec) -> str:
     """Return ``spec`` as YAML; `load_stream` makes an equal `StreamSpec` of it.
 
     Raises:
-        InputError: if ``trainer`` or rows from Python hold something that YAML has no word for.
+        InputError: if ``trainer`` or rows from Python hold something that YAML has no word for, or more than a stream
+            file may hold.
     """
     tree = _plain(spec, ())
-    return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
+    _check_size("entries", _num_entries(tree), MAX_ENTRIES)
+    text: str = yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
+    _check_size("bytes", len(text.encode()), MAX_BYTES)
+    return text
+
+
+def _check_size(what: str, size: int, bound: int) -> None:
+    if size > bound:
+        raise InputError(
+            f"the stream has {size} {what} when it is written as a file, at most {bound} can be read again: put its rows "
+            "into data files"
+        )
+
+
+def _num_entries(tree: Any) -> int:
+    below = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    return 1 + sum(map(_num_entries, below))
+
+
+def _check_scalar(value: Any, path: tuple[str | int, ...]) -> None:
+    if isinstance(value, str) and (half := half_character(value)) is not None:
+        raise InputError(f"key {dotted(path)}: the text holds {half}, which is half a character: write the whole one")
+    if type(value) is int:
+        try:
+            check_number(value)
+        except ValueError as error:
+            raise InputError(f"key {dotted(path)}: holds {error}: give a smaller one, or a text") from None
 
 
 def _plain(value: Any, path: tuple[str | int, ...]) -> Any:
+    if len(path) > MAX_DEPTH:
+        raise InputError(f"key {dotted(path)}: nested more than {MAX_DEPTH} levels deep, so it could not be read again")
     if isinstance(value, TrainingOverride):
         return _plain(value.given(), path)
     if isinstance(value, BaseModel):
@@ -45,10 +75,13 @@ def _plain(value: Any, path: tuple[str | int, ...]) -> Any:
         tree = {n: _plain(v, (*path, n)) for n, (v, default) in fields.items() if not (v is None and default is None)}
         return without_idle_options(value.kind, tree) if isinstance(value, TaskSpec) else tree
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        for key in value:
+            _check_scalar(key, path)
         return {key: _plain(below, (*path, key)) for key, below in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(below, (*path, number)) for number, below in enumerate(value)]
     if value is None or type(value) in (str, int, float, bool):
+        _check_scalar(value, path)
         return value
     raise InputError(
         f"key {dotted(path)}: a {type(value).__name__} cannot be written into a stream file; use text, numbers, true, "

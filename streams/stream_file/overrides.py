@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from continual_petl.streams.schema.consistency import KeyPath
+from continual_petl.streams.stream_file.bounds import MAX_DEPTH, half_character
 from continual_petl.streams.stream_file.places import Places, task_names
+from continual_petl.streams.stream_file.wording import show
 from continual_petl.streams.stream_file.yaml_nodes import parse, plain_scalar
 
 _BARE = {"backbone": "name", "bank": "preset"}
@@ -44,7 +46,7 @@ def _key_path(key: str, tree: dict[str, Any]) -> KeyPath:
     rest, names = key.removeprefix("tasks."), task_names(tree)
     # A name may hold dots, so the longest that fits is meant.
     fitting = [name for name in names if name and (rest == name or rest.startswith(f"{name}."))]
-    by_number = int(parts[1]) if parts[1].isdecimal() and int(parts[1]) < len(names) else None
+    by_number = _number(parts[1], len(names))
     if not fitting:
         if by_number is None:
             raise _Unusable(_no_such_task(parts[1], names))
@@ -55,6 +57,13 @@ def _key_path(key: str, tree: dict[str, Any]) -> KeyPath:
         raise _Unusable(f"{parts[1]} is both the name of tasks.{number} and the number of task {names[by_number]!r}")
     below = rest[len(name) + 1 :]
     return ("tasks", number, *(below.split(".") if below else ()))
+
+
+def _number(part: str | int, length: int) -> int | None:
+    """Return the number that a part of a key spells, if a list of ``length`` has an entry with it."""
+    text = str(part)
+    number = int(text) if text.isdecimal() and len(text) < 10 else length
+    return number if number < length else None
 
 
 def _no_such_task(wanted: str, names: list[str | None]) -> str:
@@ -69,16 +78,25 @@ def _no_such_task(wanted: str, names: list[str | None]) -> str:
 def _value(text: str) -> Any:
     """Read a value: quoted text, lists and mappings as YAML, everything else as one unquoted scalar."""
     stripped = text.strip()
+    if (half := half_character(text)) is not None:
+        raise _Unusable(f"got {show(text)}: {half} is not a character; write UTF-8")
     if not stripped.startswith(("[", "{", "'", '"')):
-        return plain_scalar(stripped) if stripped else ""
+        try:
+            return plain_scalar(stripped) if stripped else ""
+        except ValueError as error:
+            raise _Unusable(f"got {show(text)}, which is {error}: give a smaller one, or text in quotes") from None
     parsed = parse(stripped)
     if parsed.problems:
         why = "; ".join(problem for _, _, problem in parsed.problems)
-        raise _Unusable(f"got {text!r}: {why}. To give it as plain text, put it in quotes of its own")
+        raise _Unusable(f"got {show(text)}: {why}. To give it as plain text, put it in quotes of its own")
     return parsed.tree
 
 
 def _set(tree: dict[str, Any], path: KeyPath, value: Any, option: str, places: Places) -> None:
+    if len(path) + _depth(value) > MAX_DEPTH:
+        raise _Unusable(f"this is nested more than {MAX_DEPTH} levels deep")
+    if half_character(".".join(map(str, path))) is not None:
+        raise _Unusable("the key is not UTF-8")
     node: Any = tree
     for depth, part in enumerate(path[:-1]):
         here = path[: depth + 1]
@@ -91,7 +109,7 @@ def _set(tree: dict[str, Any], path: KeyPath, value: Any, option: str, places: P
             child = dict(_DEFAULTS.get(str(part), {})) if whole else {}
             places.replace(here, option)
         if not isinstance(child, dict | list):
-            raise _Unusable(f"{'.'.join(map(str, here))} is {child!r} in the file and has no keys below it to set")
+            raise _Unusable(f"{'.'.join(map(str, here))} is {show(child)} in the file and has no keys below it to set")
         node[_index(node, part)] = child
         node = child
     _child(node, path[-1], path[:-1])
@@ -102,10 +120,16 @@ def _set(tree: dict[str, Any], path: KeyPath, value: Any, option: str, places: P
 def _child(node: Any, part: str | int, above: KeyPath) -> Any:
     if isinstance(node, dict):
         return node.get(str(part))
-    if not str(part).isdecimal() or int(part) >= len(node):
+    number = _number(part, len(node))
+    if number is None:
         place = ".".join(map(str, above))
         raise _Unusable(f"{place} is a list with {len(node)} entries, so the next part must be 0 to {len(node) - 1}")
-    return node[int(part)]
+    return node[number]
+
+
+def _depth(value: Any) -> int:
+    below = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if below is None else 1 + max(map(_depth, below), default=0)
 
 
 def _index(node: Any, part: str | int) -> str | int:

@@ -37,6 +37,8 @@ def expand_paths(tree: dict[str, Any], folder: str, places: Places) -> None:
 
 
 def _expand(text: str) -> str:
+    if "\0" in text:
+        raise ValueError(f"{text!r} holds the character \\x00, which no path can: remove it")
     for variable in _VARIABLE.findall(text):
         if not os.environ.get(variable):
             raise ValueError(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from continual_petl.streams.schema.consistency import KeyPath
+from continual_petl.streams.stream_file.bounds import MAX_PROBLEMS, shorten
 
 
 @dataclass
@@ -41,16 +42,19 @@ class Places:
         else:
             line = self.lines.get(nearest, 1) if line is None else line
             rank, where = (0, line), f"{self.file}:{line}: {key}"
-        self._found.append((rank, where + text))
+        self._found.append((rank, shorten(where + text)))
 
     def report_option(self, option: str, text: str) -> None:
         """Note a problem with an option that reaches no key."""
-        self._found.append(((1, len(self._found)), f"{option}: {text}"))
+        self._found.append(((1, len(self._found)), shorten(f"{option}: {text}")))
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """All that was reported, by line, then by option, each once."""
-        return tuple(dict.fromkeys(text for _, text in sorted(self._found, key=lambda found: found[0])))
+        """What was reported, by line, then by option, each once; of very many the first."""
+        found = tuple(dict.fromkeys(text for _, text in sorted(self._found, key=lambda found: found[0])))
+        if len(found) <= MAX_PROBLEMS:
+            return found
+        return (*found[:MAX_PROBLEMS], f"{self.file}: there are more mistakes; these are the first {MAX_PROBLEMS}")
 
     def _nearest(self, path: KeyPath) -> KeyPath:
         while path and path not in self.options and path not in self.lines:

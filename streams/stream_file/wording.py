@@ -13,6 +13,7 @@ from continual_petl.streams.schema.consistency import Inconsistent, KeyPath
 from continual_petl.streams.schema.data_spec import TAG
 from continual_petl.streams.stream_file.json_schema import Schema, keys_of, node_at, options
 
+_LONGEST_TYPO = 100
 _NUMBERS = {"integer": "a whole number", "number": "a number"}
 _BOUNDS = {
     "minimum": "of at least",
@@ -100,7 +101,7 @@ def _unknown_key(key: str, given: Any, parent: Schema, details: ErrorDetails) ->
 
 def _did_you_mean(given: Any, known: Iterable[str]) -> str:
     known = [name for name in dict.fromkeys(known) if isinstance(name, str)]
-    if not isinstance(given, str) or given in known:
+    if not isinstance(given, str) or len(given) > _LONGEST_TYPO or given in known:
         return ""
     guess = difflib.get_close_matches(given.casefold(), known, n=1, cutoff=0.6)
     return f" (did you mean {guess[0]!r}?)" if guess else ""

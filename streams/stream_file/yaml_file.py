@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +19,8 @@ from continual_petl.errors import StreamFileError
 from continual_petl.streams.schema.consistency import contradictions
 from continual_petl.streams.schema.data_spec import join_path, locate
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
+from continual_petl.streams.stream_file.bounds import MAX_BYTES as MAX_BYTES
+from continual_petl.streams.stream_file.bounds import MAX_PROBLEMS
 from continual_petl.streams.stream_file.dump import dump_stream as dump_stream
 from continual_petl.streams.stream_file.json_schema import cached_schema
 from continual_petl.streams.stream_file.json_schema import json_schema as json_schema
@@ -26,9 +29,6 @@ from continual_petl.streams.stream_file.paths import expand_paths
 from continual_petl.streams.stream_file.places import Places
 from continual_petl.streams.stream_file.wording import show, word_errors
 from continual_petl.streams.stream_file.yaml_nodes import parse
-
-MAX_BYTES = 16 * 2**20
-"""Largest stream file that is read; rows belong into data files."""
 
 _Model = TypeVar("_Model", bound=FrozenModel)
 
@@ -49,7 +49,8 @@ def load_stream(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str
     expand_paths(tree, folder, places)
     for where, text in contradictions(tree):
         places.report(where, text, tree)
-    tree.setdefault("data_dir", folder)
+    if tree.get("data_dir") is None:
+        tree["data_dir"] = folder
     return _validate(StreamSpec, tree, places)
 
 
@@ -111,7 +112,7 @@ def _validate(model: type[_Model], tree: dict[str, Any], places: Places) -> _Mod
     except ValidationError as error:
         schema = cached_schema()
         root = schema if model is StreamSpec else schema["$defs"][model.__name__]
-        for where, text in word_errors(error, root):
+        for where, text in islice(word_errors(error, root), MAX_PROBLEMS + 1):
             places.report(where, text, tree)
     else:
         if not places.problems:

@@ -2,7 +2,7 @@
 
 Scalars follow the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema), not PyYAML's 1.1: ``1e-3`` is
 a number, ``no`` and ``2024-01-01`` are texts. One difference to both: ``007`` is a text, for a label must not lose its
-zeros. Nesting and the size that aliases expand to are bounded, so no file can exhaust memory.
+zeros. Nesting, the number of entries and the size that aliases expand to are bounded, so no file can exhaust memory.
 """
 
 from __future__ import annotations
@@ -14,9 +14,14 @@ from typing import Any
 import yaml
 
 from continual_petl.streams.schema.consistency import KeyPath
-
-MAX_DEPTH = 40
-MAX_ENTRIES = 200_000
+from continual_petl.streams.stream_file.bounds import (
+    MAX_BYTES,
+    MAX_DEPTH,
+    MAX_ENTRIES,
+    half_character,
+    shorten,
+    whole_number,
+)
 
 CORE = {
     "null": (re.compile(r"(?:~|null|Null|NULL|)\Z"), [*"~nN", ""]),
@@ -40,12 +45,17 @@ class _Composer(yaml.SafeLoader):
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's class attribute)
     _depth = 0
+    _num_nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         self._depth += 1
+        self._num_nodes += 1
         if self._depth > MAX_DEPTH:
             mark = self.get_mark()
             raise yaml.MarkedYAMLError(problem=f"nested more than {MAX_DEPTH} levels deep", problem_mark=mark)
+        if self._num_nodes > 2 * MAX_ENTRIES:  # keys count here
+            why = f"more than {MAX_ENTRIES} entries: is this a data file?"
+            raise yaml.MarkedYAMLError(problem=why, problem_mark=self.get_mark())
         try:
             return super().compose_node(parent, index)
         finally:
@@ -85,6 +95,10 @@ def parse(text: str) -> Parsed:
     except yaml.YAMLError as error:  # a character that YAML forbids
         why = " ".join(str(error).split())
         parsed.problems.append((1, (), f"this is not readable as YAML: {why}"))
+    except (ValueError, OverflowError):  # PyYAML trusts the numbers of %YAML and of escapes
+        line = 1 if loader is None else loader.get_mark().line + 1
+        why = "a character or version of YAML whose number is too large"
+        parsed.problems.append((line, (), f"this is not readable as YAML: {why}"))
     finally:
         if loader is not None:
             loader.dispose()
@@ -93,6 +107,9 @@ def parse(text: str) -> Parsed:
 
 def plain_scalar(text: str) -> Any:
     """Return what an unquoted ``text`` means: null, a truth value, a number, or the text itself.
+
+    Raises:
+        ValueError: if it is a whole number beyond the largest float.
 
     Example:
         >>> plain_scalar("1e-3"), plain_scalar("no"), plain_scalar("007"), plain_scalar("0x10")
@@ -110,7 +127,7 @@ def _convert(name: str, text: str) -> Any:
     if name == "bool":
         return text[0] in "tT"
     if name == "int":
-        return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+        return whole_number(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
     return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
 
 
@@ -120,15 +137,22 @@ class _Builder:
     def __init__(self, parsed: Parsed) -> None:
         self.parsed = parsed
         self.num_entries = 0
+        self.num_characters = 0
 
     def build(self, node: yaml.Node, path: KeyPath) -> Any:
         self.num_entries += 1
-        if self.num_entries > MAX_ENTRIES or len(path) > MAX_DEPTH:
-            bound = f"{MAX_DEPTH} levels" if len(path) > MAX_DEPTH else f"{MAX_ENTRIES} entries"
-            raise yaml.MarkedYAMLError(
-                problem=f"its aliases (*name) expand to more than {bound}; write the values out",
-                problem_mark=node.start_mark,
-            )
+        self.num_characters += len(node.value) if isinstance(node, yaml.ScalarNode) else 0
+        bounds = (
+            (len(path), MAX_DEPTH, "levels"),
+            (self.num_entries, MAX_ENTRIES, "entries"),
+            (self.num_characters, MAX_BYTES, "characters"),
+        )
+        for number, bound, what in bounds:
+            if number > bound:
+                raise yaml.MarkedYAMLError(
+                    problem=f"its aliases (*name) expand to more than {bound} {what}; write the values out",
+                    problem_mark=node.start_mark,
+                )
         self.parsed.lines.setdefault(path, node.start_mark.line + 1)
         if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
             return self._mapping(node, path)
@@ -141,7 +165,7 @@ class _Builder:
     def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Any:
         name = node.tag.removeprefix(_TAG)
         if name == "str":
-            return node.value
+            return node.value if (half := half_character(node.value)) is None else self._half(node, path, half)
         if name not in CORE:
             return self._problem(node, path, f"the tag {_short(node.tag)} is not read here: remove it")
         try:
@@ -159,6 +183,8 @@ class _Builder:
                 self._problem(key, path, f"the key {shown} is not text: put it in quotes")
             elif key.value == "<<" and key.style is None:
                 self._problem(key, path, "merge keys (<<) are not part of YAML 1.2: write the keys out")
+            elif (half := half_character(key.value)) is not None:
+                self._half(key, path, half)
             elif key.value in lines:
                 why = f"is written twice, first in line {lines[key.value]}: keep one of the two"
                 self._problem(key, (*path, key.value), why)
@@ -167,9 +193,13 @@ class _Builder:
                 result[key.value] = self.build(value, (*path, key.value))
         return result
 
+    def _half(self, node: yaml.Node, path: KeyPath, half: str) -> None:
+        why = f"the text holds {half}, which is half a character: write the whole one"
+        self._problem(node, path, why)
+
     def _problem(self, node: yaml.Node, path: KeyPath, text: str) -> None:
         self.parsed.problems.append((node.start_mark.line + 1, path, text))
 
 
 def _short(tag: str) -> str:
-    return "!!" + tag.removeprefix(_TAG) if tag.startswith(_TAG) else tag
+    return shorten("!!" + tag.removeprefix(_TAG) if tag.startswith(_TAG) else tag, 60)

@@ -1,0 +1,48 @@
+"""How much a stream file may hold, and which texts and numbers can stand in one: files come from strangers.
+
+Reading and writing keep to the same bounds, so what was written can be read.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+
+MAX_BYTES = 16 * 2**20
+"""Largest stream file, and most characters that its aliases may make of it; rows belong into data files."""
+MAX_DEPTH = 40
+MAX_ENTRIES = 200_000
+MAX_PROBLEMS = 200
+"""Mistakes of a file that are told; a file that is no stream at all has one a line."""
+_DIGITS = 320
+_HALF = re.compile("[\ud800-\udfff]")
+
+
+def whole_number(text: str, base: int) -> int:
+    """Return the whole number that ``text`` spells.
+
+    Raises:
+        ValueError: if it is no number, or beyond the largest float: nothing here counts so far.
+    """
+    if len(text) > _DIGITS:
+        raise ValueError(f"a number of {len(text)} digits")
+    number = int(text, base)
+    check_number(number)
+    return number
+
+
+def check_number(number: int) -> None:
+    """Raise `ValueError` if a whole number is beyond the largest float."""
+    if abs(number) > sys.float_info.max:
+        raise ValueError("a number beyond the largest float")
+
+
+def half_character(text: str) -> str | None:
+    """Return the first half of a surrogate pair that stands alone, as it is escaped; no file can hold one as UTF-8."""
+    found = _HALF.search(text)
+    return None if found is None else f"\\u{ord(found[0]):04x}"
+
+
+def shorten(text: str, width: int = 4000) -> str:
+    """Return ``text`` without its middle if it is longer than ``width``; an error must not repeat a whole file."""
+    return text if len(text) <= width else f"{text[: width * 3 // 4]} ... {text[-width // 4 :]}"

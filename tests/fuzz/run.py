@@ -1,0 +1,91 @@
+"""``python -m tests.fuzz.run TARGET --count 10000 --seed 0``: many inputs on one target; exit code 1 on a finding.
+
+Seven of ten inputs are mutations of the seeds and of the corpus, two are made by the target's grammar, one is noise.
+The same seed makes the same inputs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import resource
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+
+from tests.fuzz.mutation import mutate, noise
+from tests.fuzz.target import Finding, Target, attempt
+from tests.fuzz.targets import TARGETS
+
+_MEMORY = 6 * 2**30
+"""Address space of the whole process: a guard for the machine, far above what makes a finding."""
+
+
+def inputs(target: Target, count: int, draw: Random, extra: Sequence[bytes] = ()) -> Iterator[bytes]:
+    """Yield the seeds, then as many made inputs as make it ``count``."""
+    pool = [*target.seeds, *extra]
+    yield from pool[:count]
+    for _ in range(count - len(pool)):
+        chance = draw.random()
+        if chance < 0.1:
+            yield noise(draw)
+        elif chance < 0.3 and target.generate is not None:
+            yield target.generate(draw)
+        elif chance < 0.4 and target.generate is not None:
+            yield mutate(target.generate(draw), pool, target.tokens, draw)
+        else:
+            yield mutate(draw.choice(pool), pool, target.tokens, draw)
+
+
+def shrink(target: Target, finding: Finding, tries: int = 400) -> Finding:
+    """Cut pieces out of an input for as long as it shows the same fault."""
+    if finding.what.startswith(("took", "still")):
+        return finding
+    size = len(finding.data) // 2
+    while size and tries > 0:
+        for begin in range(0, len(finding.data), size):
+            smaller = finding.data[:begin] + finding.data[begin + size :]
+            tries -= 1
+            if (found := attempt(target, smaller)) is not None and found.what == finding.what:
+                finding = found
+                break
+        else:
+            size //= 2
+    return finding
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one target and print what was counted and found as JSON; 1 if anything was found."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.run", description=__doc__)
+    parser.add_argument("target", choices=sorted(TARGETS))
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--corpus", type=Path, help="a folder with more inputs to begin with")
+    parser.add_argument("--found", type=Path, help="a folder that gets one file a finding")
+    arguments = parser.parse_args(argv)
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    target = TARGETS[arguments.target]
+    extra = [path.read_bytes() for path in sorted(arguments.corpus.iterdir())] if arguments.corpus else []
+    found: dict[str, Finding] = {}
+    begin, num_inputs = time.perf_counter(), 0
+    for data in inputs(target, arguments.count, Random(arguments.seed), extra):
+        num_inputs += 1
+        finding = attempt(target, data)
+        if finding is not None and finding.what not in found:
+            found[finding.what] = shrink(target, finding)
+            print(f"{finding.what}\n    {found[finding.what].data[:300]!r}", file=sys.stderr, flush=True)
+    seconds = time.perf_counter() - begin
+    if arguments.found:
+        arguments.found.mkdir(parents=True, exist_ok=True)
+        for finding in found.values():
+            (arguments.found / hashlib.sha256(finding.data).hexdigest()[:12]).write_bytes(finding.data)
+    summary = {"target": target.name, "inputs": num_inputs, "seconds": round(seconds, 1), "findings": sorted(found)}
+    print(json.dumps(summary))
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

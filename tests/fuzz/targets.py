@@ -1,0 +1,112 @@
+"""The readers under test, by name.
+
+A target for another reader is a function of bytes and an entry in `TARGETS`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+from pydantic import TypeAdapter
+
+from continual_petl.cli.main import parse_overrides
+from continual_petl.errors import InputError
+from continual_petl.streams.preparation.labels import read_label_names
+from continual_petl.streams.schema.field_types import Name
+from continual_petl.streams.schema.stream_spec import StreamSpec
+from continual_petl.streams.stream_file.yaml_file import dump_stream, load_stream, load_task
+from tests.fuzz import seeds
+from tests.fuzz.dictionary import json_tokens, override_tokens, yaml_tokens
+from tests.fuzz.grammar import document
+from tests.fuzz.target import Target
+
+_FOLDER = Path(tempfile.mkdtemp(prefix="fuzz-"))
+BASE = b"""\
+name: base
+backbone: minilm
+bank: {preset: mam}
+tasks:
+  - {name: a, kind: classification, data: {train: [{text: x, label: y}]}}
+  - {name: b, kind: regression, data: {path: json, data_files: {train: [a.jsonl]}}, bank: lora}
+"""
+"""What overrides are applied to."""
+_NAME: TypeAdapter[str] = TypeAdapter(Name)
+
+
+def _file(data: bytes, name: str = "input.yaml") -> Path:
+    path = _FOLDER / name
+    path.write_bytes(data)
+    return path
+
+
+def check_stream(data: bytes, overrides: Sequence[tuple[str, str]] = ()) -> None:
+    """Read a stream file; what was read has safe names and can be written, and read again as the same."""
+    path = _file(data)
+    spec = load_stream(path, overrides)
+    safe_names(spec)
+    try:
+        again = load_stream(_file(dump_stream(spec).encode(), "again.yaml"))
+    except InputError as error:
+        raise AssertionError(f"what was read cannot be written and read again: {error}") from error
+    # repr, because NaN is not equal to itself.
+    assert again == spec or repr(again) == repr(spec), "another stream came back"
+    StreamSpec.anchored(spec)
+    for task in spec.tasks:
+        spec.resolved_training(task)
+        spec.resolved_bank(task)
+        spec.resolved_data(task)
+        spec.resolved_labels(task)
+
+
+def safe_names(spec: StreamSpec) -> None:
+    """Assert that every name that becomes a folder is one part of a path, plain and short."""
+    for name in (spec.name, *(task.name for task in spec.tasks)):
+        assert name.isascii()
+        assert 0 < len(name) <= 64
+        assert not set(name) & set("/\\:\0\n\r\x1b ")
+        assert name.strip(".") == name.lstrip("."), name
+        assert name != ".."
+
+
+def check_task(data: bytes) -> None:
+    """Read a file of one task."""
+    task = load_task(_file(data, "task.yaml"))
+    assert _NAME.validate_python(task.name) == task.name
+
+
+def check_overrides(data: bytes) -> None:
+    """Apply options to a stream: the first line is a key, the second its value, and so on."""
+    words = data.decode("utf-8", "surrogateescape").split("\n")
+    pairs = list(zip(words[::2], words[1::2], strict=False))
+    check_stream(BASE, pairs)
+
+
+def check_command_line(data: bytes) -> None:
+    """Parse words of the command line, one a line, and apply them to a stream."""
+    check_stream(BASE, parse_overrides(data.decode("utf-8", "surrogateescape").split("\n")))
+
+
+def check_labels(data: bytes) -> None:
+    """Read a file of labels; every name can be written."""
+    names = read_label_names(_file(data, "labels.json"))
+    assert len(names) == len(set(names)) >= 2
+    "".join(names).encode()
+
+
+def _task_document(draw: Random) -> bytes:
+    return document(draw, "TaskSpec")
+
+
+TARGETS = {
+    target.name: target
+    for target in (
+        Target("stream", check_stream, (InputError,), seeds.streams, yaml_tokens, document),
+        Target("task", check_task, (InputError,), seeds.tasks, yaml_tokens, _task_document),
+        Target("overrides", check_overrides, (InputError,), seeds.overrides, override_tokens),
+        Target("cli-overrides", check_command_line, (InputError,), seeds.overrides, override_tokens),
+        Target("labels", check_labels, (InputError,), seeds.labels, json_tokens),
+    )
+}
