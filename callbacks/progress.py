@@ -12,6 +12,7 @@ from rich.markup import escape
 from typing_extensions import override
 
 from continual_petl.callbacks.base import StreamCallback, TaskEvent
+from continual_petl.errors import printable
 from continual_petl.learner import ContinualLearner
 
 
@@ -62,4 +63,4 @@ class Progress(StreamCallback):
 
     def _say(self, text: str) -> None:
         # A line stays one line, however narrow the terminal or the log is.
-        self._console.print(text, highlight=False, soft_wrap=True)
+        self._console.print(printable(text), highlight=False, soft_wrap=True)

@@ -5,7 +5,11 @@ Every message is one paragraph: where, what came, what is allowed, what to do.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+_COMMANDS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, ends of lines, marks that turn the direction of writing, halves of characters."""
 
 
 class InputError(ValueError):
@@ -45,3 +49,17 @@ class Interrupted(RuntimeError):
     def __init__(self, message: str, signal_number: int) -> None:
         self.signal_number = signal_number
         super().__init__(message)
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    r"""Return ``text`` with what would command a terminal written out, for people to read; files and JSON keep the text.
+
+    Args:
+        text: may hold names of labels and texts of strangers.
+        keep: control characters that stay, such as a line feed.
+
+    Example:
+        >>> print(printable("\x1b[2Jgood\r"))
+        \x1b[2Jgood\r
+    """
+    return _COMMANDS.sub(lambda m: m[0] if m[0] in keep else m[0].encode("unicode_escape").decode("ascii"), text)

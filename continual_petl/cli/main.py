@@ -18,7 +18,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from continual_petl._version import VERSION
-from continual_petl.errors import ForgettingError, InputError, Interrupted, IsolationError, StoreError, StreamFileError
+from continual_petl.errors import (
+    ForgettingError,
+    InputError,
+    Interrupted,
+    IsolationError,
+    StoreError,
+    StreamFileError,
+    printable,
+)
 
 _EXAMPLES = """examples:
   continual-petl run quickstart
@@ -165,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return 141  # the reader of our output went away, as in `| head`
     except Exception:
-        traceback.print_exc()
+        print(printable(traceback.format_exc(), keep="\n"), file=sys.stderr, end="")
         return _fail("this is a fault of continual-petl, not of your input: please report it with the lines above", 3)
 
 
@@ -214,5 +222,5 @@ def _none_left(parser: argparse.ArgumentParser, rest: Sequence[str]) -> list[tup
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"continual-petl: {message}", file=sys.stderr)
+    print("continual-petl: " + printable(message, keep="\n"), file=sys.stderr)
     return code

@@ -14,7 +14,7 @@ from typing import Any
 
 from continual_petl.cli._console import print_json
 from continual_petl.course.run import Run
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, printable
 from continual_petl.heads.kinds import Kind
 from continual_petl.heads.words import Answer
 from continual_petl.predictor.predictor import Row
@@ -78,17 +78,17 @@ def _record(row: Row, answer: Answer, manifest: Manifest) -> dict[str, Any]:
 
 
 def _line(answer: Answer, manifest: Manifest) -> str:
-    """Return one line for people: a label and its probability, a number, labels, tags, or a text."""
+    """Return one printable line for people: a label and its probability, a number, labels, tags, or a text."""
     if manifest.kind == "multilabel":
         assert manifest.labels is not None
         assert answer.probabilities is not None
         assert isinstance(answer.value, list)
         shares = dict(zip(manifest.labels, answer.probabilities, strict=True))
-        return "\t".join(f"{name} {shares[name]:.4f}" for name in answer.value) or "(none)"
+        return "\t".join(f"{printable(name)} {shares[name]:.4f}" for name in answer.value) or "(none)"
     if isinstance(answer.value, list):
-        return " ".join(answer.value)
+        return " ".join(map(printable, answer.value))
     share = f"\t{max(answer.probabilities):.4f}" if answer.probabilities else ""
-    return f"{answer.value}{share}".replace("\n", "\\n")
+    return printable(str(answer.value)) + share
 
 
 def _read(path: Path, manifest: Manifest) -> list[Row]:
@@ -132,7 +132,7 @@ def _json_lines(path: Path, lines: Sequence[str]) -> list[tuple[int, dict[str, A
     for number, line in enumerate(lines, 1):
         try:
             record = json.loads(line) if line.strip() else None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"--input {path}:{number}: not JSON: {error}; write one object a line") from error
         if record is not None and not isinstance(record, dict):
             raise InputError(f'--input {path}:{number}: not a JSON object; write lines such as {{"text": "..."}}')

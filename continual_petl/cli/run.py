@@ -17,6 +17,7 @@ from continual_petl.course.dry_run import TaskFacts, dry_run
 from continual_petl.course.loop import learn
 from continual_petl.course.run import Run
 from continual_petl.course.session import Session
+from continual_petl.errors import printable
 from continual_petl.report.terminal import print_report
 from continual_petl.store.store import Store
 from continual_petl.streams.stream import TaskStream
@@ -81,5 +82,5 @@ def _show_plan(facts: list[TaskFacts], *, as_json: bool) -> int:
     console.print(table)
     for task in facts:
         for notice in task.notices:
-            console.print(escape(notice), soft_wrap=True)
+            console.print(escape(printable(notice)), soft_wrap=True)
     return 0

@@ -6,6 +6,7 @@ import argparse
 
 from continual_petl.cli._console import out, print_json
 from continual_petl.course.run import Run
+from continual_petl.errors import printable
 from continual_petl.report.terminal import check_table
 
 
@@ -19,5 +20,5 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         console.print(check_table(checks))
         for check in checks:
             for problem in check.problems:
-                console.print(problem, markup=False, soft_wrap=True)
+                console.print(printable(problem), markup=False, soft_wrap=True)
     return 0 if all(check.ok for check in checks) else 1

@@ -26,6 +26,7 @@ _OURS = {
     "precision": "write training.precision",
     "fast_dev_run": "a bank is committed only after real training; use --dry-run, or limits in a task for fewer rows",
     "barebones": "it takes away the validation scores that choose the best bank",
+    "model_registry": "a course sends nothing away",
     "val_check_interval": "the best bank is chosen at the end of every epoch, which is where a course can go on from",
 }
 

@@ -10,9 +10,15 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from continual_petl.errors import printable
 from continual_petl.report.growth import GrowthRow
 from continual_petl.report.results import Results
 from continual_petl.store.verify import TaskCheck
+
+
+def _shown(text: str) -> str:
+    """Return a text for a cell: nothing in it commands the terminal or is read as markup."""
+    return escape(printable(text))
 
 
 def result_table(results: Results) -> Table:
@@ -22,10 +28,10 @@ def result_table(results: Results) -> Table:
     )
     table.add_column("after")
     for task, metric in zip(results.tasks, results.metrics, strict=True):
-        table.add_column(f"{escape(task)}\n{metric}", justify="right")
+        table.add_column(f"{_shown(task)}\n{_shown(metric)}", justify="right")
     for i, task in enumerate(results.tasks):
         cells = [_cell(float(results.R[i, j]), results.status[i][j], i, j) for j in range(len(results.tasks))]
-        table.add_row(escape(task), *cells)
+        table.add_row(_shown(task), *cells)
     return table
 
 
@@ -52,7 +58,7 @@ def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableT
         verdict = f"verified    {len(good)} of {len(checks)} tasks unchanged" + (f": {'; '.join(ways)}" if good else "")
         lines.append(verdict)
         lines += [problem for check in checks for problem in check.problems]
-    return Text("\n".join(lines))
+    return Text("\n".join(map(printable, lines)))
 
 
 def _number(value: float) -> str:
@@ -70,7 +76,7 @@ def cost_table(rows: Sequence[GrowthRow], results: Results) -> Table:
     for row in rows:
         seconds = results.seconds.get(row.task)
         spent = f"{sum(seconds.values()):.1f} s" if seconds else ""
-        table.add_row(escape(row.task), f"{row.trainable:,}", f"{row.share:.2%}", f"{row.num_bytes:,}", spent)
+        table.add_row(_shown(row.task), f"{row.trainable:,}", f"{row.share:.2%}", f"{row.num_bytes:,}", spent)
     if rows:
         last = rows[-1]
         table.add_section()
@@ -95,5 +101,5 @@ def check_table(checks: Sequence[TaskCheck]) -> Table:
     for check in checks:
         verdict = "[green]unchanged[/green]" if check.ok else "[red]CHANGED[/red]"
         difference = "" if math.isnan(check.largest_difference) else f"{check.largest_difference:g}"
-        table.add_row(escape(check.task), verdict, escape(check.how), difference, f"{check.seconds * 1000:.0f} ms")
+        table.add_row(_shown(check.task), verdict, _shown(check.how), difference, f"{check.seconds * 1000:.0f} ms")
     return table

@@ -23,6 +23,14 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
+def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    # PyYAML takes these for ends of lines when it writes and, elsewhere than in double quotes, not when it reads.
+    style = '"' if _BREAKS.intersection(text) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_BREAKS = frozenset("\x85\u2028\u2029")
+_Dumper.add_representer(str, _text)
 for _name, (_pattern, _first) in CORE.items():
     _Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", _pattern, _first)
 
