@@ -68,11 +68,11 @@ def _number(part: str | int, length: int) -> int | None:
 
 def _no_such_task(wanted: str, names: list[str | None]) -> str:
     known = [name for name in names if name]
-    guess = difflib.get_close_matches(wanted, known, n=1)
+    guess = difflib.get_close_matches(wanted[:100], known, n=1)
     hint = f" (did you mean {guess[0]!r}?)" if guess else ""
     listed = ", ".join(f"{number} {name or '(without a name)'}" for number, name in enumerate(names[:30]))
     more = f", and {len(names) - 30} more" if len(names) > 30 else ""
-    return f"there is no task {wanted!r}{hint}; the tasks, by number and name, are: {listed or 'none'}{more}"
+    return f"there is no task {show(wanted)}{hint}; the tasks, by number and name, are: {listed or 'none'}{more}"
 
 
 def _value(text: str) -> Any:

@@ -46,7 +46,7 @@ class Places:
 
     def report_option(self, option: str, text: str) -> None:
         """Note a problem with an option that reaches no key."""
-        self._found.append(((1, len(self._found)), shorten(f"{option}: {text}")))
+        self._found.append(((1, len(self._found)), shorten(f"{shorten(option, 200)}: {text}")))
 
     @property
     def problems(self) -> tuple[str, ...]:

@@ -1,0 +1,145 @@
+"""Names and texts of strangers command no terminal: people see them written out, programs get them unchanged."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from continual_petl import learn
+from continual_petl.callbacks import Progress
+from continual_petl.cli import predict
+from continual_petl.cli.main import main
+from continual_petl.errors import printable
+from continual_petl.heads.words import Answer
+from continual_petl.report.growth import GrowthRow
+from continual_petl.report.results import Results
+from continual_petl.report.terminal import check_table, print_report
+from continual_petl.store.store import Store
+from continual_petl.store.verify import TaskCheck
+from tests.cli.bench import Bench
+from tests.streams_in_code import stream, task
+
+EVIL = "\x1b[2J\x1b]0;x\x07\r\u202e<b>[bold]"
+SHOWN = r"\x1b[2J\x1b]0;x\x07\r\u202e<b>[bold]"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (EVIL, SHOWN),
+        ("a\nb\tc\0\x7f\x85\x9b", r"a\nb\tc\x00\x7f\x85\x9b"),
+        ("\u2066\u200f\u2028\udcff", r"\u2066\u200f\u2028\udcff"),
+        ("Zürich, 東京 \u3000 \u200d \U0001f600", "Zürich, 東京 \u3000 \u200d \U0001f600"),
+    ],
+)
+def test_what_commands_a_terminal_is_written_out(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+def test_line_feeds_stay_where_they_are_meant() -> None:
+    assert printable("a\nb\r", keep="\n") == "a\nb\\r"
+
+
+def console() -> tuple[Console, io.StringIO]:
+    buffer = io.StringIO()
+    return Console(file=buffer, width=200), buffer
+
+
+def check(task: str, problem: str) -> TaskCheck:
+    return TaskCheck(task=task, problems=(problem,), how=EVIL, largest_difference=math.nan, seconds=0.0)
+
+
+def test_tables_and_problems() -> None:
+    shown, buffer = console()
+    shown.print(check_table([check(EVIL, "")]))
+    results = Results(tasks=(EVIL,), metrics=(EVIL,), R=torch.ones(1, 1).double(), status=(("measured",),), seconds={})
+    growth = GrowthRow(
+        task=EVIL,
+        trainable=1,
+        active=1,
+        share=0.1,
+        stored=1,
+        num_bytes=1,
+        cumulative_bytes=1,
+        full_copies=1,
+    )
+    print_report(shown, results, [growth], [check("a", f"problem {EVIL}")])
+    assert buffer.getvalue().count(SHOWN) == 2 + 3 + 1 + 1
+    assert not set("\x1b\x07\r\u202e") & set(buffer.getvalue())
+
+
+def test_notices_of_a_course() -> None:
+    shown, buffer = console()
+    Progress(shown).on_course_start((EVIL,))
+    assert buffer.getvalue() == f"{SHOWN}\n"
+
+
+@pytest.fixture(scope="module")
+def evil_run(backbone_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run whose only task has two labels that command terminals."""
+    made = task("a", num_rows=16, training={"epochs": 1})
+    for rows in made["data"].values():
+        for row in rows:
+            row["label"] = f"{EVIL}{row['label']}"
+    folder = tmp_path_factory.mktemp("evil") / "run"
+    backbone = backbone_folder()
+    learn(stream(backbone, [made], backbone={"name": str(backbone)}), folder)
+    return folder
+
+
+def test_answers(evil_run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    argv = ["predict", str(evil_run), "--task", "a", "w10 w11"]
+    capsys.readouterr()
+    assert main(argv) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(SHOWN)
+    assert shown.count("\t") == 1
+    assert main([*argv, "--json"]) == 0
+    plain = capsys.readouterr().out
+    assert not set("\x1b\x07\r\u202e") & set(plain)
+    assert json.loads(plain)[0]["answer"].startswith(EVIL)
+    assert main([*argv, "--output", str(tmp_path / "x.jsonl")]) == 0
+    written = (tmp_path / "x.jsonl").read_text("utf-8")
+    assert json.loads(written)["answer"].startswith(EVIL)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "line"),
+    [
+        ("multilabel", [EVIL], f"{SHOWN} 0.7500"),
+        ("token-classification", [EVIL, "O"], f"{SHOWN} O"),
+        ("seq2seq", EVIL, SHOWN),
+    ],
+)
+def test_answers_of_other_kinds(evil_run: Path, kind: str, value: list[str] | str, line: str) -> None:
+    manifest = Store(evil_run).manifest("a").model_copy(update={"kind": kind, "labels": (EVIL, "O")})
+    shares = (0.75, 0.25) if kind == "multilabel" else None
+    assert predict._line(Answer(value=value, probabilities=shares), manifest) == line
+
+
+def test_errors(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    path = bench.folder / "evil.yaml"
+    path.write_text(json.dumps({"name": "a", "backbone": "minilm", "tasks": [], EVIL: 1}))
+    assert main(["run", str(path)]) == 2
+    shown = capsys.readouterr().err
+    assert f"key {SHOWN}: unknown key" in shown
+    assert not set("\x1b\x07\r\u202e") & set(shown)
+    assert shown.count("\n") >= 3  # its own lines stay lines
+
+
+def test_a_fault_of_ours(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(*_: object) -> int:
+        raise RuntimeError(EVIL)
+
+    monkeypatch.setattr("continual_petl.cli.schema.execute", fail)
+    assert main(["schema"]) == 3
+    shown = capsys.readouterr().err
+    assert f"RuntimeError: {SHOWN}" in shown
+    assert "\x1b" not in shown

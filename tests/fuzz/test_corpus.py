@@ -1,0 +1,122 @@
+"""What was found once is refused, or read, for good; and the harness notices what it is there for."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz import run
+from tests.fuzz.mutation import mutate, noise
+from tests.fuzz.target import Target, attempt, corpus
+from tests.fuzz.targets import TARGETS
+
+KEPT = [(name, path) for name in TARGETS for path in corpus(name)]
+
+
+def seeds() -> list[bytes]:
+    return [b"key: value\n"]
+
+
+@pytest.mark.parametrize(("name", "path"), KEPT, ids=[f"{name}-{path.stem}" for name, path in KEPT])
+def test_what_was_found_once(name: str, path: Path) -> None:
+    finding = attempt(TARGETS[name], path.read_bytes())
+    assert finding is None, finding.what
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_target_has_a_corpus_and_sound_seeds(name: str) -> None:
+    assert corpus(name)
+    for seed in TARGETS[name].make_seeds():
+        assert attempt(TARGETS[name], seed) is None
+
+
+def check_one(name: str, draw: Random) -> None:
+    target = TARGETS[name]
+    made = target.generate(draw) if target.generate and draw.random() < 0.6 else draw.choice(target.seeds)
+    data = noise(draw) if draw.random() < 0.1 else mutate(made, target.seeds, target.tokens, draw)
+    finding = attempt(target, data)
+    assert finding is None, finding
+
+
+HEALTH = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
+
+
+@settings(max_examples=200, deadline=None, derandomize=True, database=None, suppress_health_check=HEALTH)
+@given(st.sampled_from(sorted(TARGETS)), st.integers(0, 2**32))
+def test_anything_is_read_or_refused(name: str, seed: int) -> None:
+    check_one(name, Random(seed))
+
+
+@pytest.mark.slow
+@settings(max_examples=1500, deadline=None, derandomize=True, database=None, suppress_health_check=HEALTH)
+@given(st.sampled_from(sorted(TARGETS)), st.randoms(use_true_random=False))
+def test_anything_by_grammar_is_read_or_refused(name: str, draw: Random) -> None:
+    check_one(name, draw)  # every draw is Hypothesis's own, so it looks for small examples
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TARGETS)
+def test_many_more_of_anything(name: str, tmp_path: Path) -> None:
+    assert run.main([name, "--count", "3000", "--seed", "7", "--found", str(tmp_path)]) == 0
+
+
+def test_the_same_seed_makes_the_same_inputs() -> None:
+    made = [list(run.inputs(TARGETS["stream"], 80, Random(seed))) for seed in (1, 1, 2)]
+    assert made[0] == made[1]
+    assert made[0] != made[2]
+
+
+def raises(data: bytes) -> None:
+    if b"x" in data:
+        raise KeyError("x")
+
+
+def test_an_error_that_is_no_answer_is_found_and_made_small(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = Target("raises", raises, (ValueError,), seeds, seeds)
+    finding = attempt(target, b"key: x" + b"y" * 100)
+    assert finding is not None
+    assert finding.what.startswith("KeyError: test_corpus.py:raises")
+    assert run.shrink(target, finding).data == b"x"
+    monkeypatch.setitem(TARGETS, "raises", target)
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "input").write_bytes(b"xyz")
+    argv = ["raises", "--count", "20", "--corpus", str(tmp_path / "more"), "--found", str(tmp_path / "found")]
+    assert run.main(argv) == 1
+    assert '"inputs": 20' in capsys.readouterr().out
+    assert [path.read_bytes() for path in (tmp_path / "found").iterdir()] == [b"x"]
+
+
+def test_an_error_that_is_an_answer_is_none() -> None:
+    assert attempt(Target("raises", raises, (KeyError,), seeds, seeds), b"x") is None
+
+
+def test_an_input_that_takes_long_is_found() -> None:
+    def spin(data: bytes) -> None:
+        until = time.process_time() + len(data) / 100
+        while time.process_time() < until:
+            pass
+
+    target = Target("spins", spin, (ValueError,), seeds, seeds)
+    slow, hung = (attempt(target, b"x" * size, max_seconds=0.02) for size in (4, 50))
+    assert slow is not None
+    assert slow.what.startswith("took 0.0")
+    assert hung is not None
+    assert hung.what.startswith("still going on")
+
+
+def test_an_input_that_takes_memory_is_found() -> None:
+    def grow(data: bytes) -> None:
+        # More than anything before in this process: the peak only ever grows.
+        held.append(bytearray(b"x") * 1200 * 2**20)
+
+    held: list[bytearray] = []
+    finding = attempt(Target("grows", grow, (ValueError,), seeds, seeds), b"x", max_bytes=2**20)
+    assert finding is not None
+    assert finding.what.endswith("MiB")
