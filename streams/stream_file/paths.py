@@ -39,6 +39,10 @@ def expand_paths(tree: dict[str, Any], folder: str, places: Places) -> None:
 def _expand(text: str) -> str:
     if "\0" in text:
         raise ValueError(f"{text!r} holds the character \\x00, which no path can: remove it")
+    if "://" in text and _VARIABLE.search(text):
+        raise ValueError(
+            f"{text!r} is an address, and a stream of someone else could send away what a variable holds: write it out"
+        )
     for variable in _VARIABLE.findall(text):
         if not os.environ.get(variable):
             raise ValueError(

@@ -23,6 +23,9 @@ TASKS = [task(name, num_rows=16) for name in ("one", "two")]
         # Each process would run the course again, and the second would find the run folder locked.
         ({"devices": 2, "accelerator": "cpu"}, "2 processes, but a course runs in one"),
         ({"devices": 1, "num_nodes": 2, "accelerator": "cpu"}, "2 processes, but a course runs in one"),
+        ({"model_registry": "x"}, r"trainer\.model_registry: not allowed here: a course sends nothing away"),
+        ({"default_root_dir": ".."}, r"trainer\.default_root_dir: not allowed here: give --run-dir"),
+        ({"logger": "../x"}, r"trainer\.logger: got '\.\./x'; allowed in a file are true and false"),
         ({"fast_dev_run": True}, r"trainer\.fast_dev_run: not allowed here: a bank is committed only after"),
     ],
 )

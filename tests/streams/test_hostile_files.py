@@ -174,6 +174,17 @@ def test_names_and_texts_with_commands_come_back_unchanged(load: Load) -> None:
     assert again == spec
 
 
+@pytest.mark.parametrize("address", ["https://x.example/${TOKEN}", "zip://a::https://x.example/${TOKEN}"])
+def test_no_variable_is_sent_away(load: Load, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setenv("TOKEN", "secret")
+    data = json.dumps({"path": "json", "data_files": {"train": [address]}})
+    with pytest.raises(
+        StreamFileError, match=r"data_files\.train\.0.* is an address, and a stream of someone else"
+    ) as error:
+        load(BASE.replace("x.csv", data))
+    assert "secret" not in str(error.value)
+
+
 def test_a_data_folder_of_null_is_that_of_the_file(load: Load, tmp_path: Path) -> None:
     assert load(BASE + "data_dir: null\n").data_dir == os.fspath(tmp_path)
 
