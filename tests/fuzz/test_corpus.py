@@ -31,7 +31,7 @@ def test_what_was_found_once(name: str, path: Path) -> None:
 @pytest.mark.parametrize("name", TARGETS)
 def test_every_target_has_a_corpus_and_sound_seeds(name: str) -> None:
     assert corpus(name)
-    for seed in TARGETS[name].make_seeds():
+    for seed in TARGETS[name].make_seeds()[::4]:  # all of them in the slow test below
         assert attempt(TARGETS[name], seed) is None
 
 
@@ -66,7 +66,7 @@ def test_many_more_of_anything(name: str, tmp_path: Path) -> None:
 
 
 def test_the_same_seed_makes_the_same_inputs() -> None:
-    made = [list(run.inputs(TARGETS["stream"], 80, Random(seed))) for seed in (1, 1, 2)]
+    made = [list(run.inputs(TARGETS["labels"], 80, Random(seed))) for seed in (1, 1, 2)]
     assert made[0] == made[1]
     assert made[0] != made[2]
 
