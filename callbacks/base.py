@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import lightning as L
 
 from continual_petl.backbones.backbone import Backbone
+from continual_petl.store.finding import Finding
 from continual_petl.store.store import Store
+
+
+class Rechecked(Protocol):
+    """What came of answering a task's rows again."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What is not as it was certified."""
+
+    @property
+    def unreachable(self) -> str | None:
+        """Why the rows are not at hand; None if they were answered."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +39,10 @@ class TaskEvent:
     """By precision: every backbone that is in memory."""
     notices: tuple[str, ...] = ()
     """What the user should know and need not act on."""
+    residents: frozenset[str] = frozenset()
+    """Tasks whose banks are in memory."""
+    recheck: Callable[[str], Rechecked] | None = None
+    """Answers the test rows of a learned task again and holds them against its certificate, where they are at hand."""
 
 
 class StreamCallback(L.Callback):
@@ -45,5 +63,15 @@ class StreamCallback(L.Callback):
 
         Args:
             event: which task.
-            cells: the row: dictionaries with task, metric, value (None if not measured) and status.
+            cells: the row, as far as somebody looked: dictionaries with task, metric, value (None if not measured) and
+                status; its own comes last.
+        """
+
+    def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
+        """All callbacks have looked at a task.
+
+        Args:
+            event: which task.
+            seconds: what it cost by phase: data, train, evaluate, commit, measure, verify.
+            checks: number of earlier certificates that were checked, by what was done: digests, probe, full.
         """

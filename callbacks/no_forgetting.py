@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
 
 import lightning as L
 import torch
@@ -14,10 +15,14 @@ from continual_petl.digests import same_bits, tensor_digests
 from continual_petl.errors import ForgettingError
 from continual_petl.learner import ContinualLearner
 from continual_petl.learner.answer import answer
-from continual_petl.seeding import derive_seed
+from continual_petl.store.backbone_check import check_backbone
+from continual_petl.store.chain import broken
 from continual_petl.store.environment import current_environment
+from continual_petl.store.finding import Finding
 from continual_petl.store.probe import image_shape
-from continual_petl.store.verify import TaskCheck, check_backbone, check_task
+from continual_petl.store.verify import TaskCheck, check_task
+
+Policy = Literal["digests", "probe", "full"]
 
 
 class NoForgetting(StreamCallback):
@@ -26,12 +31,15 @@ class NoForgetting(StreamCallback):
     While a task is learned (also with a Trainer of your own): digests of the backbone and of every other bank in memory,
     and the outputs of those banks on fixed inputs, are the same after as before, bit for bit.
 
-    After a task is committed: the certificates of earlier tasks hold (digests, then the probe's outputs), and their
-    scores, where measured again, are equal. Banks with ``scope: shared`` promise nothing of the kind and are left out.
+    After a task is committed: the chain of certificates is whole, earlier certificates hold as the policy says, and scores,
+    where they were measured again, are equal. Banks with ``scope: shared`` promise nothing of the kind and are left out.
 
     Args:
-        most: how many earlier certificates to check after each task, so that the cost stays constant. With more tasks
-            than that, another sample is checked each time; `Run.verify` always checks all.
+        policy: ``digests`` reads the files of a rotating sample of earlier tasks; ``probe`` also answers their probes, and
+            those of all tasks whose banks are in memory; ``full`` checks every earlier task, and answers its test rows
+            again where they can be reached, which costs more with every task.
+        most: size of the sample. The tasks take turns: every one is looked at after at most ``4 * N / most`` further tasks
+            of N. `Run.verify` always checks all.
 
     Raises:
         ForgettingError: naming task, tensor and likely cause.
@@ -39,16 +47,27 @@ class NoForgetting(StreamCallback):
     Example::
 
         L.Trainer(callbacks=[NoForgetting()]).fit(learner, datamodule=data)
+        learn(stream, "runs/mine", callbacks=[NoForgetting("full")])
     """
 
-    def __init__(self, most: int = 20) -> None:
+    def __init__(self, policy: Policy = "probe", most: int = 20) -> None:
+        if policy not in get_args(Policy):
+            raise ValueError(f"policy: got {policy!r}; allowed are {', '.join(get_args(Policy))}")
         if most < 1:
             raise ValueError(f"most: got {most}; at least one earlier task has to be checked")
+        self.policy = policy
         self._most = most
         self._digests: dict[str, dict[str, str]] = {}
         self._outputs: dict[str, Tensor] = {}
         self.checks: dict[str, list[TaskCheck]] = {}
         """By the task just learned: what checking the earlier ones found."""
+        self._full: dict[str, int] = {}
+
+    def kinds(self, task: str) -> list[str]:
+        """Return what was done with each earlier certificate after a task: ``digests``, ``probe`` or ``full``."""
+        checks, full = self.checks.get(task, []), self._full.get(task, 0)
+        probes = sum("probe" in check.how for check in checks)
+        return ["full"] * full + ["probe"] * (probes - full) + ["digests"] * (len(checks) - probes)
 
     @override
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -81,31 +100,48 @@ class NoForgetting(StreamCallback):
     @override
     def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
         store = event.store
-        earlier = [task for task in store.tasks[: event.index] if store.manifest(task).bank.scope == "task"]
-        self.checks[event.task] = []
-        for task in self._sample(event.task, earlier):
-            manifest = store.manifest(task)
-            backbone = event.backbones.get(manifest.environment.precision)
-            if backbone is None:
-                continue  # learned in a precision that this course does not use; `Run.verify` loads it
-            check = check_task(store, task, backbone)
-            self._raise_if(list(check.problems))
+        problems = broken(store.chain())
+        if problems:
+            raise ForgettingError(" ".join(problems.values()))
+        earlier = [link.task for link in store.links()[: event.index] if not link.shared]
+        self.checks[event.task], self._full[event.task] = [], 0
+        for task in self._chosen(event, earlier):
+            # A task of a precision that this course does not use has no backbone here; `Run.verify` loads it.
+            backbone = event.backbones.get(store.manifest(task).environment.precision)
+            check = check_task(store, task, backbone, probe=self.policy != "digests")
+            self._raise_if(check.findings)
             self.checks[event.task].append(check)
+            if self.policy == "full" and event.recheck is not None and backbone is not None:
+                recheck = event.recheck(task)
+                self._raise_if(recheck.findings)
+                self._full[event.task] += recheck.unreachable is None
         for cell in cells:
             if cell["task"] in earlier and cell["status"] == "measured":
                 _check_cell(event, cell)
 
-    def _sample(self, task: str, earlier: list[str]) -> list[str]:
-        if len(earlier) <= self._most:
+    def _chosen(self, event: TaskEvent, earlier: list[str]) -> list[str]:
+        if self.policy == "full":
             return earlier
-        generator = torch.Generator().manual_seed(derive_seed(len(earlier), task, "no-forgetting"))
-        chosen = torch.randperm(len(earlier), generator=generator)[: self._most].tolist()
-        return [earlier[number] for number in sorted(chosen)]
+        sample = rotating(earlier, event.index, self._most)
+        also = event.residents if self.policy == "probe" else frozenset()
+        return [task for task in earlier if task in sample or task in also]
 
     @staticmethod
-    def _raise_if(problems: list[str]) -> None:
-        if problems:
-            raise ForgettingError(" ".join(problems))
+    def _raise_if(findings: Sequence[Finding]) -> None:
+        if findings:
+            raise ForgettingError(" ".join(finding.message for finding in findings))
+
+
+def rotating(tasks: Sequence[str], turn: int, most: int) -> set[str]:
+    """Return the tasks whose turn it is: at most so many, and each again and again as the turns go on.
+
+    Those whose number leaves the remainder ``turn`` when divided by a power of two, the smallest that is enough: nothing has
+    to be remembered from turn to turn, and a task that joins displaces nobody.
+    """
+    step = 1
+    while len(tasks) > most * step:
+        step *= 2
+    return set(tasks[turn % step :: step])
 
 
 def _check_cell(event: TaskEvent, cell: dict[str, Any]) -> None:

@@ -25,4 +25,4 @@ class ParameterGrowth(StreamCallback):
 
     @override
     def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
-        self.rows = growth(event.store)
+        self.rows = growth(event.store, self.rows)

@@ -15,6 +15,8 @@ from continual_petl.callbacks.base import StreamCallback, TaskEvent
 from continual_petl.errors import printable
 from continual_petl.learner import ContinualLearner
 
+_CHECKS = {"digests": "digests", "probe": "digests and probe", "full": "digests, probe and test rows"}
+
 
 class Progress(StreamCallback):
     """Print a few lines per task; readable in a terminal, a log file and a notebook.
@@ -58,8 +60,16 @@ class Progress(StreamCallback):
         own = cells[-1]
         value = "not defined" if own["value"] is None else f"{own['value']:.4f}"
         earlier = [cell for cell in cells[:-1] if cell["status"] != "not measured"]
-        unchanged = f"; {len(earlier)} of {len(cells) - 1} earlier tasks looked at again" if cells[:-1] else ""
-        self._say(f"  learned: {own['split']} {own['metric']} {value} on {own['num_examples']} rows{unchanged}")
+        others = f"; this row of R has {len(earlier)} of {event.index} earlier scores" if event.index else ""
+        self._say(f"  learned: {own['split']} {own['metric']} {value} on {own['num_examples']} rows{others}")
+
+    @override
+    def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
+        if not checks:
+            return
+        done = ", ".join(f"{number} by {_CHECKS[kind]}" for kind, number in sorted(checks.items()))
+        share = f", {seconds['verify'] / seconds['train']:.1%} of the time of training" if seconds.get("train") else ""
+        self._say(f"  certificates of earlier tasks hold: {done}; {seconds['verify']:.2f} s{share}")
 
     def _say(self, text: str) -> None:
         # A line stays one line, however narrow the terminal or the log is.

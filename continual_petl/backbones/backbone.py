@@ -19,7 +19,6 @@ from continual_petl.backbones.weights import (
     cannot_load,
     change_precision,
     checkpoint_digests,
-    load_errors,
     load_weights,
     refuse_quantised,
 )
@@ -199,7 +198,7 @@ def _load_frozen(
         facts = config_facts(source, revision)
     except InputError:
         raise
-    except load_errors(remote_code) as error:
+    except Exception as error:  # transformers has no error of its own for a folder or id that is no usable model
         raise InputError(cannot_load(name, error)) from error
     if generates:
         # What the checkpoint's own generation_config.json says belongs to the task it was published with.

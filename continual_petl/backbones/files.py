@@ -13,6 +13,7 @@ from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils.hub import cached_file
 
 from continual_petl.backbones.packaged import minilm_path
+from continual_petl.digests import file_digest
 from continual_petl.errors import InputError
 
 _CONFIG = "config.json"
@@ -82,6 +83,11 @@ def files_of(name: str, revision: str | None, *, images: bool, remote_code: bool
     raise _gone(name, named or _WEIGHTS[0])
 
 
+def digests_of(name: str, revision: str | None, files: Iterable[str]) -> dict[str, str]:
+    """Return the SHA-256 of those of these files that are there, whatever is in them."""
+    return {file: file_digest(path) for file, path in _there(source_of(name), revision, files).items()}
+
+
 def _there(source: str, revision: str | None, names: Iterable[str]) -> dict[str, Path]:
     """Return those files that are there: in the folder, or in what the Hub's cache holds of the revision."""
     if os.path.isdir(source):
@@ -95,7 +101,10 @@ def _there(source: str, revision: str | None, names: Iterable[str]) -> dict[str,
         "_raise_exceptions_for_missing_entries": False,
         "_raise_exceptions_for_connection_errors": False,
     }
-    cached = {name: cached_file(source, name, **asked) for name in names}
+    try:
+        cached = {name: cached_file(source, name, **asked) for name in names}
+    except (OSError, ValueError):  # neither a folder nor an id
+        return {}
     return {name: Path(path) for name, path in cached.items() if path is not None}
 
 

@@ -8,7 +8,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from continual_petl.backbones.files import source_of
-from continual_petl.backbones.weights import code_refused, first_line, load_errors, needs_code
+from continual_petl.backbones.weights import code_refused, first_line, needs_code
 from continual_petl.errors import InputError
 
 _GENERAL = {"PreTrainedTokenizerFast", "TokenizersBackend"}
@@ -25,7 +25,7 @@ def load_tokenizer(name: str, *, revision: str | None = None, remote_code: bool 
             # For some model types (Qwen2) transformers builds the family's own tokenizer whatever the folder declares,
             # with the family's own way to split words.
             tokenizer = PreTrainedTokenizerFast.from_pretrained(source, revision=revision or "main")
-    except load_errors(remote_code) as error:
+    except Exception as error:  # tokenizers raises no other for a file that it cannot read
         if needs_code(error):
             raise InputError(code_refused(name, "its tokenizer")) from error
         raise InputError(

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any, Literal, cast
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
@@ -19,9 +18,6 @@ from continual_petl.digests import combined_digest, module_tensors, tensor_diges
 from continual_petl.errors import InputError
 
 Attention = Literal["auto", "eager", "sdpa"]
-
-_LOAD_ERRORS = (OSError, ValueError, RuntimeError, TypeError, LookupError, AttributeError, SafetensorError)
-"""What transformers raises for a folder or an id that is not a usable model; it has no error of its own."""
 
 _KINDS: dict[str, Any] = {"none": AutoModel, "seq2seq": AutoModelForSeq2SeqLM, "causal": AutoModelForCausalLM}
 
@@ -127,11 +123,6 @@ def cannot_load(name: str, error: BaseException) -> str:
         f"backbone {name!r} cannot be loaded: {why} Give 'minilm', a folder with config.json and weights, or the id of a "
         "model on the Hub that this machine can reach or has in its cache."
     )
-
-
-def load_errors(remote_code: bool) -> tuple[type[Exception], ...]:
-    """Return what loading may raise; code beside the model may raise anything."""
-    return (Exception,) if remote_code else _LOAD_ERRORS
 
 
 def needs_code(error: BaseException) -> bool:

@@ -16,6 +16,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     run = Run(arguments.run)
     # From before the stream is read: a task that another process adds meanwhile would not be in it.
     with run.store.lock(wait=arguments.wait):
+        run.store.clean()
         return _learn(Run(arguments.run, remote_code=arguments.remote_code), arguments, overrides)
 
 
@@ -24,15 +25,22 @@ def _learn(run: Run, arguments: argparse.Namespace, overrides: list[tuple[str, s
     run.session.residents.check_code()
     spec = run.session.spec
     task = load_task(arguments.task_file, overrides)
-    others = tuple(known for known in spec.tasks if known.name.casefold() != task.name.casefold())
+    learned = run.store.tasks
+    # A stream cannot be empty: its last task stays in the file when it is forgotten, and is not learned again for that.
+    forgotten = {tombstone.task for tombstone in run.store.tombstones()}.difference(learned)
+    others = tuple(
+        known for known in spec.tasks if known.name.casefold() != task.name.casefold() and known.name not in forgotten
+    )
     for known in spec.tasks:
         # The same task again is how a learned or half-learned one goes on; another under its name is a mistake.
-        if known not in others and known != task and known.name in run.store.tasks:
+        same = known.name.casefold() == task.name.casefold() and known.name in learned
+        if same and known != task and not (arguments.replace and known.name == task.name):
             raise InputError(
-                f"{arguments.task_file}: name: the run {arguments.run} already has another task {known.name!r}; "
-                "a learned task is never replaced, so give the new one its own name"
+                f"{arguments.task_file}: name: the run {arguments.run} already has another task {known.name!r}; a learned "
+                "task is never replaced in silence: give the new one its own name, or say --replace"
             )
     # One that was stopped or refused before it was learned may come back otherwise.
-    tasks = spec.tasks if task in spec.tasks else (*others, task)
+    tasks = spec.tasks if task in spec.tasks and not forgotten else (*others, task)
     stream = TaskStream(spec.model_copy(update={"tasks": tasks}))
-    return learn_and_show(stream, run.store.folder, quiet=arguments.quiet, as_json=arguments.json, wait=False)
+    replace = [task.name] if arguments.replace and task.name in learned else []
+    return learn_and_show(stream, run.store.folder, arguments, replace=replace, wait=False)

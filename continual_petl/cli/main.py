@@ -37,6 +37,7 @@ _EXAMPLES = """examples:
 _COMMANDS = {
     "run": "learn every task of a stream that its run folder does not have yet",
     "learn": "add one task to a run; needs none of the old data",
+    "forget": "drop one task of a run, on purpose and on record; no other task is touched",
     "verify": "check that no learned task has changed",
     "predict": "answer rows with the bank of one task",
     "report": "show what a run has learned, forgotten and cost",
@@ -82,7 +83,15 @@ examples:
   continual-petl learn runs/mine trec.yaml
   continual-petl learn runs/mine trec.yaml --bank lora --training.epochs 5
 """,
-    "verify": """examples:
+    "forget": """The task's bank is deleted. A tombstone takes its place in the chain of certificates, so that verify can tell
+a task that was dropped on purpose from one that was lost.
+
+examples:
+  continual-petl forget runs/mine agnews
+""",
+    "verify": """Exit code 1 if anything is not as it was certified.
+
+examples:
   continual-petl verify runs/mine
   continual-petl verify runs/mine --task agnews --data --json
 """,
@@ -118,7 +127,7 @@ examples:
 def _add_arguments(name: str, command: argparse.ArgumentParser) -> None:
     if name == "run":
         command.add_argument(
-            "stream", metavar="STREAM", help="a stream file, or the name of a catalog stream (quickstart)"
+            "stream", metavar="STREAM", help="a stream file, or the name of a catalog stream (quickstart, digits)"
         )
         command.add_argument("--run-dir", metavar="DIR", help="where banks and results go (default: runs/NAME)")
         command.add_argument("--dry-run", action="store_true", help="resolve and show everything, without training")
@@ -126,6 +135,8 @@ def _add_arguments(name: str, command: argparse.ArgumentParser) -> None:
         command.add_argument("run", metavar="RUN", help="a run folder")
     if name == "learn":
         command.add_argument("task_file", metavar="TASK.yaml", help="a file with one task")
+    if name == "forget":
+        command.add_argument("task", metavar="TASK", help="name of a learned task")
     if name in {"verify", "predict"}:
         command.add_argument("--task", metavar="T", required=name == "predict", help="name of a learned task")
     if name == "verify":
@@ -137,7 +148,19 @@ def _add_arguments(name: str, command: argparse.ArgumentParser) -> None:
     if name in {"learn", "verify", "predict"}:
         text = "execute the backbone's own code where RUN asks for it; read it first"
         command.add_argument("--remote-code", action="store_true", help=text)
+    if name == "run":
+        command.add_argument(
+            "--replace", metavar="TASK", action="append", default=[], help="learn a learned task again; may be repeated"
+        )
+    if name == "learn":
+        command.add_argument("--replace", action="store_true", help="if the task is learned, learn it again")
     if name in {"run", "learn"}:
+        command.add_argument(
+            "--check",
+            choices=("digests", "probe", "full"),
+            default="probe",
+            help="how earlier tasks are checked after each new one (default: probe; full answers their test rows again)",
+        )
         command.add_argument("--wait", action="store_true", help="wait for another process that writes to the run")
         command.add_argument("--quiet", action="store_true", help="print nothing but errors and the final report")
     if name != "schema":
@@ -159,7 +182,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             code: int = module.execute(arguments, overrides)
         return code
     except StreamFileError as error:
-        return _fail("\n".join(["the stream cannot be used:", *error.problems]), 2)
+        what = "task" if arguments.command == "learn" else "stream"
+        return _fail("\n".join([f"the {what} cannot be used:", *error.problems]), 2)
     except InputError as error:
         return _fail(str(error), 2)
     except (ForgettingError, IsolationError, StoreError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import lightning as L
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from continual_petl.callbacks import ParameterGrowth, Progress
+from continual_petl.callbacks import NoForgetting, ParameterGrowth, Progress
 from continual_petl.cli._console import find_stream, out, print_json
 from continual_petl.course.dry_run import TaskFacts, dry_run
 from continual_petl.course.loop import learn
@@ -29,20 +30,22 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     folder = Path(arguments.run_dir or f"runs/{stream.name}")
     if arguments.dry_run:
         return _show_plan(dry_run(Session(stream.spec, Store(folder))), as_json=arguments.json)
-    return learn_and_show(stream, folder, quiet=arguments.quiet, as_json=arguments.json, wait=arguments.wait)
+    return learn_and_show(stream, folder, arguments, replace=arguments.replace, wait=arguments.wait)
 
 
-def learn_and_show(stream: TaskStream, folder: Path, *, quiet: bool, as_json: bool, wait: bool) -> int:
+def learn_and_show(
+    stream: TaskStream, folder: Path, arguments: argparse.Namespace, *, replace: Collection[str], wait: bool
+) -> int:
     """Learn what is new in a stream, verify everything, print the report; 1 if anything was forgotten."""
     console = Console(stderr=True)
-    callbacks: list[L.Callback] = [ParameterGrowth()]
-    if not quiet:
+    callbacks: list[L.Callback] = [ParameterGrowth(), NoForgetting(arguments.check)]
+    if not arguments.quiet:
         callbacks.append(Progress(console))
         if sys.stderr.isatty():
             # Standard output is for results: it may be a file or a pipe while this is a terminal.
             callbacks.append(L.pytorch.callbacks.RichProgressBar(leave=False, console_kwargs={"stderr": True}))
-    run = learn(stream, folder, callbacks=callbacks, wait=wait)
-    return show(run, as_json=as_json)
+    run = learn(stream, folder, callbacks=callbacks, replace=replace, wait=wait)
+    return show(run, as_json=arguments.json)
 
 
 def show(run: Run, *, as_json: bool) -> int:

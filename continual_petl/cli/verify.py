@@ -12,13 +12,20 @@ from continual_petl.report.terminal import check_table
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
-    checks = Run(arguments.run, remote_code=arguments.remote_code).verify(arguments.task, data=arguments.data)
+    run = Run(arguments.run, remote_code=arguments.remote_code)
+    checks = run.verify(arguments.task, data=arguments.data)
+    whole = all(check.ok for check in checks)
     if arguments.json:
         print_json([check.to_json() for check in checks])
     else:
         console = out()
-        console.print(check_table(checks))
-        for check in checks:
-            for problem in check.problems:
-                console.print(printable(problem), markup=False, soft_wrap=True)
-    return 0 if all(check.ok for check in checks) else 1
+        if checks:
+            console.print(check_table(checks))
+        # What is wrong with a file that all tasks share is found with each of them, and told once.
+        for problem in dict.fromkeys(problem for check in checks for problem in check.problems):
+            console.print(printable(problem), markup=False, soft_wrap=True)
+        if not checks:
+            console.print("no task is learned yet; continual-petl run goes on")
+        if whole and (head := run.store.head()) is not None:
+            console.print(f"newest entry of the chain: number {head.index}, seal {head.seal}", soft_wrap=True)
+    return 0 if whole else 1

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 import lightning as L
+from torch import Tensor
 
 from continual_petl.callbacks import BankCheckpoint, StreamCallback, TaskEvent
 from continual_petl.callbacks.bank_checkpoint import BEST, LAST
@@ -18,7 +19,8 @@ from continual_petl.course.signals import KeepSignals, StopRequest
 from continual_petl.course.trainers import fitting_trainer, quiet
 from continual_petl.errors import InputError
 from continual_petl.learner import ContinualLearner, TaskPlan
-from continual_petl.store.probe import make_probe
+from continual_petl.store.commit import Evidence, commit_task
+from continual_petl.store.probe import make_probe, probe_of_rows
 from continual_petl.store.progress import read_bank
 from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.preparation.prepare import TaskData
@@ -28,7 +30,7 @@ from continual_petl.streams.schema.stream_spec import TaskSpec
 def learn_task(
     session: Session, task: TaskSpec, callbacks: Sequence[L.Callback], request: StopRequest
 ) -> dict[str, float]:
-    """Learn a task that the store does not have, and commit it.
+    """Learn a task, and commit it; one that the store has already is replaced.
 
     Returns:
         Seconds spent on data, training, evaluation and commit.
@@ -53,7 +55,7 @@ def learn_task(
 
     event = TaskEvent(
         task=plan.name,
-        index=len(store.tasks),
+        index=len([name for name in store.tasks if name != plan.name]),
         num_tasks=len(session.spec.tasks),
         store=store,
         backbones=residents.backbones,
@@ -73,11 +75,8 @@ def learn_task(
         scores[split] = evaluate(learner, rows, pad, trainer, session.folder)
     clock.lap("evaluate")
     request.stop_here(f"before task {plan.name!r} was committed; what it learned is saved")
-    store.commit(
-        plan,
-        learner.active_bank,
-        backbone,
-        make_probe(plan, backbone, residents.tokenizer, backbone.max_length),
+    evidence = Evidence(
+        probe=_probe(session, task, plan, data),
         scores=scores,
         data=data.digests,
         notices=data.notices,
@@ -85,8 +84,17 @@ def learn_task(
         preparation=residents.preparation,
         parent=parent_of(session, plan),
     )
+    commit_task(store, plan, learner.active_bank, backbone, evidence, replaces=plan.name in store.tasks)
     clock.lap("commit")
     return clock.laps
+
+
+def _probe(session: Session, task: TaskSpec, plan: TaskPlan, data: TaskData) -> dict[str, Tensor]:
+    """Return the inputs that the task is certified on."""
+    backbone, tokenizer = session.backbone(task), session.residents.tokenizer
+    if session.spec.resolved_probe(task) == "validation":
+        return probe_of_rows(plan, data.validation, tokenizer)
+    return make_probe(plan, backbone, tokenizer, backbone.max_length)
 
 
 def _fit(

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import copy
-import shutil
-import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 
-from continual_petl.callbacks import NoForgetting, StreamCallback, TaskEvent
+from continual_petl.callbacks import NoForgetting, StreamCallback
+from continual_petl.course.finish_task import finish_task
 from continual_petl.course.learn_task import learn_task
 from continual_petl.course.preflight import preflight
-from continual_petl.course.row import measure_row
+from continual_petl.course.removal import check_replaced
 from continual_petl.course.run import Run
 from continual_petl.course.session import Session, changed_settings
-from continual_petl.course.signals import StopRequest, listening
+from continual_petl.course.signals import listening
+from continual_petl.store.leftovers import cut_short
+from continual_petl.store.results_file import unfinished
 from continual_petl.store.store import Store
+from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.yaml_file import dump_stream
 
@@ -29,6 +31,7 @@ def learn(
     *,
     callbacks: Sequence[L.Callback] = (),
     trainer: dict[str, Any] | None = None,
+    replace: Collection[str] = (),
     wait: bool = False,
 ) -> Run:
     """Learn every task of a stream that the run folder does not have yet.
@@ -43,6 +46,8 @@ def learn(
             remembers of a fit (its ``state_dict``: EarlyStopping's best score, say) is put back for every task, so that no
             task depends on those before it; a `StreamCallback` remembers across tasks.
         trainer: arguments for Lightning's Trainer, over those of the stream.
+        replace: learned tasks that are learned again, as the stream describes them now. The old bank stays until the new
+            one is committed; then a tombstone takes its place, and the task comes last in the order of learning.
         wait: whether to wait for another process that writes to the run folder, instead of raising.
 
     Returns:
@@ -59,14 +64,18 @@ def learn(
     if not any(isinstance(callback, NoForgetting) for callback in watching):
         watching.append(NoForgetting())
     fresh = _Fresh(watching)
-    session = Session(spec, Store(Path(run_dir)))
-    preflight(session)
+    store = Store(Path(run_dir))
+    if store.folder.is_dir() and cut_short(store) is not None:
+        # The task to be replaced may be out of its place.
+        with store.lock(wait=wait):
+            store.clean()
+    session = _opened(spec, run_dir, replace)
     seen = _state(session.store)
     with session.store.lock(wait=wait), listening() as request:
         if _state(session.store) != seen:
             # Another process was faster; what it wrote was not looked at.
-            session = Session(spec, Store(Path(run_dir)))
-            preflight(session)
+            session = _opened(spec, run_dir, replace)
+        session.store.clean()
         session.check_backbone()
         # What was given in Python only (loggers, strategies) is of this process, not of the stream.
         session.store.write_stream(dump_stream(stream.spec.anchored()))
@@ -75,55 +84,28 @@ def learn(
             if isinstance(callback, StreamCallback):
                 callback.on_course_start(notices)
         # Rows that a kill left unfinished come first.
-        finished = {row["task"] for row in session.store.results() if row["type"] == "task"}
-        for name in session.store.tasks:
-            if name not in finished:
-                _finish(session, name, watching, {}, request)
+        for name in unfinished(session.store.links(), session.store.results()):
+            finish_task(session, name, watching, {}, request)
+        learned = set(session.store.tasks) - set(replace)
         for task in spec.tasks:
-            if task.name not in session.store.tasks:
+            if task.name not in learned:
                 fresh.restore()
                 seconds = learn_task(session, task, watching, request)
-                _finish(session, task.name, watching, seconds, request)
+                session.forget_split(task.name)
+                finish_task(session, task.name, watching, seconds, request)
     return Run(session.store.folder, session=session)
 
 
-def _finish(
-    session: Session, task: str, callbacks: Sequence[L.Callback], seconds: dict[str, float], request: StopRequest
-) -> None:
-    """Measure a committed task's row of R, let the callbacks look, and note that all is done.
-
-    Raises:
-        Interrupted: if a stop was asked for; what is left of the row comes first the next time.
-    """
-    # A kill right after the commit leaves this behind.
-    shutil.rmtree(session.store.progress_folder(task), ignore_errors=True)
-    request.stop_here(f"after task {task!r} was committed, before its row was measured")
-    start = time.perf_counter()
-    # Callbacks check certificates on it, also where nothing was measured.
-    session.residents.backbone_of(task)
-    cells, notices = measure_row(session, task, request)
-    session.store.append_results(cells)
-    measured = time.perf_counter()
-    event = TaskEvent(
-        task=task,
-        index=session.store.manifest(task).index,
-        num_tasks=len(session.spec.tasks),
-        store=session.store,
-        backbones=session.residents.backbones,
-        notices=tuple(notices),
-    )
-    for callback in callbacks:
-        if isinstance(callback, StreamCallback):
-            callback.on_task_end(event, cells)
-    spent = {**seconds, "measure": measured - start, "verify": time.perf_counter() - measured}
-    session.store.append_results([{"type": "task", "task": task, "seconds": spent}])
-    tasks = [spec.name for spec in session.spec.tasks]
-    left = [name for name in tasks if name not in session.store.tasks]
-    request.stop_here(f"before task {left[0]!r}" if left else f"after task {task!r}, with which all is learned")
+def _opened(spec: StreamSpec, run_dir: str | Path, replace: Collection[str]) -> Session:
+    """Return the course, checked before its first step."""
+    session = Session(spec, Store(Path(run_dir)))
+    check_replaced(session, replace)
+    preflight(session, replace)
+    return session
 
 
 def _state(store: Store) -> tuple[bytes | None, list[str]]:
-    return store.stream_file.read_bytes() if store.stream_file.exists() else None, store.tasks
+    return store.stream_file.read_bytes() if store.stream_file.is_file() else None, store.tasks
 
 
 class _Fresh:

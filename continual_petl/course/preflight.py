@@ -7,7 +7,7 @@ reported at once, and a stream that is refused here leaves the run folder as it 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from continual_petl.course.parents import check_copies, check_parent
@@ -46,8 +46,12 @@ class Problems:
         raise_problems(self.found)
 
 
-def preflight(session: Session) -> None:
+def preflight(session: Session, replace: Collection[str] = ()) -> None:
     """Check a course before its first step; nothing is written.
+
+    Args:
+        session: the stream and its run folder.
+        replace: learned tasks that are to be learned again.
 
     Raises:
         InputError: with everything that is wrong.
@@ -55,7 +59,8 @@ def preflight(session: Session) -> None:
     """
     check_session(session)
     problems = Problems()
-    new = [task for task in session.spec.tasks if task.name not in session.store.tasks]
+    learned = set(session.store.tasks).difference(replace)
+    new = [task for task in session.spec.tasks if task.name not in learned]
     fitting = [task for task in new if _fits(session, task, problems)]
     for number, task in enumerate(fitting):
         with problems.collected():
@@ -131,7 +136,7 @@ def _fits(session: Session, task: TaskSpec, problems: Problems) -> bool:
 def _check_plan(session: Session, task: TaskSpec) -> None:
     """Check a task's bank and inputs against the backbone."""
     backbone, residents = session.backbone(task), session.residents
-    if session.store.backbone_facts() is not None:
+    if session.store.pin() is not None:
         session.store.write_backbone(backbone)  # pinned already, so this only compares
     tokenizer = residents.tokenizer
     num_known = 0 if tokenizer is None else int(backbone.model.config.vocab_size)

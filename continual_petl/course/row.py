@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
 import torch
 
@@ -11,10 +11,15 @@ from continual_petl.course.session import Session
 from continual_petl.course.signals import StopRequest
 from continual_petl.errors import ForgettingError, InputError
 from continual_petl.seeding import derive_seed
+from continual_petl.store.chain import Link
+from continual_petl.store.results_file import Cell, RowLine, Status
 from continual_petl.store.verify import check_task
 
 MEASURE_ALL_UP_TO = 20
 """``evaluate: auto`` measures every earlier task up to this many, and certifies beyond."""
+_MEASURED: Status = "measured"
+_CERTIFIED: Status = "certified"
+_NOT_MEASURED: Status = "not measured"
 _SAMPLE = 5
 _CHECKED = 20
 
@@ -23,38 +28,37 @@ class _NotAtHand(Exception):
     """The rows that an earlier task was measured on cannot be read."""
 
 
-def measure_row(
-    session: Session, after: str, request: StopRequest | None = None
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the row of R after learning a task, as lines for results.jsonl, and what the user should know of it.
+def measure_row(session: Session, after: str, request: StopRequest | None = None) -> tuple[RowLine, list[str]]:
+    """Return the row of R after learning a task, and what the user should know of it.
 
     Whatever the policy, the cost is bounded: beyond `MEASURE_ALL_UP_TO` tasks a row measures and certifies samples,
-    and only the last row of a stream is complete.
+    and only the last row of a stream is complete. Cells that nobody looked at are left out: they are not measured.
 
     Raises:
         ForgettingError: if a certificate does not hold.
         Interrupted: between two cells, if a stop was asked for.
     """
     store = session.store
-    tasks = store.tasks
-    index = tasks.index(after)
-    cells: list[dict[str, Any]] = []
+    links = store.links()
+    index = [link.task for link in links].index(after)
+    cells: list[Cell] = []
     notices: list[str] = []
     gone: dict[str, str] = {}
-    measured, certified = _choose(session, after, tasks[:index])
-    for task in tasks[: index + 1]:
+    measured, certified = _choose(session, after, links[:index])
+    for link in links[: index + 1]:
+        task = link.task
+        if task != after and task not in measured and task not in certified:
+            continue
         if request is not None:
             request.stop_here(f"while the row of task {after!r} was measured; the task is committed")
         manifest = store.manifest(task)
-        split = "test" if "test" in manifest.scores else "validation"
-        first = manifest.scores[split].scores.get(manifest.metric)
-        if task == after:
-            value, status = first, "measured"
-        elif task in measured:
-            value, status = None, "not measured"
+        split: Literal["validation", "test"] = "test" if "test" in manifest.scores else "validation"
+        value, status = manifest.scores[split].scores.get(manifest.metric), _MEASURED
+        if task in measured:
+            value, status = None, _NOT_MEASURED
             try:
                 value, notice = _measure(session, task, manifest.data[split])
-                status = "measured" if notice is None else status
+                status = _MEASURED if notice is None else status
                 notices += [notice] if notice else []
             except _NotAtHand as error:
                 gone[task] = str(error)
@@ -62,22 +66,19 @@ def measure_row(
             check = check_task(store, task, session.residents.backbone_of(task))
             if not check.ok:
                 raise ForgettingError(" ".join(check.problems))
-            value, status = first, "certified"
-        else:
-            value, status = None, "not measured"
+            status = _CERTIFIED
         cells.append(
-            {
-                "type": "cell",
-                "after": after,
-                "task": task,
-                "split": split,
-                "metric": manifest.metric,
-                "value": value,
-                "num_examples": manifest.scores[split].num_examples,
-                "status": status,
-            }
+            Cell(
+                task=task,
+                index=link.index,
+                split=split,
+                metric=manifest.metric,
+                value=value,
+                num_examples=manifest.scores[split].num_examples,
+                status=status,
+            )
         )
-    return cells, [*notices, *_not_at_hand(gone)]
+    return RowLine(after=after, index=links[index].index, cells=tuple(cells)), [*notices, *_not_at_hand(gone)]
 
 
 def _not_at_hand(gone: dict[str, str]) -> list[str]:
@@ -94,16 +95,16 @@ def _not_at_hand(gone: dict[str, str]) -> list[str]:
     ]
 
 
-def _choose(session: Session, after: str, earlier: list[str]) -> tuple[set[str], set[str]]:
+def _choose(session: Session, after: str, earlier: list[Link]) -> tuple[set[str], set[str]]:
     """Return which earlier tasks to measure and which to certify."""
     policy = session.spec.evaluate
     # A shared bank has moved on, so its answers can only be measured.
-    shared = {task for task in earlier if session.store.manifest(task).bank.scope == "shared"}
-    own = [task for task in earlier if task not in shared]
+    shared = {link.task for link in earlier if link.shared}
+    own = [link.task for link in earlier if not link.shared]
     if policy == "auto":
         policy = "all" if len(earlier) < MEASURE_ALL_UP_TO else "certified"
     if policy == "all":
-        return set(earlier), set()
+        return {link.task for link in earlier}, set()
     generator = torch.Generator().manual_seed(derive_seed(session.spec.seed, after, "row"))
     shuffled = [own[number] for number in torch.randperm(len(own), generator=generator).tolist()]
     num_measured = _SAMPLE if policy == "sample" else 0

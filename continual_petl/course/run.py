@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from continual_petl.course.evaluate import evaluate
 from continual_petl.course.session import Session
+from continual_petl.course.verification import verify_run
 from continual_petl.errors import InputError
 from continual_petl.heads.words import Answer
 from continual_petl.predictor.predictor import Predictor, Row
 from continual_petl.report.growth import GrowthRow, growth
 from continual_petl.report.results import Results, read_results
-from continual_petl.store.environment import current_environment
 from continual_petl.store.store import Store
-from continual_petl.store.verify import TaskCheck, check_backbone, check_task
+from continual_petl.store.verify import TaskCheck
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
 
@@ -57,26 +55,32 @@ class Run:
     @property
     def results(self) -> Results:
         """The result matrix R and what follows from it."""
-        return read_results(self.store)
+        return self.store.steadily(lambda: read_results(self.store.snapshot()))
 
     @property
     def growth(self) -> list[GrowthRow]:
         """What each task cost."""
-        return growth(self.store)
+        return self.store.steadily(lambda: growth(self.store.snapshot()))
 
     def to_json(self) -> dict[str, Any]:
         """Return all there is to say about the run as JSON values, with what it was learned on and with."""
-        manifests = {task: self.store.manifest(task) for task in self.store.tasks}
+        return self.store.steadily(lambda: self._as_json(self.store.snapshot()))
+
+    def _as_json(self, store: Store) -> dict[str, Any]:
+        head = store.head()
+        pin, manifests = store.pin(), {task: store.manifest(task) for task in store.tasks}
+        backbone = None if pin is None else pin.model_dump(mode="json", exclude={"tensors", "config"})
         return {
             "stream": self._session.spec.name,
-            "backbone": self.store.backbone_facts(),
+            "backbone": backbone,
             "environments": {task: m.environment.model_dump(mode="json") for task, m in manifests.items()},
             "scores": {
                 task: {split: scores.model_dump(mode="json") for split, scores in m.scores.items()}
                 for task, m in manifests.items()
             },
-            "results": self.results.to_json(),
-            "growth": [row.to_json() for row in self.growth],
+            "results": read_results(store).to_json(),
+            "growth": [row.to_json() for row in growth(store)],
+            "chain": None if head is None else {"entries": head.index + 1, "seal": head.seal},
         }
 
     def check_learned(self, task: str) -> None:
@@ -91,70 +95,14 @@ class Run:
         Args:
             task: a learned task; None means all.
             data: also answer the test rows again, and compare scores and every prediction.
+
+        Returns:
+            One check per task. What is wrong with files that belong to no task comes behind, under their names in brackets.
         """
         if task is not None:
             self.check_learned(task)
-        checks = []
-        store = Store(self.store.folder)  # one that remembers nothing: what lies on the disk is what is checked
-        for name in store.tasks if task is None else [task]:
-            backbone = self._session.residents.backbone_of(name)
-            check = check_task(store, name, backbone)
-            problems = [*check_backbone(backbone), *self._session.residents.check_preparation(name), *check.problems]
-            if data and not problems:
-                problems += self._check_data(name)
-            how = f"{check.how}, test rows" if data and not problems else check.how
-            newest = self._session.residents.newest_shared()
-            if store.manifest(name).bank.scope == "shared" and newest != name:
-                # The certificate is of the bank at commit. That holds; what answers today is another matter.
-                how += f"; as committed, but it answers with the shared bank of {newest!r} now"
-            checks.append(
-                TaskCheck(
-                    task=name,
-                    problems=tuple(problems),
-                    how=how,
-                    largest_difference=check.largest_difference,
-                    seconds=check.seconds,
-                )
-            )
-        # The chain of certificates names every task but the newest; the results name them all.
-        written = dict.fromkeys(row["task"] for row in store.results() if row["type"] == "task")
-        for name in written if task is None else ():
-            if name not in store.tasks:
-                problem = f"task {name!r} was learned, but its bank is gone: {store.bank_folder(name)} is missing"
-                checks.append(
-                    TaskCheck(task=name, problems=(problem,), how="results", largest_difference=math.nan, seconds=0.0)
-                )
-        return checks
+        return list(verify_run(self._session, task, data=data))
 
     def predict(self, rows: Sequence[Row], task: str) -> list[Answer]:
         """Return one answer per text (or pair of texts), from one task's bank."""
         return Predictor(self._session.residents).predict(rows, task)
-
-    def _check_data(self, task: str) -> list[str]:
-        """Answer a task's test rows again with the bank as it was committed."""
-        spec = next((spec for spec in self._session.spec.tasks if spec.name == task), None)
-        if spec is None:
-            return [f"task {task!r} is not in the stream any more, so its test rows are unknown"]
-        manifest = self.store.manifest(task)
-        split_name = "test" if "test" in manifest.scores else "validation"
-        try:
-            split = self._session.split(spec)
-        except InputError as error:
-            return [f"task {task!r}: its test rows are not at hand: {error}"]
-        if split.digest != manifest.data[split_name]:
-            return [f"task {task!r}: its test rows are not those it was certified on"]
-        residents = self._session.residents
-        learner = residents.resident(task, as_committed=True)
-        found = evaluate(learner, split.rows, residents.pad_token_id, self._session.spec.trainer, self._session.folder)
-        certified = manifest.scores[split_name]
-        backbone = learner.backbone
-        now = current_environment(backbone.model.device, backbone.precision, backbone.attention)
-        differs = manifest.environment.differences(now)
-        if found == certified or (differs and _close(found.scores, certified.scores)):
-            return []
-        return [f"task {task!r}: its test rows score {found.scores} now, certified was {certified.scores}"]
-
-
-def _close(found: dict[str, float], certified: dict[str, float]) -> bool:
-    """Another environment may round a row that lies on the border to the other side: one point of slack."""
-    return found.keys() == certified.keys() and all(abs(found[name] - certified[name]) <= 0.01 for name in found)

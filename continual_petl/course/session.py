@@ -48,6 +48,10 @@ class Session:
         if tasks:
             self.store.write_backbone(self.residents.backbone_of(tasks[0]))
 
+    def forget_split(self, task: str) -> None:
+        """Let go of a task's rows: it was replaced, and they may be prepared otherwise now."""
+        self._splits.pop(task, None)
+
     def prepare(self, task: TaskSpec) -> TaskData:
         """Read, check and tokenise all splits of a task."""
         residents, backbone = self.residents, self.backbone(task)
@@ -64,12 +68,13 @@ class Session:
 
     def bank(self, task: TaskSpec) -> BankSpec:
         """Return the bank of a task in full, with the settings of the one it starts from if it has none of its own."""
-        learned = set(self.store.tasks)
         choice = task.bank or self.spec.bank
-        if choice.inherits and task.name in learned:
+        if choice.inherits and task.name in self.store.tasks:
             # Whatever has become of the other task since then.
             return self.store.manifest(task.name).bank.model_copy(update={"start_from": choice.start_from})
-        return self.spec.resolved_bank(task, lambda name: self.store.manifest(name).bank if name in learned else None)
+        return self.spec.resolved_bank(
+            task, lambda name: self.store.manifest(name).bank if name in self.store.tasks else None
+        )
 
     def split(self, task: TaskSpec) -> SplitData:
         """Return the rows that fill a learned task's column of R: its test split, else its validation split."""
@@ -98,15 +103,17 @@ class Session:
 
 def changed_settings(session: Session) -> tuple[str, ...]:
     """Return one sentence for each learned task that the stream now describes otherwise than it was learned."""
-    notices = []
+    notices, learned = [], set(session.store.tasks)
     for task in session.spec.tasks:
-        if task.name not in session.store.tasks:
+        if task.name not in learned:
             continue
         manifest = session.store.manifest(task.name)
         now = {
             "kind": task.kind,
             "metric": task.resolved_metric,
             "bank": session.bank(task).model_dump(mode="json"),
+            # Rows stay as long as they were, whatever the stream says today.
+            "backbone.max_length": session.spec.backbone.max_length or manifest.max_length,
             **_generation(task.generation, task.max_target_length, manifest),
             **_flat("training", session.spec.resolved_training(task)),
         }
@@ -114,6 +121,7 @@ def changed_settings(session: Session) -> tuple[str, ...]:
             "kind": manifest.kind,
             "metric": manifest.metric,
             "bank": manifest.bank.model_dump(mode="json"),
+            "backbone.max_length": manifest.max_length,
             **_generation(manifest.generation, manifest.max_target_length, manifest),
             **_flat("training", manifest.training),
         }
@@ -121,7 +129,7 @@ def changed_settings(session: Session) -> tuple[str, ...]:
         if changed:
             notices.append(
                 f"task {task.name!r} was learned with other settings ({', '.join(changed)}) and stays as it is; "
-                "to learn it with the new ones, give it a new name"
+                f"to learn it with the new ones, give it a new name, or replace it (--replace {task.name})"
             )
     return tuple(notices)
 

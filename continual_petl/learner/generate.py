@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,13 +32,27 @@ length, a forced first token, sampling). A bank answers by what its task says an
 file out, and these keep out what was set on the model afterwards, which transformers would fill in."""
 
 
+class Ends(NamedTuple):
+    """All that a search needs to know of a tokenizer."""
+
+    end: int | None
+    """Token that ends a text."""
+    pad: int
+    """Token that fills up short rows."""
+
+
+def ends_of(tokenizer: PreTrainedTokenizerBase) -> Ends:
+    """Return a tokenizer's end and padding token."""
+    return Ends(tokenizer.eos_token_id, padding_id(tokenizer))
+
+
 @torch.no_grad()
 def generate(
     backbone: Backbone,
     bank: Bank,
     spec: GenerationSpec,
     batch: dict[str, Tensor],
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: PreTrainedTokenizerBase | Ends,
 ) -> list[list[int]]:
     """Return the generated token ids of every row: without the prompt, up to the end token, which is left out.
 
@@ -49,8 +63,8 @@ def generate(
         batch: sources; for causal-lm padded on the left.
         tokenizer: says which token ends a text.
     """
-    end = tokenizer.eos_token_id
-    settings = {**_NEUTRAL, **spec.model_dump(), "eos_token_id": end, "pad_token_id": padding_id(tokenizer)}
+    end, pad = tokenizer if isinstance(tokenizer, Ends) else ends_of(tokenizer)
+    settings = {**_NEUTRAL, **spec.model_dump(), "eos_token_id": end, "pad_token_id": pad}
     if spec.min_new_tokens == 0:
         # transformers warns where both are said.
         settings |= {"min_new_tokens": None, "min_length": 0}

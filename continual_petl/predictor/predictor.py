@@ -51,11 +51,12 @@ class Predictor:
         if task not in store.tasks:
             known = ", ".join(store.tasks) or "none"
             raise InputError(f"task {task!r} is not learned in {store.folder}; learned are: {known}")
-        manifest = store.manifest(task)
-        inputs, pairs = _checked(rows, manifest)
         if not rows:
             return []
-        learner = self._residents.resident(task)
+        # Rows are checked first, for to load a bank takes longer.
+        manifest, (inputs, pairs), learner = store.steadily(
+            lambda: (m := store.manifest(task), _checked(rows, m), self._residents.resident(task)), task
+        )
         learner.eval()
         # The very way from a row to tensors that the task was learned and measured in, padding included.
         encoded = encode_rows(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -34,15 +35,22 @@ class GrowthRow:
         return asdict(self)
 
 
-def growth(store: Store) -> list[GrowthRow]:
-    """Return one row per learned task, in the order of learning."""
-    facts = store.backbone_facts()
-    if not store.tasks:
+def growth(store: Store, known: Sequence[GrowthRow] = ()) -> list[GrowthRow]:
+    """Return one row per learned task, in the order of learning.
+
+    Args:
+        store: the run.
+        known: rows of before; if tasks have only joined since, just theirs are read.
+    """
+    pin, tasks = store.pin(), store.tasks
+    if not tasks:
         return []
-    if facts is None:
+    if pin is None:
         raise StoreError(f"{store.folder}: no backbone.json; nothing was learned in this folder")
-    size, rows, stored, cumulative = int(facts["num_parameters"]), [], 0, 0
-    for number, task in enumerate(store.tasks, 1):
+    size = pin.num_parameters
+    rows = list(known) if [row.task for row in known] == tasks[: len(known)] and len(known) < len(tasks) else []
+    stored, cumulative = (rows[-1].stored, rows[-1].cumulative_bytes) if rows else (0, 0)
+    for number, task in enumerate(tasks[len(rows) :], len(rows) + 1):
         parts = store.manifest(task).parameters
         trainable, num_bytes = sum(parts.values()), store.num_bytes(task)
         stored, cumulative = stored + trainable, cumulative + num_bytes

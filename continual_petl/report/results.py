@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from continual_petl.metrics import acc, bwt_gem, forgetting_max
+from continual_petl.store.results_file import Status, TaskLine
 from continual_petl.store.store import Store
-
-Status = Literal["measured", "certified", "not measured"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,19 +60,33 @@ class Results:
 
 
 def read_results(store: Store) -> Results:
-    """Return the result matrix of a run; lines of tasks that the store does not hold are left out."""
-    tasks = store.tasks
-    place = {task: number for number, task in enumerate(tasks)}
+    """Return the result matrix of a run; lines of tasks that the store does not hold, or holds anew, are left out."""
+    links = store.links()
+    tasks = [link.task for link in links]
+    place: dict[tuple[str, int | None], int] = {(link.task, link.index): n for n, link in enumerate(links)}
+    # Lines of format 1 name no position; nothing was replaced then.
+    replaced = {tombstone.task for tombstone in store.tombstones()}
+    place |= {(task, None): n for n, task in enumerate(tasks) if task not in replaced}
     R_TT = torch.full((len(tasks), len(tasks)), math.nan, dtype=torch.float64)
     status: list[list[Status]] = [["not measured"] * len(tasks) for _ in tasks]
     seconds: dict[str, dict[str, float]] = {}
-    for row in store.results():
-        if row["type"] == "task" and row["task"] in place:
-            seconds[row["task"]] = row["seconds"]
-        elif row["type"] == "cell" and row["after"] in place and row["task"] in place:
-            i, j = place[row["after"]], place[row["task"]]
-            R_TT[i, j] = math.nan if row["value"] is None else row["value"]
-            status[i][j] = row["status"]
+    for line in store.results():
+        if isinstance(line, TaskLine):
+            if (line.task, line.index) in place:
+                seconds[line.task] = line.seconds
+            continue
+        i = place.get((line.after, line.index))
+        for cell in line.cells:
+            j = place.get((cell.task, cell.index))
+            if i is not None and j is not None and j <= i:
+                R_TT[i, j] = math.nan if cell.value is None else cell.value
+                status[i][j] = cell.status
+    for i, task in enumerate(tasks):
+        if status[i][i] == "not measured":
+            # Committed a moment ago: its own score is in its certificate already.
+            manifest = store.manifest(task)
+            own = manifest.scores["test" if "test" in manifest.scores else "validation"].scores.get(manifest.metric)
+            R_TT[i, i], status[i][i] = math.nan if own is None else own, "measured"
     return Results(
         tasks=tuple(tasks),
         metrics=tuple(store.manifest(task).metric for task in tasks),

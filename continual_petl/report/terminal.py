@@ -15,6 +15,8 @@ from continual_petl.report.growth import GrowthRow
 from continual_petl.report.results import Results
 from continual_petl.store.verify import TaskCheck
 
+_COLOURS = {"unchanged": "green", "not checked": "yellow", "CHANGED": "red"}
+
 
 def _shown(text: str) -> str:
     """Return a text for a cell: nothing in it commands the terminal or is read as markup."""
@@ -81,7 +83,7 @@ def cost_table(rows: Sequence[GrowthRow], results: Results) -> Table:
         last = rows[-1]
         table.add_section()
         spent = f"{sum(value for seconds in results.seconds.values() for value in seconds.values()):.1f} s"
-        share = f"{last.stored / last.full_copies:.2%} of N copies"
+        share = f"{last.stored / last.full_copies:.2%} of {len(rows)} copies"
         table.add_row("all", f"{last.stored:,}", share, f"{last.cumulative_bytes:,}", spent)
     return table
 
@@ -90,6 +92,9 @@ def print_report(
     console: Console, results: Results, rows: Sequence[GrowthRow], checks: Sequence[TaskCheck] | None = None
 ) -> None:
     """Print the whole report."""
+    if not results.tasks:
+        console.print("no task is learned yet")
+        return
     console.print(Group(result_table(results), summary(results, checks), Text(), cost_table(rows, results)))
 
 
@@ -99,7 +104,7 @@ def check_table(checks: Sequence[TaskCheck]) -> Table:
     for header in ("task", "verdict", "rests on", "largest difference", "time"):
         table.add_column(header)
     for check in checks:
-        verdict = "[green]unchanged[/green]" if check.ok else "[red]CHANGED[/red]"
+        verdict = f"[{_COLOURS[check.verdict]}]{check.verdict}[/]"
         difference = "" if math.isnan(check.largest_difference) else f"{check.largest_difference:g}"
         table.add_row(_shown(check.task), verdict, _shown(check.how), difference, f"{check.seconds * 1000:.0f} ms")
     return table

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,18 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a file by a JSON value, indented and with sorted keys, so that versions can be compared by eye."""
-    write_file(path, (json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n").encode())
+    """Replace a file by a JSON value, indented and with sorted keys, so that versions can be compared by eye.
+
+    Raises:
+        ValueError: for NaN and infinities, which JSON has no word for.
+    """
+    json.dumps(value, allow_nan=False)
+    write_file(path, json_bytes(value))
+
+
+def json_bytes(value: Any) -> bytes:
+    """Return the bytes of a JSON file, indented and with sorted keys: the same value, the same bytes."""
+    return (json.dumps(value, indent=2, sort_keys=True) + "\n").encode()
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
@@ -65,13 +75,18 @@ def replace_file(path: Path, fill: Callable[[Path], None]) -> None:
 
 
 @contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
+def new_folder(path: Path, *, room: AbstractContextManager[None] | None = None) -> Iterator[Path]:
     """Give a folder to fill; it appears under its own name, complete and flushed, only when the block ends well.
 
+    Args:
+        path: the folder.
+        room: entered right before the folder appears: it moves what lies there out of the way, or back.
+
     Raises:
-        StoreError: if the folder already exists, or the system refuses any step; nothing is left behind then.
+        StoreError: if the folder already exists and nothing makes room for the new one, or if the system refuses any step;
+            nothing is left behind then.
     """
-    if path.exists():
+    if room is None and path.exists():
         raise StoreError(f"{path} already exists; a learned task is never overwritten")
     beside = _beside(path)
     with refusals_told(path):
@@ -86,13 +101,14 @@ def new_folder(path: Path) -> Iterator[Path]:
             for file in beside.iterdir():
                 _sync(file)
             sync_folder(beside)
-            os.rename(beside, path)
-            try:
-                sync_folder(path.parent)
-            except OSError:
-                with _undoing(path):
-                    os.rename(path, beside)
-                raise
+            with room or nullcontext():
+                os.rename(beside, path)
+                try:
+                    sync_folder(path.parent)
+                except OSError:
+                    with _undoing(path):
+                        os.rename(path, beside)
+                    raise
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
@@ -121,7 +137,7 @@ def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     Raises:
         StoreError: if the system refuses any step; the file then ends where it ended.
     """
-    content = b"".join(json.dumps(row, sort_keys=True, allow_nan=False).encode() + b"\n" for row in rows)
+    content = b"".join(map(line_bytes, rows))
     with refusals_told(path):
         is_new = not path.exists()
         end = 0 if is_new else _end_of_last_line(path)
@@ -165,24 +181,9 @@ def refusals_told(path: Path) -> Iterator[None]:
         ) from error
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the complete JSON lines of a file; a torn last line was never committed and does not count.
-
-    Raises:
-        StoreError: if any other line is not a JSON object.
-    """
-    if not path.exists():
-        return []
-    rows = []
-    for number, line in enumerate(path.read_bytes()[: _end_of_last_line(path)].splitlines(), 1):
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise StoreError(f"{path}:{number}: not a JSON line ({error}); the file is damaged") from error
-        if not isinstance(row, dict):
-            raise StoreError(f"{path}:{number}: expected a JSON object, found {type(row).__name__}")
-        rows.append(row)
-    return rows
+def line_bytes(row: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a JSON line, its end included."""
+    return json.dumps(row, sort_keys=True, allow_nan=False).encode() + b"\n"
 
 
 def sync_folder(folder: Path) -> None:

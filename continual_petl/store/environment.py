@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
+from functools import cache
 from importlib.metadata import version
+from pathlib import Path
+from typing import Literal
 
 import torch
 
 from continual_petl._frozen import FrozenModel
 from continual_petl._version import VERSION
+
+SWITCHES = (
+    "MKL_CBWR",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "ONEDNN_MAX_CPU_ISA",
+    "DNNL_MAX_CPU_ISA",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
+    "DNNL_DEFAULT_FPMATH_MODE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "NVIDIA_TF32_OVERRIDE",
+)
+"""Environment variables by which the libraries under torch choose other arithmetic."""
 
 
 class Environment(FrozenModel):
@@ -25,19 +41,26 @@ class Environment(FrozenModel):
     capability: str
     """Instruction set of a CPU, compute capability of a GPU."""
     num_threads: int
-    precision: str
+    precision: Literal["bf16", "fp32"]
     """Dtype of the backbone's weights in memory."""
     attention: str
     """Attention implementation."""
+    processor: str = ""
+    """Model of a CPU: the libraries choose their arithmetic by it, among those of one instruction set too. Empty: unknown."""
+    switches: str = ""
+    """What was set to choose other arithmetic than the libraries' own choice; empty: nothing."""
 
     def differences(self, other: Environment) -> list[str]:
         """Return what differs and can change bits, as sentences."""
         mine, theirs = self.model_dump(), other.model_dump()
-        keys = [key for key in mine if key not in {"python", "continual_petl"} and mine[key] != theirs[key]]
-        return [f"{key} was {mine[key]}, is {theirs[key]}" for key in keys]
+        left_out = {"python", "continual_petl"} | (
+            set() if mine["processor"] and theirs["processor"] else {"processor"}
+        )
+        keys = [key for key in mine if key not in left_out and mine[key] != theirs[key]]
+        return [f"{key} was {mine[key] or 'none'}, is {theirs[key] or 'none'}" for key in keys]
 
 
-def current_environment(device: torch.device, precision: str, attention: str) -> Environment:
+def current_environment(device: torch.device, precision: Literal["bf16", "fp32"], attention: str) -> Environment:
     """Describe the environment of this process."""
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
@@ -55,4 +78,27 @@ def current_environment(device: torch.device, precision: str, attention: str) ->
         num_threads=torch.get_num_threads(),
         precision=precision,
         attention=attention,
+        processor=_processor() if device.type == "cpu" else "",
+        switches=", ".join(_switches()),
     )
+
+
+@cache
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").split("\n\n")[0].splitlines()
+    except OSError:
+        return platform.processor()
+    facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    # A virtual machine may hide the name of the model, but not its numbers.
+    keys = ("vendor_id", "model name", "cpu family", "model")
+    return " ".join(facts[key] for key in keys if key in facts) or platform.processor()
+
+
+def _switches() -> list[str]:
+    found = [f"{name}={os.environ[name]}" for name in SWITCHES if os.environ.get(name)]
+    if torch.get_float32_matmul_precision() != "highest":
+        found.append(f"float32_matmul_precision={torch.get_float32_matmul_precision()}")
+    if not torch.backends.mkldnn.enabled:
+        found.append("mkldnn=off")
+    return found

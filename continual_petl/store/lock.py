@@ -53,7 +53,8 @@ class RunLock:
         if self._lock.lock_counter > 1:
             return
         try:
-            self._sweep()
+            with refusals_told(self._folder):
+                self._sweep()
             write_json(self._holder, _about_this_process())
         except BaseException:
             self._lock.release()
@@ -88,7 +89,7 @@ class RunLock:
     def _sweep(self) -> None:
         """Take away what writers that were killed left half-written beside its place."""
         for stale in self._folder.glob(".*.new"):
-            if stale.is_dir():
+            if stale.is_dir() and not stale.is_symlink():
                 shutil.rmtree(stale)
             else:
                 stale.unlink()
@@ -99,7 +100,7 @@ def holder(path: Path) -> str | None:
     try:
         said: Any = json.loads(path.read_bytes())
         pid, host, since, command = int(said["pid"]), str(said["host"]), str(said["since"]), str(said["command"])
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
     if host == platform.node() and not _is_alive(pid):
         return None

@@ -2,60 +2,72 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from continual_petl._frozen import FrozenModel
 from continual_petl.backbones import Pooling
 from continual_petl.banks.spec import BankSpec
 from continual_petl.digests import combined_digest
 from continual_petl.errors import StoreError
-from continual_petl.heads.kinds import Kind
-from continual_petl.store.atomic import write_json
+from continual_petl.heads.kinds import GENERATIVE, LABELLED, METRICS, Kind
+from continual_petl.learner.plan import TaskPlan
 from continual_petl.store.environment import Environment
+from continual_petl.store.old_formats import upgraded
+from continual_petl.store.sealed import invalid, read_sealed, seal_of, write_sealed
+from continual_petl.streams.schema.field_types import Name
 from continual_petl.streams.schema.stream_spec import GenerationSpec, TrainingSpec
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+"""SHA-256, in hexadecimal digits."""
+Index = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
+"""A count, or a position in the chain; what every reader of JSON can hold."""
+PARTS = ("modifications", "own", "head")
+"""What parameters are counted by."""
+FILES = ("bank.safetensors", "probe.safetensors")
 
 
 class TensorEntry(FrozenModel):
     """One stored tensor."""
 
     dtype: str
-    shape: tuple[int, ...]
-    digest: str
+    shape: tuple[Index, ...]
+    digest: Digest
+
+
+class Parent(FrozenModel):
+    """The bank that another one was started from."""
+
+    task: Name
+    digest: Digest
+    """Of all its tensors together."""
 
 
 class SplitScores(FrozenModel):
     """Scores on one split, with what they rest on."""
 
-    num_examples: int
+    num_examples: Index
     scores: dict[str, float]
     """By name, torchmetrics' values."""
     predictions: str
     """Digest of the predictions, row by row."""
 
 
-class Parent(FrozenModel):
-    """The bank that another one began as a copy of."""
-
-    task: str
-    digest: str
-    """Of its tensors, all together."""
-
-
 class Manifest(FrozenModel):
     """The certificate's part that people can read."""
 
-    format_version: Literal[1] = 1
-    task: str
-    index: int
-    """Position in the order of learning, from 0."""
-    predecessor: str | None
-    """Digest of the manifest of the task learned before; None for the first."""
+    format_version: Literal[2] = 2
+    task: Name
+    index: Index
+    """Position in the chain, from 0; in the order of learning."""
+    predecessor: Digest | None
+    """Seal of the entry of the chain before: a manifest or a tombstone; None for the first."""
+    parent: Parent | None = None
+    """The bank that this one started from, if it did not start afresh."""
     kind: Kind
     pair: bool
     """Whether a row is two texts."""
@@ -66,70 +78,114 @@ class Manifest(FrozenModel):
     training: TrainingSpec
     pooling: Pooling
     metric: str
-    seed: int
+    seed: Annotated[int, Field(strict=True, ge=-(2**64), le=2**64)]
     """The task's own seed, derived from the stream's seed and the task's name."""
     generation: GenerationSpec | None
     """How texts are generated; None for kinds that answer otherwise."""
-    max_length: int
+    max_length: Index
     """Tokens of a row; 0 where the backbone reads images."""
-    max_target_length: int | None
+    max_target_length: Index | None
     """Tokens of a target while learning."""
     backbone: str
     """Digest of the backbone."""
     preparation: str
     """Digest of what makes the backbone's inputs: the tokenizer, or the processing of images."""
     tensors: dict[str, TensorEntry]
-    digest: str
+    digest: Digest
     """Of all tensors together: two banks are the same if and only if this is."""
-    probe: str
-    """Digest of probe.safetensors."""
+    probe: Digest
+    """Of all tensors of the probe together."""
+    files: dict[str, Digest]
+    """SHA-256 of the bytes of bank.safetensors and probe.safetensors; empty in certificates of format 1."""
     scores: dict[str, SplitScores]
     """By split: validation, and test where there is one."""
     data: dict[str, str]
     """Digest of each split's content."""
     notices: tuple[str, ...]
-    parameters: dict[str, int]
+    parameters: dict[str, Index]
     """Number of parameters: modifications, own, head."""
     environment: Environment
-    parent: Parent | None = None
-    """The bank that this one began as a copy of; None for a fresh one."""
 
-    def chain_digest(self) -> str:
-        """Return the digest that the next task's manifest names."""
-        return combined_digest(self.model_dump(mode="json"))
+    _seal: str | None = PrivateAttr(default=None)
+    _format: int = PrivateAttr(default=FORMAT_VERSION)
+    _names: dict[str, str] = PrivateAttr(default_factory=dict)
 
+    @model_validator(mode="after")
+    def _consistent(self) -> Manifest:
+        labelled = self.kind in LABELLED
+        if labelled != (self.labels is not None) or (labelled and not self.labels):
+            raise ValueError(f"labels: a task of kind {self.kind} has {'some' if labelled else 'none'}")
+        if self.class_weights is not None and len(self.class_weights) != len(self.labels or ()):
+            raise ValueError(f"class_weights: {len(self.class_weights)} of them for {len(self.labels or ())} labels")
+        if (self.kind in GENERATIVE) != (self.generation is not None):
+            raise ValueError(f"generation: does not go with kind {self.kind}")
+        if self.metric not in METRICS[self.kind]:
+            raise ValueError(f"metric: {self.metric!r} is none of kind {self.kind}: {', '.join(METRICS[self.kind])}")
+        if "validation" not in self.scores or not self.scores.keys() <= self.data.keys():
+            raise ValueError("scores: those of the validation split, or the digest of a split's data, are missing")
+        if set(self.parameters) != set(PARTS):
+            raise ValueError(f"parameters: expected the parts {', '.join(PARTS)}")
+        if set(self.files) not in (set(), set(FILES)):
+            raise ValueError(f"files: expected {' and '.join(FILES)}")
+        return self
 
-_SEAL = "seal"
-"""Key of the digest over all the others. The chain cannot tell of an edit in the newest manifest; this can."""
+    def plan(self) -> TaskPlan:
+        """Return what the learner knew of the task."""
+        return TaskPlan(
+            name=self.task,
+            kind=self.kind,
+            pair=self.pair,
+            labels=self.labels,
+            bank=self.bank,
+            training=self.training,
+            pooling=self.pooling,
+            metric=self.metric,
+            seed=self.seed,
+            class_weights=self.class_weights,
+            generation=self.generation,
+            max_target_length=self.max_target_length,
+        )
+
+    @property
+    def seal(self) -> str:
+        """Digest over the whole manifest, as it was written: what the next entry of the chain names."""
+        return self._seal or seal_of(self.model_dump(mode="json"))
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Names of tensors by the names that they have in the bank's file, where an older format named them otherwise."""
+        return self._names
+
+    @property
+    def digest_of_tensors(self) -> str:
+        """What ``digest`` has to be: over the names in the file and the digests of the tensors."""
+        old = {new: name for name, new in self._names.items()}
+        return combined_digest({old.get(name, name): entry.digest for name, entry in self.tensors.items()})
+
+    @property
+    def written_in(self) -> int:
+        """The format version of the file that this was read from."""
+        return self._format
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
     """Write a manifest with its seal."""
-    write_json(path, {**manifest.model_dump(mode="json"), _SEAL: manifest.chain_digest()})
+    write_sealed(path, manifest.model_dump(mode="json"))
 
 
 def read_manifest(path: Path) -> Manifest:
     """Read a manifest, or raise `StoreError` naming the file and what is wrong with it."""
     try:
-        raw: Any = json.loads(path.read_bytes())
-        if isinstance(raw, dict) and raw.get("format_version") != FORMAT_VERSION:
-            raise StoreError(
-                f"{path}: format version {raw.get('format_version')!r}, this release reads {FORMAT_VERSION}. "
-                "Read it with the release of continual-petl that wrote it."
-            )
-        seal = raw.pop(_SEAL, None) if isinstance(raw, dict) else None
-        manifest = Manifest.model_validate(raw)
-        if seal != manifest.chain_digest():
-            raise StoreError(
-                f"{path}: its content is not what its seal was made of; it was edited after task {manifest.task!r} was "
-                "learned. Restore the file from a copy: labels, settings and scores in it can no longer be trusted."
-            )
-        return manifest
+        raw, seal = read_sealed(path, (1, FORMAT_VERSION), f"task {path.parent.name!r}")
     except FileNotFoundError:
         raise StoreError(f"{path}: missing; the bank's folder is incomplete or was edited") from None
+    version = int(raw["format_version"])
+    try:
+        content, names = upgraded(raw)
+        manifest = Manifest.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "the whole file"
-        raise StoreError(f"{path}: {place}: {first['msg']}; the file is damaged or was edited") from error
-    except ValueError as error:
-        raise StoreError(f"{path}: not JSON ({error}); the file is damaged") from error
+        raise invalid(path, error) from error
+    if version > 1 and not manifest.files:
+        raise StoreError(f"{path}: files: empty, as in certificates of format 1 only; the file was edited")
+    manifest._seal, manifest._format, manifest._names = seal, version, names
+    return manifest

@@ -1,16 +1,42 @@
-"""``backbone.json``: the one backbone that all banks of a run answer on, pinned by its digest."""
+"""``backbone.json``: the one backbone that all banks of a run answer on, pinned by digests.
+
+Of its tensors, its configuration (an epsilon changes answers as a weight does) and, for `check_files`, of its files.
+"""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import ValidationError
+
+from continual_petl._frozen import FrozenModel
 from continual_petl.backbones.backbone import Backbone
-from continual_petl.errors import StoreError
-from continual_petl.store.atomic import write_json
+from continual_petl.backbones.files import digests_of
+from continual_petl.errors import InputError, StoreError
+from continual_petl.store.sealed import invalid, read_sealed, write_sealed
 
-_KEYS = {"name", "revision", "digest", "family", "num_parameters"}
+FORMAT_VERSION = 2
+
+
+class Pin(FrozenModel):
+    """What is known of a run's backbone."""
+
+    format_version: Literal[2] = 2
+    name: str
+    revision: str | None
+    digest: str
+    """Of all tensors together."""
+    family: str
+    num_parameters: int
+    remote_code: bool = False
+    """Whether Python code that came with the model was executed."""
+    config: dict[str, Any] | None
+    """What its config.json says; None in runs of format 1."""
+    tensors: dict[str, str]
+    """Digest of every tensor; empty in runs of format 1."""
+    files: dict[str, str]
+    """SHA-256 of every file; empty in runs of format 1."""
 
 
 def pin_backbone(path: Path, backbone: Backbone) -> None:
@@ -19,37 +45,100 @@ def pin_backbone(path: Path, backbone: Backbone) -> None:
     Raises:
         StoreError: if the run has another backbone already.
     """
-    pinned = read_pin(path)
-    if pinned is None:
-        facts = {
-            "name": backbone.name,
-            "revision": backbone.revision,
-            "digest": backbone.digest,
-            "family": backbone.anatomy.family,
-            "num_parameters": backbone.num_parameters,
-        }
-        write_json(path, facts)
-    elif pinned["digest"] != backbone.digest:
+    pin = read_pin(path)
+    if pin is not None:
+        check_pin(path, pin, backbone)
+        return
+    pin = Pin(
+        name=backbone.name,
+        revision=backbone.revision,
+        digest=backbone.digest,
+        family=backbone.anatomy.family,
+        num_parameters=backbone.num_parameters,
+        remote_code=getattr(backbone, "remote_code", False),
+        config=backbone.config_facts,
+        tensors=backbone.tensor_digests,
+        files=backbone.file_digests(),
+    )
+    write_sealed(path, pin.model_dump(mode="json"))
+
+
+def check_pin(path: Path, pin: Pin, backbone: Backbone) -> None:
+    """Raise `StoreError`, naming what differs, unless this is the pinned backbone."""
+    if pin.digest != backbone.digest:
+        changed = [n for n in sorted(pin.tensors | backbone.tensor_digests) if not _same(n, pin.tensors, backbone)]
+        which = f" ({len(changed)} of its tensors differ, first {changed[0]})" if pin.tensors and changed else ""
         raise StoreError(
-            f"{path}: this run was learned on backbone {pinned['name']!r} with digest {str(pinned['digest'])[:12]}; "
-            f"{backbone.name!r} has {backbone.digest[:12]}. Its banks would answer differently on it: give the backbone "
-            "of the run, or another --run-dir."
+            f"{path}: this run was learned on backbone {pin.name!r} with digest {pin.digest[:12]}; {backbone.name!r} has "
+            f"{backbone.digest[:12]}{which}. Its banks would answer differently on it: give the backbone of the run, or "
+            "another --run-dir."
         )
+    if pin.config is None:
+        return
+    for key in sorted(pin.config | backbone.config_facts):
+        then, now = pin.config.get(key), backbone.config_facts.get(key)
+        if then != now:
+            raise StoreError(
+                f"{path}: this run was learned on backbone {pin.name!r} whose config.json said {key}: {_short(then)}; "
+                f"that of {backbone.name!r} says {_short(now)}. The same weights compute something else with it: restore "
+                "config.json."
+            )
 
 
-def read_pin(path: Path) -> dict[str, Any] | None:
+def check_files(path: Path, pin: Pin, name: str, revision: str | None, backbone: Backbone | None) -> list[str]:
+    """Return one problem for each file of the backbone that is not the pinned one, byte for byte.
+
+    Args:
+        path: of the pin.
+        pin: what it says.
+        name: the backbone's, as in the stream.
+        revision: of a Hub id.
+        backbone: the loaded one, which knows of files that joined since; None if it cannot be loaded.
+    """
+    if not pin.files:
+        return []
+    try:
+        found = digests_of(name, revision, pin.files) if backbone is None else backbone.file_digests()
+    except InputError as error:
+        return [str(error)]
+    return [
+        f"backbone {name!r}: its file {file} "
+        + ("is gone" if file not in found else "joined since" if file not in pin.files else "is another one")
+        + f" ({path.name} has the digest {pin.files.get(file, 'none')[:12]}, now {found.get(file, 'none')[:12]}). It was "
+        "damaged or edited after the run began: restore it from a copy."
+        for file in sorted(pin.files | found)
+        if pin.files.get(file) != found.get(file)
+    ]
+
+
+def read_pin(path: Path) -> Pin | None:
     """Return the pin, or None before the first run.
 
     Raises:
         StoreError: if the file is damaged.
     """
-    if not path.exists():
+    try:
+        raw, _ = read_sealed(path, (1, FORMAT_VERSION), "it", unsealed=1)
+    except FileNotFoundError:
         return None
     try:
-        pin = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{path}: cannot be read as JSON ({error}); the file is damaged") from error
-    missing = _KEYS - (pin.keys() if isinstance(pin, dict) else set())
-    if missing:
-        raise StoreError(f"{path}: {', '.join(sorted(missing))} missing; the file is damaged or was edited")
-    return dict(pin)
+        return Pin.model_validate(_upgraded(raw))
+    except ValidationError as error:
+        raise invalid(path, error) from error
+
+
+def _upgraded(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return what a run of format 1 says in the form of today; it named no version and had no seal."""
+    if raw.get("format_version") != 1:
+        return raw
+    kept = {key: raw.get(key) for key in ("name", "revision", "digest", "family", "num_parameters")}
+    return {**kept, "format_version": 2, "config": None, "tensors": {}, "files": {}}
+
+
+def _same(name: str, pinned: dict[str, str], backbone: Backbone) -> bool:
+    return pinned.get(name) == backbone.tensor_digests.get(name)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,51 +1,31 @@
 """The probe: one fixed batch whose answers must never change, bit for bit in the same environment.
 
 Its rows are token ids drawn from the tokenizer's vocabulary with the task's seed, or pixels drawn alike, so a certificate
-shows no training data. A generative task is certified by the log-probability of given target tokens: eight numbers a row,
-however large the vocabulary is, and no search that a rounding could send another way.
+shows no training data. ``probe: validation`` takes rows of the validation split instead, which the certificate then shows.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from continual_petl.backbones import Pooling
 from continual_petl.backbones.backbone import Backbone
-from continual_petl.banks.bank import Bank
-from continual_petl.errors import StoreError
-from continual_petl.heads.generation import GenerationHead, token_log_probabilities
 from continual_petl.heads.head import IGNORED
 from continual_petl.heads.kinds import GENERATIVE, Kind
-from continual_petl.learner.answer import answer, head_of
+from continual_petl.learner.generate import ends_of
 from continual_petl.learner.plan import TaskPlan
 from continual_petl.seeding import derive_seed
-from continual_petl.streams.encoding.tokenise import padding_id
+from continual_petl.streams.batches.collate import collate
+from continual_petl.streams.encoding.tokenise import TokenisedRows, padding_id
 
 NUM_ROWS = 8
 MAX_TOKENS = 32
 NUM_TARGETS = 8
-OUTPUTS = "outputs"
-
-_TOLERANCES = {"fp32": 1e-4, "bf16": 5e-2}
-"""Allowed absolute difference of the probe's outputs in another environment, by precision of the backbone.
-
-Measured on the five quickstart banks (torch 2.13, AVX2), eager against sdpa attention: 1.2e-6 in fp32, 2.5e-2 in bf16; one
-thread against two: 0 in both. In bf16 rows that are nearly tied may then change their label, which is told, not allowed.
-"""
-_OF_LOGITS = 10.0
-"""Logits over a vocabulary are in the tens, where bf16 counts in steps of 0.125 to 0.5; log-probabilities inherit that."""
-
-
-def tolerance(kind: Kind, precision: str) -> float:
-    """Return the allowed absolute difference of a probe's outputs in another environment."""
-    return _TOLERANCES[precision] * (_OF_LOGITS if kind in GENERATIVE else 1.0)
+ENDS = "ends"
+"""Of a generative task's probe: the token that ends a text (-1: none), and the one that pads."""
 
 
 def make_probe(
@@ -80,40 +60,30 @@ def make_probe(
         for number in range(NUM_ROWS)
     ]
     if plan.kind in GENERATIVE:
-        return _with_targets(plan.kind, sources, [draw(num_targets) for _ in sources], padding_id(tokenizer))
+        targets = [draw(num_targets) for _ in sources]
+        return _with_targets(plan.kind, sources, targets, padding_id(tokenizer)) | _ends(tokenizer)
     batch = _padded(sources, padding_id(tokenizer))
     if "token_type_ids" in tokenizer.model_input_names:
         batch["token_type_ids"] = torch.zeros_like(batch["input_ids"])
     return batch
 
 
-def replay(backbone: Backbone, bank: Bank, pooling: Pooling, probe: dict[str, Tensor]) -> Tensor:
-    """Return a bank's outputs for a probe, float32 on the CPU.
+def probe_of_rows(plan: TaskPlan, rows: TokenisedRows, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Tensor]:
+    """Return a probe made of up to eight rows of a split, chosen with the task's seed; the certificate then shows them.
 
-    Shape:
-        ``(8, C)``; token-classification ``(8, W, C)``, zero on padding; generative tasks ``(8, targets)``.
+    Args:
+        plan: the task.
+        rows: its validation split.
+        tokenizer: the backbone's; None where it reads images.
     """
-    device, head = backbone.model.device, head_of(bank)
-    with torch.no_grad():
-        inputs = {name: tensor.to(device) for name, tensor in probe.items()}
-        outputs = answer(backbone, bank, pooling, inputs)
-        if isinstance(head, GenerationHead):
-            found = token_log_probabilities(head, outputs, inputs["labels"])
-            there = head.aligned(outputs, inputs["labels"])[1] != IGNORED
-            outputs = found[there].reshape(len(found), -1)
-        elif head.kind == "token-classification":
-            outputs = outputs * inputs["attention_mask"].unsqueeze(-1)
-        return outputs.cpu().contiguous()
-
-
-def read_probe(path: Path) -> tuple[dict[str, Tensor], Tensor]:
-    """Return the inputs and the certified outputs of a stored probe, or raise `StoreError`."""
-    try:
-        tensors = load_file(path)
-        outputs = tensors.pop(OUTPUTS)
-    except (OSError, SafetensorError, KeyError) as error:
-        raise StoreError(f"{path}: the probe cannot be read ({error}); the file is damaged or missing") from error
-    return tensors, outputs
+    generator = torch.Generator().manual_seed(derive_seed(plan.seed, "probe"))
+    chosen = sorted(torch.randperm(len(rows), generator=generator)[:NUM_ROWS].tolist())
+    pad = 0 if tokenizer is None else padding_id(tokenizer)
+    batch = collate(rows, chosen, pad, kind=plan.kind, train=True)
+    if plan.kind not in GENERATIVE:
+        del batch["labels"]
+    del batch["index"]
+    return batch | (_ends(tokenizer) if plan.kind in GENERATIVE and tokenizer is not None else {})
 
 
 def image_shape(backbone: Backbone) -> tuple[int, int, int]:
@@ -130,6 +100,11 @@ def _with_targets(kind: Kind, sources: list[list[int]], targets: list[list[int]]
     rows = [source + target for source, target in zip(sources, targets, strict=True)]
     labels = [[IGNORED] * len(source) + target for source, target in zip(sources, targets, strict=True)]
     return {**_padded(rows, pad), "labels": _padded(labels, IGNORED)["input_ids"]}
+
+
+def _ends(tokenizer: PreTrainedTokenizerBase) -> dict[str, Tensor]:
+    end, pad = ends_of(tokenizer)
+    return {ENDS: torch.tensor([-1 if end is None else end, pad])}
 
 
 def _padded(rows: list[list[int]], fill: int) -> dict[str, Tensor]:

@@ -77,9 +77,10 @@ def read_plan(path: Path) -> dict[str, str]:
     try:
         read: Any = json.loads(path.read_bytes())
         decides, seal = dict(read["decides"]), read["seal"]
-    except (OSError, ValueError, LookupError, TypeError) as error:
+        expected = combined_digest(decides)
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         _damaged(path, f"it cannot be read: {error}", error)
-    if seal != combined_digest(decides):
+    if seal != expected:
         _damaged(path, "its content is not what its seal was made of")
     return decides
 

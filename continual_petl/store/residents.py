@@ -5,6 +5,7 @@ now.
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -12,6 +13,7 @@ from continual_petl.backbones.backbone import Backbone, Precision, load_backbone
 from continual_petl.digests import combined_digest
 from continual_petl.errors import InputError, StoreError
 from continual_petl.learner import ContinualLearner
+from continual_petl.store.pin import check_files, check_pin
 from continual_petl.store.store import Store
 from continual_petl.streams.encoding.image_processing import ImageProcessing, image_processing
 from continual_petl.streams.encoding.tokenise import padding_id
@@ -40,6 +42,7 @@ class Residents:
         self._tokenizer: PreTrainedTokenizerBase | None = None
         self._images: ImageProcessing | None = None
         self._preparation: str | None = None
+        self._first: str | None = None
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
@@ -70,13 +73,29 @@ class Residents:
             self._preparation = self._digest()
         return self._preparation
 
+    def look_again(self) -> None:
+        """Make the digest of tokenizer or image processing anew: someone may have changed the one in memory."""
+        self._preparation = self._first = None
+
+    def _rules(self) -> dict[str, Any]:
+        assert self.tokenizer is not None
+        rules: dict[str, Any] = json.loads(self.tokenizer.backend_tokenizer.to_str())
+        # What the last call asked for, not what the tokenizer is.
+        del rules["truncation"], rules["padding"]
+        return rules
+
+    def _first_digest(self) -> str | None:
+        """Return the digest that the first certificates held, which knew no generation."""
+        if self._first is None and self.tokenizer is not None:
+            inputs, pad = self.tokenizer.model_input_names, int(self.tokenizer.pad_token_id or 0)
+            self._first = combined_digest({"tokenizer": self._rules(), "inputs": inputs, "pad": pad})
+        return self._first
+
     def _digest(self) -> str:
         if self.images is not None:
             return self.images.digest
         assert self.tokenizer is not None
-        rules = json.loads(self.tokenizer.backend_tokenizer.to_str())
-        # What the last call asked for, not what the tokenizer is.
-        del rules["truncation"], rules["padding"]
+        rules = self._rules()
         # The end token is what targets end with.
         special = {"pad": self.pad_token_id, "end": self.tokenizer.eos_token_id}
         # Settings of tokenizer_config.json that the rules do not hold; what is usual is left out.
@@ -86,8 +105,9 @@ class Residents:
 
     def check_preparation(self, task: str) -> list[str]:
         """Return one problem if tokenizer or image processing are not those that a task was learned with."""
-        then = self.store.manifest(task).preparation
-        if then == self.preparation:
+        manifest = self.store.manifest(task)
+        then = manifest.preparation
+        if then == self.preparation or (manifest.written_in == 1 and then == self._first_digest()):
             return []
         what, same = ("tokenizer", "text would become other tokens") if self.images is None else _IMAGES
         return [
@@ -111,19 +131,33 @@ class Residents:
         return self.backbone_of(tasks[0]) if tasks else self.backbone("fp32")
 
     def backbone(self, precision: Precision) -> Backbone:
-        """Return the backbone in one precision, loaded once."""
+        """Return the backbone in one precision, loaded once.
+
+        Raises:
+            InputError: if it cannot be loaded.
+            StoreError: if it is not the one that the run was learned on.
+        """
         if precision not in self.backbones:
             self.check_code()
             b = self.spec
-            self.backbones[precision] = load_backbone(
-                b.name,
-                revision=b.revision,
-                precision=precision,
-                attention=b.attention,
-                pooling=b.pooling,
-                max_length=b.max_length,
-                remote_code=b.remote_code,
-            )
+            pin = self.store.pin()
+            try:
+                backbone = load_backbone(
+                    b.name,
+                    revision=b.revision,
+                    precision=precision,
+                    attention=b.attention,
+                    pooling=b.pooling,
+                    max_length=b.max_length,
+                    remote_code=b.remote_code,
+                )
+            except InputError as error:
+                # What transformers says of a damaged file seldom names it.
+                changed = [] if pin is None else check_files(self.store.pin_file, pin, b.name, b.revision, None)
+                raise InputError(" ".join([str(error), *changed])) from error
+            if pin is not None:
+                check_pin(self.store.pin_file, pin, backbone)
+            self.backbones[precision] = backbone
         return self.backbones[precision]
 
     def backbone_of(self, task: str) -> Backbone:
@@ -160,5 +194,5 @@ class Residents:
 
     def newest_shared(self) -> str | None:
         """Return the newest learned task whose bank is shared."""
-        shared = [task for task in self.store.tasks if self.store.manifest(task).bank.scope == "shared"]
+        shared = [link.task for link in self.store.links() if link.shared]
         return shared[-1] if shared else None

@@ -1,21 +1,32 @@
-"""Checking a certificate: digests everywhere, and the probe's outputs bit for bit where the environment is the same."""
+"""Checking one certificate: digests everywhere, and the probe's outputs bit for bit where the environment is the same."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from continual_petl.backbones.backbone import Backbone
+from continual_petl.banks.bank import Bank
 from continual_petl.digests import combined_digest, same_bits, tensor_digests
 from continual_petl.errors import StoreError
 from continual_petl.heads.kinds import LABELLED
 from continual_petl.learner.answer import head_of
 from continual_petl.store.environment import current_environment
-from continual_petl.store.probe import OUTPUTS, read_probe, replay, tolerance
+from continual_petl.store.fill import fitting_bank
+from continual_petl.store.finding import Damaged, Finding, first_difference
+from continual_petl.store.manifest import Manifest
+from continual_petl.store.probe_inputs import check_probe
+from continual_petl.store.replay import DECODED, OUTPUTS, decode_probe, replay, tolerance
 from continual_petl.store.store import Store
+from continual_petl.store.tensor_file import read_tensors
+
+MOST_PROBE_BYTES = 2**27
+"""A probe is eight rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,111 +34,184 @@ class TaskCheck:
     """What verifying one task found."""
 
     task: str
-    problems: tuple[str, ...]
+    """The task; in round brackets a file of the run that belongs to no task, of which only problems are told."""
+    findings: tuple[Finding, ...]
     """Empty if nothing was forgotten."""
     how: str
     """What the verdict rests on: bit for bit, or within a tolerance and why."""
     largest_difference: float
-    """Of the probe's outputs from the certified ones; NaN if it could not be replayed."""
+    """Of the probe's outputs from the certified ones; NaN if it was not replayed."""
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return asdict(self) | {"ok": self.ok}
+        return {
+            "task": self.task,
+            "ok": self.ok,
+            "how": self.how,
+            "largest_difference": self.largest_difference,
+            "seconds": self.seconds,
+            "problems": list(self.problems),
+            "findings": [finding.to_json() for finding in self.findings],
+        }
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """The findings as paragraphs."""
+        return tuple(finding.message for finding in self.findings)
 
     @property
     def ok(self) -> bool:
-        """Whether the task is unchanged."""
-        return not self.problems
+        """Whether everything was looked at, and is unchanged."""
+        return not self.findings
+
+    @property
+    def verdict(self) -> str:
+        """``unchanged``; ``not checked`` where only something that is not at hand is told of; else ``CHANGED``."""
+        if self.ok:
+            return "unchanged"
+        return "not checked" if all(finding.unchecked for finding in self.findings) else "CHANGED"
 
 
-def check_backbone(backbone: Backbone) -> list[str]:
-    """Return one problem if any tensor of the resident backbone is not what was loaded."""
-    changed = backbone.changed()
-    if not changed:
-        return []
-    return [
-        f"backbone {backbone.name!r}: {len(changed)} tensors are no longer what was loaded, first {changed[0]}. Something "
-        "wrote to the frozen model: an optimizer that holds it, an edit in place, or the model itself, which makes or moves "
-        "a buffer as it answers."
-    ]
-
-
-def check_task(store: Store, task: str, backbone: Backbone) -> TaskCheck:
-    """Re-check one learned task against its certificate: chain, digests, then the probe.
+def check_task(store: Store, task: str, backbone: Backbone | None, *, probe: bool = True) -> TaskCheck:
+    """Check one learned task against its certificate: the digests, then the probe. The chain is `chain.broken`'s.
 
     Args:
         store: the run.
         task: a learned task.
-        backbone: the run's backbone in the precision that the task was learned in.
+        backbone: the run's, in the precision that the task was learned in; None if it cannot be had.
+        probe: whether the probe is answered again.
     """
     start = time.perf_counter()
-    difference, how, problems = float("nan"), "digests", []
+    difference, how = float("nan"), "digests"
+    findings: list[Finding] = []
     try:
-        problems += _chain(store, task)
-        difference, how, problems_of_probe = _replay(store, task, backbone)
-        problems += problems_of_probe
+        if probe and backbone is not None:
+            difference, how, findings = _replay(store, task, backbone)
+        else:
+            _certified(store, task)
+            store.tensors(task)
+    except Damaged as damage:
+        findings = [_with_effect(store, task, backbone, damage) if probe else damage.finding]
     except StoreError as error:
-        problems.append(str(error))
+        findings = [Finding(message=str(error))]
     return TaskCheck(
         task=task,
-        problems=tuple(problems),
+        findings=tuple(findings),
         how=how,
         largest_difference=difference,
         seconds=time.perf_counter() - start,
     )
 
 
-def _chain(store: Store, task: str) -> list[str]:
-    """Check that the manifest agrees with itself and names the one before it."""
-    manifest, tasks = store.manifest(task), store.tasks
-    problems = []
-    if manifest.digest != combined_digest({name: entry.digest for name, entry in manifest.tensors.items()}):
-        problems.append(f"task {task!r}: bank.json's digest is not that of the tensors it lists; the file was edited")
-    position = tasks.index(task)
-    previous = store.manifest(tasks[position - 1]).chain_digest() if position else None
-    if manifest.index != position or manifest.predecessor != previous:
-        problems.append(
-            f"task {task!r}: its certificate names another predecessor than the one in the store; a task was removed, "
-            "reordered, or its bank.json edited"
-        )
-    return problems
+def _certified(store: Store, task: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the probe's inputs and its certified outputs, after checking that they are those."""
+    manifest, path = store.manifest(task), store.probe_file(task)
+    if manifest.digest != manifest.digest_of_tensors:
+        raise StoreError(f"task {task!r}: bank.json's digest is not that of the tensors it lists; the file was edited")
+    changed = f"task {task!r}: {path} is not the certified probe; the file was changed"
+    try:
+        tensors = read_tensors(path, MOST_PROBE_BYTES, manifest.files.get(path.name), f"task {task!r}")
+    except Damaged as damage:
+        raise StoreError(changed) from damage
+    if OUTPUTS not in tensors or combined_digest(tensor_digests(tensors)) != manifest.probe:
+        raise StoreError(changed)
+    outputs = {name: tensors.pop(name) for name in (OUTPUTS, DECODED) if name in tensors}
+    return tensors, outputs
 
 
-def _replay(store: Store, task: str, backbone: Backbone) -> tuple[float, str, list[str]]:
-    """Run the probe again: (largest difference, what the verdict rests on, problems)."""
-    manifest = store.manifest(task)
-    path = store.bank_folder(task) / "probe.safetensors"
-    inputs, certified = read_probe(path)
-    if combined_digest(tensor_digests({**inputs, OUTPUTS: certified})) != manifest.probe:
-        return float("nan"), "digests", [f"task {task!r}: {path} is not the certified probe; the file was changed"]
-    device = backbone.model.device
-    bank = store.load_bank(task, backbone).to(device)
-    found = replay(backbone, bank, manifest.pooling, inputs)
-    if same_bits(found, certified):
+def _replay(store: Store, task: str, backbone: Backbone) -> tuple[float, str, list[Finding]]:
+    """Run the probe again: (largest difference, what the verdict rests on, findings)."""
+    inputs, certified = _certified(store, task)
+    bank = store.load_bank(task, backbone).to(backbone.model.device)
+    return _compare(store.manifest(task), backbone, bank, inputs, certified)
+
+
+def _compare(
+    manifest: Manifest, backbone: Backbone, bank: Bank, inputs: dict[str, Tensor], certified: Mapping[str, Tensor]
+) -> tuple[float, str, list[Finding]]:
+    check_probe(manifest, backbone, inputs, certified[OUTPUTS])
+    try:
+        found = replay(backbone, bank, manifest.pooling, inputs)
+        decoded = decode_probe(backbone, bank, manifest.generation, inputs).get(DECODED)
+    except _REFUSED as error:
+        raise StoreError(
+            f"task {manifest.task!r}: its probe cannot be answered ({error}); bank.json, bank.safetensors and "
+            "probe.safetensors do not belong together"
+        ) from error
+    same_texts = decoded is None or DECODED not in certified or same_bits(decoded, certified[DECODED])
+    outputs = certified[OUTPUTS]
+    if same_bits(found, outputs) and same_texts:
         return 0.0, "digests and probe, bit for bit", []
-    difference = float((found - certified).abs().max())
-    environment = current_environment(device, backbone.precision, backbone.attention)
-    differs = manifest.environment.differences(environment)
+    difference = float((found - outputs).abs().max()) if found.shape == outputs.shape else float("nan")
+    differs = manifest.environment.differences(
+        current_environment(backbone.model.device, backbone.precision, backbone.attention)
+    )
     allowed = tolerance(manifest.kind, backbone.precision)
     same_answers = manifest.kind not in LABELLED or torch.equal(
-        head_of(bank).predictions(found), head_of(bank).predictions(certified)
+        head_of(bank).predictions(found), head_of(bank).predictions(outputs)
     )
     if differs and difference <= allowed and same_answers:
-        return difference, f"digests, and probe within {allowed:g} ({'; '.join(differs)})", []
-    first = (found.view(torch.int32) != certified.view(torch.int32)).nonzero()[0].tolist()
-    return (
-        difference,
-        "digests and probe",
-        [
-            f"task {task!r}: probe row {first[0]}, output {first[-1]} is {float(found[tuple(first)])!r}, certified was "
-            f"{float(certified[tuple(first)])!r} (largest difference {difference:.3g}). Every digest of the bank holds, so "
-            + (f"look at what differs in the environment: {'; '.join(differs)}" if differs else _LIKELY)
-        ],
+        # A search may take another way where two tokens are nearly tied; the log-probabilities decide.
+        ways = "" if same_texts else "; the search took another way in some rows"
+        return difference, f"digests, and probe within {allowed:g} ({'; '.join(differs)}{ways})", []
+    cause = f"what differs in the environment: {'; '.join(differs)}" if differs else _LIKELY
+    name, one, other = (
+        (OUTPUTS, found, outputs) if not same_bits(found, outputs) else (DECODED, decoded, certified[DECODED])
+    )
+    assert one is not None
+    return difference, "digests and probe", [_different(manifest.task, name, one, other, difference, cause)]
+
+
+def _different(task: str, name: str, found: Tensor, certified: Tensor, difference: float, cause: str) -> Finding:
+    place = first_difference(found, certified) if _form(found) == _form(certified) else None
+    if place is None:
+        message = f"task {task!r}: the probe's {name} are {_form(found)}, not {_form(certified)}"
+        return Finding(message=f"{message}. Look at {cause}.", tensor=name, cause=cause)
+    row, at = place.position[0], ", ".join(map(str, place.position[1:]))
+    what = "output" if name == OUTPUTS else "decoded token"
+    return Finding(
+        message=f"task {task!r}: probe row {row}, {what} {at} is {place.found!r}, certified was {place.certified!r} (largest "
+        f"difference {difference:.3g}). Every digest of the bank holds, so look at {cause}.",
+        tensor=name,
+        position=place.position,
+        found=place.found,
+        certified=place.certified,
+        cause=cause,
     )
 
 
+def _form(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+
+
+def _with_effect(store: Store, task: str, backbone: Backbone | None, damage: Damaged) -> Finding:
+    """Return the finding on a bank's file with what the changed bank answers to the probe, where it still answers."""
+    finding, manifest = damage.finding, store.manifest(task)
+    if backbone is None or not damage.tensors:
+        return finding
+    try:
+        inputs, certified = _certified(store, task)
+        check_probe(manifest, backbone, inputs, certified[OUTPUTS])
+        bank = fitting_bank(store.plan(task), backbone, manifest.tensors, lambda: damage.tensors)
+        found = replay(backbone, bank.to(backbone.model.device), manifest.pooling, inputs)
+    except (StoreError, *_REFUSED):
+        return finding
+    if _form(found) != _form(certified[OUTPUTS]):
+        return finding
+    place = first_difference(found, certified[OUTPUTS])
+    if place is None:
+        return finding.also("Its answers to the probe are still the certified ones")
+    return finding.also(
+        f"With it probe row {place.position[0]}, output {', '.join(map(str, place.position[1:]))} is {place.found!r}, "
+        f"certified was {place.certified!r}"
+    )
+
+
+_REFUSED = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
+"""What torch and transformers raise for tensors that do not fit each other."""
+
 _LIKELY = (
-    "the backbone computes something else: dropout or training mode is on, a hook was left behind, it keeps a state outside "
-    "its parameters and buffers, or it was changed"
+    "the backbone, which computes something else: dropout or training mode is on, a hook was left behind, it keeps a state "
+    "outside its parameters and buffers, or it was changed"
 )

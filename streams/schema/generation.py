@@ -13,7 +13,7 @@ from continual_petl.streams.schema.training_spec import Bool, Count, Float, Int
 class GenerationSpec(FrozenModel):
     """How answers are generated (seq2seq, causal-lm); nothing is drawn by chance."""
 
-    num_beams: Count = 1
+    num_beams: Annotated[Int, Field(ge=1, le=1000)] = 1
     """Beams of the search; 1 takes the likeliest token each time."""
     max_new_tokens: Count = 64
     """Tokens after which an answer is cut."""

@@ -51,6 +51,7 @@ from continual_petl.streams.schema.training_spec import TrainingOverride as Trai
 from continual_petl.streams.schema.training_spec import TrainingSpec as TrainingSpec
 
 _V = TypeVar("_V")
+Probe = Literal["random", "validation"]
 
 
 class LimitsSpec(FrozenModel):
@@ -86,6 +87,8 @@ class TaskSpec(FrozenModel):
     rougeL."""
     pooling: Pooling | None = None
     """How token states become one vector for this task; null means as the stream's backbone says."""
+    probe: Probe | None = None
+    """What this task is certified on; null means as the stream says."""
     limits: LimitsSpec = LimitsSpec()
     """Take only so many rows of a split."""
     validation: Annotated[Float, Field(gt=0, lt=1)] = 0.1
@@ -181,6 +184,9 @@ class StreamSpec(FrozenModel):
     """Anything Lightning's Trainer takes, such as {devices: 1}."""
     evaluate: Literal["auto", "all", "sample", "certified"] = "auto"
     """How earlier tasks are evaluated after a new one; auto means all up to 20 tasks, then certified."""
+    probe: Probe = "random"
+    """Inputs that a task's certificate holds the answers to. random: tokens or pixels drawn by the task's seed, so that it
+    shows no data. validation: rows of the validation split, which everyone who has the run folder can then read."""
     data_dir: Text | None = None
     """Folder from which relative data paths count; null means the folder of the stream file."""
     tasks: Annotated[tuple[TaskSpec, ...], Field(min_length=1)]
@@ -228,6 +234,10 @@ class StreamSpec(FrozenModel):
     def resolved_pooling(self, task: TaskSpec) -> Pooling | None:
         """Return the pooling that was chosen for ``task``; None means the way of the backbone's family."""
         return self.backbone.pooling if task.pooling is None else task.pooling
+
+    def resolved_probe(self, task: TaskSpec) -> Probe:
+        """Return what ``task`` is certified on."""
+        return self.probe if task.probe is None else task.probe
 
     def resolved_data(self, task: TaskSpec) -> str | DataSpec | Rows:
         """Return the data of ``task`` with relative paths counted from `data_dir`."""

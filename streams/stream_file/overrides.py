@@ -93,7 +93,8 @@ def _value(text: str) -> Any:
 
 
 def _set(tree: dict[str, Any], path: KeyPath, value: Any, option: str, places: Places) -> None:
-    if len(path) + _depth(value) > MAX_DEPTH:
+    # In a file the whole of it is one level too.
+    if 1 + len(path) + _depth(value) > MAX_DEPTH:
         raise _Unusable(f"this is nested more than {MAX_DEPTH} levels deep")
     if half_character(".".join(map(str, path))) is not None:
         raise _Unusable("the key is not UTF-8")

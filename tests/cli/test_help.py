@@ -11,8 +11,9 @@ from continual_petl.cli import main as cli
 from continual_petl.errors import ForgettingError, InputError, Interrupted, IsolationError, StoreError
 
 COMMANDS = {
-    "run": {"--run-dir", "--dry-run", "--wait", "--quiet", "--json"},
-    "learn": {"--remote-code", "--wait", "--quiet", "--json"},
+    "run": {"--run-dir", "--dry-run", "--replace", "--check", "--wait", "--quiet", "--json"},
+    "learn": {"--remote-code", "--replace", "--check", "--wait", "--quiet", "--json"},
+    "forget": {"--json"},
     "verify": {"--task", "--data", "--remote-code", "--json"},
     "predict": {"--task", "--input", "--output", "--remote-code", "--json"},
     "report": {"--json"},

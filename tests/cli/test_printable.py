@@ -21,6 +21,7 @@ from continual_petl.heads.words import Answer
 from continual_petl.report.growth import GrowthRow
 from continual_petl.report.results import Results
 from continual_petl.report.terminal import check_table, print_report
+from continual_petl.store.finding import Finding
 from continual_petl.store.store import Store
 from continual_petl.store.verify import TaskCheck
 from tests.cli.bench import Bench
@@ -53,7 +54,9 @@ def console() -> tuple[Console, io.StringIO]:
 
 
 def check(task: str, problem: str) -> TaskCheck:
-    return TaskCheck(task=task, problems=(problem,), how=EVIL, largest_difference=math.nan, seconds=0.0)
+    return TaskCheck(
+        task=task, findings=(Finding(message=problem),), how=EVIL, largest_difference=math.nan, seconds=0.0
+    )
 
 
 def test_tables_and_problems() -> None:

@@ -20,7 +20,7 @@ import lightning as L
 from continual_petl import StreamCallback, learn
 from continual_petl.course import learn_task, loop
 from continual_petl.errors import Interrupted
-from continual_petl.store import atomic, store
+from continual_petl.store import atomic, commit
 from continual_petl.streams.stream import TaskStream
 from tests.streams_in_code import stream, task
 
@@ -96,8 +96,8 @@ INSTANTS: dict[str, Callable[[], At]] = {
     "fit-end": lambda: At("on_fit_end"),
     "before-the-commit": lambda: in_place_of(learn_task, "evaluate"),
     "half-a-manifest": lambda: in_place_of(atomic, "write_file", "bank.json", half=True),
-    "bank-written": lambda: in_place_of(store, "write_manifest"),
-    "after-the-commit": lambda: in_place_of(loop, "_finish"),
+    "bank-written": lambda: in_place_of(commit, "write_manifest"),
+    "after-the-commit": lambda: in_place_of(loop, "finish_task"),
     "row-measured": lambda: At("on_task_end"),
 }
 

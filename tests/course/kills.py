@@ -16,7 +16,7 @@ from typing import Any
 
 from continual_petl import NoForgetting, Run, learn
 from continual_petl.callbacks import BankCheckpoint
-from continual_petl.course import learn_task, loop
+from continual_petl.course import finish_task, learn_task, loop
 from continual_petl.course.session import Session
 from continual_petl.learner import ContinualLearner
 from continual_petl.store.lock import RunLock
@@ -34,8 +34,8 @@ PHASES: dict[str, tuple[Any, str]] = {
     "best bank": (BankCheckpoint, "on_validation_end"),
     "checkpoint": (BankCheckpoint, "_save"),
     "evaluating": (learn_task, "evaluate"),
-    "commit": (Store, "commit"),
-    "row": (loop, "measure_row"),
+    "commit": (learn_task, "commit_task"),
+    "row": (finish_task, "measure_row"),
     "results": (Store, "append_results"),
     "verification": (NoForgetting, "on_task_end"),
 }

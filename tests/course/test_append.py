@@ -53,9 +53,10 @@ def test_a_later_task_needs_no_earlier_data(backbone_folder: Folder, tmp_path: P
     assert run.results.status[2] == ("not measured", "not measured", "measured")
     assert run.results.R[2].isnan().tolist() == [True, True, False]
     assert all(check.how == "digests and probe, bit for bit" for check in Run(tmp_path / "run").verify())
-    found = {check.task: check.problems for check in run.verify(data=True)}
-    assert "test rows are not at hand" in found["one"][0]
-    assert found["three"] == ()
+    found = {check.task: check for check in run.verify(data=True)}
+    assert "test rows are not at hand" in found["one"].problems[0]
+    assert (found["one"].ok, found["one"].verdict) == (False, "not checked")
+    assert (found["three"].problems, found["three"].verdict) == ((), "unchanged")
     # The third bank is that of a course in which nothing was ever missing, and answers go on.
     shutil.rmtree(data)
     alone = learn(stream(backbone_folder(), [task_on_disk("three", data)]), tmp_path / "alone")

@@ -23,7 +23,7 @@ from tests.house import ROOT
 
 Folder = Callable[..., Path]
 
-QUICK = ("half-a-checkpoint", "fit-end", "after-the-commit")
+QUICK = ("half-a-checkpoint",)
 SLOW = tuple(instant for instant in INSTANTS if instant not in QUICK)
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes and signals")
@@ -50,7 +50,8 @@ def files_of(folder: Path) -> list[str]:
     return sorted(re.sub(r"\.\d+\.new", ".new", name) for name in found)
 
 
-@pytest.mark.parametrize("instants", [QUICK, pytest.param(SLOW, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("instants", [QUICK, SLOW])
 def test_killed_at_any_instant_the_course_goes_on_to_the_same_banks(
     backbone_folder: Folder, tmp_path: Path, uninterrupted: dict[str, str], instants: tuple[str, ...]
 ) -> None:

@@ -13,6 +13,7 @@ from continual_petl import learn
 from continual_petl.callbacks.bank_checkpoint import BEST, LAST
 from continual_petl.cli.main import main
 from continual_petl.errors import Interrupted, StoreError
+from continual_petl.store.progress import read_plan
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.yaml_file import dump_stream
 from tests.course.test_resume import SignalAt, tasks_of
@@ -62,6 +63,13 @@ def test_a_flipped_bit_is_told_or_changes_nothing(half: HalfLearned, tmp_path: P
     print(f"{num_told} of {len(flips)} flips were told")
     assert wrong == []
     assert num_told > len(flips) // 2
+
+
+@pytest.mark.parametrize("content", ["[]", '{"decides": {"a": NaN}, "seal": ""}', "[" * 100_000])
+def test_a_plan_that_is_none_is_told(tmp_path: Path, content: str) -> None:
+    (tmp_path / "plan.json").write_text(content)
+    with pytest.raises(StoreError, match=r"plan\.json, which was saved half-way, is damaged"):
+        read_plan(tmp_path / "plan.json")
 
 
 @pytest.mark.slow

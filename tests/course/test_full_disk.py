@@ -17,7 +17,7 @@ import pytest
 from continual_petl import Run, learn
 from continual_petl.cli.main import main
 from continual_petl.errors import Interrupted, StoreError
-from continual_petl.store.atomic import append_lines, new_folder, read_lines, write_file
+from continual_petl.store.atomic import append_lines, line_bytes, new_folder, write_file
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.yaml_file import dump_stream
 from tests.course.faulty_disk import FaultyDisk, content
@@ -87,7 +87,7 @@ def test_some_failing_writes(learned: Learned, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_every_failing_write(learned: Learned, tmp_path: Path) -> None:
-    wrong, cases = [], [(call, number) for call in range(len(learned.calls)) for number in ERRORS]
+    wrong, cases = [], [(call, ERRORS[call % 2]) for call in range(len(learned.calls))]
     for call, number in cases:
         wrong += learned.fails_at(call, number, tmp_path / "run")
     print(f"{len(cases)} failures in {len(learned.calls)} calls of {sorted(set(learned.calls))}")
@@ -148,7 +148,8 @@ def test_each_step_of_each_kind_of_write_is_undone(
                 now = content(folder)
                 assert os.strerror(number) in told
                 # The torn end never counted.
-                assert read_lines(folder / "lines") == [{"a": 1}], name
+                whole = line_bytes({"a": 1})
+                assert (folder / "lines").read_bytes() in (whole, whole + b'{"torn'), name
                 assert {k: v for k, v in now.items() if k != "lines"} == {
                     k: v for k, v in before.items() if k != "lines"
                 }, f"{name}, call {call}"

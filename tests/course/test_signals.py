@@ -22,7 +22,7 @@ from continual_petl.cli.main import main
 from continual_petl.course import learn_task, row
 from continual_petl.course.session import Session
 from continual_petl.errors import Interrupted
-from continual_petl.store.store import Store
+from continual_petl.store.results_file import TaskLine
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.yaml_file import dump_stream
 from tests.desk import bank_digests
@@ -74,7 +74,7 @@ PHASES: dict[str, tuple[Any, str, str]] = {
     "fit, end": (None, "on_train_end", "before task 'two' answered its validation split; what it learned is saved"),
     "split": (learn_task, "evaluate", "before task 'two' answered its test split; what it learned is saved"),
     "probe": (learn_task, "make_probe", "after task 'two' was committed, before its row was measured"),
-    "commit": (Store, "commit", "after task 'two' was committed, before its row was measured"),
+    "commit": (learn_task, "commit_task", "after task 'two' was committed, before its row was measured"),
     "row": (row, "_measure", "while the row of task 'two' was measured; the task is committed"),
     "verification": (None, "on_task_end", "after task 'two', with which all is learned"),
 }
@@ -107,7 +107,7 @@ def test_a_signal_in_any_phase(
     after = learn(learned.tasks, run)
     assert bank_digests(after) == learned.whole
     assert after.results.forgetting == 0.0
-    assert [row["task"] for row in after.store.results() if row["type"] == "task"] == ["one", "two"]
+    assert [line.task for line in after.store.results() if isinstance(line, TaskLine)] == ["one", "two"]
 
 
 @pytest.mark.slow

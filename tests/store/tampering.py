@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from continual_petl import Run, learn
+from continual_petl.store.atomic import json_bytes
 from continual_petl.store.manifest import read_manifest, write_manifest
 from tests.streams_in_code import stream, task
 
@@ -42,4 +43,4 @@ def edit(path: Path, *, sealed: bool, **values: Any) -> None:
     if sealed:
         write_manifest(path, read_manifest(path).model_copy(update=values))
     else:
-        path.write_text(json.dumps(json.loads(path.read_text()) | values))
+        path.write_bytes(json_bytes(json.loads(path.read_text()) | values))

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from continual_petl.errors import StoreError
-from continual_petl.store.atomic import append_lines, new_folder, read_lines
+from continual_petl.store.atomic import new_folder
+from continual_petl.store.results_file import TaskLine, append_results, read_results
 from continual_petl.store.store import Store
 from tests.store.tampering import learn_one_more, problems
 
@@ -35,14 +36,15 @@ def test_the_lock_of_another_process(folder: Path, backbone_folder: Folder) -> N
 
 def test_a_torn_last_line_never_counted(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
-    append_lines(path, [{"a": 1}, {"a": 2}])
-    path.write_bytes(path.read_bytes() + b'{"a": 3')
-    assert read_lines(path) == [{"a": 1}, {"a": 2}]
-    append_lines(path, [{"a": 4}])
-    assert read_lines(path) == [{"a": 1}, {"a": 2}, {"a": 4}]
+    lines = [TaskLine(task=f"t{number}", index=number, seconds={}) for number in range(3)]
+    append_results(path, lines[:2])
+    path.write_bytes(path.read_bytes() + b'{"type": "ta')
+    assert read_results(path) == lines[:2]
+    append_results(path, lines[2:])
+    assert read_results(path) == lines
     path.write_bytes(b"no\n" + path.read_bytes())
-    with pytest.raises(StoreError, match=r"results\.jsonl:1: not a JSON line"):
-        read_lines(path)
+    with pytest.raises(StoreError, match=r"results\.jsonl:1: not JSON"):
+        read_results(path)
 
 
 def test_a_new_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +13,10 @@ import pytest
 import torch
 
 from continual_petl import ForgettingError, Run
+from continual_petl.course.removal import forget
 from continual_petl.errors import StoreError
 from continual_petl.store.manifest import read_manifest
+from continual_petl.store.sealed import write_sealed
 from tests.store.tampering import change_tensors, edit, learn_one_more, nudge, problems
 
 Folder = Callable[..., Path]
@@ -84,8 +88,7 @@ def test_an_edited_manifest(folder: Path, name: str, values: dict[str, Any]) -> 
     if read_manifest(path).labels == tuple(values.get("labels", ())):
         values = {"labels": ["no", "yes"]}
     edit(path, sealed=False, **values)
-    with pytest.raises(StoreError, match=f"{name}/bank.json: its content is not what its seal.*task '{name}'"):
-        Run(folder).verify()
+    assert re.search(f"{name}/bank.json: its content is not what its seal.*task '{name}'", problems(folder)[name])
     with pytest.raises(StoreError, match="seal"):
         Run(folder).predict(["w0"], task=name)
 
@@ -95,20 +98,26 @@ def test_an_edited_manifest(folder: Path, name: str, values: dict[str, Any]) -> 
     [
         ("{", "not JSON"),
         ("[]", "whole file"),
-        ('{"format_version": 2}', "format version 2, this release reads 1"),
-        ('{"format_version": 1}', "Field required"),
+        ('{"format_version": 1}', "byte 1 is not the one that was written"),
+        ('{\n  "format_version": 3\n}\n', "format version 3, this release reads 1, 2. A newer release wrote it"),
+        ('{\n  "format_version": "2"\n}\n', "format version 2, this release reads 1, 2. The file is damaged"),
+        ('{\n  "format_version": 2\n}\n', "not what its seal was made of"),
+        ('{"a": ' * 100_000, "nested too deeply"),
     ],
 )
 def test_a_manifest_that_is_none(folder: Path, content: str, match: str) -> None:
     (folder / "banks" / "one" / "bank.json").write_text(content)
-    with pytest.raises(StoreError, match=f"(?s)one/bank.json.*{match}"):
-        Run(folder).verify()
+    assert re.search(f"(?s)one/bank.json.*{match}", problems(folder)["one"])
 
 
 def test_an_unknown_key_in_a_manifest(folder: Path) -> None:
     edit(folder / "banks" / "one" / "bank.json", sealed=False, extra=1)
-    with pytest.raises(StoreError, match=r"one/bank.json: extra"):
-        Run(folder).verify()
+    assert "its content is not what its seal" in problems(folder)["one"]
+    path = folder / "banks" / "two" / "bank.json"
+    content = json.loads(path.read_text()) | {"extra": 1}
+    del content["seal"]
+    write_sealed(path, content)
+    assert "two/bank.json: extra" in problems(folder)["two"]
 
 
 def test_a_manifest_edited_and_sealed_again_breaks_the_chain(folder: Path) -> None:
@@ -130,16 +139,24 @@ def test_tasks_reordered_removed_or_renamed(folder: Path) -> None:
     shutil.rmtree(banks / "two")
     assert "a task was removed" in problems(folder)["three"]
     (banks / "three").rename(banks / "two")
-    with pytest.raises(StoreError, match=r"two/bank.json: this is the manifest of task 'three'"):
-        Run(folder).verify()
+    assert "two/bank.json: this is the manifest of task 'three'" in problems(folder)["two"]
 
 
 def test_a_manifest_changed_after_it_was_read(folder: Path) -> None:
     run = Run(folder)
     assert all(check.ok for check in run.verify())
     edit(folder / "banks" / "two" / "bank.json", sealed=False, metric="matthews")
-    with pytest.raises(StoreError, match="seal"):
-        run.verify()
+    checks = {check.task: check for check in run.verify()}
+    assert "seal" in checks["two"].problems[0]
+    assert checks["one"].ok
+    assert "another predecessor" in checks["three"].problems[0]
+
+
+def test_results_that_are_gone(folder: Path) -> None:
+    (folder / "results.jsonl").unlink()
+    (name, told), *more = problems(folder).items()
+    assert (name, more) == ("(results.jsonl)", [])
+    assert "what it said of 'one', 'two' is gone" in told
 
 
 def test_the_newest_bank_is_gone(folder: Path) -> None:
@@ -149,3 +166,37 @@ def test_the_newest_bank_is_gone(folder: Path) -> None:
         checks = {check.task: check for check in Run(folder).verify()}
         assert {name for name, check in checks.items() if check.ok} == left
         assert f"task {gone!r} was learned, but its bank is gone" in checks[gone].problems[0]
+
+
+@pytest.mark.parametrize("name", ["stream.yaml", "tombstones"])
+def test_a_file_or_folder_in_the_place_of_the_other_is_told(folder: Path, backbone_folder: Folder, name: str) -> None:
+    run = Run(folder)
+    if name == "tombstones":
+        (folder / name).write_text("")
+        assert "a folder belongs there" in {c.task: c for c in run.verify()}["(tombstones)"].problems[0]
+    else:
+        (folder / name).unlink()
+        (folder / name).mkdir()
+    with pytest.raises(StoreError, match=rf"{name}: (cannot be read|could not be written)"):
+        learn_one_more(backbone_folder(), folder)
+
+
+@pytest.mark.parametrize("link", [".progress", ".progress/three"])
+def test_a_link_in_the_place_of_saved_progress_loses_nothing_elsewhere(
+    folder: Path, backbone_folder: Folder, link: str
+) -> None:
+    mine = folder.parent / "mine" / "three"
+    mine.mkdir(parents=True)
+    (mine / "kept").write_text("")
+    shutil.rmtree(folder / ".progress")
+    (folder / link).parent.mkdir(exist_ok=True)
+    (folder / link).symlink_to(folder.parent / "mine" / "three" if "/" in link else folder.parent / "mine")
+    # As if a kill had come before all of its work was done; then what was saved of it is removed.
+    lines = (folder / "results.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "results.jsonl").write_bytes(b"".join(lines[:-1]))
+    with pytest.raises(StoreError, match="it is a link, which could lead anywhere"):
+        learn_one_more(backbone_folder(), folder)
+    with pytest.raises(StoreError, match="it is a link, which could lead anywhere"):
+        forget(folder, "three")
+    assert Run(folder).store.tasks == ["one", "two", "three"]
+    assert [path.name for path in mine.iterdir()] == ["kept"]

@@ -20,6 +20,7 @@ from continual_petl.callbacks import TaskEvent
 from continual_petl.cli.main import main
 from continual_petl.errors import StoreError
 from continual_petl.store import lock
+from continual_petl.store.results_file import TaskLine
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import dump_stream
 from tests.desk import bank_digests
@@ -97,12 +98,23 @@ def test_who_was_killed_holds_nothing_and_is_named_no_more(tmp_path: Path, monke
         assert not (tmp_path / ".stream.yaml.1.new").exists(), "what it left behind is gone"
 
 
-@pytest.mark.parametrize("said", ["", "[]", '{"pid": "x"}', '{"pid": 1}', '{"pid": -1, "host": 1}', "\0"])
+@pytest.mark.parametrize(
+    "said", ["", "[]", '{"pid": "x"}', '{"pid": 1}', '{"pid": -1, "host": 1}', "\0", "[" * 100_000]
+)
 def test_nonsense_about_the_holder_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
     monkeypatch.setattr(lock, "_PATIENCE", 0)
     (tmp_path / ".lock.json").write_text(said)
     with FileLock(tmp_path / ".lock"), pytest.raises(StoreError, match=r"this run\. Wait"), Store(tmp_path).lock():
         raise AssertionError
+
+
+def test_a_link_among_what_was_left_behind_leads_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".x.new").symlink_to(tmp_path / "elsewhere")
+    with Store(tmp_path / "run").lock():
+        assert not (tmp_path / "run" / ".x.new").is_symlink()
+    assert (tmp_path / "elsewhere").is_dir()
 
 
 def test_one_may_wait_for_the_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -150,7 +162,7 @@ def test_two_at_the_same_moment_on_a_fresh_folder(backbone_folder: Folder, tmp_p
         assert sorted(map(code_of, children)) == ([0, 0] if wait else [0, 1])
         assert bank_digests(Run(run)) == whole
         assert all(check.ok for check in Run(run).verify(data=True))
-        assert [row["task"] for row in Store(run).results() if row["type"] == "task"] == ["one", "two"]
+        assert [line.task for line in Store(run).results() if isinstance(line, TaskLine)] == ["one", "two"]
 
 
 @pytest.mark.slow

@@ -16,7 +16,9 @@ from continual_petl.heads.kinds import LABELLED
 from continual_petl.learner.answer import answer, head_of
 from continual_petl.store import verify
 from continual_petl.store.environment import current_environment
-from continual_petl.store.probe import OUTPUTS, _around, make_probe, read_probe, replay, tolerance
+from continual_petl.store.probe import _around, make_probe
+from continual_petl.store.replay import DECODED, OUTPUTS, replay, tolerance
+from continual_petl.store.verify import _certified
 from tests.streams_in_code import stream, task_of_kind
 from tests.tiny import make_tokenizer
 
@@ -52,10 +54,12 @@ def runs(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> d
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_stored(runs: dict[str, Path], kind: str) -> None:
     run = Run(runs[kind])
-    inputs, outputs = read_probe(run.store.bank_folder("one") / "probe.safetensors")
+    inputs, certified = _certified(run.store, "one")
+    outputs = certified["outputs"]
     assert outputs.shape == SHAPES[kind]
     assert outputs.dtype == torch.float32
-    assert all(len(tensor) == 8 for tensor in inputs.values())
+    assert all(len(tensor) == 8 for name, tensor in inputs.items() if name != "ends")
+    assert ("decoded" in certified) == (kind in ("seq2seq", "causal-lm"))
     if kind == "image-classification":
         assert inputs["pixel_values"].dtype == torch.int8
         assert inputs["pixel_values"].shape == (8, 3, 8, 8)
@@ -73,7 +77,8 @@ def test_it_is_made_of_the_tasks_seed_alone(runs: dict[str, Path], kind: str) ->
     backbone = residents.backbone("fp32")
     torch.manual_seed(99)
     made = make_probe(plan, backbone, residents.tokenizer, backbone.max_length)
-    stored, certified = read_probe(run.store.bank_folder("one") / "probe.safetensors")
+    stored, outputs = _certified(run.store, "one")
+    certified = outputs["outputs"]
     assert tensor_digests(made) == tensor_digests(stored)
     found = replay(backbone, run.store.load_bank("one", backbone), plan.pooling, made)
     assert combined_digest(tensor_digests({"o": found})) == combined_digest(tensor_digests({"o": certified}))
@@ -83,7 +88,8 @@ def test_log_probabilities_are_those_of_the_models_own_loss(runs: dict[str, Path
     for kind in ("seq2seq", "causal-lm"):
         run = Run(runs[kind])
         backbone, plan = run.session.residents.backbone("fp32"), run.store.plan("one")
-        inputs, certified = read_probe(run.store.bank_folder("one") / "probe.safetensors")
+        inputs, outputs = _certified(run.store, "one")
+        certified = outputs["outputs"]
         bank = run.store.load_bank("one", backbone)
         with torch.no_grad():
             loss = head_of(bank).loss(answer(backbone, bank, plan.pooling, inputs), inputs["labels"])
@@ -132,7 +138,22 @@ def test_another_environment_may_round_but_not_answer_otherwise(
         assert not verify.check_task(run.store, "one", backbone).ok
 
 
+def test_another_processor_or_a_switch_of_its_libraries_is_another_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = current_environment(torch.device("cpu"), "fp32", "eager")
+    assert here.processor
+    assert here.differences(here.model_copy(update={"processor": "another"})) == [
+        f"processor was {here.processor}, is another"
+    ]
+    # Certificates did not always say it.
+    assert here.model_copy(update={"processor": ""}).differences(here) == []
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+    now = current_environment(torch.device("cpu"), "fp32", "eager")
+    assert here.differences(now) == ["switches was none, is MKL_CBWR=COMPATIBLE, mkldnn=off"]
+
+
 def test_the_certificate_of_outputs_is_part_of_the_manifest(runs: dict[str, Path]) -> None:
     manifest = Run(runs["causal-lm"]).store.manifest("one")
-    tensors, outputs = read_probe(runs["causal-lm"] / "banks" / "one" / "probe.safetensors")
-    assert manifest.probe == combined_digest(tensor_digests({**tensors, OUTPUTS: outputs}))
+    tensors, outputs = _certified(Run(runs["causal-lm"]).store, "one")
+    assert outputs.keys() == {OUTPUTS, DECODED}
+    assert manifest.probe == combined_digest(tensor_digests({**tensors, **outputs}))

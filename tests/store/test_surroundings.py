@@ -13,6 +13,7 @@ import torch
 
 from continual_petl import Run
 from continual_petl.errors import IsolationError, StoreError
+from continual_petl.store.commit import Evidence, commit_task
 from continual_petl.store.probe import make_probe
 from tests.store.tampering import learn_one_more, problems
 from tests.tiny import make_model
@@ -33,7 +34,8 @@ def test_another_backbone(folder: Path, tmp_path: Path, backbone_folder: Folder)
     )
     found = problems(folder)
     assert set(found) == {"one", "two", "three"}
-    assert "was learned on a backbone with digest" in found["two"]
+    assert "this run was learned on backbone" in found["two"]
+    assert "(1 of its tensors differ, first pooler.dense.bias)" in found["two"]
 
 
 def test_another_tokenizer(folder: Path, tmp_path: Path, backbone_folder: Folder) -> None:
@@ -66,6 +68,25 @@ def test_a_tokenizer_with_another_setting(
     assert "was learned with a tokenizer of digest" in problems(folder)["one"]
 
 
+def test_a_tokenizer_changed_in_memory(folder: Path) -> None:
+    run = Run(folder)
+    assert all(check.ok for check in run.verify())
+    tokenizer = run.session.residents.tokenizer
+    assert tokenizer is not None
+    tokenizer.truncation_side = "left"
+    for check in run.verify():
+        assert "was learned with a tokenizer of digest" in check.problems[0]
+    tokenizer.truncation_side = "right"
+    assert all(check.ok for check in run.verify())
+
+
+def test_answers_of_another_dtype_are_told(folder: Path) -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        checks = Run(folder).verify()
+    for check in checks:
+        assert "probe's outputs are bfloat16 (8, 2), not float32 (8, 2)" in check.problems[0]
+
+
 def test_a_backbone_changed_in_memory(folder: Path) -> None:
     run = Run(folder)
     run.verify()
@@ -91,13 +112,16 @@ def test_no_certificate_is_made_with_dropout_on(folder: Path) -> None:
     backbone, store = residents.backbone("fp32"), residents.store
     backbone.model.train()
     plan, bank = store.plan("one"), store.load_bank("one", backbone)
-    probe = make_probe(plan, backbone, residents.tokenizer, 16)
+    evidence = Evidence(
+        probe=make_probe(plan, backbone, residents.tokenizer, 16),
+        scores={},
+        data={},
+        notices=(),
+        max_length=16,
+        preparation="",
+    )
     with pytest.raises(IsolationError, match="in training mode"):
-        store.commit(
-            plan, bank, backbone, probe, scores={}, data={}, notices=(), max_length=16, preparation=""
-        )  # fmt: skip
+        commit_task(store, plan, bank, backbone, evidence)
     backbone.model.train(False)
     with pytest.raises(StoreError, match="already exists; a learned task is never overwritten"):
-        store.commit(
-            plan, bank, backbone, probe, scores={}, data={}, notices=(), max_length=16, preparation=""
-        )  # fmt: skip
+        commit_task(store, plan, bank, backbone, evidence)

@@ -1,0 +1,19 @@
+"""``continual-petl forget``: drop one task of a run, on purpose."""
+
+from __future__ import annotations
+
+import argparse
+
+from continual_petl.cli._console import out, print_json
+from continual_petl.course.removal import forget
+
+
+def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
+    """Run the command; return the exit code."""
+    run = forget(arguments.run, arguments.task)
+    if arguments.json:
+        print_json({"forgotten": arguments.task, "tasks": run.store.tasks})
+    else:
+        left = ", ".join(run.store.tasks) or "none"
+        out().print(f"forgot task {arguments.task}; learned are now: {left}", markup=False, soft_wrap=True)
+    return 0

@@ -1,0 +1,62 @@
+"""What is left to do when a task is committed: its row of R, the callbacks' look, and the line that says that all is done."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+import lightning as L
+
+from continual_petl.callbacks import NoForgetting, StreamCallback, TaskEvent
+from continual_petl.course.recheck import recheck_rows
+from continual_petl.course.row import measure_row
+from continual_petl.course.session import Session
+from continual_petl.course.signals import StopRequest
+from continual_petl.store.results_file import TaskLine
+
+
+def finish_task(
+    session: Session, task: str, callbacks: Sequence[L.Callback], seconds: dict[str, float], request: StopRequest
+) -> None:
+    """Measure a committed task's row of R, let the callbacks look, and note that all is done.
+
+    Raises:
+        Interrupted: if a stop was asked for; what is left of the row comes first the next time.
+    """
+    # A kill right after the commit leaves this behind.
+    shutil.rmtree(session.store.progress_folder(task), ignore_errors=True)
+    request.stop_here(f"after task {task!r} was committed, before its row was measured")
+    start = time.perf_counter()
+    # Callbacks check certificates on it, also where nothing was measured.
+    session.residents.backbone_of(task)
+    row, notices = measure_row(session, task, request)
+    store = session.store
+    store.append_results([row])
+    measured = time.perf_counter()
+    learner = session.residents.learner(session.residents.backbone_of(task).precision)
+    event = TaskEvent(
+        task=task,
+        index=store.tasks.index(task),
+        num_tasks=len(session.spec.tasks),
+        store=store,
+        backbones=session.residents.backbones,
+        notices=tuple(notices),
+        residents=frozenset(learner.plans),
+        recheck=lambda earlier: recheck_rows(session, earlier),
+    )
+    watching = [callback for callback in callbacks if isinstance(callback, StreamCallback)]
+    for callback in watching:
+        callback.on_task_end(event, [cell.model_dump() for cell in row.cells])
+    checks = Counter(
+        kind for callback in watching if isinstance(callback, NoForgetting) for kind in callback.kinds(task)
+    )
+    spent = {**seconds, "measure": measured - start, "verify": time.perf_counter() - measured}
+    store.append_results(
+        [TaskLine(task=task, index=store.link(task).index, seconds=spent, checks=dict(sorted(checks.items())))]
+    )
+    for callback in watching:
+        callback.on_task_checked(event, spent, dict(checks))
+    left = [spec.name for spec in session.spec.tasks if spec.name not in store.tasks]
+    request.stop_here(f"before task {left[0]!r}" if left else f"after task {task!r}, with which all is learned")

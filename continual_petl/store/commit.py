@@ -1,0 +1,153 @@
+"""The commit: a learned task becomes a folder of the store, with its certificate, in one step."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors.torch import save
+from torch import Tensor
+
+from continual_petl.backbones.backbone import Backbone
+from continual_petl.banks.bank import Bank
+from continual_petl.digests import combined_digest, tensor_digests
+from continual_petl.learner.isolation import check_modes
+from continual_petl.learner.plan import TaskPlan
+from continual_petl.store.atomic import new_folder, write_file
+from continual_petl.store.chain import Link
+from continual_petl.store.environment import current_environment
+from continual_petl.store.fill import entries_of, fitting_bank
+from continual_petl.store.manifest import Manifest, Parent, SplitScores, TensorEntry, write_manifest
+from continual_petl.store.replay import OUTPUTS, decode_probe, replay
+from continual_petl.store.store import Store
+from continual_petl.store.tensor_file import most_bytes, read_tensors
+from continual_petl.store.tombstone import Tombstone, tombstone_file, write_tombstone
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What a certificate says beside the bank itself."""
+
+    probe: Mapping[str, Tensor]
+    """Inputs; see `continual_petl.store.probe.make_probe`."""
+    scores: Mapping[str, SplitScores]
+    data: Mapping[str, str]
+    """Digest of each split's content."""
+    notices: tuple[str, ...]
+    max_length: int
+    preparation: str
+    parent: Parent | None = None
+
+
+def commit_task(
+    store: Store, plan: TaskPlan, bank: Bank, backbone: Backbone, evidence: Evidence, *, replaces: bool = False
+) -> Manifest:
+    """Write a learned task with its certificate.
+
+    The certified outputs are those of the bank as read back from the disk, so a write that went wrong never becomes a task.
+
+    Args:
+        store: the run; its lock is held.
+        plan: the task.
+        bank: in the form that is stored, see `Bank.fold`.
+        backbone: what it was learned on.
+        evidence: what else the certificate says.
+        replaces: the task is learned already, and this bank takes its place.
+
+    Raises:
+        IsolationError: if the backbone is in training mode.
+        StoreError: if the task is in the store already and is not to be replaced, or nothing can be written.
+    """
+    check_modes(plan.name, backbone.model, dropout=False)
+    tombstone = store.next_tombstone(plan.name, "replaced") if replaces else None
+    newest = store.head() if tombstone is None else tombstone
+    path = store.bank_folder(plan.name)
+    with new_folder(path, room=None if tombstone is None else _room(store, tombstone)) as folder:
+        tensors = {name: tensor.to("cpu").contiguous().clone() for name, tensor in bank.tensors().items()}
+        entries = entries_of(tensors, tensor_digests(tensors))
+        files = {"bank.safetensors": _write(folder / "bank.safetensors", tensors)}
+        written = fitting_bank(
+            plan,
+            backbone,
+            entries,
+            lambda: read_tensors(
+                folder / "bank.safetensors", most_bytes(entries), files["bank.safetensors"], f"task {plan.name!r}"
+            ),
+        )
+        inputs, resident = dict(evidence.probe), written.to(backbone.model.device)
+        outputs = replay(backbone, resident, plan.pooling, inputs)
+        certified = {**inputs, OUTPUTS: outputs, **decode_probe(backbone, resident, plan.generation, inputs)}
+        files["probe.safetensors"] = _write(folder / "probe.safetensors", certified)
+        manifest = _manifest(plan, bank, backbone, evidence, newest, entries, files, certified)
+        write_manifest(folder / "bank.json", manifest)
+    return manifest
+
+
+def _manifest(
+    plan: TaskPlan,
+    bank: Bank,
+    backbone: Backbone,
+    evidence: Evidence,
+    newest: Link | Tombstone | None,
+    entries: Mapping[str, TensorEntry],
+    files: Mapping[str, str],
+    certified: Mapping[str, Tensor],
+) -> Manifest:
+    return Manifest(
+        task=plan.name,
+        index=0 if newest is None else newest.index + 1,
+        predecessor=None if newest is None else newest.seal,
+        parent=evidence.parent,
+        kind=plan.kind,
+        pair=plan.pair,
+        labels=plan.labels,
+        class_weights=plan.class_weights,
+        bank=plan.bank,
+        training=plan.training,
+        pooling=plan.pooling,
+        metric=plan.metric,
+        seed=plan.seed,
+        generation=plan.generation,
+        max_length=evidence.max_length,
+        max_target_length=plan.max_target_length,
+        backbone=backbone.digest,
+        preparation=evidence.preparation,
+        tensors=dict(entries),
+        digest=combined_digest({name: entry.digest for name, entry in entries.items()}),
+        probe=combined_digest(tensor_digests(certified)),
+        files=dict(files),
+        scores=dict(evidence.scores),
+        data=dict(evidence.data),
+        notices=evidence.notices,
+        parameters=bank.count(),
+        environment=current_environment(backbone.model.device, backbone.precision, backbone.attention),
+    )
+
+
+def _write(path: Path, tensors: Mapping[str, Tensor]) -> str:
+    """Write tensors, and return the SHA-256 of the file."""
+    content = save(dict(tensors))
+    write_file(path, content)
+    return hashlib.sha256(content).hexdigest()
+
+
+@contextmanager
+def _room(store: Store, tombstone: Tombstone) -> Iterator[None]:
+    """Put a tombstone in the place of a learned bank; if what comes instead cannot be put there, the bank is back."""
+    path = store.bank_folder(tombstone.task)
+    aside = path.with_name(f".{path.name}.{os.getpid()}.old.new")
+    write_tombstone(store.tombstone_folder, tombstone)
+    try:
+        path.rename(aside)
+        yield
+    except BaseException:
+        if aside.exists():
+            aside.rename(path)
+        tombstone_file(store.tombstone_folder, tombstone.index).unlink(missing_ok=True)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)

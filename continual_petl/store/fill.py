@@ -1,0 +1,73 @@
+"""From stored tensors to a bank: the specification says what there has to be before anything is read or allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from continual_petl.backbones.backbone import Backbone
+from continual_petl.banks.bank import Bank
+from continual_petl.errors import InputError, StoreError
+from continual_petl.learner.plan import TaskPlan, build_bank
+from continual_petl.store.manifest import TensorEntry
+
+
+def fitting_bank(
+    plan: TaskPlan,
+    backbone: Backbone,
+    entries: Mapping[str, TensorEntry],
+    read: Callable[[], Mapping[str, Tensor]],
+) -> Bank:
+    """Return a task's bank with stored values, frozen and in eval mode.
+
+    Args:
+        plan: the task.
+        backbone: what the bank acts on.
+        entries: what the manifest says of each stored tensor.
+        read: returns the tensors; called when names, dtypes and shapes of ``entries`` are known to fit.
+
+    Raises:
+        StoreError: if the specification builds other tensors than are stored, naming the first.
+    """
+    try:
+        with torch.device("meta"):
+            expected = build_bank(plan, backbone, folded=True).tensors()
+    except (InputError, RuntimeError, ValueError) as error:  # torch raises the latter two for sizes beyond counting
+        raise StoreError(f"task {plan.name!r}: no bank can be built as its bank.json says: {error}") from error
+    for name in sorted(expected.keys() | entries.keys()):
+        builds, stored = expected.get(name), entries.get(name)
+        if _shape_of(builds) != _shape_of(stored):
+            raise StoreError(
+                f"task {plan.name!r}: tensor {name}: stored {_describe(stored)}, but its bank's specification builds "
+                f"{_describe(builds)}; bank.safetensors and bank.json do not belong together"
+            )
+    tensors = read()
+    bank = build_bank(plan, backbone, folded=True)
+    bank.load_state_dict(dict(tensors), strict=True)
+    return bank.requires_grad_(False).eval()
+
+
+def entries_of(tensors: Mapping[str, Tensor], digests: Mapping[str, str]) -> dict[str, TensorEntry]:
+    """Return what a manifest says of tensors."""
+    return {
+        name: TensorEntry(dtype=_dtype(tensor), shape=tuple(tensor.shape), digest=digests[name])
+        for name, tensor in tensors.items()
+    }
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _shape_of(tensor: Tensor | TensorEntry | None) -> tuple[str, tuple[int, ...]] | None:
+    if tensor is None:
+        return None
+    dtype = tensor.dtype if isinstance(tensor, TensorEntry) else _dtype(tensor)
+    return dtype, tuple(tensor.shape)
+
+
+def _describe(tensor: Tensor | TensorEntry | None) -> str:
+    found = _shape_of(tensor)
+    return "nothing" if found is None else f"{found[0]} {found[1]}"

@@ -1,0 +1,63 @@
+"""What only a kill leaves behind: folders half written, banks that have a tombstone, a replacement that was cut short."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from continual_petl.errors import StoreError
+from continual_petl.store.atomic import refusals_told, sync_folder
+from continual_petl.store.manifest import read_manifest
+from continual_petl.store.shelf import Shelf
+from continual_petl.store.tombstone import Tombstone
+
+
+def clean(store: Shelf) -> None:
+    """Put a bank back whose replacement never came, and remove what does not count.
+
+    Args:
+        store: the run; its lock is held, so nobody else is writing.
+    """
+    with refusals_told(store.banks):
+        stone = cut_short(store)
+        if stone is not None:
+            _put_back(store, stone)
+        gone = {tombstone.removed.seal for tombstone in store.counting()}
+        for task in [task for task in (store.names() if gone else ()) if store.link(task).seal in gone]:
+            # In one step, or a kill would leave a bank without a certificate.
+            store.bank_folder(task).rename(store.banks / f".{task}.{os.getpid()}.old.new")
+            sync_folder(store.banks)
+        for hidden in store.banks.glob(".*.new"):
+            shutil.rmtree(hidden)
+
+
+def cut_short(store: Shelf) -> Tombstone | None:
+    """Return the tombstone that was to make room for a new bank, if a kill came before that bank did."""
+    files = store.tombstone_files()
+    newest = store.tombstone(files[-1]) if files else None
+    if newest is None or newest.why != "replaced" or any(link.index > newest.index for link in store.live()):
+        return None
+    return newest
+
+
+def _put_back(store: Shelf, stone: Tombstone) -> None:
+    """Undo a replacement; where the old bank is lost too, the tombstone stays."""
+    folder, seal = store.bank_folder(stone.task), stone.removed.seal
+    if not folder.exists():
+        for aside in store.banks.glob(f".{glob.escape(stone.task)}.*.old.new"):
+            if _seal_of(aside) == seal:
+                aside.rename(folder)
+                sync_folder(store.banks)
+                break
+    if _seal_of(folder) == seal:
+        store.tombstone_files()[-1].unlink()
+        sync_folder(store.tombstone_folder)
+
+
+def _seal_of(folder: Path) -> str | None:
+    with suppress(StoreError):
+        return read_manifest(folder / "bank.json").seal
+    return None

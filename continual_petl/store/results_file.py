@@ -1,0 +1,172 @@
+"""``results.jsonl``: what was measured, one sealed line after each task's row of R and one when all of its work was done.
+
+Each line carries a seal over itself and the seal of the line before, so a line that was changed, removed, inserted or moved
+is noticed. Lines of format 1 (one cell each) had no seals; they can only stand in front.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError
+
+from continual_petl._frozen import FrozenModel
+from continual_petl.digests import combined_digest
+from continual_petl.errors import StoreError
+from continual_petl.store.atomic import append_lines, line_bytes
+from continual_petl.store.chain import Link
+from continual_petl.store.files import parse_json, read_lines
+from continual_petl.store.manifest import Index
+from continual_petl.store.sealed import SEAL, invalid
+from continual_petl.streams.schema.field_types import Name
+
+Status = Literal["measured", "certified", "not measured"]
+
+
+class Cell(FrozenModel):
+    """One cell of the result matrix."""
+
+    task: Name
+    """The column."""
+    index: Index | None = None
+    """The column's position in the chain, which a task that was replaced shares with nobody; None in format 1."""
+    split: Literal["validation", "test"]
+    metric: str
+    value: float | None
+    """None where it is not known, or not defined."""
+    num_examples: Index
+    status: Status
+
+
+class RowLine(FrozenModel):
+    """A row of the result matrix: what is known of earlier tasks after one was learned."""
+
+    type: Literal["row"] = "row"
+    after: Name
+    index: Index | None
+    """Position of ``after`` in the chain; None in format 1."""
+    cells: tuple[Cell, ...]
+
+
+class TaskLine(FrozenModel):
+    """A task is done: learned, committed, measured, and the callbacks have looked."""
+
+    type: Literal["task"] = "task"
+    task: Name
+    index: Index | None = None
+    """Position in the chain; None in format 1."""
+    seconds: dict[str, float]
+    """Time by phase: data, train, evaluate, commit, measure, verify."""
+    checks: dict[str, int] = Field(default_factory=dict)
+    """Number of earlier certificates checked after it, by what was done: digests, probe, full."""
+
+
+class _CellLine(Cell):
+    """A line of format 1."""
+
+    type: Literal["cell"]
+    after: Name
+
+
+Line = RowLine | TaskLine
+_LINE: TypeAdapter[RowLine | TaskLine | _CellLine] = TypeAdapter(
+    Annotated[
+        Annotated[RowLine, Tag("row")] | Annotated[TaskLine, Tag("task")] | Annotated[_CellLine, Tag("cell")],
+        Discriminator(lambda value: value.get("type") if isinstance(value, dict) else getattr(value, "type", None)),
+    ]
+)
+
+
+def append_results(path: Path, lines: Sequence[Line]) -> None:
+    """Append lines, flushed to disk. What a kill left behind the last whole line is cut off first.
+
+    Raises:
+        StoreError: if the file is damaged.
+    """
+    before = _last_seal(path)
+    sealed = []
+    for line in lines:
+        content = line.model_dump(mode="json")
+        before = _seal(content, before)
+        sealed.append({**content, SEAL: before})
+    append_lines(path, sealed)
+
+
+def read_results(path: Path) -> list[Line]:
+    """Return every committed line, oldest first; a torn last line was never committed and does not count.
+
+    Raises:
+        StoreError: naming the line that is damaged.
+    """
+    lines: list[Line] = []
+    before: str | None = None
+    for number, content in enumerate(_whole_lines(path), 1):
+        where = f"{path}:{number}"
+        raw = parse_json(content, where)
+        seal = raw.pop(SEAL, None)
+        if (seal is None and before is not None) or (seal is not None and seal != _checked_seal(raw, before, where)):
+            raise StoreError(
+                f"{where}: this line is not the one that was written here: it was changed, or lines before it were removed "
+                "or moved. Restore the file from a copy."
+            )
+        if seal is not None and content != line_bytes({**raw, SEAL: seal})[:-1]:
+            raise StoreError(f"{where}: its bytes are not those that were written; the file is damaged. Restore it.")
+        before = seal
+        try:
+            line = _LINE.validate_python(raw)
+        except ValidationError as error:
+            raise invalid(where, error) from error
+        if isinstance(line, _CellLine):
+            cell = Cell.model_validate(line.model_dump(exclude={"type", "after"}))
+            lines.append(RowLine(after=line.after, index=None, cells=(cell,)))
+        else:
+            lines.append(line)
+    return lines
+
+
+def unfinished(links: Iterable[Link], lines: Iterable[Line]) -> list[str]:
+    """Return the learned tasks without a line of their own: a kill came between their commit and the end of their work."""
+    done = {(line.task, line.index) for line in lines if isinstance(line, TaskLine)}
+    return [link.task for link in links if not done & {(link.task, link.index), (link.task, None)}]
+
+
+def _whole_lines(path: Path) -> Iterator[bytes]:
+    before: bytes | None = None
+    number = 0
+    try:
+        for line in read_lines(path):
+            if before is not None:
+                yield before
+            before, number = line, number + 1
+    except FileNotFoundError:
+        return
+    if before and _is_whole(before[:-1]):
+        # All of a line and one byte more: its end was damaged, not torn off.
+        raise StoreError(f"{path}:{number}: the end of the line is damaged. Restore the file from a copy.")
+
+
+def _is_whole(content: bytes) -> bool:
+    try:
+        parse_json(content, "")
+    except StoreError:
+        return False
+    return True
+
+
+def _last_seal(path: Path) -> str | None:
+    last = deque(enumerate(_whole_lines(path), 1), maxlen=1)
+    return parse_json(last[0][1], f"{path}:{last[0][0]}").get(SEAL) if last else None
+
+
+def _seal(content: dict[str, Any], before: str | None) -> str:
+    return combined_digest({"before": before, "line": content})
+
+
+def _checked_seal(content: dict[str, Any], before: str | None, where: str) -> str:
+    try:
+        return _seal(content, before)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{where}: not JSON as a store writes it ({error}); the file is damaged") from error

@@ -1,0 +1,75 @@
+"""Tombstones: what the chain says of a task that was forgotten or replaced on purpose.
+
+A tombstone is an entry of the chain like a certificate: it names its predecessor, and the next entry names it. It keeps
+the place of the certificate that is gone (position, seal, predecessor), so the chain can still be followed from end to end; a
+bank that is missing without one was lost or taken.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import PrivateAttr, ValidationError
+
+from continual_petl._frozen import FrozenModel
+from continual_petl.errors import StoreError
+from continual_petl.store.atomic import make_folder
+from continual_petl.store.manifest import Digest, Index
+from continual_petl.store.sealed import invalid, read_sealed, seal_of, write_sealed
+from continual_petl.streams.schema.field_types import Name
+
+
+class Removed(FrozenModel):
+    """The certificate that is gone."""
+
+    index: Index
+    seal: Digest
+    predecessor: Digest | None
+
+
+class Tombstone(FrozenModel):
+    """One task that was taken out of the run."""
+
+    format_version: Literal[2] = 2
+    index: Index
+    """Position in the chain."""
+    predecessor: Digest | None
+    """Seal of the entry before."""
+    task: Name
+    why: Literal["forgotten", "replaced"]
+    removed: Removed
+    _seal: str | None = PrivateAttr(default=None)
+
+    @property
+    def seal(self) -> str:
+        """Digest over the whole tombstone: what the next entry of the chain names."""
+        return self._seal or seal_of(self.model_dump(mode="json"))
+
+
+def tombstone_file(folder: Path, index: int) -> Path:
+    """Return where the tombstone at a position of the chain lies."""
+    return folder / f"{index:06d}.json"
+
+
+def write_tombstone(folder: Path, tombstone: Tombstone) -> None:
+    """Write a tombstone; from then on the bank that it names does not count, whether its folder is still there or not."""
+    make_folder(folder)
+    write_sealed(tombstone_file(folder, tombstone.index), tombstone.model_dump(mode="json"))
+
+
+def read_tombstone(path: Path) -> Tombstone:
+    """Read a tombstone, or raise `StoreError` naming the file and what is wrong with it."""
+    try:
+        raw, seal = read_sealed(path, (2,), "it")
+        tombstone = Tombstone.model_validate(raw)
+    except FileNotFoundError:
+        raise StoreError(f"{path}: missing; a tombstone was removed") from None
+    except ValidationError as error:
+        raise invalid(path, error) from error
+    if path != tombstone_file(path.parent, tombstone.index):
+        raise StoreError(
+            f"{path}: this is the tombstone at position {tombstone.index} of the chain; a file was renamed"
+        )
+    tombstone._seal = seal
+    return tombstone

@@ -1,0 +1,118 @@
+"""What each policy of NoForgetting looks at, what it costs, and that it notices what it claims to."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from continual_petl import ForgettingError, NoForgetting, learn
+from continual_petl.callbacks import Progress
+from continual_petl.callbacks.no_forgetting import rotating
+from continual_petl.cli.main import main
+from continual_petl.store.manifest import SplitScores
+from continual_petl.store.results_file import TaskLine
+from continual_petl.streams.stream_file.dump import dump_stream
+from tests.store.tampering import change_tensors, edit, nudge
+from tests.streams_in_code import stream, task
+
+Folder = Callable[..., Path]
+QUICK = {"epochs": 1}
+NAMES = ("one", "two", "three")
+
+
+def tasks_of(backbone: Path, *names: str, **more: Any) -> Any:
+    tasks = [task(name, num_rows=8) for name in names or NAMES]
+    return stream(backbone, tasks, training=QUICK, **more)
+
+
+@given(most=st.integers(1, 25), start=st.integers(0, 120), last=st.integers(1, 120))
+def test_every_task_takes_its_turn_again_and_again(most: int, start: int, last: int) -> None:
+    """Task 0..start are there at first, and one more joins at every turn."""
+    waited: dict[str, int] = {}
+    for turn in range(start, start + last):
+        tasks = [str(number) for number in range(turn)]
+        chosen = rotating(tasks, turn, most)
+        assert len(chosen) <= most
+        assert len(chosen) == len(tasks) or len(chosen) > most // 2 - 1
+        waited = {name: 0 if name in chosen else waited.get(name, 0) + 1 for name in tasks}
+        assert max(waited.values(), default=0) <= max(1, 4 * len(tasks) / most)
+
+
+def test_an_unknown_policy_is_refused() -> None:
+    with pytest.raises(ValueError, match="policy: got 'often'; allowed are digests, probe, full"):
+        NoForgetting("often")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("policy", "how", "kind"),
+    [
+        ("digests", "digests", "digests"),
+        ("probe", "digests and probe, bit for bit", "probe"),
+        ("full", "digests and probe, bit for bit", "full"),
+    ],
+)
+def test_what_was_checked_and_what_it_cost_is_kept_and_told(
+    backbone_folder: Folder, tmp_path: Path, policy: Any, how: str, kind: str
+) -> None:
+    buffer = io.StringIO()
+    watch = NoForgetting(policy)
+    callbacks = [watch, Progress(Console(file=buffer, width=200))]
+    run = learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=callbacks)
+    assert {check.how for check in watch.checks["three"]} == {how}
+    done = {line.task: line for line in run.store.results() if isinstance(line, TaskLine)}
+    assert [done[name].checks for name in NAMES] == [{}, {kind: 1}, {kind: 2}]
+    assert done["three"].seconds["verify"] > 0
+    assert "certificates of earlier tasks hold: 2 by digests" in buffer.getvalue()
+    assert "of the time of training" in buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "policy", ["probe", *(pytest.param(policy, marks=pytest.mark.slow) for policy in ("digests", "full"))]
+)
+def test_every_policy_notices_a_changed_bank_and_a_broken_chain(
+    backbone_folder: Folder, tmp_path: Path, policy: Any
+) -> None:
+    learn(tasks_of(backbone_folder(), "one", "two"), tmp_path / "run")
+    manifest = tmp_path / "run" / "banks" / "one" / "bank.json"
+    whole = manifest.read_bytes()
+    edit(manifest, sealed=True, notices=("nothing to see here",))
+    more = tasks_of(backbone_folder(), evaluate="certified")
+    with pytest.raises(ForgettingError, match="task 'two': its certificate names another predecessor"):
+        learn(more, tmp_path / "run", callbacks=[NoForgetting(policy)])
+    manifest.write_bytes(whole)
+    change_tensors(tmp_path / "run" / "banks" / "two" / "bank.safetensors", nudge("head.output.bias"))
+    with pytest.raises(ForgettingError, match=r"task 'two'.*tensor head\.output\.bias"):
+        learn(more, tmp_path / "run", callbacks=[NoForgetting(policy)])
+
+
+def test_full_tells_rows_that_are_gone_from_rows_that_answer_otherwise(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn(tasks_of(backbone_folder(), "one"), tmp_path / "run")
+    watch = NoForgetting("full")
+    learn(tasks_of(backbone_folder(), "two"), tmp_path / "run", callbacks=[watch])
+    assert watch.kinds("two") == ["probe"], "the first task's rows are not in the stream any more"
+
+    manifest = tmp_path / "run" / "banks" / "two" / "bank.json"
+    scores = json.loads(manifest.read_text())["scores"]
+    scores["test"]["predictions"] = "0" * 64
+    edit(manifest, sealed=True, scores={split: SplitScores.model_validate(value) for split, value in scores.items()})
+    with pytest.raises(ForgettingError, match="task 'two': single answers to its test rows are not the certified ones"):
+        learn(tasks_of(backbone_folder(), "two", "three"), tmp_path / "run", callbacks=[NoForgetting("full")])
+
+
+def test_the_policy_can_be_chosen_at_the_command_line(
+    backbone_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "stream.yaml").write_text(dump_stream(tasks_of(backbone_folder(), "one", "two").spec))
+    arguments = ["run", str(tmp_path / "stream.yaml"), "--run-dir", str(tmp_path / "run"), "--check", "full"]
+    assert main(arguments) == 0
+    assert "1 by digests, probe and test rows" in capsys.readouterr().err

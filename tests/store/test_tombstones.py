@@ -1,0 +1,236 @@
+"""A task leaves a run only on purpose and on record, and no other task notices."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl import InputError, Run, learn
+from continual_petl.cli.main import main
+from continual_petl.course.removal import forget
+from continual_petl.errors import StoreError
+from continual_petl.store import commit
+from continual_petl.store.store import Store
+from continual_petl.store.tombstone import read_tombstone, write_tombstone
+from continual_petl.streams.stream_file.yaml_file import load_stream
+from tests.desk import bank_digests
+from tests.store.tampering import QUICK, TASKS, learn_one_more, problems
+from tests.streams_in_code import stream, task
+
+Folder = Callable[..., Path]
+
+
+def files_of(folder: Path, *names: str) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for name in names
+        for path in (folder / "banks" / name).iterdir()
+    }
+
+
+def anew(backbone: Path, **more: Any) -> Any:
+    """Return the stream with other settings for its second task."""
+    tasks = [TASKS[0], {**TASKS[1], "training": {"learning_rate": 0.05}}, TASKS[2]]
+    return stream(backbone, tasks, training=QUICK, **more)
+
+
+def test_a_forgotten_task_is_gone_on_record(folder: Path, backbone_folder: Folder) -> None:
+    others = files_of(folder, "one", "three")
+    run = forget(folder, "two")
+    assert run.store.tasks == ["one", "three"]
+    assert files_of(folder, "one", "three") == others
+    assert not (folder / "banks" / "two").exists()
+    assert problems(folder) == {}
+    (tombstone,) = run.store.tombstones()
+    assert (tombstone.task, tombstone.why, tombstone.index, tombstone.removed.index) == ("two", "forgotten", 3, 1)
+    assert run.results.tasks == ("one", "three")
+    assert run.results.status == (("measured", "not measured"), ("measured", "measured"))
+    assert [known.name for known in load_stream(folder / "stream.yaml").tasks] == ["one", "three"]
+    # The next certificate names the tombstone.
+    four = learn(stream(backbone_folder(), [TASKS[0], TASKS[2], task("four", num_rows=16)], training=QUICK), folder)
+    assert four.store.manifest("four").predecessor == tombstone.seal
+    assert four.store.manifest("four").index == 4
+    assert problems(folder) == {}
+    assert four.results.forgetting == 0.0
+
+
+def test_a_stream_that_still_names_a_forgotten_task_learns_it_again(folder: Path, backbone_folder: Folder) -> None:
+    before = bank_digests(Run(folder))
+    forget(folder, "two")
+    run = learn(stream(backbone_folder(), TASKS, training=QUICK), folder)
+    assert run.store.tasks == ["one", "three", "two"]
+    assert bank_digests(run) == before, "a bank depends on its task alone"
+    assert problems(folder) == {}
+
+
+def test_a_replaced_task_is_learned_anew_and_comes_last(folder: Path, backbone_folder: Folder) -> None:
+    others, before = files_of(folder, "one", "three"), bank_digests(Run(folder))
+    run = learn(anew(backbone_folder()), folder, replace=["two"])
+    assert run.store.tasks == ["one", "three", "two"]
+    assert files_of(folder, "one", "three") == others
+    after = bank_digests(run)
+    assert after["two"] != before["two"]
+    assert run.store.manifest("two").training.learning_rate == 0.05
+    assert problems(folder) == {}
+    assert [check.ok for check in Run(folder).verify(data=True)] == [True] * 3
+    (tombstone,) = run.store.tombstones()
+    assert (tombstone.why, tombstone.index, run.store.link("two").index) == ("replaced", 3, 4)
+    # What was measured of the old bank is not said of the new one.
+    assert run.results.status[1] == ("measured", "measured", "not measured")
+    assert run.results.forgetting == 0.0
+    # Without the word, nothing is replaced.
+    learn(stream(backbone_folder(), TASKS, training=QUICK), folder)
+    assert bank_digests(Run(folder)) == after
+
+
+def test_what_cannot_be_replaced_or_forgotten(folder: Path, backbone_folder: Folder) -> None:
+    with pytest.raises(
+        InputError, match=r"--replace nine: this task is not learned in .*; learned are: one, two, three"
+    ):
+        learn(anew(backbone_folder()), folder, replace=["nine"])
+    with pytest.raises(InputError, match="--replace one: the stream does not say how to learn it"):
+        learn(stream(backbone_folder(), TASKS[1:], training=QUICK), folder, replace=["one"])
+    with pytest.raises(InputError, match="task 'nine' is not learned"):
+        forget(folder, "nine")
+    with pytest.raises(InputError, match=r"task '\.\./one' is not learned"):
+        forget(folder, "../one")
+
+
+def test_banks_that_others_answer_with_stay(tmp_path: Path, backbone_folder: Folder) -> None:
+    shared = {"preset": "lora", "rank": 2, "scope": "shared"}
+    tasks = stream(backbone_folder(), TASKS[:2], training=QUICK, bank=shared)
+    learn(tasks, tmp_path / "run")
+    with pytest.raises(InputError, match="task 'two' cannot be forgotten: its bank has scope: shared, and 'one' would"):
+        forget(tmp_path / "run", "two")
+    with pytest.raises(InputError, match="task 'one' cannot be replaced"):
+        learn(tasks, tmp_path / "run", replace=["one"])
+    answers = Run(tmp_path / "run").predict(["w0 w1"], task="two")
+    forget(tmp_path / "run", "one")
+    assert Run(tmp_path / "run").predict(["w0 w1"], task="two") == answers
+
+
+def test_a_kill_right_after_the_tombstone_is_finished_by_the_next_writer(folder: Path, backbone_folder: Folder) -> None:
+    store = Store(folder)
+    write_tombstone(store.tombstone_folder, store.next_tombstone("two", "forgotten"))
+    assert Store(folder).tasks == ["one", "three"]
+    assert problems(folder) == {}
+    tasks = stream(backbone_folder(), [TASKS[0], TASKS[2]], training=QUICK)
+    learn(tasks, folder)
+    assert sorted(path.name for path in (folder / "banks").iterdir()) == ["one", "three"]
+
+
+def test_forgetting_that_a_kill_cut_short_is_finished_by_the_same_command(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("continual_petl.store.store.clean", lambda store: interrupt() if store.tombstones() else None)
+    with pytest.raises(KeyboardInterrupt):
+        forget(folder, "two")
+    monkeypatch.undo()
+    assert Store(folder).tasks == ["one", "three"]
+    assert forget(folder, "two").store.tasks == ["one", "three"]
+    assert [known.name for known in load_stream(folder / "stream.yaml").tasks] == ["one", "three"]
+    assert sorted(path.name for path in (folder / "banks").iterdir()) == ["one", "three"]
+    with pytest.raises(InputError, match="task 'two' is not learned"):
+        forget(folder, "two")
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("step", ["the tombstone is written", "the old bank is out of its place"])
+def test_a_replacement_that_a_kill_cut_short_is_made_by_the_same_command(
+    folder: Path, backbone_folder: Folder, step: str
+) -> None:
+    before, old = bank_digests(Run(folder)), files_of(folder, "two")
+    store = Store(folder)
+    write_tombstone(store.tombstone_folder, store.next_tombstone("two", "replaced"))
+    # As if it was long ago: readers wait a while for the new bank.
+    (stone,) = store.tombstone_files()
+    os.utime(stone, (0, 0))
+    if step == "the tombstone is written":
+        assert bank_digests(Run(folder)) == before
+        assert problems(folder) == {}
+    else:
+        store.bank_folder("two").rename(folder / "banks" / ".two.1.old.new")
+        assert "task 'two' was learned, but its bank is gone" in problems(folder)["two"]
+    kept = shutil.copytree(folder, folder.parent / "kept")
+    assert learn(anew(backbone_folder()), folder, replace=["two"]).store.tasks == ["one", "three", "two"]
+    assert problems(folder) == {}
+    # Without the word the old bank is back, to the byte.
+    assert bank_digests(learn(stream(backbone_folder(), TASKS, training=QUICK), kept)) == before
+    assert files_of(kept, "two") == old
+    assert problems(kept) == {}
+
+
+def test_a_bank_that_cannot_be_put_in_place_leaves_the_old_one(
+    folder: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = files_of(folder, "one", "two", "three")
+    real = vars(commit)["new_folder"]
+
+    def refuse(path: Path, **arguments: Any) -> Any:
+        monkeypatch.setattr("os.rename", fail)
+        return real(path, **arguments)
+
+    def fail(*_: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(commit, "new_folder", refuse)
+    with pytest.raises(StoreError, match=r"banks/two: could not be written"):
+        learn(anew(backbone_folder()), folder, replace=["two"])
+    monkeypatch.undo()
+    assert files_of(folder, "one", "two", "three") == before
+    assert Store(folder).tombstones() == []
+    assert learn(anew(backbone_folder()), folder, replace=["two"]).store.tasks == ["one", "three", "two"]
+
+
+def test_tombstones_taken_away_changed_or_made_up(folder: Path, backbone_folder: Folder) -> None:
+    kept = shutil.copytree(folder / "banks" / "two", folder.parent / "two")
+    forget(folder, "two")
+    learn(stream(backbone_folder(), [TASKS[0], TASKS[2], task("four", num_rows=16)], training=QUICK), folder)
+    stones = folder / "tombstones"
+    (path,) = stones.iterdir()
+    shutil.copytree(folder, folder.parent / "copy")
+    path.unlink()
+    assert problems(folder).keys() == {"three", "four", "two"}
+    shutil.copytree(kept, folder / "banks" / "two")
+    # The bank is back, but the chain went on from its tombstone.
+    assert problems(folder).keys() == {"four"}
+
+    other = folder.parent / "copy"
+    stone = read_tombstone(other / "tombstones" / path.name)
+    write_tombstone(other / "tombstones", stone.model_copy(update={"task": "three", "_seal": None}))
+    found = problems(other)
+    assert "another predecessor" in found["four"]
+    (other / "tombstones" / path.name).write_bytes(path.name.encode())
+    assert "(tombstones/000003.json)" in problems(other)
+    (other / "tombstones" / path.name).rename(other / "tombstones" / "000009.json")
+    assert "(tombstones/000009.json)" in problems(other)
+
+
+def test_nothing_is_forgotten_on_a_broken_chain(folder: Path) -> None:
+    shutil.rmtree(folder / "banks" / "one")
+    with pytest.raises(StoreError, match="task 'two': its certificate names another predecessor"):
+        forget(folder, "three")
+    assert Store(folder).tasks == ["two", "three"]
+    assert Store(folder).tombstones() == []
+
+
+def test_at_the_command_line(folder: Path, backbone_folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["forget", str(folder), "two"]) == 0
+    assert "forgot task two; learned are now: one, three" in capsys.readouterr().out
+    assert main(["forget", str(folder), "two"]) == 2
+    assert "task 'two' is not learned" in capsys.readouterr().err
+    for name in ("one", "three"):
+        assert main(["forget", str(folder), name, "--json"]) == 0
+    assert Run(folder).store.tasks == []
+    assert main(["verify", str(folder)]) == 0
+    run = learn_one_more(backbone_folder(), folder)
+    assert run.store.tasks == ["one", "two", "three", "four"]
+    assert problems(folder) == {}
