@@ -17,6 +17,7 @@ from pathlib import Path
 from random import Random
 
 from tests.fuzz.mutation import mutate, noise
+from tests.fuzz.store_targets import STORE_TARGETS
 from tests.fuzz.target import Finding, Target, attempt
 from tests.fuzz.targets import TARGETS
 
@@ -60,14 +61,14 @@ def shrink(target: Target, finding: Finding, tries: int = 400) -> Finding:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one target and print what was counted and found as JSON; 1 if anything was found."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.run", description=__doc__)
-    parser.add_argument("target", choices=sorted(TARGETS))
+    parser.add_argument("target", choices=sorted(TARGETS | STORE_TARGETS))
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--corpus", type=Path, help="a folder with more inputs to begin with")
     parser.add_argument("--found", type=Path, help="a folder that gets one file a finding")
     arguments = parser.parse_args(argv)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    target = TARGETS[arguments.target]
+    target = (TARGETS | STORE_TARGETS)[arguments.target]
     extra = [path.read_bytes() for path in sorted(arguments.corpus.iterdir())] if arguments.corpus else []
     found: dict[str, Finding] = {}
     begin, num_inputs = time.perf_counter(), 0

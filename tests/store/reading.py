@@ -1,0 +1,92 @@
+"""A writer that keeps a run changing, and readers of it: ``python -m tests.store.reading ROLE RUN BACKBONE ...``.
+
+``versions`` notes beside the run what task one answers and scores, learned in one way and in the other.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from continual_petl import Run, learn
+from continual_petl.course.removal import forget
+from continual_petl.errors import InputError, StoreError
+from tests.store.tampering import QUICK, TASKS
+from tests.streams_in_code import stream, task
+
+TEXTS = ["w0 w1 w2", "w40 w50"]
+WAYS = [{**TASKS[0], "training": {"epochs": epochs}} for epochs in (1, 2)]
+
+
+def versions(folder: Path, backbone: Path) -> None:
+    """Write what a reader may see of task one."""
+    known = []
+    for number, way in enumerate(WAYS):
+        run = learn(stream(backbone, [way], training=QUICK), folder.with_name(f"alone-{number}"))
+        known.append([repr(run.predict(TEXTS, task="one")), run.to_json()["scores"]["one"]])
+    folder.with_name("versions.json").write_text(json.dumps(known))
+    learn(stream(backbone, [WAYS[0], TASKS[1]], training=QUICK), folder)
+
+
+def write(folder: Path, backbone: Path, seconds: float) -> None:
+    """Replace task one, learn more tasks, and forget every second of them."""
+    end, number = time.monotonic() + seconds, 0
+    tasks = [TASKS[1]]
+    while time.monotonic() < end:
+        number += 1
+        tasks.append(task(f"more{number}", num_rows=16))
+        learn(stream(backbone, [WAYS[number % 2], *tasks], training=QUICK), folder, replace=["one"])
+        if number % 2 == 0:
+            forget(folder, tasks.pop()["name"])
+
+
+def problem(run: Run, how: str, known: Any, number: int) -> str | None:
+    """Return what is wrong with what a reader sees."""
+    try:
+        if how == "verify":
+            return next((text for check in run.verify() for text in check.problems), None)
+        if how == "predict":
+            newest = run.store.tasks[-1]
+            if number % 2 and newest.startswith("more"):
+                try:
+                    run.predict(TEXTS, task=newest)
+                except (InputError, StoreError) as error:
+                    return None if newest not in run.store.tasks else str(error)
+            found = repr(run.predict(TEXTS, task="one"))
+            return None if found in [version[0] for version in known] else f"answers {found}"
+        said = run.to_json()
+        if said["scores"]["one"] not in [version[1] for version in known]:
+            return f"scores {said['scores']['one']}"
+        tasks = said["results"]["tasks"]
+        same = tasks == [row["task"] for row in said["growth"]] and set(tasks) == set(said["scores"])
+        return None if same else f"tasks {tasks}"
+    except (InputError, StoreError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def read(folder: Path, how: str, seconds: float) -> None:
+    """Look again and again; print how often, and what was wrong."""
+    known = json.loads(folder.with_name("versions.json").read_text())
+    wrong, count, end = [], 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        count += 1
+        told = problem(Run(folder), how, known, count)
+        wrong += [] if told is None else [told]
+    print(json.dumps([how, count, wrong]))
+
+
+def main(role: str, folder: str, backbone: str, *more: str) -> None:
+    """Play one role."""
+    if role == "versions":
+        versions(Path(folder), Path(backbone))
+    elif role == "write":
+        write(Path(folder), Path(backbone), float(more[0]))
+    else:
+        read(Path(folder), more[0], float(more[1]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,123 @@
+"""One flipped bit, anywhere in a run folder or in the files of its backbone, is told, and the file is named."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from continual_petl import Run, learn
+from continual_petl.course.removal import forget
+from continual_petl.course.session import Session
+from continual_petl.errors import InputError, StoreError
+from tests.store.tampering import QUICK, TASKS
+from tests.streams_in_code import stream
+
+Folder = Callable[..., Path]
+OF_RUN = (
+    *("banks/two/bank.safetensors", "banks/two/bank.json", "banks/two/probe.safetensors"),
+    *("results.jsonl", "backbone.json", "tombstones/000003.json"),
+)
+OF_BACKBONE = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+
+# What transformers warns of in a damaged file is no error of ours.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Place:
+    """A run of two tasks and a tombstone, on a backbone of its own."""
+
+    def __init__(self, folder: Path, backbone: Path) -> None:
+        self.backbone = shutil.copytree(backbone, folder / "backbone")
+        self.run = folder / "run"
+        learn(stream(self.backbone, TASKS, training=QUICK), self.run)
+        self.session: Session = forget(self.run, "three").session
+        assert not self.told(OF_RUN[0])
+
+    def path(self, file: str) -> Path:
+        return (self.backbone if file in OF_BACKBONE else self.run) / file
+
+    def told(self, file: str) -> list[str]:
+        """Return what a user is told by verify, where any file of the backbone is read anew."""
+        session = self.session if file in OF_RUN and file != "backbone.json" else None
+        try:
+            return [text for check in Run(self.run, session=session).verify() for text in check.problems]
+        except (InputError, StoreError) as error:
+            return [str(error)]
+
+
+@pytest.fixture(scope="module")
+def place(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return Place(tmp_path_factory.mktemp("flips"), backbone_folder())
+
+
+def slipped(place: Place, flips: Iterator[tuple[str, int]]) -> list[str]:
+    """Return the flips that are not told, or not with the file's name, or that raise something else."""
+    wrong = []
+    for file, bit in flips:
+        path, where = place.path(file), f"{file}, byte {bit // 8}, bit {bit % 8}"
+        whole = path.read_bytes()
+        content = bytearray(whole)
+        content[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(content)
+        try:
+            told = " ".join(place.told(file))
+            # A tensor names its file: that of the task, or of the backbone.
+            if not re.search(rf"\b{re.escape(path.name)}\b|task 'two': tensor|its tensors differ, first", told):
+                wrong.append(f"{where}: {told or 'accepted'}")
+        except Exception as error:
+            wrong.append(f"{where}: {type(error).__name__}: {error}")
+        finally:
+            path.write_bytes(whole)
+    assert not place.told("config.json"), "all is as it was"
+    return wrong
+
+
+def drawn(place: Place, files: tuple[str, ...], count: int, seed: int) -> Iterator[tuple[str, int]]:
+    """Yield the same number of places in each file; in files of tensors every second one in the header."""
+    draw = random.Random(seed)
+    for number in range(count):
+        file = files[number % len(files)]
+        content = place.path(file).read_bytes()
+        size = len(content)
+        if file.endswith(".safetensors") and draw.random() < 0.5:
+            size = 8 + int.from_bytes(content[:8], "little")
+        yield file, draw.randrange(8 * size)
+
+
+def test_one_bit_of_a_run(place: Place) -> None:
+    assert slipped(place, drawn(place, OF_RUN, 24, seed=0)) == []
+
+
+def test_one_bit_of_a_backbone(place: Place) -> None:
+    assert slipped(place, drawn(place, OF_BACKBONE, 8, seed=0)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_one_hundred_bits_of_a_run(place: Place, seed: int) -> None:
+    assert slipped(place, drawn(place, OF_RUN, 120, seed)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_eighty_bits_of_a_backbone(place: Place, seed: int) -> None:
+    assert slipped(place, drawn(place, OF_BACKBONE, 80, seed)) == []
+
+
+@pytest.mark.slow
+def test_every_byte_at_the_end_of_the_results(place: Place) -> None:
+    draw, size = random.Random(0), place.path("results.jsonl").stat().st_size
+    places = [("results.jsonl", 8 * byte + draw.randrange(8)) for byte in range(size - 100, size)]
+    assert slipped(place, iter(places)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", [*OF_RUN[:3:2], "model.safetensors"])
+def test_every_byte_at_the_begin_of_a_header(place: Place, file: str) -> None:
+    draw = random.Random(0)
+    assert slipped(place, ((file, 8 * byte + draw.randrange(8)) for byte in range(200))) == []

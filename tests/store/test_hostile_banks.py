@@ -1,0 +1,285 @@
+"""What a stranger may put into a run folder is refused, with the file's name, before anything is allocated or followed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shutil
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from continual_petl import Run
+from continual_petl.banks.presets import PRESETS
+from continual_petl.digests import combined_digest, file_digest, tensor_digests
+from continual_petl.errors import StoreError
+from continual_petl.learner.plan import build_bank
+from continual_petl.store.atomic import json_bytes
+from continual_petl.store.residents import Residents
+from continual_petl.store.results_file import TaskLine, append_results, read_results
+from continual_petl.store.sealed import SEAL, write_sealed
+from continual_petl.store.store import Store
+from continual_petl.store.tombstone import read_tombstone
+
+Folder = Callable[..., Path]
+BANK, PROBE, MANIFEST = (f"banks/one/{name}" for name in ("bank.safetensors", "probe.safetensors", "bank.json"))
+_MOST = 64 * 2**20
+_WARM: list[Residents] = []
+
+
+@cache
+def _residents(learned: Path) -> Residents:
+    residents = Run(learned).session.residents
+    assert residents.tokenizer is not None
+    return residents
+
+
+def told(folder: Path) -> str:
+    """Return what verify and the loader say of task one; both have to refuse it, and take little memory to do so."""
+    run = Run(folder)
+    residents, loaded = run.session.residents, _WARM[0]
+    residents.backbones, residents._tokenizer = dict(loaded.backbones), loaded._tokenizer
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    problems = [text for check in run.verify() for text in check.problems]
+    try:
+        run.store.load_bank("one", residents.backbone("fp32"))
+    except StoreError as error:
+        problems.append(str(error))
+    assert 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) < _MOST
+    assert problems
+    return "\n".join(problems)
+
+
+def few(cases: Sequence[Any], most: int = 1) -> list[Any]:
+    """Return the cases, all but the first marked slow."""
+    return [
+        case if number < most else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)
+        for number, case in enumerate(cases)
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _warm(learned: Path) -> None:
+    _WARM[:] = [_residents(learned)]
+
+
+def edit_sealed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    content = json.loads(path.read_bytes())
+    del content[SEAL]
+    change(content)
+    write_sealed(path, content)
+
+
+def raw_tensors(path: Path, header: dict[str, Any] | bytes, body: int = 64, length: int | None = None) -> None:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes((len(text) if length is None else length).to_bytes(8, "little") + text + bytes(body))
+
+
+@pytest.mark.parametrize("file", few([BANK, PROBE, MANIFEST, "results.jsonl", "backbone.json"]))
+@pytest.mark.parametrize("what", ["link", "pipe", "folder", "sparse"])
+def test_something_else_in_a_files_place(folder: Path, tmp_path: Path, file: str, what: str) -> None:
+    path = folder / file
+    kept = shutil.copy(path, tmp_path / "kept")
+    path.unlink()
+    match what:
+        case "link":
+            path.symlink_to(kept)
+        case "pipe":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case _:
+            with path.open("wb") as handle:
+                handle.truncate(10 * 2**30)
+    assert path.name in told(folder)
+
+
+@pytest.mark.parametrize("place", few(["banks", "tombstones", "banks/one"]))
+def test_a_folder_that_is_a_link_or_none(folder: Path, tmp_path: Path, place: str) -> None:
+    path, elsewhere = folder / place, tmp_path / "elsewhere"
+    path.rename(elsewhere) if path.exists() else elsewhere.mkdir()
+    path.symlink_to(elsewhere)
+    assert f"{path}: it is a link" in told(folder)
+    path.unlink()
+    path.symlink_to(tmp_path / "nowhere")
+    assert f"{path}: it is a link" in told(folder)
+    path.unlink()
+    path.write_text("a file")
+    assert str(path) in told(folder)
+
+
+def test_the_run_folder_itself_may_be_a_link(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(folder)
+    assert all(check.ok for check in Run(tmp_path / "link").verify())
+
+
+def test_what_a_kill_never_leaves_is_not_removed(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (folder / "banks" / ".one.1.new").symlink_to(tmp_path / "mine")
+    with pytest.raises(StoreError, match="banks: could not be written"):
+        Store(folder).clean()
+    assert (tmp_path / "mine").is_dir()
+
+
+FLOATS: dict[str, Any] = {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}
+
+
+@pytest.mark.parametrize(
+    "header",
+    few(
+        [
+            {"a": FLOATS | {"shape": [2**40]}},
+            {"a": FLOATS | {"shape": [2**62, 2**62]}},
+            {"a": FLOATS | {"shape": [-4]}},
+            {"a": FLOATS | {"dtype": "F7"}},
+            {"a": FLOATS | {"dtype": "C64"}},
+            {"a": FLOATS, "b": FLOATS},
+            {"a": FLOATS | {"data_offsets": [8, 24]}},
+            {"a": FLOATS | {"data_offsets": [16, 0]}},
+            {"../../../x": FLOATS, "/etc/x": FLOATS | {"data_offsets": [16, 32]}},
+            {"__metadata__": {"a": 1}, "a": FLOATS},
+            b'{"a":' * 1000,
+            b'{"\\ud800": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}',
+            b"\xff\xfe",
+        ]
+    ),
+)
+def test_headers_that_lie(folder: Path, header: Any) -> None:
+    size = FLOATS["data_offsets"][1]
+    raw_tensors(folder / BANK, header, body=2 * size if isinstance(header, dict) and len(header) > 1 else size)
+    assert "bank.safetensors" in told(folder)
+
+
+@pytest.mark.parametrize("length", few([2**63, 2**40, 0]))
+def test_a_header_that_is_longer_than_its_file(folder: Path, length: int) -> None:
+    raw_tensors(folder / BANK, {"a": FLOATS}, length=length)
+    assert "bank.safetensors" in told(folder)
+
+
+def test_an_enormous_size_is_refused_before_it_is_allocated(folder: Path) -> None:
+    size = 2**20  # the largest that a specification can say
+    edit_sealed(folder / MANIFEST, lambda m: m["bank"]["modifications"][0].update(bottleneck=size))
+    assert f"bottleneck {size} is larger than 16" in told(folder)
+    prompt = PRESETS["prompt"].modifications[0].model_dump(mode="json") | {"bottleneck": size}
+    edit_sealed(folder / MANIFEST, lambda m: m.update(bank={"modifications": [prompt]}))
+    assert "its bank's specification builds" in told(folder)
+    plan = Store(folder).plan("one")
+    with torch.device("meta"):
+        expected = build_bank(plan, _WARM[0].backbone("fp32"), folded=True).tensors()
+    zeros = "0" * 64
+    entries = {name: {"dtype": "float32", "shape": list(t.shape), "digest": zeros} for name, t in expected.items()}
+    assert any(size in entry["shape"] for entry in entries.values())
+    digest = combined_digest(dict.fromkeys(entries, zeros))
+    edit_sealed(folder / MANIFEST, lambda m: m.update(tensors=entries, digest=digest))
+    assert "is in the manifest but not in the file" in told(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    few(
+        [
+            (lambda m: m["bank"]["modifications"][0].update(bottleneck=10**30), "bottleneck: Input should be less"),
+            (lambda m: next(iter(m["tensors"].values())).update(dtype="../x"), "stored ../x"),
+            (lambda m: next(iter(m["tensors"].values())).update(shape=[2**70]), "tensors"),
+            (lambda m: next(iter(m["tensors"].values())).update(dtype="float64"), "float64"),
+            (lambda m: m.update(task="../one"), "cannot be the name of a folder"),
+            (lambda m: m.update(task="/etc/one"), "cannot be the name of a folder"),
+            (lambda m: m.update(kind="sorting"), "kind"),
+            (lambda m: m.update(kind="regression"), "labels"),
+            (lambda m: m.update(kind="seq2seq", labels=None, metric="rougeL"), "generation"),
+            (lambda m: m.update(labels=["a", "b", "c"]), r"tensor head\.output"),
+            (lambda m: m.update(class_weights=[1.0]), "class_weights: 1 of them for 2 labels"),
+            (lambda m: m.update(metric="beauty"), "metric"),
+            (lambda m: m.update(scores={}), "scores"),
+            (lambda m: m.update(files={}), "format 1 only"),
+            (lambda m: m.update(files={"../x": "0" * 64}), "files"),
+            (lambda m: m.update(parameters={"head": 1}), "parameters"),
+            (lambda m: m.update(index=2**60), "index"),
+            (lambda m: m.update(labels=["\ud800", "b"]), "surrogates not allowed"),
+            (lambda m: m["environment"].update(precision="fp7"), "precision"),
+        ]
+    ),
+)
+def test_manifests_that_were_sealed_again(folder: Path, change: Callable[[Any], object], match: str) -> None:
+    edit_sealed(folder / MANIFEST, change)
+    assert re.search(match, told(folder)), told(folder)
+
+
+@pytest.mark.parametrize(
+    "content",
+    few(
+        [
+            b'{"a":' * 900 + b"1" + b"}" * 900,
+            b'{"a": 1, "a": 2}',
+            b'{"format_version": NaN}',
+            b'{"format_version": ' + b"9" * 5000 + b"}",
+            b'{"format_version": ' + b"9" * 4000 + b"}",
+            b'{"\\ud800": 1}',
+            b"\xff\xfe{\x00}\x00",
+            b"",
+        ]
+    ),
+)
+@pytest.mark.parametrize("file", few([MANIFEST, "results.jsonl", "backbone.json", "tombstones/000009.json"]))
+def test_json_that_no_store_writes(folder: Path, file: str, content: bytes) -> None:
+    path = folder / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content + b"\n")
+    assert path.name in told(folder)
+    try:
+        path.write_bytes(json_bytes(json.loads(content)))
+    except ValueError:
+        return
+    assert path.name in told(folder)
+
+
+def test_tombstones_and_lines_whose_task_is_a_path(tmp_path: Path) -> None:
+    path = tmp_path / "000001.json"
+    removed = {"index": 0, "seal": "0" * 64, "predecessor": None}
+    for name in ("../one", "/etc", "..", "a/b", "\ud800", "x" * 65):
+        content = {"format_version": 2, "index": 1, "predecessor": "0" * 64, "task": name, "why": "forgotten"}
+        write_sealed(path, {**content, "removed": removed})
+        with pytest.raises(StoreError, match=r"000001\.json: (task|not JSON)"):
+            read_tombstone(path)
+        line = TaskLine.model_construct(type="task", task=name, index=0, seconds={}, checks={})
+        (tmp_path / "results.jsonl").unlink(missing_ok=True)
+        append_results(tmp_path / "results.jsonl", [line])
+        with pytest.raises(StoreError, match=r"results\.jsonl:1: (task\.task|not JSON)"):
+            read_results(tmp_path / "results.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    few(
+        [
+            ("input_ids", torch.full((8, 32), 95)),
+            ("input_ids", torch.full((8, 32), -1)),
+            ("input_ids", torch.zeros(8, 65, dtype=torch.int64)),
+            ("input_ids", torch.zeros(8, 32)),
+            ("input_ids", torch.zeros(9, 32, dtype=torch.int64)),
+            ("input_ids", torch.tensor(1)),
+            ("attention_mask", torch.full((8, 32), 2)),
+            ("token_type_ids", torch.full((8, 32), 2)),
+            ("position_ids", torch.zeros(8, 32, dtype=torch.int64)),
+            ("outputs", torch.zeros(8, 2, dtype=torch.float64)),
+        ]
+    ),
+)
+def test_probes_that_were_exchanged_and_sealed_again(folder: Path, name: str, made: torch.Tensor) -> None:
+    tensors = load_file(folder / PROBE)
+    tensors[name] = made
+    save_file(tensors, folder / PROBE)
+
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["files"]["probe.safetensors"] = file_digest(folder / PROBE)
+        manifest["probe"] = combined_digest(tensor_digests(tensors))
+
+    edit_sealed(folder / MANIFEST, change)
+    assert "probe.safetensors is no probe of such a task" in told(folder)

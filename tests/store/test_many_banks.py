@@ -1,0 +1,31 @@
+"""Banks are verified one after the other: memory does not grow with their number.
+
+`tests/store/many.py` measures; with 1000 it takes some minutes: ``python -m tests.store.many FOLDER BACKBONE 1000``.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.house import ROOT
+
+Folder = Callable[..., Path]
+MEBIBYTE = 2**20
+
+
+@pytest.mark.slow
+def test_many_banks_are_verified_in_bounded_memory(tmp_path: Path, backbone_folder: Folder) -> None:
+    found = {}
+    for count in (50, 200):
+        argv = [sys.executable, "-W", "ignore", "-m", "tests.store.many", str(tmp_path / "run"), str(backbone_folder())]
+        said = subprocess.run([*argv, str(count)], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+        found[count] = json.loads(said.splitlines()[-1])
+    print(found)
+    assert found[200]["peak"] - found[50]["peak"] < 20 * MEBIBYTE
+    assert found[200]["manifests"] <= 64

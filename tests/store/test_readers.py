@@ -1,0 +1,205 @@
+"""Who reads a run while another process writes to it sees the state before or after, never a mixture."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+
+from continual_petl import Run, learn
+from continual_petl.course.removal import forget
+from continual_petl.digests import combined_digest, tensor_digests
+from continual_petl.errors import InputError, StoreError
+from continual_petl.store import files
+from tests.house import ROOT
+from tests.store.tampering import QUICK, TASKS
+from tests.streams_in_code import stream
+
+Folder = Callable[..., Path]
+Step = Callable[[], object]
+TEXTS = ["w0 w1 w2", "w40 w50"]
+OTHER = {**TASKS[0], "training": {"epochs": 2}}
+
+
+class States:
+    """Run folders before and after a course replaced task one, forgot it, or committed task three."""
+
+    def __init__(self, folder: Path, backbone: Path) -> None:
+        self.before, self.replaced, self.forgotten, self.joined = (folder / name for name in "abcd")
+        learn(stream(backbone, TASKS[:2], training=QUICK), self.before)
+        for other in (self.replaced, self.forgotten, self.joined):
+            shutil.copytree(self.before, other)
+        learn(stream(backbone, [OTHER, TASKS[1]], training=QUICK), self.replaced, replace=["one"])
+        forget(self.forgotten, "one")
+        learn(stream(backbone, TASKS, training=QUICK), self.joined)
+        self.session = Run(self.before).session
+
+    def steps(self, what: str, run: Path) -> list[Step]:
+        """Return what a writer does to a run, one system call after the other."""
+        after, banks = getattr(self, what), run / "banks"
+        task = "three" if what == "joined" else "one"
+
+        def put(source: Path, place: Path) -> None:
+            place.parent.mkdir(exist_ok=True)
+            beside = place.with_name(f".{place.name}.7.new")
+            (shutil.copytree if source.is_dir() else shutil.copy)(source, beside)
+            beside.rename(place)
+
+        stone = lambda: put(after / "tombstones/000002.json", run / "tombstones/000002.json")  # noqa: E731
+        away = lambda: (banks / task).rename(banks / f".{task}.7.old.new")  # noqa: E731
+        there = lambda: put(after / "banks" / task, banks / task)  # noqa: E731
+        lines = lambda: put(after / "results.jsonl", run / "results.jsonl")  # noqa: E731
+        known: dict[str, list[Step]] = {
+            "replaced": [stone, away, there, lines],
+            "forgotten": [stone, away],
+            "joined": [there, lines],
+        }
+        return known[what]
+
+
+@pytest.fixture(scope="module")
+def states(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> States:
+    return States(tmp_path_factory.mktemp("states"), backbone_folder())
+
+
+def _load(run: Run) -> Any:
+    return combined_digest(tensor_digests(run.store.load_bank("one", run.session.residents.backbone("fp32")).tensors()))
+
+
+def _predict(run: Run) -> Any:
+    return repr(run.predict(TEXTS, task="one"))
+
+
+def _verify(run: Run) -> Any:
+    return sorted((check.task, check.problems) for check in run.verify())
+
+
+def _report(run: Run) -> Any:
+    return json.dumps(run.to_json(), sort_keys=True)
+
+
+READS = {"load": _load, "predict": _predict, "verify": _verify, "report": _report}
+
+
+def allowed(states: States, read: Callable[[Run], Any], what: str, folder: Path) -> list[Any]:
+    """Return what a reader may see: the state at rest after each whole step."""
+    shutil.copytree(states.before, folder)
+    seen = [outcome(states, read, folder)]
+    steps = states.steps(what, folder)
+    for number, step in enumerate(steps):
+        step()
+        if what != "replaced" or number > 1:  # the new bank is on its way
+            seen.append(outcome(states, read, folder))
+    return seen
+
+
+def outcome(states: States, read: Callable[[Run], Any], folder: Path) -> Any:
+    # Not the session's own store, which is that of another folder.
+    run = Run(folder)
+    run.session.residents.backbones.update(states.session.residents.backbones)
+    run.session.residents._tokenizer = states.session.residents.tokenizer
+    try:
+        return read(run)
+    except (InputError, StoreError) as error:
+        gone = "task 'one' is not learned", "it was never learned in this run, or was forgotten"
+        return "not learned" if any(words in str(error) for words in gone) else str(error)
+
+
+def interleaved(
+    states: States,
+    what: str,
+    read: Callable[[Run], Any],
+    at: int,
+    folder: Path,
+    patch: pytest.MonkeyPatch,
+    pause: float,
+) -> tuple[Any, bool]:
+    """Return what a reader sees when all steps are done before it opens its file number ``at``; and whether it came to that.
+
+    With a pause between them the steps are done beside the reader.
+    """
+    shutil.copytree(states.before, folder)
+    real, opened, writers = files._opened, [0], []
+
+    def write() -> None:
+        for number, step in enumerate(states.steps(what, folder)):
+            time.sleep(pause if number else 0)
+            step()
+
+    def hooked(path: Path) -> BinaryIO:
+        if folder in path.parents:
+            opened[0] += 1
+            if opened[0] == at:
+                writers.append(threading.Thread(target=write))
+                writers[0].start()
+                if not pause:
+                    writers[0].join()
+                else:
+                    time.sleep(pause / 2)
+        return real(path)
+
+    patch.setattr(files, "_opened", hooked)
+    try:
+        return outcome(states, read, folder), bool(writers)
+    finally:
+        patch.undo()
+        for writer in writers:
+            writer.join()
+
+
+def check(states: States, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, how: str, pause: float) -> int:
+    """Interleave at every file that a reader opens; return how many there are."""
+    good, at = allowed(states, READS[how], what, tmp_path / "rest"), 0
+    while True:
+        at += 1
+        found, came = interleaved(states, what, READS[how], at, tmp_path / str(at), monkeypatch, pause)
+        assert found in good, f"{what} before file {at}"
+        if not came:
+            return at - 1
+
+
+@pytest.mark.parametrize("how", ["load", "report"])
+def test_a_bank_that_is_replaced_between_two_files(
+    states: States, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    assert check(states, tmp_path, monkeypatch, "replaced", how, 0.0) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pause", [0.0, 0.03])
+@pytest.mark.parametrize("how", READS)
+@pytest.mark.parametrize("what", ["replaced", "forgotten", "joined"])
+def test_whatever_is_written_between_two_files(
+    states: States, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, how: str, pause: float
+) -> None:
+    assert check(states, tmp_path, monkeypatch, what, how, pause) > 1
+
+
+@pytest.mark.slow
+def test_readers_of_a_course_in_other_processes(tmp_path: Path, backbone_folder: Folder) -> None:
+    argv = [sys.executable, "-W", "ignore", "-m", "tests.store.reading"]
+    folder, backbone = str(tmp_path / "run"), str(backbone_folder())
+    subprocess.run([*argv, "versions", folder, backbone], cwd=ROOT, check=True, env=dict(os.environ))
+    writer = subprocess.Popen([*argv, "write", folder, backbone, "20"], cwd=ROOT)
+    readers = [
+        subprocess.Popen([*argv, "read", folder, backbone, how, "20"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        for how in ("verify", "predict", "report")
+    ]
+    counts = {}
+    for reader in readers:
+        said, _ = reader.communicate(timeout=300)
+        how, count, wrong = json.loads(said.splitlines()[-1])
+        assert wrong == []
+        counts[how] = count
+    assert writer.wait(timeout=300) == 0
+    assert min(counts.values()) > 5, counts
+    print(counts)
