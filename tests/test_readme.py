@@ -50,7 +50,7 @@ def test_every_preset_is_in_the_table() -> None:
 def test_every_command_parses() -> None:
     lines = [line.split(" #")[0].split(">")[0].strip() for text in blocks("bash") for line in text.splitlines()]
     commands = [shlex.split(line)[1:] for line in lines if line.startswith("continual-petl ")]
-    assert {command[0] for command in commands} == {"run", "learn", "verify", "predict", "report", "schema"}
+    assert {command[0] for command in commands} == {"run", "learn", "verify", "forget", "predict", "report", "schema"}
     for command in commands:
         build_parser().parse_known_args(command)
 
