@@ -16,7 +16,7 @@ from continual_petl.course.preflight import preflight
 from continual_petl.course.removal import check_replaced
 from continual_petl.course.run import Run
 from continual_petl.course.session import Session, changed_settings
-from continual_petl.course.signals import listening
+from continual_petl.course.signals import StopRequest, listening
 from continual_petl.store.leftovers import cut_short
 from continual_petl.store.results_file import unfinished
 from continual_petl.store.store import Store
@@ -63,7 +63,6 @@ def learn(
     watching = list(callbacks)
     if not any(isinstance(callback, NoForgetting) for callback in watching):
         watching.append(NoForgetting())
-    fresh = _Fresh(watching)
     store = Store(Path(run_dir))
     if store.folder.is_dir() and cut_short(store) is not None:
         # The task to be replaced may be out of its place.
@@ -83,17 +82,22 @@ def learn(
         for callback in watching:
             if isinstance(callback, StreamCallback):
                 callback.on_course_start(notices)
-        # Rows that a kill left unfinished come first.
-        for name in unfinished(session.store.links(), session.store.results()):
-            finish_task(session, name, watching, {}, request)
-        learned = set(session.store.tasks) - set(replace)
-        for task in spec.tasks:
-            if task.name not in learned:
-                fresh.restore()
-                seconds = learn_task(session, task, watching, request)
-                session.forget_split(task.name)
-                finish_task(session, task.name, watching, seconds, request)
+        _learn_all(session, watching, request, replace)
     return Run(session.store.folder, session=session)
+
+
+def _learn_all(session: Session, watching: list[L.Callback], request: StopRequest, replace: Collection[str]) -> None:
+    """Learn what the store does not have, after what a kill left unfinished."""
+    fresh = _Fresh(watching)
+    for name in unfinished(session.store.links(), session.store.results()):
+        finish_task(session, name, watching, {}, request)
+    learned = set(session.store.tasks) - set(replace)
+    for task in session.spec.tasks:
+        if task.name not in learned:
+            fresh.restore()
+            seconds = learn_task(session, task, watching, request)
+            session.forget_split(task.name)
+            finish_task(session, task.name, watching, seconds, request)
 
 
 def _opened(spec: StreamSpec, run_dir: str | Path, replace: Collection[str]) -> Session:
