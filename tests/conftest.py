@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from tests.tiny import PREPROCESSOR, make_model, make_tokenizer
 
 # More threads only get in each other's way on models of this size.
 torch.set_num_threads(1)
+# A shell that starts the tests in the background has them ignore Ctrl-C, which some tests raise.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

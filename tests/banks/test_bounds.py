@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -57,11 +57,14 @@ def test_what_a_manifest_says_has_the_same_bounds() -> None:
 
 @pytest.mark.parametrize(
     ("layers", "says"),
-    [("0-999999999", "names layer 999999999"), ("top-999999999", "names the 999999999 highest layers")],
+    [("0-9999999", "names layer 9999999"), ("top-9999999", "names the 9999999 highest layers")],
 )
 def test_a_range_is_not_written_out_before_it_is_checked(layers: str, says: str) -> None:
     BankSpec(layers=layers, layernorms="own")
-    started = time.perf_counter()
-    with pytest.raises(ValueError, match=f"{says}, but this backbone has 2 layers, 0 to 1"):
-        select_layers(layers, 2)
-    assert time.perf_counter() - started < 1
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=f"{says}, but this backbone has 2 layers, 0 to 1"):
+            select_layers(layers, 2)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()

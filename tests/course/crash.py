@@ -1,8 +1,8 @@
 """A process that learns one small course and is killed, without warning, at a named instant of it.
 
 ``main(BACKBONE, FOLDER, INSTANT, ...)`` forks one child per instant, so that torch is imported once; the run folder of an
-instant is FOLDER/INSTANT, where the first of two tasks may be learned already. ``main(BACKBONE, FOLDER, "slow")`` learns
-slowly, tells every step, and ends with 100 plus the number of the signal that stopped it.
+instant is FOLDER/INSTANT, where the first of two tasks may be learned already. ``main(BACKBONE, FOLDER, "waits")`` tells
+every step, waits in the fifth for a line on standard input, and ends with 100 plus the number of the signal that stopped it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,9 +104,9 @@ INSTANTS: dict[str, Callable[[], At]] = {
 def main(backbone: str, folder: str, *instants: str) -> None:
     """Run as said above."""
     tasks = tasks_of(Path(backbone))
-    if instants == ("slow",):
+    if instants == ("waits",):
         try:
-            learn(tasks, Path(folder), callbacks=[Slow()])
+            learn(tasks, Path(folder), callbacks=[Waits()])
         except Interrupted as stop:
             sys.exit(100 + stop.signal_number)
     for instant in instants:
@@ -119,9 +118,13 @@ def main(backbone: str, folder: str, *instants: str) -> None:
         print(instant, os.WTERMSIG(status) if os.WIFSIGNALED(status) else "lived", flush=True)
 
 
-class Slow(L.Callback):
-    """Tell every step."""
+class Waits(L.Callback):
+    """Tell every step, and wait in the fifth until something comes in."""
+
+    _num_steps = 0
 
     def on_train_batch_start(self, *args: Any) -> None:
+        self._num_steps += 1
         print("step", flush=True)
-        time.sleep(0.05)
+        if self._num_steps == 5:
+            sys.stdin.readline()

