@@ -6,17 +6,25 @@ projections, encoder, decoder, both, and images.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
 
+THREE = ("bert", "bart", "gpt2")
+"""An encoder, both, and a decoder: for what takes longer."""
 USUAL = ("bert", "distilbert", "deberta-v2", "modernbert", "bart", "t5", "gpt2", "llama", "vit")
 
 
-def walk(cases: Iterable[Any]) -> list[Any]:
+def walk(cases: Iterable[Any], usual: Sequence[str] = USUAL) -> list[Any]:
     """Return the cases, families or tuples that begin with one, those of other families marked slow."""
-    return [case if _family(case) in USUAL else _slow(case) for case in cases]
+    return [case if _family(case) in usual else _slow(case) for case in cases]
+
+
+def few(cases: Sequence[Any], most: int = 1) -> list[Any]:
+    """Return the cases, all but ``most`` of them marked slow: those kept are spread evenly, the first is among them."""
+    kept = {number * len(cases) // most for number in range(most)}
+    return [case if number in kept else _slow(case) for number, case in enumerate(cases)]
 
 
 def _family(case: Any) -> str:

@@ -19,6 +19,7 @@ from continual_petl.backbones.weights import checkpoint_digest
 from continual_petl.errors import InputError
 from tests.backbones.watch import first_tensor
 from tests.tiny import DECODERS, ENCODER_DECODERS, FAMILIES, IDS, INPUTS, make_inputs, make_model
+from tests.usual import walk
 
 Folder = Callable[..., Path]
 
@@ -30,7 +31,7 @@ def copy_of(folder: Path, to: Path) -> Path:
     return to
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", walk(FAMILIES))
 def test_loaded_twice_it_is_the_same_frozen_and_in_eval_mode(backbone_folder: Folder, family: str) -> None:
     first, second = (load_backbone(str(backbone_folder(family))) for _ in range(2))
     assert first.digest == second.digest
@@ -50,7 +51,7 @@ def test_a_nudge_of_one_weight_or_buffer_is_seen(backbone_folder: Folder) -> Non
     assert backbone.changed() == ["embeddings.position_ids", "encoder.layer.1.output.dense.bias"]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", walk(FAMILIES))
 def test_bf16_keeps_the_digest_of_the_file_and_gives_finite_states(backbone_folder: Folder, family: str) -> None:
     full = load_backbone(str(backbone_folder(family)))
     half = load_backbone(str(backbone_folder(family)), precision="bf16")
@@ -126,7 +127,7 @@ def test_an_anatomy_that_does_not_fit_the_model_names_the_module() -> None:
 LENGTHS = dict.fromkeys(FAMILIES, 64) | {"roberta": 62, "xlm-roberta": 62, "mpnet": 62, "t5": 512, "mt5": 512, "vit": 0}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", walk(FAMILIES))
 def test_max_length_is_the_models(backbone_folder: Folder, family: str) -> None:
     folder = str(backbone_folder(family))
     backbone, allowed = load_backbone(folder), LENGTHS[family]
@@ -164,7 +165,9 @@ def test_an_attention_of_its_own_cannot_be_chosen(backbone_folder: Folder, famil
         load_backbone(str(backbone_folder(family)), attention="sdpa")
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in {"mpnet", "deberta", "deberta-v2"}])
+@pytest.mark.parametrize(
+    "family", walk(family for family in FAMILIES if family not in {"mpnet", "deberta", "deberta-v2"})
+)
 def test_sdpa_and_eager_say_the_same(backbone_folder: Folder, family: str) -> None:
     with torch.no_grad():
         one, other = (

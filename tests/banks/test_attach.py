@@ -21,7 +21,7 @@ from continual_petl.errors import InputError
 from tests.banks.taken import REFUSED, TAKEN, refusal
 from tests.small import small
 from tests.tiny import IDS, TEXT_FAMILIES, make_bank, make_inputs, make_model
-from tests.usual import walk
+from tests.usual import THREE, walk
 
 
 def states(model: PreTrainedModel, family: str, bank: Bank | None = None) -> Tensor:
@@ -32,7 +32,7 @@ def states(model: PreTrainedModel, family: str, bank: Bank | None = None) -> Ten
     return result
 
 
-@pytest.mark.parametrize(("family", "preset"), walk(TAKEN))
+@pytest.mark.parametrize(("family", "preset"), walk(TAKEN, THREE))
 def test_backbone_is_untouched_and_every_parameter_gets_a_gradient(family: str, preset: str) -> None:
     model = make_model(family).requires_grad_(False)
     before = states(model, family)
@@ -67,7 +67,7 @@ def test_what_a_family_cannot_take_is_refused_with_a_reason(family: str, preset:
         make_bank(make_model(family), preset)
 
 
-@pytest.mark.parametrize(("family", "preset"), walk(TAKEN))
+@pytest.mark.parametrize(("family", "preset"), walk(TAKEN, THREE))
 def test_folding_keeps_the_answers_but_those_of_diff_pruning(family: str, preset: str) -> None:
     model = make_model(family)
     bank = make_bank(model, preset)

@@ -14,7 +14,7 @@ from continual_petl.errors import InputError
 from tests.banks.taken import refusal
 from tests.small import small
 from tests.tiny import FAMILIES, make_bank, make_inputs, make_model
-from tests.usual import walk
+from tests.usual import few, walk
 
 EVERY_PROJECTION = {
     "modifications": [
@@ -34,7 +34,7 @@ MANY_DIFFERENCES = {"preset": "diff_pruning", "density": 0.3}
     [EVERY_PROJECTION, "lora", "bitfit", MANY_DIFFERENCES, "top_layers"],
     ids=["every", "lora", "bitfit", "sparse", "top"],
 )
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=["64", "32"])
+@pytest.mark.parametrize(("dtype", "tolerance"), few([(torch.float64, 1e-12), (torch.float32, 1e-5)]))
 def test_merged_and_unmerged_answer_the_same(family: str, choice: object, dtype: torch.dtype, tolerance: float) -> None:
     if isinstance(choice, str) and refusal(family, choice) is not None:
         return

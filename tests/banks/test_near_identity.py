@@ -23,7 +23,7 @@ from continual_petl.digests import same_bits
 from tests.banks.taken import TAKEN
 from tests.small import small
 from tests.tiny import DECODERS, ENCODER_DECODERS, FAMILIES, make_bank, make_inputs, make_model
-from tests.usual import walk
+from tests.usual import few, walk
 
 EXACT = {"scaled_parallel", "lora", "lora_ffn", "multihead_parallel", "layernorm", "bitfit", "diff_pruning"} | {
     "top_layers",
@@ -80,7 +80,7 @@ ZERO = [
 ]
 
 
-@pytest.mark.parametrize("family", ["bert", "bart", "gpt2"])
+@pytest.mark.parametrize("family", few(["bert", "bart", "gpt2"]))
 @pytest.mark.parametrize("choice", ZERO, ids=lambda choice: "-".join(choice.values()))
 def test_so_does_every_combination_with_a_zero_factor(family: str, choice: dict[str, Any]) -> None:
     model = _model(family)

@@ -27,8 +27,8 @@ from tests.banks.random_banks import banks
 from tests.tiny import DECODERS, ENCODER_DECODERS, FAMILIES, make_inputs, make_model
 from tests.usual import walk
 
-QUICK = settings(max_examples=12, deadline=None, derandomize=True, database=None)
-LONG = settings(QUICK, max_examples=60)
+QUICK = settings(max_examples=4, deadline=None, derandomize=True, database=None)
+LONG = settings(QUICK, max_examples=40)
 
 
 @functools.cache

@@ -110,6 +110,7 @@ def test_parameter_growth_against_a_count_by_hand(backbone_folder: Folder, tmp_p
     assert run.growth == rows
 
 
+@pytest.mark.slow
 def test_no_forgetting_checks_a_sample_of_the_earlier_tasks(backbone_folder: Folder, tmp_path: Path) -> None:
     names = ["a", "b", "c", "d", "e"]
     tasks = stream(backbone_folder(), [task(name, num_rows=8) for name in names], training=QUICK)

@@ -15,6 +15,7 @@ from continual_petl.callbacks import TaskEvent
 from continual_petl.course import row
 from tests.desk import bank_digests
 from tests.streams_in_code import classification_rows, stream, task
+from tests.usual import few
 
 Folder = Callable[..., Path]
 QUICK = {"epochs": 1}
@@ -87,12 +88,14 @@ def statuses(run: Run) -> list[str]:
 
 @pytest.mark.parametrize(
     ("policy", "letters"),
-    [
-        ("all", ["m", "mm", "mmm", "mmmm"]),
-        ("auto", ["m", "mm", "mmm", "mmmm"]),
-        ("certified", ["m", "cm", "ccm", "cccm"]),
-        ("sample", ["m", "mm", "mmm", "mmmm"]),
-    ],
+    few(
+        [
+            ("certified", ["m", "cm", "ccm", "cccm"]),
+            ("all", ["m", "mm", "mmm", "mmmm"]),
+            ("auto", ["m", "mm", "mmm", "mmmm"]),
+            ("sample", ["m", "mm", "mmm", "mmmm"]),
+        ],
+    ),
 )
 def test_evaluate_of_few_tasks(backbone_folder: Folder, tmp_path: Path, policy: str, letters: list[str]) -> None:
     run = learn(stream(backbone_folder(), FOUR, training=QUICK, evaluate=policy), tmp_path / "run")

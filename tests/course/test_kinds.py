@@ -25,6 +25,7 @@ from tests.desk import bank_digests
 from tests.small import small
 from tests.streams_in_code import stream, task, task_of_kind
 from tests.tiny import WORDS
+from tests.usual import few
 
 Folder = Callable[..., Path]
 
@@ -97,7 +98,7 @@ def test_answers_are_the_measured_ones(learned: dict[str, Path], family: str, ki
     assert scores == manifest.scores["test"]
 
 
-@pytest.mark.parametrize("family", COURSES)
+@pytest.mark.parametrize("family", few(list(COURSES)))
 @pytest.mark.parametrize("bank", ["houlsby", pytest.param("prefix", marks=pytest.mark.slow)])
 def test_stopped_and_gone_on_with_ends_in_the_same_banks(
     backbone_folder: Folder, tmp_path: Path, family: str, bank: str
@@ -111,13 +112,14 @@ def test_stopped_and_gone_on_with_ends_in_the_same_banks(
     assert all(check.ok for check in run.verify(data=True))
 
 
+@pytest.mark.slow
 def test_the_order_of_kinds_does_not_matter(backbone_folder: Folder, learned: dict[str, Path], tmp_path: Path) -> None:
     kinds = COURSES["bart"]
     run = learn(course(backbone_folder("bart"), tuple(reversed(kinds))), tmp_path)
     assert bank_digests(run) == bank_digests(Run(learned["bart"]))
 
 
-@pytest.mark.parametrize(("family", "kind"), [("bart", "seq2seq"), ("t5", "seq2seq"), ("gpt2", "causal-lm")])
+@pytest.mark.parametrize(("family", "kind"), few([("bart", "seq2seq"), ("t5", "seq2seq"), ("gpt2", "causal-lm")]))
 def test_a_text_is_learned_and_ends_where_it_should(
     backbone_folder: Folder, tmp_path: Path, family: str, kind: str
 ) -> None:

@@ -67,7 +67,7 @@ def any_stream(num_examples: int) -> Callable[[Callable[..., None]], Callable[..
     return lambda test: setting(given(tasks=tasks(), stop=st.integers(0, 5), data=st.data())(test))
 
 
-@any_stream(2)
+@any_stream(1)
 def test_a_few_random_streams(
     backbone_folder: Folder, tasks: list[dict[str, Any]], stop: int, data: st.DataObject
 ) -> None:
@@ -75,7 +75,7 @@ def test_a_few_random_streams(
 
 
 @pytest.mark.slow
-@any_stream(20)
+@any_stream(15)
 def test_random_streams(backbone_folder: Folder, tasks: list[dict[str, Any]], stop: int, data: st.DataObject) -> None:
     check(backbone_folder(), tasks, stop, data)
 

@@ -82,14 +82,13 @@ def _slow(cases: Sequence[object]) -> list[Any]:
 @pytest.mark.parametrize(
     ("settings", "batch"),
     [
-        *[("accumulate, dropout", batch) for batch in (0, 4, 5, 9)],
-        *_slow([("accumulate, dropout", batch) for batch in (3, 7)]),
-        ("dropout, last bank", 4),
-        *_slow([("dropout, last bank", 9)]),
+        *[("accumulate, dropout", batch) for batch in (4, 5)],
+        *_slow([("accumulate, dropout", batch) for batch in (0, 3, 7, 9)]),
+        *_slow([("dropout, last bank", 4), ("dropout, last bank", 9)]),
         ("plain", 4),
         *_slow([("plain", 9)]),
         ("sgd, a checkpoint every step", 3),
-        ("sgd, a checkpoint every step", 5),
+        *_slow([("sgd, a checkpoint every step", 5)]),
     ],
 )
 def test_interrupted_equals_uninterrupted(
@@ -110,6 +109,7 @@ def test_interrupted_equals_uninterrupted(
     assert not (run_dir / ".progress" / "one").exists()
 
 
+@pytest.mark.slow
 def test_interrupted_in_every_batch(
     backbone_folder: Folder, tmp_path: Path, uninterrupted: dict[str, dict[str, str]]
 ) -> None:
@@ -187,11 +187,11 @@ def test_a_signal_between_two_tasks(backbone_folder: Folder, tmp_path: Path) -> 
     "change",
     [
         {"training": {"learning_rate": 0.01}},
-        {"bank": "lora"},
-        {"backbone": {"max_length": 6}},
-        {"data": 1},
         *_slow(
             [
+                {"bank": "lora"},
+                {"backbone": {"max_length": 6}},
+                {"data": 1},
                 {"training": {"epochs": 3}},
                 {"seed": 5},
                 {"backbone": {"pooling": "first"}},

@@ -35,8 +35,7 @@ def kinds_of(family: str) -> set[str]:
 
 
 USUAL = {
-    *(("bert", kind) for kind in TEXT),
-    *(("bart", "seq2seq"), ("t5", "seq2seq"), ("gpt2", "causal-lm"), ("vit", "image-classification")),
+    *(("bert", "pair"), ("bart", "seq2seq"), ("gpt2", "causal-lm"), ("vit", "image-classification")),
 }
 PAIRS = [(family, kind) for family in FAMILIES for kind in METRICS if kind in kinds_of(family)]
 

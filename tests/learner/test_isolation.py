@@ -18,6 +18,7 @@ from continual_petl.learner import ContinualLearner
 from tests.desk import Desk
 from tests.small import small
 from tests.streams_in_code import stream, task
+from tests.usual import few
 
 Folder = Callable[..., Path]
 
@@ -49,7 +50,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("optimizer", "set_to_none", "precision", "accumulate"), CASES)
+@pytest.mark.parametrize(("optimizer", "set_to_none", "precision", "accumulate"), few(CASES, 4))
 def test_the_second_task_changes_nothing_of_the_first(
     backbone_folder: Folder, tmp_path: Path, optimizer: str, set_to_none: bool, precision: str, accumulate: int
 ) -> None:
@@ -70,7 +71,7 @@ def test_the_second_task_changes_nothing_of_the_first(
 
 @pytest.mark.parametrize(
     ("bank", "family"),
-    [("houlsby", "bert"), ("lora", "bert"), ("bitfit", "bert"), ("full", "bert"), ("houlsby", "distilbert")],
+    few([("houlsby", "bert"), ("lora", "bert"), ("bitfit", "bert"), ("full", "bert"), ("houlsby", "distilbert")], 2),
 )
 def test_the_second_task_changes_nothing_with_the_learners_own_optimizer(
     backbone_folder: Folder, tmp_path: Path, bank: str, family: str
@@ -119,7 +120,7 @@ def test_every_dropout_of_the_backbone_is_on_only_when_asked_for(
     assert same_bits(learner(batch), learner(batch))
 
 
-@pytest.mark.parametrize("name", ["train", "type", "items", "values", "forward", "a.b", "A.b-c_1", "0"])
+@pytest.mark.parametrize("name", few(["train", "type", "items", "values", "forward", "a.b", "A.b-c_1", "0"], 3))
 def test_a_task_may_have_any_name_that_a_stream_allows(backbone_folder: Folder, tmp_path: Path, name: str) -> None:
     desk = Desk(stream(backbone_folder(), [task(name), task("other")]), tmp_path)
     desk.fit(name, max_epochs=1)

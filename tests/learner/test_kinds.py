@@ -17,6 +17,7 @@ from tests.desk import SILENT, Desk
 from tests.learner.test_guards import At
 from tests.small import small
 from tests.streams_in_code import stream, task_of_kind
+from tests.usual import few
 
 Folder = Callable[..., Path]
 CASES = [
@@ -37,7 +38,7 @@ def two(backbone_folder: Folder, tmp_path: Path, family: str, kind: str, preset:
     return Desk(stream(backbone_folder(family), tasks, bank=small(preset), backbone=backbone), tmp_path)
 
 
-@pytest.mark.parametrize(("family", "kind", "preset"), CASES)
+@pytest.mark.parametrize(("family", "kind", "preset"), few(CASES, 4))
 def test_the_second_task_changes_nothing_of_the_first(
     backbone_folder: Folder, tmp_path: Path, family: str, kind: str, preset: str
 ) -> None:

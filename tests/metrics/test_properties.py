@@ -13,7 +13,7 @@ from torch import Tensor
 from continual_petl.metrics import MATRIX_METRICS, REFERENCE_METRICS
 from tests.metrics import plain
 
-QUICK = settings(max_examples=25, deadline=None, derandomize=True, database=None)
+QUICK = settings(max_examples=10, deadline=None, derandomize=True, database=None)
 LONG = settings(QUICK, max_examples=500, suppress_health_check=[HealthCheck.too_slow])
 
 ALL = [*MATRIX_METRICS, *REFERENCE_METRICS]

@@ -18,11 +18,12 @@ from tests.desk import bank_digests
 from tests.store.older import as_format_1
 from tests.store.tampering import change_tensors, learn_one_more, nudge, problems
 from tests.streams_in_code import stream, task_of_kind
+from tests.usual import few
 
 Folder = Callable[..., Path]
 
 
-@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("first", few([True, False]))
 def test_a_run_of_format_1_is_verified_and_gone_on_with(folder: Path, backbone_folder: Folder, first: bool) -> None:
     before = {name: Run(folder).predict(["w0 w1", "w7"], task=name) for name in ("one", "two")}
     results = Run(folder).results

@@ -7,7 +7,7 @@ import os
 import re
 import resource
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from continual_petl.store.results_file import TaskLine, append_results, read_res
 from continual_petl.store.sealed import SEAL, write_sealed
 from continual_petl.store.store import Store
 from continual_petl.store.tombstone import read_tombstone
+from tests.usual import few
 
 Folder = Callable[..., Path]
 BANK, PROBE, MANIFEST = (f"banks/one/{name}" for name in ("bank.safetensors", "probe.safetensors", "bank.json"))
@@ -55,14 +56,6 @@ def told(folder: Path) -> str:
     assert 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) < _MOST
     assert problems
     return "\n".join(problems)
-
-
-def few(cases: Sequence[Any], most: int = 1) -> list[Any]:
-    """Return the cases, all but the first marked slow."""
-    return [
-        case if number < most else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)
-        for number, case in enumerate(cases)
-    ]
 
 
 @pytest.fixture(autouse=True)
