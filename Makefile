@@ -10,7 +10,9 @@ TORCH_INDEX ?=
 
 bin := $(VENV)/bin
 pip := $(bin)/python -m pip --disable-pip-version-check
-# Byte code is left to the first import: most of what is installed is never imported.
+# Byte code is left to the first import: most of what is installed is never imported. It has to be kept then: without it,
+# every process compiles torch and all that it imports again, for half a minute.
+unexport PYTHONDONTWRITEBYTECODE
 install := $(pip) install --quiet --no-compile --constraint constraints.txt
 
 .DEFAULT_GOAL := help

@@ -64,7 +64,7 @@ def test_killed_at_any_instant_the_course_goes_on_to_the_same_banks(
     for instant in instants:
         shutil.copytree(tmp_path / "first", tmp_path / instant)
     with start(str(backbone_folder()), str(tmp_path), *instants) as process:
-        out, _ = process.communicate(timeout=300)
+        out, _ = process.communicate(timeout=900)
     assert dict(line.split() for line in out.splitlines()) == dict.fromkeys(instants, str(int(signal.SIGKILL)))
     problems = []
     for instant in instants:
@@ -97,7 +97,7 @@ def test_a_signal_saves_ends_and_goes_on(
         with pytest.raises(StoreError, match="another process is writing to this run"):
             learn(tasks_of(backbone_folder()), tmp_path / "run")
         process.send_signal(number)
-        out, _ = process.communicate("\n", timeout=300)
+        out, _ = process.communicate("\n", timeout=900)
     assert out == ""  # the step is finished, and no other begun
     assert process.returncode == 100 + number
     assert (tmp_path / "run" / ".progress" / "one" / "last.ckpt").is_file()

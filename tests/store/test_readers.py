@@ -196,10 +196,10 @@ def test_readers_of_a_course_in_other_processes(tmp_path: Path, backbone_folder:
     ]
     counts = {}
     for reader in readers:
-        said, _ = reader.communicate(timeout=300)
+        said, _ = reader.communicate(timeout=900)
         how, count, wrong = json.loads(said.splitlines()[-1])
         assert wrong == []
         counts[how] = count
-    assert writer.wait(timeout=300) == 0
+    assert writer.wait(timeout=900) == 0
     assert min(counts.values()) >= 1, counts
     print(counts)
