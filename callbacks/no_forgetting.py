@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Literal, get_args
 
 import lightning as L
@@ -16,13 +17,13 @@ from continual_petl.errors import ForgettingError
 from continual_petl.learner import ContinualLearner
 from continual_petl.learner.answer import answer
 from continual_petl.store.backbone_check import check_backbone
-from continual_petl.store.chain import broken
 from continual_petl.store.environment import current_environment
 from continual_petl.store.finding import Finding
 from continual_petl.store.probe import image_shape
 from continual_petl.store.verify import TaskCheck, check_task
 
 Policy = Literal["digests", "probe", "full"]
+_KEPT_CHECKS = 100
 
 
 class NoForgetting(StreamCallback):
@@ -60,7 +61,7 @@ class NoForgetting(StreamCallback):
         self._digests: dict[str, dict[str, str]] = {}
         self._outputs: dict[str, Tensor] = {}
         self.checks: dict[str, list[TaskCheck]] = {}
-        """By the task just learned: what checking the earlier ones found."""
+        """By the task just learned, of the newest so many: what checking the earlier ones found."""
         self._full: dict[str, int] = {}
 
     def kinds(self, task: str) -> list[str]:
@@ -100,11 +101,14 @@ class NoForgetting(StreamCallback):
     @override
     def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
         store = event.store
-        problems = broken(store.chain())
+        problems = store.broken()
         if problems:
             raise ForgettingError(" ".join(problems.values()))
         earlier = [link.task for link in store.links()[: event.index] if not link.shared]
         self.checks[event.task], self._full[event.task] = [], 0
+        for known in (self.checks, self._full):
+            while len(known) > _KEPT_CHECKS:
+                del known[next(iter(known))]
         for task in self._chosen(event, earlier):
             # A task of a precision that this course does not use has no backbone here; `Run.verify` loads it.
             backbone = event.backbones.get(store.manifest(task).environment.precision)
@@ -133,15 +137,18 @@ class NoForgetting(StreamCallback):
 
 
 def rotating(tasks: Sequence[str], turn: int, most: int) -> set[str]:
-    """Return the tasks whose turn it is: at most so many, and each again and again as the turns go on.
+    """Return the tasks whose turn it is: so many, and each again and again as the turns go on.
 
     Those whose number leaves the remainder ``turn`` when divided by a power of two, the smallest that is enough: nothing has
-    to be remembered from turn to turn, and a task that joins displaces nobody.
+    to be remembered from turn to turn, and a task that joins displaces nobody. That leaves up to half of the places; the
+    newest other tasks take them, so that every turn costs the same.
     """
     step = 1
     while len(tasks) > most * step:
         step *= 2
-    return set(tasks[turn % step :: step])
+    chosen = set(tasks[turn % step :: step])
+    newest = (task for task in tasks[: -2 * most - 1 : -1] if task not in chosen)
+    return chosen | set(islice(newest, most - len(chosen)))
 
 
 def _check_cell(event: TaskEvent, cell: dict[str, Any]) -> None:

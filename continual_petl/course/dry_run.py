@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -65,29 +66,30 @@ def dry_run(session: Session) -> list[TaskFacts]:
     """Return what a course would do. Raises `InputError` as the course would."""
     check_session(session)
     facts, problems = [], Problems()
+    learned = set(session.store.tasks)
     for task in session.spec.tasks:
         with problems.collected():
             try:
-                facts.append(_task_facts(session, task))
+                facts.append(_task_facts(session, task, learned))
             except InputError:
-                if task.name not in session.store.tasks:
+                if task.name not in learned:
                     raise
                 facts.append(_learned_facts(session, task.name))
     with problems.collected():
-        check_shared(session, [task for task in session.spec.tasks if task.name not in session.store.tasks])
+        check_shared(session, [task for task in session.spec.tasks if task.name not in learned])
     problems.raise_all()
     return facts
 
 
-def _task_facts(session: Session, task: TaskSpec) -> TaskFacts:
+def _task_facts(session: Session, task: TaskSpec, learned: Collection[str]) -> TaskFacts:
     training = session.spec.resolved_training(task)
     backbone = session.backbone(task)
     check_kind(task, backbone)
-    if task.name not in session.store.tasks:
+    if task.name not in learned:
         check_parent(session, task)
     data = session.prepare(task)
     plan = session.plan(task, data.labels, data.train)
-    if task.name not in session.store.tasks:
+    if task.name not in learned:
         check_copies(session, plan, backbone)
     counted = build_bank(plan, backbone, folded=True).count()
     batches = math.ceil(len(data.train) / training.batch_size)
@@ -106,7 +108,7 @@ def _task_facts(session: Session, task: TaskSpec) -> TaskFacts:
         precision=backbone.precision,
         pooling=plan.pooling,
         num_steps=math.ceil(batches / training.accumulate) * training.epochs,
-        learned=task.name in session.store.tasks,
+        learned=task.name in learned,
         notices=data.notices,
     )
 

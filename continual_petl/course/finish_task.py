@@ -58,5 +58,6 @@ def finish_task(
     )
     for callback in watching:
         callback.on_task_checked(event, spent, dict(checks))
-    left = [spec.name for spec in session.spec.tasks if spec.name not in store.tasks]
-    request.stop_here(f"before task {left[0]!r}" if left else f"after task {task!r}, with which all is learned")
+    learned = set(store.tasks)
+    left = next((spec.name for spec in session.spec.tasks if spec.name not in learned), None)
+    request.stop_here(f"after task {task!r}, with which all is learned" if left is None else f"before task {left!r}")

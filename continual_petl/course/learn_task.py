@@ -41,8 +41,7 @@ def learn_task(
     data = session.prepare(task)
     plan = session.plan(task, data.labels, data.train)
     learner = residents.learner(backbone.precision)
-    for other in list(learner.plans):
-        learner.evict(other)
+    residents.evict_all()
     learner.add_task(
         plan,
         start_from=shared_bank(session, plan, learner) or parent_bank(session, plan, backbone),
@@ -84,7 +83,7 @@ def learn_task(
         preparation=residents.preparation,
         parent=parent_of(session, plan),
     )
-    commit_task(store, plan, learner.active_bank, backbone, evidence, replaces=plan.name in store.tasks)
+    commit_task(store, plan, learner.active_bank, backbone, evidence, replaces=store.has(plan.name))
     clock.lap("commit")
     return clock.laps
 

@@ -20,7 +20,7 @@ def check_parent(session: Session, task: TaskSpec) -> None:
         InputError: if it is unknown, the task itself, or comes later in the stream.
     """
     parent = (task.bank or session.spec.bank).start_from
-    if parent is None or parent in session.store.tasks:
+    if parent is None or session.store.has(parent):
         return
     names = [each.name for each in session.spec.tasks]
     if parent == task.name:
@@ -64,6 +64,6 @@ def parent_of(session: Session, plan: TaskPlan) -> Parent | None:
 
 
 def _plan_of(session: Session, task: str) -> TaskPlan:
-    if task in session.store.tasks:
+    if session.store.has(task):
         return session.store.plan(task)
     return session.plan(next(each for each in session.spec.tasks if each.name == task), None)

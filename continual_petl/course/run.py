@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from continual_petl.course.session import Session
-from continual_petl.course.verification import verify_run
 from continual_petl.errors import InputError
 from continual_petl.heads.words import Answer
 from continual_petl.predictor.predictor import Predictor, Row
@@ -26,9 +25,12 @@ class Run:
         session: what the process that learned it still holds in memory; left out, everything is read from the folder.
         remote_code: whether Python code beside the backbone may be executed where the folder's stream asks for it. A folder
             may come from anyone; unless you say so, all that needs the backbone is refused then.
+        resident_bytes: how much the banks in memory may take together; the one that was asked for longest ago goes first,
+            and one is always held. Left out, 1 GiB, or what the session has.
 
     Raises:
         InputError: if the folder holds no run.
+        ValueError: if ``resident_bytes`` is negative.
 
     Example::
 
@@ -36,13 +38,22 @@ class Run:
         run.results.R, run.verify(), run.predict(["some text"], task="agnews")
     """
 
-    def __init__(self, folder: str | Path, *, session: Session | None = None, remote_code: bool = False) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        session: Session | None = None,
+        remote_code: bool = False,
+        resident_bytes: int | None = None,
+    ) -> None:
         self.store = Store(Path(folder))
         if not self.store.stream_file.is_file():
             raise InputError(
                 f"{folder}: no run here (no stream.yaml in it); give a folder that `continual-petl run` made"
             )
         self._session = session or Session(load_stream(self.store.stream_file), self.store, consent=remote_code)
+        if resident_bytes is not None:
+            self._session.residents.held_banks.limit(resident_bytes)
 
     def __repr__(self) -> str:
         return f"Run({str(self.store.folder)!r}, tasks: {', '.join(self.store.tasks) or 'none'})"
@@ -85,7 +96,7 @@ class Run:
 
     def check_learned(self, task: str) -> None:
         """Raise `InputError`, naming the learned tasks, if this is not one of them."""
-        if task not in self.store.tasks:
+        if not self.store.has(task):
             known = ", ".join(self.store.tasks) or "none"
             raise InputError(f"task {task!r} is not learned in {self.store.folder}; learned are: {known}")
 
@@ -99,6 +110,8 @@ class Run:
         Returns:
             One check per task. What is wrong with files that belong to no task comes behind, under their names in brackets.
         """
+        from continual_petl.course.verification import verify_run  # with Lightning, which takes seconds to import
+
         if task is not None:
             self.check_learned(task)
         return list(verify_run(self._session, task, data=data))

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import TYPE_CHECKING
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.spec import BankSpec
 from continual_petl.errors import InputError
 from continual_petl.learner.plan import TaskPlan, plan_task
 from continual_petl.learner.precision import resolve_precision
+from continual_petl.store.held import RESIDENT_BYTES
 from continual_petl.store.manifest import Manifest
 from continual_petl.store.residents import Residents
 from continual_petl.store.store import Store
 from continual_petl.streams.encoding.tokenise import TokenisedRows
-from continual_petl.streams.preparation.prepare import SplitData, TaskData, prepare_split, prepare_task
 from continual_petl.streams.schema.stream_spec import GenerationSpec, StreamSpec, TaskSpec, TrainingSpec
+
+if TYPE_CHECKING:
+    from continual_petl.streams.preparation.prepare import SplitData, TaskData
 
 _KEPT_SPLITS = 20
 
@@ -26,12 +30,15 @@ class Session:
         spec: the stream.
         store: its run folder, which may not exist yet.
         consent: whether the stream is the user's own word on executing a backbone's code; see `Residents`.
+        resident_bytes: how much the banks in memory may take together; see `Residents`.
     """
 
-    def __init__(self, spec: StreamSpec, store: Store, *, consent: bool = True) -> None:
+    def __init__(
+        self, spec: StreamSpec, store: Store, *, consent: bool = True, resident_bytes: int = RESIDENT_BYTES
+    ) -> None:
         self.spec = spec
         self.store = store
-        self.residents = Residents(store, spec.backbone, consent=consent)
+        self.residents = Residents(store, spec.backbone, consent=consent, resident_bytes=resident_bytes)
         self._splits: OrderedDict[str, SplitData] = OrderedDict()
 
     @property
@@ -54,6 +61,8 @@ class Session:
 
     def prepare(self, task: TaskSpec) -> TaskData:
         """Read, check and tokenise all splits of a task."""
+        from continual_petl.streams.preparation.prepare import prepare_task  # what reads data takes seconds to import
+
         residents, backbone = self.residents, self.backbone(task)
         return prepare_task(self.spec, task, residents.tokenizer, backbone.max_length, images=residents.images)
 
@@ -69,15 +78,17 @@ class Session:
     def bank(self, task: TaskSpec) -> BankSpec:
         """Return the bank of a task in full, with the settings of the one it starts from if it has none of its own."""
         choice = task.bank or self.spec.bank
-        if choice.inherits and task.name in self.store.tasks:
+        if choice.inherits and self.store.has(task.name):
             # Whatever has become of the other task since then.
             return self.store.manifest(task.name).bank.model_copy(update={"start_from": choice.start_from})
         return self.spec.resolved_bank(
-            task, lambda name: self.store.manifest(name).bank if name in self.store.tasks else None
+            task, lambda name: self.store.manifest(name).bank if self.store.has(name) else None
         )
 
     def split(self, task: TaskSpec) -> SplitData:
         """Return the rows that fill a learned task's column of R: its test split, else its validation split."""
+        from continual_petl.streams.preparation.prepare import prepare_split
+
         if task.name not in self._splits:
             manifest = self.store.manifest(task.name)
             if task.kind != manifest.kind:

@@ -24,13 +24,13 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.signal_number: int | None = None
-        self._listeners: list[Callable[[int], None]] = []
+        self._listener: Callable[[int], None] | None = None
         self.handlers: dict[int, Callable[[int, FrameType | None], None]] = {}
         """What catches the signals, by their number; empty outside the main thread."""
 
     def tell(self, listener: Callable[[int], None]) -> None:
-        """Call ``listener`` with the number of the signal when one comes, or now if one came already."""
-        self._listeners.append(listener)
+        """Call ``listener``, and no earlier one, with the number of the signal when one comes, or now if one came already."""
+        self._listener = listener
         if self.signal_number is not None:
             listener(self.signal_number)
 
@@ -43,8 +43,8 @@ class StopRequest:
             self.signal_number = number
             raise KeyboardInterrupt
         self.signal_number = number
-        for listener in self._listeners:
-            listener(number)
+        if self._listener is not None:
+            self._listener(number)
 
     def stop_here(self, where: str) -> None:
         """Raise `Interrupted` if a stop was asked for; called wherever the next start finds what it needs."""

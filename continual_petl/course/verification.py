@@ -57,8 +57,8 @@ class _State:
     def __init__(self, session: Session) -> None:
         self._session = session
         session.residents.look_again()
-        # One that remembers nothing: what lies on the disk is what is checked.
-        self._store = Store(session.store.folder)
+        # One that remembers nothing, and believes no index: what lies on the disk is what is checked.
+        self._store = Store(session.store.folder, indexed=False)
         self.unreadable: dict[str, str] = {}
         self._lines: list[Line] = []
         self._store.steadily(self._look)

@@ -114,8 +114,7 @@ class ContinualLearner(FaultsTold):
         if task not in self.plans:
             raise KeyError(f"task {task!r} has no bank in memory; there are {', '.join(self.plans) or 'none'}")
         self.active = task
-        plan = self.plan
-        self._scores = {split: make_scores(plan.kind, plan.labels) for split in ("val", "test")}
+        self._scores = {}
 
     def evict(self, task: str) -> None:
         """Forget the bank in memory; the one on disk stays."""
@@ -248,10 +247,16 @@ class ContinualLearner(FaultsTold):
     def _score(self, split: str, batch: Batch) -> None:
         loader = self.trainer.val_dataloaders if split == "val" else self.trainer.test_dataloaders
         references = references_of(self.plan, loader, batch["index"]) if self.plan.generation is not None else None
-        scores = self._scores[split].to(self.device)
+        scores = self._scores_of(split).to(self.device)
         count(scores, self.active_bank, self._respond(batch), batch.get("labels"), references, self.tokenizer)
 
+    def _scores_of(self, split: str) -> MetricCollection:
+        """Return the score objects of a split, made when they are first asked for: who only answers needs none."""
+        if split not in self._scores:
+            self._scores[split] = make_scores(self.plan.kind, self.plan.labels)
+        return self._scores[split]
+
     def _log_scores(self, split: str) -> None:
-        values = self._scores[split].compute()
-        self._scores[split].reset()
+        values = self._scores_of(split).compute()
+        self._scores_of(split).reset()
         self.log_dict({f"{split}/{name}": value.float() for name, value in values.items()}, prog_bar=True)

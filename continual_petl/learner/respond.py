@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torchmetrics import MetricCollection
 from transformers import PreTrainedTokenizerBase
 
 from continual_petl.backbones.backbone import Backbone
@@ -16,6 +15,9 @@ from continual_petl.learner.answer import answer, head_of
 from continual_petl.learner.generate import decode, generate
 from continual_petl.learner.plan import TaskPlan
 from continual_petl.streams.encoding.tokenise import TokenisedRows
+
+if TYPE_CHECKING:
+    from torchmetrics import MetricCollection  # a second and more to import, and nothing of it is needed to answer
 
 Said = Tensor | list[list[int]]
 """Outputs (B, C); for token-classification a tag number for every token (B, W), padding included; for generative tasks the

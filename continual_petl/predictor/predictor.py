@@ -48,16 +48,16 @@ class Predictor:
             InputError: if the task is not learned, or a row is not what it expects.
         """
         store = self._residents.store
-        if task not in store.tasks:
+        if not store.has(task):
             known = ", ".join(store.tasks) or "none"
             raise InputError(f"task {task!r} is not learned in {store.folder}; learned are: {known}")
         if not rows:
             return []
         # Rows are checked first, for to load a bank takes longer.
-        manifest, (inputs, pairs), learner = store.steadily(
-            lambda: (m := store.manifest(task), _checked(rows, m), self._residents.resident(task)), task
+        manifest, (inputs, pairs), held = store.steadily(
+            lambda: (m := store.manifest(task), _checked(rows, m), self._residents.held(task)), task
         )
-        learner.eval()
+        held.backbone.model.train(False)
         # The very way from a row to tensors that the task was learned and measured in, padding included.
         encoded = encode_rows(
             manifest.kind,
@@ -74,12 +74,12 @@ class Predictor:
         found: dict[int, Answer] = {}
         for batch in EvaluationLoader(encoded, batch_size, self._residents.pad_token_id, kind=manifest.kind):
             with memory_told(task, batch, f"batch_size (it is {batch_size})"):
-                tensors = {name: tensor.to(learner.model.device) for name, tensor in batch.items()}
-                said = respond(learner.backbone, learner.active_bank, learner.plan, tensors, learner.tokenizer)
+                tensors = {name: tensor.to(held.backbone.model.device) for name, tensor in batch.items()}
+                said = respond(held.backbone, held.bank, held.plan, tensors, self._residents.tokenizer)
             numbers = batch["index"].tolist()
             if isinstance(said, list):
-                assert learner.tokenizer is not None
-                texts = decode(learner.tokenizer, said)
+                assert self._residents.tokenizer is not None
+                texts = decode(self._residents.tokenizer, said)
                 words = [Answer(value=text, probabilities=None) for text in texts]
             elif encoded.first_piece is not None:
                 assert manifest.labels is not None

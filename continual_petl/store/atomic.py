@@ -21,6 +21,9 @@ from torch import Tensor
 
 from continual_petl.errors import StoreError
 
+_LOOK = 2**13
+"""Bytes that are looked at, at a time, for the end of the last line."""
+
 
 def write_file(path: Path, content: bytes) -> None:
     """Replace a file's content: write beside it, flush to disk, rename over it.
@@ -240,4 +243,14 @@ def _undoing(path: Path) -> Iterator[None]:
 
 
 def _end_of_last_line(path: Path) -> int:
-    return path.read_bytes().rfind(b"\n") + 1
+    """Return where the last whole line ends, looking from the end of the file."""
+    with path.open("rb") as handle:
+        end = handle.seek(0, os.SEEK_END)
+        while end > 0:
+            start = max(0, end - _LOOK)
+            handle.seek(start)
+            place = handle.read(end - start).rfind(b"\n")
+            if place >= 0:
+                return start + place + 1
+            end = start
+    return 0

@@ -85,6 +85,7 @@ def commit_task(
         files["probe.safetensors"] = _write(folder / "probe.safetensors", certified)
         manifest = _manifest(plan, bank, backbone, evidence, newest, entries, files, certified)
         write_manifest(folder / "bank.json", manifest)
+    store.joined(plan.name)
     return manifest
 
 

@@ -16,12 +16,15 @@ from typing import Any, BinaryIO
 from continual_petl.errors import StoreError
 from continual_petl.store.atomic import json_bytes
 
-Signature = tuple[int, int, int]
+Signature = tuple[int, int, int, int]
+"""Inode, time of modification, size and time of change, which nobody can set; times in nanoseconds."""
 
 MAX_JSON_BYTES = 64 * 2**20
 """Of one JSON file: more tensors and labels than any bank has."""
 MAX_LINE_BYTES = 16 * 2**20
 """Of one line: a row of more tasks than any stream has."""
+_TAIL = 2**13
+"""Bytes that are read at the end of a file of lines at first."""
 
 
 def entries(folder: Path) -> list[Path]:
@@ -150,10 +153,43 @@ def parse_json(content: bytes, where: str) -> dict[str, Any]:
     return value
 
 
-def signature_of(path: Path) -> Signature:
+def read_tail(path: Path, most: int = MAX_LINE_BYTES) -> tuple[bytes | None, bytes]:
+    """Return the last whole line of a regular file without its end, None if there is none, and what stands behind it.
+
+    Only the end of the file is read.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        StoreError: if it is something else than a file, its last line is longer than ``most`` bytes, or it cannot be read.
+    """
+    with _opened(path) as handle:
+        size = start = os.fstat(handle.fileno()).st_size
+        tail = b""
+        try:
+            while start > 0 and tail.count(b"\n") < 2:
+                if len(tail) > 2 * most:
+                    raise StoreError(
+                        f"{path}: more than {most} bytes at its end are no line that a store writes; the file is damaged"
+                    )
+                before, start = start, max(0, start - max(_TAIL, len(tail)))
+                handle.seek(start)
+                tail = handle.read(before - start) + tail
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be read ({error.strerror}); the disk is damaged") from error
+    if len(tail) != size - start:
+        raise StoreError(f"{path}: it was cut short while it was read; another program writes to it")
+    *lines, behind = tail.split(b"\n")
+    if max(map(len, (behind, *lines[-1:]))) > most:
+        raise StoreError(
+            f"{path}: more than {most} bytes at its end are no line that a store writes; the file is damaged"
+        )
+    return (lines[-1] if lines else None), behind
+
+
+def signature_of(path: Path | str) -> Signature:
     """Return what tells a file or folder from another one that takes its place; zeros if there is none."""
     try:
         status = os.lstat(path)
     except OSError:
-        return (0, 0, 0)
-    return (status.st_ino, status.st_mtime_ns, status.st_size)
+        return (0, 0, 0, 0)
+    return (status.st_ino, status.st_mtime_ns, status.st_size, status.st_ctime_ns)

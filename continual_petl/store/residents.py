@@ -1,23 +1,31 @@
-"""What one process holds of a run in memory: tokenizer or image processing, backbones by precision, the bank that answers
-now.
+"""What one process holds of a run in memory: tokenizer or image processing, backbones by precision, banks within a budget.
+
+A bank in memory answers only while its certificate is the one on disk, so nothing stale ever does. Answering needs no
+learner; `resident` puts a bank into one for those that measure with Lightning.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedTokenizerBase
 
 from continual_petl.backbones.backbone import Backbone, Precision, load_backbone, load_tokenizer
+from continual_petl.banks.bank import Bank
 from continual_petl.digests import combined_digest
 from continual_petl.errors import InputError, StoreError
-from continual_petl.learner import ContinualLearner
+from continual_petl.store.held import RESIDENT_BYTES, Held, HeldBanks
 from continual_petl.store.pin import check_files, check_pin
 from continual_petl.store.store import Store
+from continual_petl.store.tensor_file import num_bytes
 from continual_petl.streams.encoding.image_processing import ImageProcessing, image_processing
 from continual_petl.streams.encoding.tokenise import padding_id
 from continual_petl.streams.schema.stream_spec import BackboneSpec
+
+if TYPE_CHECKING:
+    from continual_petl.learner import ContinualLearner
 
 _USUAL = {"truncation_side": "right", "split_special_tokens": False, "clean_up_tokenization_spaces": False}
 """At which end long texts are cut, whether texts may spell special tokens, and how generated tokens become a text."""
@@ -31,13 +39,17 @@ class Residents:
         store: the run folder.
         spec: which backbone.
         consent: whether what ``spec`` says of remote code is the user's own word, and not that of a run folder.
+        resident_bytes: how much the banks in memory may take together; one is always held, however large it is.
     """
 
-    def __init__(self, store: Store, spec: BackboneSpec, *, consent: bool = True) -> None:
+    def __init__(
+        self, store: Store, spec: BackboneSpec, *, consent: bool = True, resident_bytes: int = RESIDENT_BYTES
+    ) -> None:
         self.store = store
         self.spec = spec
         self.consent = consent
         self.backbones: dict[str, Backbone] = {}
+        self.held_banks = HeldBanks(resident_bytes)
         self._learners: dict[str, ContinualLearner] = {}
         self._tokenizer: PreTrainedTokenizerBase | None = None
         self._images: ImageProcessing | None = None
@@ -106,8 +118,10 @@ class Residents:
     def check_preparation(self, task: str) -> list[str]:
         """Return one problem if tokenizer or image processing are not those that a task was learned with."""
         manifest = self.store.manifest(task)
-        then = manifest.preparation
-        if then == self.preparation or (manifest.written_in == 1 and then == self._first_digest()):
+        return self._other_preparation(task, manifest.preparation, manifest.written_in)
+
+    def _other_preparation(self, task: str, then: str, written_in: int) -> list[str]:
+        if then == self.preparation or (written_in == 1 and then == self._first_digest()):
             return []
         what, same = ("tokenizer", "text would become other tokens") if self.images is None else _IMAGES
         return [
@@ -166,12 +180,22 @@ class Residents:
 
     def learner(self, precision: Precision) -> ContinualLearner:
         """Return the learner on the backbone of one precision."""
+        # Lightning takes seconds to import, and who only answers does without.
+        from continual_petl.learner import ContinualLearner
+
         if precision not in self._learners:
             self._learners[precision] = ContinualLearner(self.backbone(precision))
         return self._learners[precision]
 
-    def resident(self, task: str, *, as_committed: bool = False) -> ContinualLearner:
-        """Return a learner in which a learned task's bank is loaded and active, every other bank evicted.
+    def evict_all(self) -> None:
+        """Let go of every bank in memory; those on disk stay."""
+        self.held_banks.clear()
+        for learner in self._learners.values():
+            for task in list(learner.plans):
+                learner.evict(task)
+
+    def held(self, task: str, *, as_committed: bool = False) -> Held:
+        """Return a learned task's bank in memory, ready to answer; it is read from the disk only if it is not held yet.
 
         A task with ``scope: shared`` answers with the newest shared body and its own head, unless the bank is wanted
         as it was committed.
@@ -179,17 +203,85 @@ class Residents:
         Raises:
             StoreError: if bank, backbone or tokenizer are not those that the task was learned with.
         """
-        manifest = self.store.manifest(task)
-        for problem in self.check_preparation(task):
+        return self._hold(task, as_committed, keep=())
+
+    def banks(self, tasks: Sequence[str]) -> list[Bank]:
+        """Return the banks of several learned tasks, in order, all in memory at once; see `hold`."""
+        return [held.bank for held in self.hold(tasks)]
+
+    def hold(self, tasks: Sequence[str]) -> list[Held]:
+        """Return what is needed to answer several learned tasks, in order, all of it in memory at once.
+
+        Raises:
+            InputError: if their banks are more than the budget allows; nothing is held beyond it.
+            StoreError: if one of them, its backbone or its tokenizer is not what the task was learned with.
+        """
+        wanted, total = dict.fromkeys(tasks), 0
+        found: dict[str, Held] = {}
+        for task in wanted:
+            total += self._size(task)
+            if total > self.held_banks.most and len(wanted) > 1:
+                raise InputError(
+                    f"{len(wanted)} banks at once: the first {len(found) + 1} of them take {total} bytes, and banks in "
+                    f"memory may take {self.held_banks.most}. Ask fewer tasks at a time, or allow more: "
+                    "Run(folder, resident_bytes=...)."
+                )
+            found[task] = self._hold(task, False, keep=wanted)
+        return [found[task] for task in tasks]
+
+    def _size(self, task: str) -> int:
+        if (held := self.held_banks.peek(task)) is not None:
+            return held.num_bytes
+        try:
+            return num_bytes(self.store.manifest(task).tensors)
+        except ValueError:
+            return 0  # a dtype that no store holds, which loading tells
+
+    def _hold(self, task: str, as_committed: bool, keep: Collection[str]) -> Held:
+        link, body = self.store.link(task), None
+        if link.shared and not as_committed:
+            newest = self.newest_shared()
+            body = None if newest in (None, task) else newest
+        # Behind a slash, which no name of a task has, the bank as it was committed.
+        name = f"{task}/" if link.shared and as_committed else task
+        made_of = (link.seal,) if body is None else (link.seal, self.store.link(body).seal)
+        held = self.held_banks.get(name, made_of)
+        if held is None:
+            held = self._load(task, body, made_of)
+            self.held_banks.put(name, held, keep)
+        for problem in self._other_preparation(task, held.preparation, held.written_in):
             raise StoreError(problem)
-        learner = self.learner(self.backbone_of(task).precision)
-        for other in list(learner.plans):
-            learner.evict(other)
-        bank = self.store.load_bank(task, learner.backbone)
-        newest = self.newest_shared()
-        if not as_committed and manifest.bank.scope == "shared" and newest is not None and newest != task:
-            bank.copy_body(self.store.load_bank(newest, learner.backbone).body())
-        learner.add_bank(self.store.plan(task), bank, tokenizer=self.tokenizer)
+        device = held.backbone.model.device
+        if held.bank.training or next(held.bank.parameters()).device != device:
+            held.bank.to(device).eval()
+        return held
+
+    def _load(self, task: str, body: str | None, made_of: tuple[str, ...]) -> Held:
+        manifest, backbone = self.store.manifest(task), self.backbone_of(task)
+        for problem in self.check_preparation(task):
+            raise StoreError(problem)  # before any bank is read
+        bank = self.store.load_bank(task, backbone)
+        if body is not None:
+            bank.copy_body(self.store.load_bank(body, backbone).body())
+        return Held(
+            plan=manifest.plan(),
+            bank=bank.to(backbone.model.device),
+            backbone=backbone,
+            max_length=manifest.max_length,
+            preparation=manifest.preparation,
+            written_in=manifest.written_in,
+            made_of=made_of,
+            num_bytes=sum(tensor.nbytes for tensor in bank.tensors().values()),
+        )
+
+    def resident(self, task: str, *, as_committed: bool = False) -> ContinualLearner:
+        """Return a learner in which a learned task's bank is active, and no other; see `held`."""
+        held = self.held(task, as_committed=as_committed)
+        learner = self.learner(held.backbone.precision)
+        if learner.active != task or learner.bank(task) is not held.bank:
+            for other in list(learner.plans):
+                learner.evict(other)
+            learner.add_bank(held.plan, held.bank, tokenizer=self.tokenizer)
         return learner
 
     def newest_shared(self) -> str | None:

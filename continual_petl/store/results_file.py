@@ -18,7 +18,7 @@ from continual_petl.digests import combined_digest
 from continual_petl.errors import StoreError
 from continual_petl.store.atomic import append_lines, line_bytes
 from continual_petl.store.chain import Link
-from continual_petl.store.files import parse_json, read_lines
+from continual_petl.store.files import parse_json, read_lines, read_tail
 from continual_petl.store.manifest import Index
 from continual_petl.store.sealed import SEAL, invalid
 from continual_petl.streams.schema.field_types import Name
@@ -157,8 +157,14 @@ def _is_whole(content: bytes) -> bool:
 
 
 def _last_seal(path: Path) -> str | None:
-    last = deque(enumerate(_whole_lines(path), 1), maxlen=1)
-    return parse_json(last[0][1], f"{path}:{last[0][0]}").get(SEAL) if last else None
+    """Return the seal of the last whole line, of which alone is read: appending costs the same however many there are."""
+    try:
+        last, behind = read_tail(path)
+    except FileNotFoundError:
+        return None
+    if behind and _is_whole(behind[:-1]):
+        deque(_whole_lines(path), maxlen=0)  # raises, with the number of the line
+    return None if last is None else parse_json(last, f"{path}: the last line").get(SEAL)
 
 
 def _seal(content: dict[str, Any], before: str | None) -> str:

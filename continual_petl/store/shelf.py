@@ -1,21 +1,34 @@
 """The shelf: what lies in a run folder now, bank folders and tombstones, each read once and kept while it is the same file.
 
+What the chain needs of a bank may come out of the index, while the bank's manifest is the file that the index was made of;
+as soon as a manifest that is read says something else, nothing of the index counts any more.
+
 Nothing here waits or compares: `steady` makes sure that what is read belongs together, and `Store` is what others use.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 
 from continual_petl.errors import StoreError
 from continual_petl.store import chain
 from continual_petl.store.chain import Link
 from continual_petl.store.files import Signature, entries, refuse_link, signature_of
+from continual_petl.store.index import Entries, add_to_index, index_file, read_index, write_index
 from continual_petl.store.manifest import Manifest, read_manifest
 from continual_petl.store.tombstone import Tombstone, read_tombstone
 
 MOST_MANIFESTS = 64
+_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def is_name(task: object) -> bool:
+    """Return whether a task can be called so: what anybody asks for is no path, and nothing hidden."""
+    return isinstance(task, str) and _NAME.fullmatch(task) is not None
 
 
 class Shelf:
@@ -24,24 +37,45 @@ class Shelf:
     Args:
         folder: the run folder.
         most_manifests: how many manifests are kept in memory.
+        indexed: whether the index may save reading; without, every manifest is read and checked.
     """
 
-    def __init__(self, folder: Path, *, most_manifests: int = MOST_MANIFESTS) -> None:
+    def __init__(self, folder: Path, *, most_manifests: int = MOST_MANIFESTS, indexed: bool = True) -> None:
         self.folder = folder
         self.banks = folder / "banks"
         self.tombstone_folder = folder / "tombstones"
         self._most = most_manifests
         self._manifests: OrderedDict[str, Manifest] = OrderedDict()
-        self._links: dict[str, tuple[Signature, Link]] = {}
+        self._links: Entries = {}
+        self._said: Entries | None = None if indexed else {}
+        """What the index says; None until it is read."""
+        self._noted = False
+        """Whether everything that is known is in the index."""
         self._tombstones: dict[Path, tuple[Signature, Tombstone]] = {}
 
     def live(self) -> list[Link]:
         """Return the links of the banks that count, in the order of learning."""
-        return chain.live(map(self.link, self.names()), self.counting())
+        return chain.live(self._each(), self.counting())
 
     def counting(self) -> list[Tombstone]:
         """Return the tombstones that count, in the order of the chain."""
-        return chain.counting(list(map(self.tombstone, self.tombstone_files())), map(self.link, self.names()))
+        return chain.counting(list(map(self.tombstone, self.tombstone_files())), self._each())
+
+    def _each(self) -> Iterator[Link]:
+        """Yield the link of every bank folder."""
+        if self._said is None:
+            self._said = read_index(index_file(self.folder))
+        yield from map(self.link, self.names())
+
+    def counts(self, task: str) -> bool:
+        """Return whether there is a bank of this name that no tombstone stands for, without a look at any other.
+
+        Raises:
+            StoreError: if its certificate, or a tombstone, cannot be read.
+        """
+        if not (is_name(task) and os.path.lexists(self.bank_folder(task))):
+            return False
+        return self.link(task).seal not in {tombstone.removed.seal for tombstone in self.counting()}
 
     def names(self) -> list[str]:
         """Return the names of all bank folders, readable or not."""
@@ -60,8 +94,10 @@ class Shelf:
 
     def link(self, task: str) -> Link:
         """Return the link of one bank folder; a manifest is read again only if another file lies there."""
-        signature = signature_of(self.bank_folder(task) / "bank.json")
+        signature = signature_of(f"{self.banks}/{task}/bank.json")
         known = self._links.get(task)
+        if known is None and self._said and (said := self._said.get(task)) is not None and said[0] == signature:
+            return said[1]
         if known is None or known[0] != signature:
             self._manifests.pop(task, None)
             return self._read(task, signature)[1]
@@ -88,8 +124,40 @@ class Shelf:
         self._manifests[task] = manifest
         while len(self._manifests) > self._most:
             self._manifests.popitem(last=False)
-        self._links[task] = (signature, chain.link_of(manifest))
-        return manifest, self._links[task][1]
+        before, link = self._known(task), chain.link_of(manifest)
+        self._links[task] = (signature, link)
+        if before is not None and before[1] != link:
+            self._reread(task)
+        said = (self._said or {}).get(task)
+        if said is not None and said[0] == signature and said[1] != link:
+            # It was made by nobody who had read this manifest, so nothing that it says can be believed.
+            self._said, self._noted = {}, False
+        return manifest, link
+
+    def _reread(self, task: str) -> None:
+        """Hear of a bank that is another one than before."""
+
+    def note(self, task: str) -> None:
+        """Put a bank that was committed a moment ago into the index, and whatever else is missing there.
+
+        Raises:
+            StoreError: if its certificate cannot be read.
+        """
+        link = self.link(task)
+        if self._noted:
+            add_to_index(index_file(self.folder), self._links[task][0], link)
+            return
+        path = index_file(self.folder)
+        there, known = read_index(path), {name: self._known(name) for name in self.names()}
+        missing = [name for name, entry in known.items() if entry is not None and there.get(name) != entry]
+        if missing == [task]:
+            add_to_index(path, self._links[task][0], link)
+        elif missing:
+            write_index(path, {name: entry for name, entry in known.items() if entry is not None})
+        self._noted = True
+
+    def _known(self, task: str) -> tuple[Signature, Link] | None:
+        return self._links.get(task) or (self._said or {}).get(task)
 
     def bank_folder(self, task: str) -> Path:
         """Return the folder of one bank."""

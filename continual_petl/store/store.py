@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from torch import Tensor
 
@@ -17,11 +18,12 @@ from continual_petl.learner.plan import TaskPlan
 from continual_petl.store import chain, results_file
 from continual_petl.store.atomic import make_folder, write_file
 from continual_petl.store.chain import Link
+from continual_petl.store.files import Signature, signature_of
 from continual_petl.store.fill import fitting_bank
 from continual_petl.store.leftovers import clean
 from continual_petl.store.lock import RunLock
 from continual_petl.store.pin import Pin, pin_backbone, read_pin
-from continual_petl.store.shelf import MOST_MANIFESTS, Shelf
+from continual_petl.store.shelf import MOST_MANIFESTS, Shelf, is_name
 from continual_petl.store.steady import steadily
 from continual_petl.store.tensor_file import certified_tensors
 from continual_petl.store.tombstone import Removed, Tombstone, write_tombstone
@@ -29,20 +31,38 @@ from continual_petl.store.tombstone import Removed, Tombstone, write_tombstone
 _T = TypeVar("_T")
 
 
+@dataclass(frozen=True)
+class _View:
+    """What a writer found when it last looked at every bank."""
+
+    stamp: tuple[Signature, Signature]
+    """Of the folders of banks and tombstones: another one as soon as anything is put there, replaced or taken away."""
+    links: list[Link]
+    tombstones: list[Tombstone]
+    broken: Mapping[str, str]
+
+
 class Store(Shelf):
     """A run folder. Reading never blocks; writing wants the `lock`.
+
+    Who reads looks at every manifest's place each time that all tasks are asked for. Who holds the lock does so once, and
+    again when a bank or tombstone came, went or was replaced by somebody else: what a task costs does not grow with the
+    number of tasks before it.
 
     Args:
         folder: the run folder, created when something is first written.
         most_manifests: how many manifests are kept in memory.
+        indexed: whether the index may save reading; see `continual_petl.store.index`.
     """
 
-    def __init__(self, folder: Path, *, most_manifests: int = MOST_MANIFESTS) -> None:
-        super().__init__(folder, most_manifests=most_manifests)
+    def __init__(self, folder: Path, *, most_manifests: int = MOST_MANIFESTS, indexed: bool = True) -> None:
+        super().__init__(folder, most_manifests=most_manifests, indexed=indexed)
         self.stream_file = folder / "stream.yaml"
         self.results_file = folder / "results.jsonl"
         self.pin_file = folder / "backbone.json"
         self._taken: tuple[list[Link], list[Tombstone], list[results_file.Line]] | None = None
+        self._num_holds = 0
+        self._view: _View | None = None
 
     def __repr__(self) -> str:
         return f"Store({str(self.folder)!r}, tasks: {', '.join(self.tasks) or 'none'})"
@@ -64,13 +84,52 @@ class Store(Shelf):
         """
         if self._taken is not None:
             return self._taken[0]
-        return self.steadily(self.live)
+        return self._viewed().links if self._num_holds else self.steadily(self.live)
+
+    def has(self, task: str) -> bool:
+        """Return whether a task is learned, without a look at any other task.
+
+        Raises:
+            StoreError: if its certificate, or a tombstone, cannot be read.
+        """
+        if self._taken is not None:
+            return task in self.tasks
+        return is_name(task) and self.steadily(lambda: self.counts(task), task)
 
     def tombstones(self) -> list[Tombstone]:
         """Return the tombstones that count, in the order of the chain."""
         if self._taken is not None:
             return self._taken[1]
-        return self.counting()
+        return self._viewed().tombstones if self._num_holds else self.counting()
+
+    def broken(self) -> Mapping[str, str]:
+        """Return one problem for each task whose certificate or tombstone does not continue the chain; at best nothing."""
+        return self._viewed().broken if self._num_holds and self._taken is None else chain.broken(self.chain())
+
+    def _viewed(self) -> _View:
+        stamp = self._stamp()
+        if self._view is None or self._view.stamp != stamp:
+            links, stones = self.steadily(lambda: (self.live(), self.counting()))
+            all_links = links + [link for stone in stones for link in chain.links_of(stone)]
+            self._view = _View(stamp, links, stones, chain.broken(all_links))
+        return self._view
+
+    def _stamp(self) -> tuple[Signature, Signature]:
+        return signature_of(self.banks), signature_of(self.tombstone_folder)
+
+    def joined(self, task: str) -> None:
+        """Take note of a bank that was committed a moment ago, at the end of the chain or in another one's place."""
+        view, self._view = self._view, None
+        self.note(task)
+        link = self.link(task)
+        if view is not None and not view.broken:
+            stones = [link for stone in view.tombstones[-1:] for link in chain.links_of(stone)]
+            newest = chain.head([*view.links[-1:], *stones])
+            if newest is not None and (link.index, link.predecessor) == (newest.index + 1, newest.seal):
+                self._view = replace(view, stamp=self._stamp(), links=[*view.links, link])
+
+    def _reread(self, task: str) -> None:
+        self._view = None
 
     def snapshot(self) -> Store:
         """Return the store as it is now, for readers that look several times while a course may go on."""
@@ -83,10 +142,16 @@ class Store(Shelf):
         """Return what a function reads of the store at rest; see `continual_petl.store.steady`."""
         return steadily(self, read, task)
 
-    def lock(self, *, wait: bool = False) -> AbstractContextManager[Any]:
+    @contextmanager
+    def lock(self, *, wait: bool = False) -> Iterator[None]:
         """Hold the run folder for writing; another process that already does is waited for, or a `StoreError`."""
         make_folder(self.folder)
-        return RunLock(self.folder, wait=wait)
+        with RunLock(self.folder, wait=wait):
+            self._num_holds, self._view = self._num_holds + 1, None
+            try:
+                yield
+            finally:
+                self._num_holds, self._view = self._num_holds - 1, None
 
     def tensors(self, task: str) -> dict[str, Tensor]:
         """Return a bank's stored tensors, each checked against its digest in the manifest.
@@ -120,6 +185,7 @@ class Store(Shelf):
     def forget(self, task: str) -> Tombstone:
         """Drop a learned task: its tombstone joins the chain, then its folder goes. No other task is touched."""
         tombstone, progress = self.next_tombstone(task, "forgotten"), self.progress_folder(task)
+        self._view = None
         write_tombstone(self.tombstone_folder, tombstone)
         self.clean()
         shutil.rmtree(progress, ignore_errors=True)
@@ -134,11 +200,18 @@ class Store(Shelf):
 
     def clean(self) -> None:
         """Take away, or back, what only a kill leaves behind. Wants the lock: nobody else is writing then."""
-        clean(self)
+        try:
+            clean(self)
+        finally:
+            self._view = None
 
     def head(self) -> Link | None:
-        """Return the newest entry of the chain: a certificate or a tombstone."""
-        return chain.head(self.chain())
+        """Return the newest entry of the chain: a certificate or a tombstone. What the index says of it is read again."""
+        newest = chain.head(self.chain())
+        if newest is not None and not newest.tombstone and self._taken is None:
+            self.manifest(newest.task)
+            return newest if self.link(newest.task) == newest else chain.head(self.chain())
+        return newest
 
     def chain(self) -> list[Link]:
         """Return all links of the chain: of learned tasks, of tombstones, and of what these stand for."""
