@@ -48,9 +48,16 @@ def cast_linear(x_I: Tensor, layer: nn.Linear) -> Tensor:
 
 
 def empty_linear(width_in: int, width_out: int, *, bias: bool) -> nn.Linear:
-    """Return a linear layer with storage but no values; nothing is drawn from the global random generator."""
-    layer = nn.utils.skip_init(nn.Linear, width_in, width_out, bias=bias)  # type: ignore[no-untyped-call]
-    assert isinstance(layer, nn.Linear)
+    """Return a linear layer with storage but no values; nothing is drawn from the global random generator.
+
+    What `torch.nn.utils.skip_init` makes, without first building it on the meta device: that was most of what it took to
+    load a bank.
+    """
+    layer = nn.Linear.__new__(nn.Linear)
+    nn.Module.__init__(layer)
+    layer.in_features, layer.out_features = width_in, width_out
+    layer.weight = nn.Parameter(torch.empty(width_out, width_in))
+    layer.register_parameter("bias", nn.Parameter(torch.empty(width_out)) if bias else None)
     return layer
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import lightning as L
+import torch
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
 
 from continual_petl.errors import InputError, raise_problems
@@ -96,6 +97,18 @@ def fitting_trainer(
             f"trainer: Lightning refuses {{{given}}}: {why}. Change the value, or leave the key out for its default."
         ) from error
     return _alone(trainer)
+
+
+def answers_here(arguments: Mapping[str, Any]) -> bool:
+    """Return whether a Trainer would do no more than answer batch after batch in this process, on the CPU, as it is set up.
+
+    That is so where the stream asks for the CPU, or for nothing and there is nothing else.
+    """
+    asked = {key: arguments[key] for key in ("accelerator", "devices", "deterministic") if key in arguments}
+    asked.setdefault("accelerator", "auto")
+    if asked["accelerator"] == "auto" and not torch.accelerator.is_available():
+        asked["accelerator"] = "cpu"
+    return asked in ({"accelerator": "cpu"}, {"accelerator": "cpu", "devices": 1})
 
 
 def answering_trainer(arguments: Mapping[str, Any], folder: str) -> L.Trainer:

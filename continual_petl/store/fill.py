@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
@@ -31,11 +33,7 @@ def fitting_bank(
     Raises:
         StoreError: if the specification builds other tensors than are stored, naming the first.
     """
-    try:
-        with torch.device("meta"):
-            expected = build_bank(plan, backbone, folded=True).tensors()
-    except (InputError, RuntimeError, ValueError) as error:  # torch raises the latter two for sizes beyond counting
-        raise StoreError(f"task {plan.name!r}: no bank can be built as its bank.json says: {error}") from error
+    expected = _expected(plan, backbone)
     for name in sorted(expected.keys() | entries.keys()):
         builds, stored = expected.get(name), entries.get(name)
         if _shape_of(builds) != _shape_of(stored):
@@ -47,6 +45,29 @@ def fitting_bank(
     bank = build_bank(plan, backbone, folded=True)
     bank.load_state_dict(dict(tensors), strict=True)
     return bank.requires_grad_(False).eval()
+
+
+def _expected(plan: TaskPlan, backbone: Backbone) -> Mapping[str, Tensor]:
+    """Return the tensors that a task's specification builds, on the meta device: shapes and dtypes, no storage.
+
+    Tasks of one specification build the same, so it is found out once for them all.
+    """
+    known = _EXPECTED.setdefault(backbone.model, {})
+    key = replace(plan, name="", seed=0, labels=None), plan.num_outputs
+    if key not in known:
+        try:
+            with torch.device("meta"):
+                found = build_bank(plan, backbone, folded=True).tensors()
+        except (InputError, RuntimeError, ValueError) as error:  # torch raises the latter two for sizes beyond counting
+            raise StoreError(f"task {plan.name!r}: no bank can be built as its bank.json says: {error}") from error
+        if len(known) >= _MOST_KNOWN:
+            known.clear()
+        known[key] = found
+    return known[key]
+
+
+_EXPECTED: WeakKeyDictionary[nn.Module, dict[tuple[TaskPlan, int], Mapping[str, Tensor]]] = WeakKeyDictionary()
+_MOST_KNOWN = 64
 
 
 def entries_of(tensors: Mapping[str, Tensor], digests: Mapping[str, str]) -> dict[str, TensorEntry]:
