@@ -28,7 +28,7 @@ MOST_BYTES = 64 * 2**20
 _LONGEST = 4096
 _VERSION = 1
 _DIGEST = re.compile("[0-9a-f]{64}")
-_KEYS = {"version", "task", "index", "seal", "predecessor", "shared", "file"}
+_KEYS = {"version", "task", "index", "certificate", "predecessor", "shared", "file"}
 
 Entries = dict[str, tuple[Signature, Link]]
 
@@ -88,7 +88,7 @@ def _line(signature: Signature, link: Link) -> bytes:
         "version": _VERSION,
         "task": link.task,
         "index": link.index,
-        "seal": link.seal,
+        "certificate": link.seal,
         "predecessor": link.predecessor,
         "shared": link.shared,
         "file": list(signature),
@@ -109,10 +109,10 @@ def _entry(line: bytes) -> tuple[Signature, Link] | None:
 
 
 def _checked(
-    *, version: int, task: Any, index: Any, seal: Any, predecessor: Any, shared: Any, file: Any
+    *, version: int, task: Any, index: Any, certificate: Any, predecessor: Any, shared: Any, file: Any
 ) -> tuple[Signature, Link] | None:
     numbers = [index, *file] if isinstance(file, list) and len(file) == 4 else [None]
-    texts = [seal] if predecessor is None else [seal, predecessor]
+    texts = [certificate] if predecessor is None else [certificate, predecessor]
     good = (
         isinstance(task, str)
         and type(shared) is bool
@@ -122,4 +122,4 @@ def _checked(
     )
     if not good:
         return None
-    return (file[0], file[1], file[2], file[3]), Link(index, seal, predecessor, task, shared=shared)
+    return (file[0], file[1], file[2], file[3]), Link(index, certificate, predecessor, task, shared=shared)

@@ -22,9 +22,11 @@ from continual_petl.errors import InputError, StoreError
 from continual_petl.store.atomic import json_bytes, line_bytes
 from continual_petl.store.chain import broken
 from continual_petl.store.files import parse_json
+from continual_petl.store.index import index_file
 from continual_petl.store.pin import check_files, check_pin
 from continual_petl.store.results_file import _seal, read_results
 from continual_petl.store.sealed import SEAL, seal_of
+from continual_petl.store.store import Store
 from tests.fuzz.dictionary import ODD_NUMBERS, json_tokens
 from tests.fuzz.store_place import BANK, FILES, PROBE, VALUES, Place, edited_by, paths_of, the_place
 from tests.fuzz.target import Target
@@ -64,6 +66,23 @@ def _look(place: Place, name: str) -> None:
             _ = Run(place.run, session=place.session).growth
         case _:
             broken(store.chain())
+
+
+def _index(data: bytes) -> None:
+    """Put bytes where the index lies: the store is what its manifests say."""
+    place = the_place()
+    index_file(place.run).write_bytes(data)
+    try:
+        assert Store(place.run).chain() == Store(place.run, indexed=False).chain()
+    finally:
+        index_file(place.run).unlink()
+
+
+def _index_seeds() -> list[bytes]:
+    place = the_place()
+    store = Store(place.run, indexed=False)
+    store.note(store.tasks[0])
+    return [index_file(place.run).read_bytes()]
 
 
 def _load(place: Place) -> None:
@@ -210,6 +229,7 @@ STORE_TARGETS = {
             Target(f"sealed-{name}", _sealed(name), (InputError, StoreError), _edit_seeds, _edit_tokens, _edits(name))
             for name in FILES
         ),
+        Target("store-index", _index, (), _index_seeds, json_tokens),
         Target("sealed-bank", _bank, (InputError, StoreError), _edit_seeds, _edit_tokens, _edits("bank")),
     )
 }

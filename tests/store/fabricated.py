@@ -1,0 +1,64 @@
+"""Stores of many banks without learning them: copies of one, each certified under its own name and in its own place."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl.store import files
+from continual_petl.store.manifest import read_manifest, write_manifest
+from continual_petl.store.results_file import TaskLine, append_results
+from continual_petl.store.store import Store
+
+
+def multiply(folder: Path, count: int) -> Path:
+    """Add copies of the newest bank to a run until it has ``count``. Chain and results stay whole; no index is made."""
+    store = Store(folder)
+    links = store.links()
+    newest = links[-1]
+    first, manifest = store.bank_folder(newest.task), store.manifest(newest.task)
+    for number in range(len(links), count):
+        there = shutil.copytree(first, store.banks / f"copy{number}") / "bank.json"
+        update = {"task": f"copy{number}", "index": number, "predecessor": manifest.seal}
+        write_manifest(there, manifest.model_copy(update=update))
+        manifest = read_manifest(there)
+        append_results(store.results_file, [TaskLine(task=manifest.task, index=number, seconds={})])
+    return folder
+
+
+class Looks:
+    """Counts what is looked at in a folder: files that are opened, and places whose signature is asked for."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened: list[str] = []
+        self.asked: list[str] = []
+        real_open, real_stat = files._opened, os.lstat
+
+        def opened(path: Path) -> Any:
+            self._note(self.opened, folder, path)
+            return real_open(path)
+
+        def lstat(path: Any, *more: Any, **named: Any) -> os.stat_result:
+            self._note(self.asked, folder, path)
+            return real_stat(path, *more, **named)
+
+        monkeypatch.setattr(files, "_opened", opened)
+        monkeypatch.setattr(os, "lstat", lstat)
+
+    @staticmethod
+    def _note(where: list[str], folder: Path, path: Any) -> None:
+        if str(path).startswith(str(folder)):
+            where.append(os.path.relpath(path, folder))
+
+    @contextmanager
+    def fresh(self) -> Iterator[Looks]:
+        """Forget what was counted before the block."""
+        self.opened.clear()
+        self.asked.clear()
+        yield self

@@ -1,0 +1,216 @@
+"""The index saves reading, and says nothing that the manifests do not say: whatever lies in its place."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from continual_petl import Run
+from continual_petl.course.removal import forget
+from continual_petl.errors import StoreError
+from continual_petl.store.chain import Link
+from continual_petl.store.files import signature_of
+from continual_petl.store.index import add_to_index, index_file, read_index, write_index
+from continual_petl.store.store import Store
+from tests.store.fabricated import Looks, multiply
+from tests.store.tampering import edit, learn_one_more, problems
+
+Folder = Callable[..., Path]
+MANIFESTS = 5
+
+
+@pytest.fixture
+def many(folder: Path) -> Path:
+    """A run of five banks, all of them in the index."""
+    return indexed(multiply(folder, MANIFESTS))
+
+
+def indexed(folder: Path) -> Path:
+    """Put all banks into the index, as the next commit would."""
+    store = Store(folder)
+    store.note(store.tasks[0])
+    return folder
+
+
+def links_of(folder: Path) -> list[Link]:
+    return Store(folder, indexed=False).links()
+
+
+def test_an_indexed_store_opens_without_reading_a_manifest(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, looks = links_of(many), Looks(many, monkeypatch)
+    for count in (MANIFESTS, 2 * MANIFESTS):
+        if count > MANIFESTS:
+            indexed(multiply(many, count))
+            expected = links_of(many)
+        with looks.fresh():
+            assert Store(many).links() == expected
+            assert looks.opened == [".index.jsonl"]
+            assert sum(path.endswith("bank.json") for path in looks.asked) == count
+
+
+def test_without_an_index_every_manifest_is_read(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index_file(many).unlink()
+    looks = Looks(many, monkeypatch)
+    assert len(Store(many).links()) == len([path for path in looks.opened if path.endswith("bank.json")]) == MANIFESTS
+
+
+def test_a_course_keeps_the_index(learned: Path, folder: Path, backbone_folder: Folder) -> None:
+    whole = read_index(index_file(learned))
+    assert [link for _, link in whole.values()] == links_of(learned), "made by the course that learned them"
+    assert all(
+        signature == signature_of(learned / "banks" / task / "bank.json") for task, (signature, _) in whole.items()
+    )
+    stale = index_file(folder).read_bytes()
+    learn_one_more(backbone_folder(), folder)
+    assert index_file(folder).read_bytes() != stale
+    remade = [link for _, link in read_index(index_file(folder)).values()]
+    assert sorted(remade, key=lambda link: link.index) == links_of(folder), "of all banks of the copied folder"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\n\n",
+        b"[]",
+        b"\xff\xfe{",
+        b"[" * 100_000,
+        b"9" * 5000,
+        b"{}" * 3000,
+        b'{"version": 2}\n',
+        b'{"file": NaN, "index": NaN, "predecessor": null, "seal": 0, "shared": 0, "task": 0, "version": 1}\n',
+    ],
+)
+def test_what_is_no_index_is_left_aside(many: Path, content: bytes) -> None:
+    expected = links_of(many)
+    index_file(many).write_bytes(content)
+    assert Store(many).links() == expected
+    assert problems(many) == {}
+
+
+@pytest.mark.parametrize("place", ["folder", "link", "pipe"])
+def test_an_index_that_is_no_file_is_left_aside(many: Path, tmp_path: Path, place: str) -> None:
+    expected, path, elsewhere = links_of(many), index_file(many), tmp_path / "elsewhere"
+    shutil.move(path, elsewhere)
+    before = elsewhere.read_bytes()
+    if place == "folder":
+        path.mkdir()
+    elif place == "link":
+        path.symlink_to(elsewhere)
+    else:
+        os.mkfifo(path)
+    assert Store(many).links() == expected
+    add_to_index(path, (1, 2, 3, 4), expected[0])
+    assert elsewhere.read_bytes() == before, "nothing is written through a link"
+
+
+def test_a_line_that_a_kill_tore_costs_only_itself(many: Path) -> None:
+    path, expected = index_file(many), links_of(many)
+    for size in range(0, path.stat().st_size, 37):
+        os.truncate(path, path.stat().st_size - min(37, path.stat().st_size))
+        add_to_index(path, signature_of(many / "banks" / "one" / "bank.json"), expected[0])
+        assert read_index(path)["one"][1] == expected[0], size
+        assert Store(many).links() == expected
+
+
+def test_a_flipped_bit_costs_only_its_line(many: Path) -> None:
+    path, expected = index_file(many), links_of(many)
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 23):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        assert len(read_index(path)) >= MANIFESTS - 2
+        assert Store(many).links() == expected
+
+
+@pytest.mark.parametrize("way", ["in place", "with its old times"])
+def test_a_manifest_that_was_changed_is_read_again(many: Path, way: str) -> None:
+    path = many / "banks" / "one" / "bank.json"
+    before = path.stat()
+    edit(path, sealed=True, notices=("x",))
+    if way == "with its old times":
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert Store(many).links() == links_of(many)
+    assert Store(many).broken().keys() == {"two"}
+
+
+def test_a_replaced_manifest_of_the_same_size_is_read_again(many: Path) -> None:
+    path = many / "banks" / "one" / "bank.json"
+    content = json.loads(path.read_text())
+    beside = path.with_name("other")
+    beside.write_bytes(path.read_bytes().replace(content["seal"].encode(), b"0" * 64))
+    before = path.stat()
+    os.utime(beside, ns=(before.st_atime_ns, before.st_mtime_ns))
+    beside.replace(path)
+    with pytest.raises(StoreError, match="its content is not what its seal was made of"):
+        Store(many).links()
+
+
+def test_a_forged_index_is_found_out_by_the_first_manifest_that_is_read(many: Path) -> None:
+    true, path = links_of(many), index_file(many)
+    forged = {
+        link.task: (
+            signature_of(many / "banks" / link.task / "bank.json"),
+            replace(link, index=MANIFESTS - 1 - link.index, shared=True, seal="0" * 64),
+        )
+        for link in true
+    }
+    write_index(path, forged)
+    store = Store(many)
+    assert [link.task for link in store.links()] == [link.task for link in reversed(true)], "it is believed, but"
+    store.manifest("copy4")
+    assert store.links() == true
+    assert problems(many) == {}, "and verify never looks at it"
+
+
+def test_a_commit_never_builds_on_a_forged_index(many: Path) -> None:
+    true = links_of(many)
+    entry = signature_of(many / "banks" / "copy4" / "bank.json"), replace(true[-1], seal="0" * 64)
+    add_to_index(index_file(many), *entry)
+    assert Store(many).head() == true[-1]
+
+
+def test_verify_reads_every_manifest(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(many)
+    run.verify("one")
+    looks = Looks(many, monkeypatch)
+    run.verify()
+    assert {f"banks/{link.task}/bank.json" for link in links_of(many)} <= set(looks.opened)
+    assert ".index.jsonl" not in looks.opened
+
+
+def test_forgotten_and_replaced_banks(many: Path, backbone_folder: Folder) -> None:
+    forget(many, "copy3")
+    assert Store(many).links() == links_of(many)
+    assert "copy3" not in Store(many).tasks
+    assert not Store(many).has("copy3")
+    learn_one_more(backbone_folder(), many)
+    assert Store(many).links() == links_of(many)
+    assert Store(many).tasks[-1] == "four"
+
+
+def test_an_index_that_cannot_be_written_is_no_fault(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, expected = index_file(many), links_of(many)
+
+    def refuse(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", refuse)
+    add_to_index(path, (1, 2, 3, 4), expected[0])
+    whole = path.read_bytes()
+    write_index(path, {})
+    monkeypatch.undo()
+    assert path.read_bytes() == whole
+    assert not list(many.glob(".*.new"))
+    assert Store(many).links() == expected
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../one", "one/", "banks/one", ".one", "one\0", "nine", 3, None])
+def test_what_is_no_learned_task_is_not_there(many: Path, name: object) -> None:
+    assert Store(many).has("one")
+    assert not Store(many).has(name)  # type: ignore[arg-type]

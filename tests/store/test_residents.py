@@ -1,0 +1,178 @@
+"""Banks in memory: within a budget, the one asked for longest ago goes first, and none answers that was replaced on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from continual_petl import Run, learn
+from continual_petl.digests import tensor_digests
+from continual_petl.errors import InputError, StoreError
+from continual_petl.store.held import Held, HeldBanks
+from continual_petl.store.store import Store
+from tests.store.fabricated import Looks
+from tests.store.tampering import QUICK, TASKS, change_tensors, nudge
+from tests.streams_in_code import stream, task
+
+Folder = Callable[..., Path]
+TEXTS = ["w0 w1 w2", "w40 w50"]
+
+
+@pytest.fixture(scope="module")
+def open_run(learned: Path) -> Run:
+    """A run whose backbone is loaded."""
+    run = Run(learned)
+    run.predict(TEXTS, task="one")
+    return run
+
+
+def opened(folder: Path, before: Run, **more: Any) -> Run:
+    """Open a run on a backbone that is in memory already."""
+    run = Run(folder, **more)
+    run.session.residents.backbones.update(before.session.residents.backbones)
+    run.session.residents._tokenizer = before.session.residents.tokenizer
+    return run
+
+
+def held(run: Run) -> list[str]:
+    return list(run.session.residents.held_banks._by_name)
+
+
+def test_answers_are_those_of_a_bank_that_was_just_loaded(folder: Path, open_run: Run) -> None:
+    run = opened(folder, open_run)
+    fresh = {name: opened(folder, open_run).predict(TEXTS, task=name) for name in ("one", "two", "three")}
+    for name in ("one", "two", "three", "two", "one", "three"):
+        assert run.predict(TEXTS, task=name) == fresh[name]
+        learner = run.session.residents.resident(name)
+        assert list(learner.plans) == [name], "the learner holds one bank, whatever is in memory"
+        learner.train()  # which leaves dropout on
+    assert held(run) == ["two", "one", "three"]
+
+
+def test_switching_between_banks_in_memory_reads_nothing(
+    folder: Path, open_run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, looks = opened(folder, open_run), Looks(folder, monkeypatch)
+    residents = run.session.residents
+    banks = residents.banks(["one", "two"])
+    with looks.fresh():
+        assert [residents.held(name).bank for name in ("one", "two")] == banks
+        assert looks.opened == []
+        assert looks.asked == ["banks/one/bank.json", "banks/two/bank.json"]
+
+
+def test_the_budget_holds_and_one_bank_is_always_held(folder: Path, open_run: Run) -> None:
+    size = open_run.session.residents.held("one").num_bytes
+    assert size == sum(tensor.nbytes for tensor in open_run.store.tensors("one").values())
+    run = opened(folder, open_run, resident_bytes=2 * size)
+    for name in ("one", "two", "one", "three"):
+        run.predict(TEXTS, task=name)
+    assert held(run) == ["one", "three"]
+    none = opened(folder, open_run, resident_bytes=0)
+    for name in ("one", "two"):
+        assert none.predict(TEXTS, task=name) == run.predict(TEXTS, task=name)
+    assert held(none) == ["two"]
+    with pytest.raises(ValueError, match="resident_bytes: got -1"):
+        Run(folder, resident_bytes=-1)
+
+
+def test_several_banks_at_once_are_all_held_or_refused(folder: Path, open_run: Run) -> None:
+    size = open_run.session.residents.held("one").num_bytes
+    run = opened(folder, open_run, resident_bytes=2 * size)
+    residents = run.session.residents
+    residents.held("three")
+    banks = residents.banks(["one", "two", "one"])
+    assert banks[0] is banks[2]
+    for name, bank in zip(("one", "two"), banks, strict=False):
+        assert tensor_digests(bank.tensors()) == tensor_digests(run.store.tensors(name))
+    assert held(run) == ["one", "two"]
+    with pytest.raises(InputError, match=rf"3 banks at once: the first 3 of them take {3 * size} bytes.*{2 * size}"):
+        residents.banks(["one", "two", "three"])
+    assert residents.held_banks.num_bytes == 2 * size
+    assert residents.banks([]) == []
+
+
+@given(asked=st.lists(st.integers(0, 5), min_size=1, max_size=30), most=st.integers(0, 12))
+def test_whatever_is_asked_the_newest_that_fit_are_held(asked: Sequence[int], most: int) -> None:
+    """Bank number n takes n + 1 bytes."""
+    banks = HeldBanks(most)
+    for number in asked:
+        name = str(number)
+        if banks.get(name, ("seal",)) is None:
+            banks.put(name, _held(number + 1))
+        assert next(reversed(banks._by_name)) == name
+        assert banks.num_bytes == sum(int(each) + 1 for each in banks._by_name)
+        assert banks.num_bytes <= max(most, number + 1)
+    assert banks.get(name, ("another",)) is None, "one that was replaced is not held"
+    assert name not in banks._by_name
+
+
+def _held(num_bytes: int) -> Held:
+    nothing: Any = None
+    return Held(
+        plan=nothing,
+        bank=nothing,
+        backbone=nothing,
+        max_length=8,
+        preparation="",
+        written_in=2,
+        made_of=("seal",),
+        num_bytes=num_bytes,
+    )
+
+
+def test_a_bank_that_was_replaced_on_disk_never_answers(folder: Path, open_run: Run, backbone_folder: Folder) -> None:
+    run = opened(folder, open_run)
+    before = run.predict(TEXTS, task="one")
+    other = {**TASKS[0], "training": {"epochs": 2}}
+    learn(stream(backbone_folder(), [other, *TASKS[1:]], training=QUICK), folder, replace=["one"])
+    after = run.predict(TEXTS, task="one")
+    assert after != before
+    assert after == opened(folder, open_run).predict(TEXTS, task="one")
+    assert held(run) == ["one"]
+
+
+def test_a_bank_in_memory_stays_what_was_checked(folder: Path, open_run: Run) -> None:
+    run = opened(folder, open_run)
+    before = run.predict(TEXTS, task="one")
+    change_tensors(folder / "banks" / "one" / "bank.safetensors", nudge("head.output.bias"))
+    assert run.predict(TEXTS, task="one") == before
+    assert not run.verify("one")[0].ok, "which looks at the disk"
+
+
+def test_a_tokenizer_that_was_changed_refuses_banks_in_memory_too(folder: Path, open_run: Run) -> None:
+    run = Run(folder)
+    run.predict(TEXTS, task="one")
+    residents = run.session.residents
+    assert residents.tokenizer is not None
+    residents.tokenizer.add_tokens(["newcomer"])
+    residents.look_again()
+    with pytest.raises(StoreError, match="task 'one' was learned with a tokenizer of digest"):
+        run.predict(TEXTS, task="one")
+
+
+def test_learning_holds_no_other_bank(folder: Path, backbone_folder: Folder) -> None:
+    run = learn(stream(backbone_folder(), [*TASKS, task("four", num_rows=16)], training=QUICK), folder)
+    residents = run.session.residents
+    assert len(residents.held_banks) > 0, "the row of R was measured with them"
+    residents.evict_all()
+    assert len(residents.held_banks) == 0
+    assert all(not learner.plans for learner in residents._learners.values())
+
+
+def test_shared_banks_answer_with_the_newest_body(tmp_path: Path, backbone_folder: Folder) -> None:
+    bank = {"preset": "lora", "bottleneck": 2, "scope": "shared"}
+    run = learn(stream(backbone_folder(), TASKS[:2], training=QUICK, bank=bank), tmp_path / "run")
+    residents, store = run.session.residents, Store(tmp_path / "run")
+    newest = store.tensors("two")
+    for _ in range(2):
+        body = residents.held("one").bank.body()
+        assert tensor_digests(body) == tensor_digests({name: newest[name] for name in body})
+        committed = residents.held("one", as_committed=True).bank
+        assert tensor_digests(committed.tensors()) == tensor_digests(store.tensors("one"))
+    assert held(run)[-2:] == ["one", "one/"]
