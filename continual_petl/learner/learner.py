@@ -105,7 +105,10 @@ class ContinualLearner(FaultsTold):
                 "backbone's, add_task(plan, tokenizer=load_tokenizer(name))"
             )
         bank.requires_grad_(False)
-        self.banks[bank_key(plan.name)] = bank.to(self.model.device)
+        device = self.model.device
+        if any(tensor.device != device for tensor in (*bank.parameters(), *bank.buffers())):
+            bank.to(device)
+        self.banks[bank_key(plan.name)] = bank
         self.plans[plan.name] = plan
         self.activate(plan.name)
 

@@ -265,13 +265,13 @@ class Residents:
             bank.copy_body(self.store.load_bank(body, backbone).body())
         return Held(
             plan=manifest.plan(),
-            bank=bank.to(backbone.model.device),
+            bank=bank,
             backbone=backbone,
             max_length=manifest.max_length,
             preparation=manifest.preparation,
             written_in=manifest.written_in,
             made_of=made_of,
-            num_bytes=sum(tensor.nbytes for tensor in bank.tensors().values()),
+            num_bytes=num_bytes(manifest.tensors),
         )
 
     def resident(self, task: str, *, as_committed: bool = False) -> ContinualLearner:
