@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Mapping
 from weakref import WeakKeyDictionary
 
 import torch
@@ -53,7 +52,10 @@ def _expected(plan: TaskPlan, backbone: Backbone) -> Mapping[str, Tensor]:
     Tasks of one specification build the same, so it is found out once for them all.
     """
     known = _EXPECTED.setdefault(backbone.model, {})
-    key = replace(plan, name="", seed=0, labels=None), plan.num_outputs
+    generation = None if plan.generation is None else plan.generation.model_dump_json()
+    # All that `build_bank` looks at; of the training, what it may refuse.
+    refused = plan.training.head_dropout, plan.training.label_smoothing, plan.class_weights
+    key = (plan.kind, plan.num_outputs, plan.pooling, plan.bank.model_dump_json(), generation, refused)
     if key not in known:
         try:
             with torch.device("meta"):
@@ -66,7 +68,7 @@ def _expected(plan: TaskPlan, backbone: Backbone) -> Mapping[str, Tensor]:
     return known[key]
 
 
-_EXPECTED: WeakKeyDictionary[nn.Module, dict[tuple[TaskPlan, int], Mapping[str, Tensor]]] = WeakKeyDictionary()
+_EXPECTED: WeakKeyDictionary[nn.Module, dict[Hashable, Mapping[str, Tensor]]] = WeakKeyDictionary()
 _MOST_KNOWN = 64
 
 

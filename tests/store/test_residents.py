@@ -11,8 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from continual_petl import Run, learn
+from continual_petl.banks.bank import Bank
 from continual_petl.digests import tensor_digests
 from continual_petl.errors import InputError, StoreError
+from continual_petl.learner.plan import TaskPlan, build_bank
+from continual_petl.store import fill
 from continual_petl.store.held import Held, HeldBanks
 from continual_petl.store.store import Store
 from tests.store.fabricated import Looks
@@ -176,3 +179,26 @@ def test_shared_banks_answer_with_the_newest_body(tmp_path: Path, backbone_folde
         committed = residents.held("one", as_committed=True).bank
         assert tensor_digests(committed.tensors()) == tensor_digests(store.tensors("one"))
     assert held(run)[-2:] == ["one", "one/"]
+
+
+def test_what_a_specification_builds_is_found_out_once(
+    folder: Path, open_run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    residents = open_run.session.residents
+    backbone = residents.backbone("fp32")
+    found: list[str] = []
+
+    def building(plan: TaskPlan, *more: Any, **named: Any) -> Bank:
+        found.append(plan.name)
+        return build_bank(plan, *more, **named)
+
+    monkeypatch.setattr(fill, "build_bank", building)
+    fill._EXPECTED.pop(backbone.model, None)
+    banks = [residents.store.load_bank(name, backbone) for name in ("one", "two", "one")]
+    assert found == ["one", "one", "two", "one"], "the shapes once, and every bank"
+    assert tensor_digests(banks[0].tensors()) == tensor_digests(banks[2].tensors())
+    short = Store(folder).manifest("one").tensors | {}
+    entry = short.pop("head.output.bias")
+    with pytest.raises(StoreError, match=r"tensor head\.output\.bias: stored nothing, but its bank's"):
+        fill.fitting_bank(residents.store.plan("two"), backbone, short, dict)
+    assert entry.shape == (2,)
