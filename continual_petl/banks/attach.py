@@ -107,11 +107,18 @@ def attached(model: PreTrainedModel, bank: Bank) -> Iterator[int]:
 
 
 @contextmanager
-def _turn(model: nn.Module) -> Iterator[None]:
-    """Wait until no other thread has a bank on the backbone."""
+def turn_of(model: nn.Module) -> Iterator[None]:
+    """Keep other threads from the backbone inside the ``with`` block; the thread inside may enter more of them."""
     with _table:
         lock = _turns.setdefault(model, threading.RLock())
     with lock:
+        yield
+
+
+@contextmanager
+def _turn(model: nn.Module) -> Iterator[None]:
+    """Wait until no other thread has a bank on the backbone."""
+    with turn_of(model):
         if model in _at_work:
             raise RuntimeError("this backbone already carries a bank: leave its block before another bank is put on")
         _at_work.add(model)

@@ -200,6 +200,11 @@ class Bank(nn.Module):
         terms = [m.penalty() for m in self.modifications.modules() if isinstance(m, DenseDifference)]
         return torch.stack(terms).sum() if terms else None
 
+    def covered(self) -> list[str]:
+        """Return the names of the backbone parameters that the bank has a copy or a difference of."""
+        forms = [m for m in self.modifications.modules() if isinstance(m, DenseDifference | SparseDifference)]
+        return [name.replace("/", ".") for name in self.own] + [name for form in forms for name in form.shapes]
+
     def substitutes(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the bank's versions of backbone parameters by their names, in the backbone's dtype."""
         forms = [m for m in self.modifications.modules() if isinstance(m, DenseDifference | SparseDifference)]

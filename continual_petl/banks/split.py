@@ -1,0 +1,225 @@
+"""One pass cut in two: the states below a layer, and the pass that goes on from given ones.
+
+Nothing of a frozen model changes below the lowest layer that a bank touches, so what comes out there can be computed once
+and be used again: in later epochs, and for other banks on the same rows. While a pass is cut, ``forward`` of single layers
+is replaced on the instance: layers whose work is not wanted hand their input through. The model's own code still makes
+embeddings, masks, positions and rotary tables, so nothing here knows a family; its class, module tree and state dict stay.
+
+Where layers hand more than token states to each other (the position bias of T5), a pass cannot be cut like this; nor
+between the two stacks of an encoder-decoder. Such a model is refused, see `why_not`.
+
+Shape suffixes: B rows, T tokens, D width of the backbone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from continual_petl.backbones.sites import Sites
+from continual_petl.banks.attach import turn_of
+from continual_petl.banks.bank import Bank
+
+Forward = Callable[..., Any]
+
+_num_handed: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+"""What a model's layers return, once it was seen: 0 for the bare states, otherwise a tuple of so many, the states first."""
+
+
+def lowest_layer(bank: Bank) -> int:
+    """Return the number of the lowest layer that a bank touches, counted through all stacks.
+
+    What lies in front of the layers (embeddings with their norm, prompts) belongs to layer 0. A bank that touches no layer,
+    such as a probe, has the number of layers: everything below its head is frozen.
+    """
+    sites, numbers = bank.sites, [placement.layer.number for placement in bank.placements()]
+    forms = {modification.form for modification in bank.spec.modifications}
+    if "prompt" in forms:
+        return 0
+    if "attention" in forms:
+        numbers += [layer.number for layer in bank.layers]
+    owners = [sites.owner(name) for name in bank.covered()]
+    # A pooler is behind all layers.
+    numbers += [owner for owner in owners if owner is not None]
+    return min(numbers, default=sites.num_layers)
+
+
+@torch.no_grad()
+def states_below(model: PreTrainedModel, sites: Sites, inputs: Mapping[str, Tensor], layer: int) -> Tensor:
+    """Return the states that a layer of the frozen model reads; no layer from there on is computed.
+
+    Args:
+        model: the backbone, in eval mode.
+        sites: where everything is in the model.
+        inputs: what its ``forward`` takes.
+        layer: its number; the number of layers means what comes out of the last.
+
+    Shape:
+        ``(B, T, D)``, in the backbone's dtype; positions that are padding included.
+
+    Raises:
+        ValueError: if the pass of this model cannot be cut there.
+    """
+    layers = _layers(model, sites, layer)
+    taken: list[Tensor] = []
+
+    def last_below(forward: Forward, *args: Any, **kwargs: Any) -> Any:
+        handed = forward(*args, **kwargs)
+        _num_handed[model] = _count(handed)
+        if layer == len(layers):
+            taken.append(_first(handed))
+        return handed
+
+    def take(forward: Forward, *args: Any, **kwargs: Any) -> Any:
+        taken.append(_read(args, kwargs))
+        return _handed(model, taken[0])
+
+    stand_ins: dict[nn.Module, Forward] = {layers[layer - 1]: last_below}
+    stand_ins |= dict.fromkeys(layers[layer:], _through(model))
+    stand_ins |= dict.fromkeys(layers[layer : layer + 1], take)
+    with turn_of(model), _in_place(stand_ins):
+        _run(model, sites, inputs)
+    return taken[0]
+
+
+@contextmanager
+def going_on(model: PreTrainedModel, sites: Sites, layer: int, states_BTD: Tensor) -> Iterator[None]:
+    """Let every pass inside the ``with`` block begin at a layer, with given states, whatever bank is on the model.
+
+    Only positions that are not padding have to hold what `states_below` returned, bit for bit; what stands at the others
+    has to be finite. Other threads wait for the end of the block.
+
+    Args:
+        model: the backbone; `states_below` or `why_not` has seen it before.
+        sites: where everything is in the model.
+        layer: as in `states_below`; no bank on the model touches a lower one.
+        states_BTD: for the rows that go into the model inside the block.
+
+    Raises:
+        ValueError: if the pass of this model cannot be cut there, or the states are of other rows or another model.
+    """
+    layers = _layers(model, sites, layer)
+    if model not in _num_handed:
+        raise ValueError("it is not known what the layers of this model return: call states_below or why_not first")
+
+    def begin(forward: Forward, *args: Any, **kwargs: Any) -> Any:
+        _check(_read(args, kwargs), states_BTD)
+        return forward(states_BTD, *args[1:], **kwargs) if args else forward(**kwargs | {"hidden_states": states_BTD})
+
+    def end(forward: Forward, *args: Any, **kwargs: Any) -> Any:
+        _check(_read(args, kwargs), states_BTD)
+        return _handed(model, states_BTD)
+
+    stand_ins: dict[nn.Module, Forward] = dict.fromkeys(layers[:layer], _through(model))
+    stand_ins[layers[min(layer, len(layers) - 1)]] = begin if layer < len(layers) else end
+    with turn_of(model), _in_place(stand_ins):
+        yield
+
+
+@torch.no_grad()
+def why_not(model: PreTrainedModel, sites: Sites, inputs: Mapping[str, Tensor], layer: int) -> str | None:
+    """Return why a model's pass cannot be cut below a layer, or None if it can: tried out, and compared bit for bit.
+
+    Args:
+        model: the backbone, in eval mode, with no bank on it.
+        sites: where everything is in the model.
+        inputs: a few rows; one is enough.
+        layer: as in `states_below`.
+    """
+    try:
+        with turn_of(model):
+            states_BTD = states_below(model, sites, inputs, layer)
+            whole = _run(model, sites, inputs)
+            with going_on(model, sites, layer, states_BTD):
+                cut = _run(model, sites, inputs)
+    except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
+        return " ".join(str(error).split())
+    if not torch.equal(whole.last_hidden_state, cut.last_hidden_state):
+        return "the model's later layers read more of the earlier ones than their token states"
+    return None
+
+
+def _layers(model: PreTrainedModel, sites: Sites, layer: int) -> list[nn.Module]:
+    if len(sites.anatomy.stacks) > 1:
+        raise ValueError(f"a pass of family {sites.anatomy.family!r} goes through two stacks, and is not cut")
+    if not 1 <= layer <= sites.num_layers:
+        raise ValueError(f"layer {layer}: a pass is cut below one of the layers 1 to {sites.num_layers}")
+    return [model.get_submodule(place.path) for place in sites.layers]
+
+
+def _run(model: PreTrainedModel, sites: Sites, inputs: Mapping[str, Tensor]) -> Any:
+    given: dict[str, Any] = dict(inputs)
+    if sites.anatomy.output_head != "none":
+        given.setdefault("use_cache", False)
+    return model.base_model(**given)
+
+
+@contextmanager
+def _in_place(stand_ins: Mapping[nn.Module, Forward]) -> Iterator[None]:
+    """Let modules compute something else for the length of the block; each gets its own ``forward`` as first argument."""
+    before = {module: vars(module).get("forward") for module in stand_ins}
+    try:
+        for module, stand_in in stand_ins.items():
+            vars(module)["forward"] = _bound(stand_in, module.forward)
+        yield
+    finally:
+        for module, own in before.items():
+            # Some libraries (accelerate) put a forward of their own on the instance.
+            if own is None:
+                vars(module).pop("forward", None)
+            else:
+                vars(module)["forward"] = own
+
+
+def _bound(stand_in: Forward, forward: Forward) -> Forward:
+    return lambda *args, **kwargs: stand_in(forward, *args, **kwargs)
+
+
+def _through(model: nn.Module) -> Forward:
+    return lambda forward, *args, **kwargs: _handed(model, _read(args, kwargs))
+
+
+def _read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Return the states that a layer is called with."""
+    states = args[0] if args else kwargs.get("hidden_states")
+    if not isinstance(states, Tensor):
+        raise TypeError("the model does not call its layers with token states first")
+    return states
+
+
+def _first(handed: Any) -> Tensor:
+    states = handed[0] if isinstance(handed, tuple) else handed
+    assert isinstance(states, Tensor)
+    return states
+
+
+def _count(handed: Any) -> int:
+    """Return what `_num_handed` says of a layer that returned this."""
+    if isinstance(handed, Tensor):
+        return 0
+    if isinstance(handed, tuple) and handed and isinstance(handed[0], Tensor):
+        if all(rest is None for rest in handed[1:]):
+            return len(handed)
+        raise ValueError("the layers of this model hand more than token states to each other")
+    raise TypeError(f"a layer of this model returns a {type(handed).__name__} instead of token states")
+
+
+def _handed(model: nn.Module, states_BTD: Tensor) -> Any:
+    """Return states as the model's layers return them."""
+    number = _num_handed[model]
+    return (states_BTD, *[None] * (number - 1)) if number else states_BTD
+
+
+def _check(found_BTD: Tensor, given_BTD: Tensor) -> None:
+    for what in ("shape", "dtype", "device"):
+        found, given = getattr(found_BTD, what), getattr(given_BTD, what)
+        if found != given:
+            raise ValueError(
+                f"states of {what} {given} were given for a pass that has {found} there: are they its own?"
+            )
