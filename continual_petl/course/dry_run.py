@@ -14,6 +14,7 @@ from continual_petl.course.preflight import Problems, check_session
 from continual_petl.course.session import Session
 from continual_petl.course.shared import check_shared
 from continual_petl.errors import InputError
+from continual_petl.learner.frozen import check_kept
 from continual_petl.learner.plan import build_bank, check_kind
 from continual_petl.streams.encoding.tokenise import TokenisedRows
 from continual_petl.streams.schema.stream_spec import TaskSpec
@@ -91,7 +92,10 @@ def _task_facts(session: Session, task: TaskSpec, learned: Collection[str]) -> T
     plan = session.plan(task, data.labels, data.train)
     if task.name not in learned:
         check_copies(session, plan, backbone)
-    counted = build_bank(plan, backbone, folded=True).count()
+    bank = build_bank(plan, backbone, folded=True)
+    if task.name not in session.store.tasks:
+        check_kept(plan, bank)
+    counted = bank.count()
     batches = math.ceil(len(data.train) / training.batch_size)
     splits = {"train": data.train, "validation": data.validation} | ({"test": data.test} if data.test else {})
     return TaskFacts(

@@ -8,6 +8,7 @@ from typing import Any
 
 from continual_petl.callbacks.bank_checkpoint import BEST, LAST
 from continual_petl.course.parents import parent_of
+from continual_petl.course.prefix import Prefix
 from continual_petl.course.session import Session
 from continual_petl.course.shared import shared_digest
 from continual_petl.digests import combined_digest
@@ -18,9 +19,12 @@ from continual_petl.streams.preparation.prepare import TaskData
 
 _SHOWN = {"enable_progress_bar", "enable_model_summary", "log_every_n_steps", "logger", "profiler"}
 """Trainer arguments that only decide what is shown, so progress stays good when they change."""
+_RESOLVED = ("prefix_cache", "prefix_cache_bytes")
 
 
-def keep_or_discard(session: Session, plan: TaskPlan, data: TaskData, learner: ContinualLearner) -> tuple[str, ...]:
+def keep_or_discard(
+    session: Session, plan: TaskPlan, data: TaskData, learner: ContinualLearner, prefix: Prefix | None
+) -> tuple[str, ...]:
     """Empty the progress folder of a task unless settings, data, tokens and backbone are those it was begun with.
 
     Returns:
@@ -30,7 +34,11 @@ def keep_or_discard(session: Session, plan: TaskPlan, data: TaskData, learner: C
         StoreError: if a file that the task would go on from is damaged.
     """
     folder = session.store.progress_folder(plan.name)
-    now = {name: combined_digest({"value": value}) for name, value in _decides(session, plan, data, learner).items()}
+    decides = _decides(session, plan, data, learner) | {
+        # Not what was asked for, but what it comes to.
+        "training.prefix_cache": "off" if prefix is None else f"below layer {prefix.layer}"
+    }
+    now = {name: combined_digest({"value": value}) for name, value in decides.items()}
     then = read_plan(folder / "plan.json")
     if then == now:
         _check(folder)
@@ -49,7 +57,7 @@ def keep_or_discard(session: Session, plan: TaskPlan, data: TaskData, learner: C
 
 def _decides(session: Session, plan: TaskPlan, data: TaskData, learner: ContinualLearner) -> dict[str, Any]:
     """Return everything that decides what is learned, by the name that a user knows it by."""
-    training = plan.training.model_dump(mode="json", exclude={"checkpoint_every", "num_workers"})
+    training = plan.training.model_dump(mode="json", exclude={"checkpoint_every", "num_workers", *_RESOLVED})
     # Limits of batches and the like change what is learned; objects count by their kind.
     parent = parent_of(session, plan)
     trainer = {key: _plain(value) for key, value in session.spec.trainer.items() if key not in _SHOWN}

@@ -13,6 +13,7 @@ from continual_petl.callbacks.bank_checkpoint import BEST, LAST
 from continual_petl.course.evaluate import evaluate
 from continual_petl.course.half_learned import keep_or_discard
 from continual_petl.course.parents import parent_bank, parent_of
+from continual_petl.course.prefix import Prefix, decide_prefix, kept_states
 from continual_petl.course.session import Session
 from continual_petl.course.shared import shared_bank
 from continual_petl.course.signals import KeepSignals, StopRequest
@@ -48,7 +49,8 @@ def learn_task(
         tokenizer=residents.tokenizer,
     )
     store.write_backbone(backbone)
-    dropped = keep_or_discard(session, plan, data, learner)
+    prefix = decide_prefix(session, plan, data, learner)
+    dropped = keep_or_discard(session, plan, data, learner, prefix)
     clock.lap("data")
     request.stop_here(f"before task {plan.name!r} was learned, after its data was read")
 
@@ -58,12 +60,13 @@ def learn_task(
         num_tasks=len(session.spec.tasks),
         store=store,
         backbones=residents.backbones,
-        notices=(*data.notices, *dropped),
+        notices=(*data.notices, *dropped, *(prefix.notices if prefix else ())),
     )
     for callback in callbacks:
         if isinstance(callback, StreamCallback):
             callback.on_task_start(event)
-    _fit(session, plan, data, learner, callbacks, request)
+    with kept_states(session, plan, data, learner, prefix, request):
+        _fit(session, plan, data, learner, prefix, callbacks, request)
     clock.lap("train")
 
     splits = {"validation": data.validation} | ({"test": data.test} if data.test is not None else {})
@@ -101,6 +104,7 @@ def _fit(
     plan: TaskPlan,
     data: TaskData,
     learner: ContinualLearner,
+    prefix: Prefix | None,
     callbacks: Sequence[L.Callback],
     request: StopRequest,
 ) -> None:
@@ -117,6 +121,7 @@ def _fit(
         seed=session.spec.seed,
         num_workers=training.num_workers,
     )
+    module.frozen = prefix
     last = folder / LAST
     with quiet():
         watching = [*callbacks, checkpoint, KeepSignals(request)]

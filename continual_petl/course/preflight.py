@@ -15,6 +15,7 @@ from continual_petl.course.session import Session
 from continual_petl.course.shared import check_shared
 from continual_petl.course.trainers import check_trainer_arguments, fitting_trainer, quiet
 from continual_petl.errors import InputError, StreamFileError, raise_problems
+from continual_petl.learner.frozen import check_kept
 from continual_petl.learner.plan import build_bank, check_kind
 from continual_petl.streams.encoding.encode import encode_rows
 from continual_petl.streams.preparation.prepare import check_data
@@ -147,7 +148,7 @@ def _check_plan(session: Session, task: TaskSpec) -> None:
         )
     # Labels are not known yet; how many there are decides the head's width alone.
     plan = session.plan(task, None)
-    build_bank(plan, backbone)
+    check_kept(plan, build_bank(plan, backbone))
     check_copies(session, plan, backbone)
     try:
         encode_rows(

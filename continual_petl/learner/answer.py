@@ -12,11 +12,14 @@ from continual_petl.backbones import Pooling
 from continual_petl.backbones.backbone import Backbone, pool
 from continual_petl.banks.attach import run
 from continual_petl.banks.bank import Bank
+from continual_petl.banks.split import going_on, lowest_layer
 from continual_petl.heads.head import IGNORED, Head
 from continual_petl.heads.kinds import GENERATIVE
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values")
 """What of a batch the backbone reads, where it is there."""
+STATES = "states_below"
+"""What the lowest layer that the bank touches reads, (B, T, D), where it was computed before; see `banks.split`."""
 
 
 def answer(backbone: Backbone, bank: Bank, pooling: Pooling, batch: dict[str, Tensor]) -> Tensor:
@@ -26,6 +29,10 @@ def answer(backbone: Backbone, bank: Bank, pooling: Pooling, batch: dict[str, Te
         ``(B, C)``; token-classification ``(B, W, C)``; generative tasks the logits ``(B, W, V)`` of the batch's
         labels, those of causal-lm one position earlier than the label.
     """
+    if STATES in batch:
+        given = {name: tensor for name, tensor in batch.items() if name != STATES}
+        with going_on(backbone.model, backbone.sites, lowest_layer(bank), batch[STATES]):
+            return answer(backbone, bank, pooling, given)
     head = head_of(bank)
     inputs = backbone_inputs(backbone, batch)
     seq2seq = backbone.anatomy.output_head == "seq2seq"

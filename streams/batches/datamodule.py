@@ -11,8 +11,12 @@ exactly the batches that were still to come (see `continual_petl.streams.batches
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Literal
+
 import lightning as L
 from lightning.pytorch.loops.progress import _ProcessedTracker
+from torch import Tensor
 
 from continual_petl.errors import InputError
 from continual_petl.seeding import derive_seed
@@ -20,6 +24,9 @@ from continual_petl.streams.batches.batching import LengthBucketed
 from continual_petl.streams.batches.loaders import EvaluationLoader, Place, TrainLoader
 from continual_petl.streams.encoding.rows import TokenisedRows
 from continual_petl.streams.preparation.prepare import TaskData
+
+Batch = dict[str, Tensor]
+Split = Literal["train", "validation"]
 
 
 class TaskDataModule(L.LightningDataModule):
@@ -49,6 +56,8 @@ class TaskDataModule(L.LightningDataModule):
     ) -> None:
         super().__init__()
         self.data = data
+        self.frozen: Callable[[Batch, Split], Batch] | None = None
+        """Adds what was computed of a batch's rows before; asked in a fit for every batch."""
         self._pad_token_id = pad_token_id
         self._eval_batch_size = eval_batch_size
         self._num_workers = num_workers
@@ -91,6 +100,13 @@ class TaskDataModule(L.LightningDataModule):
     def predict_dataloader(self) -> EvaluationLoader:
         """Return the test batches; ``index`` in each batch says which rows they are."""
         return self.test_dataloader()
+
+    def on_before_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        """Add what is known of a batch, where there is something."""
+        trainer = self.trainer
+        if self.frozen is None or trainer is None or not (trainer.training or trainer.validating):
+            return batch
+        return self.frozen(batch, "train" if trainer.training else "validation")
 
     def _evaluation(self, rows: TokenisedRows) -> EvaluationLoader:
         rank, world_size = self._process()

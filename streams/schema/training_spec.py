@@ -89,6 +89,11 @@ class TrainingSpec(FrozenModel):
     """Weights of the labels in the loss: balanced (by their rows), or a mapping from label to weight (others weigh 1)."""
     backbone_dropout: Bool = False
     """Switch on the dropout that the backbone was pre-trained with (as the papers did)."""
+    prefix_cache: Literal["auto", "on", "off"] = "auto"
+    """Whether states below the lowest layer that the bank changes are computed once and kept on disk while the task is
+    learned; auto does it where it pays."""
+    prefix_cache_bytes: Count = 4 * 2**30
+    """Most bytes on disk for these states; a split whose states are more is computed anew in every epoch."""
     select: Literal["best", "last"] = "best"
     """Which bank is kept: the best by the validation metric over the epochs, or that of the last step."""
     checkpoint_every: Count = 200

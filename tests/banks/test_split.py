@@ -28,7 +28,7 @@ def top(model: PreTrainedModel, preset: str) -> Bank:
     bank = make_bank(model, small(preset) | ({} if preset == "probe" else {"layers": "top-1"}))
     with torch.no_grad():
         for number, parameter in enumerate(bank.parameters()):
-            parameter += 0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number)))
     return bank
 
 
@@ -100,7 +100,7 @@ def test_what_deberta_puts_between_its_first_two_layers_is_below_the_second(conv
     whole.config.conv_kernel_size = convolution
     whole.config.conv_act = "gelu"
     torch.manual_seed(0)
-    model = type(whole)(whole.config).eval()
+    model = type(whole)(whole.config).train(False)
     sites = make_bank(model, "probe").sites
     assert [why_not(model, sites, make_inputs("deberta-v2"), layer) for layer in (1, 2)] == [None, None]
 

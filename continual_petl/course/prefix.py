@@ -1,0 +1,276 @@
+"""The frozen-prefix cache of a task: what lies below its bank is computed once, kept on disk, and read in every epoch.
+
+States are made by one pass in a fixed order of fixed batches, before anything is learned: those of a row do not depend on
+the epoch, nor on where a course was interrupted. That makes a training step's last bits others than those of a step that
+computes its own batch (rounding, about 1e-7), so it counts among what decides a bank. Validation batches are the very
+batches of every validation, so their answers are the same bit for bit. Final scores and certificates never read it.
+
+The files lie in the folder of the half-learned task, and go with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from continual_petl.banks.split import lowest_layer, states_below, why_not
+from continual_petl.course.session import Session
+from continual_petl.course.signals import StopRequest
+from continual_petl.course.trainers import answering_trainer, quiet
+from continual_petl.digests import combined_digest
+from continual_petl.heads.kinds import GENERATIVE, Kind
+from continual_petl.learner import ContinualLearner, TaskPlan
+from continual_petl.learner.answer import STATES, backbone_inputs
+from continual_petl.learner.frozen import cannot_keep, num_uses, why_not_kept
+from continual_petl.learner.memory import memory_told
+from continual_petl.store.environment import current_environment
+from continual_petl.store.states_file import StatesFile, Write, num_bytes
+from continual_petl.streams.batches.batching import evaluation_batches
+from continual_petl.streams.batches.collate import collate
+from continual_petl.streams.batches.datamodule import Split
+from continual_petl.streams.encoding.rows import TokenisedRows
+from continual_petl.streams.preparation.prepare import TaskData
+
+FOLDER = "states"
+_LEAST_USES = 2
+"""Making the states costs about one epoch's share of them."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KeptSplit:
+    """One split whose states are kept."""
+
+    rows: TokenisedRows
+    lengths: NDArray[np.int64]
+    """Positions of each row in a batch, ``(N,)``."""
+    batch_size: int
+    """Of the batches in which they are computed, by falling length."""
+    train: bool
+    """Whether batches are those that are learned from."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Prefix:
+    """What is kept for a task, decided by its settings and data alone; nothing of it is on disk yet."""
+
+    layer: int
+    """The lowest layer that the bank touches; states are those that it reads."""
+    width: int
+    splits: Mapping[Split, KeptSplit]
+    num_bytes: int
+    notices: tuple[str, ...]
+    files: dict[Split, StatesFile] = field(default_factory=dict)
+
+    def __call__(self, batch: dict[str, Tensor], split: Split) -> dict[str, Tensor]:
+        """Add the states of a batch's rows to it, if its split is kept."""
+        if split not in self.files:
+            return batch
+        index_B, lengths = batch["index"].numpy(), self.splits[split].lengths
+        mask_BT = batch.get("attention_mask")
+        lengths_B = lengths[index_B]
+        if mask_BT is not None and mask_BT.sum(1).tolist() != lengths_B.tolist():
+            raise ValueError(f"a batch of the {split} split has rows that are not those whose states are kept")
+        width = int(lengths_B.max()) if mask_BT is None else mask_BT.shape[1]
+        return {**batch, STATES: self.files[split].read(index_B, width)}
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for file in self.files.values():
+            file.close()
+        self.files.clear()
+
+
+def decide_prefix(session: Session, plan: TaskPlan, data: TaskData, learner: ContinualLearner) -> Prefix | None:
+    """Return what is kept for a task; None if nothing is.
+
+    Args:
+        session: the stream and its run folder.
+        plan: the task.
+        data: its rows.
+        learner: with the task's fresh bank active, in no training mode that changes answers.
+
+    Raises:
+        InputError: if the task asks for it, and it cannot be had.
+    """
+    training, bank, backbone = plan.training, learner.active_bank, learner.backbone
+    if training.prefix_cache == "off":
+        return None
+    asked = training.prefix_cache == "on"
+    layer, why = lowest_layer(bank), why_not_kept(plan, bank)
+    if why is None and not asked and num_uses(training, session.spec.trainer, len(data.train)) < _LEAST_USES:
+        return None
+    num_places = width = 0
+    if why is None:
+        row = collate(data.train, [0], session.residents.pad_token_id, data.task.kind)
+        inputs = {name: t.to(backbone.model.device) for name, t in backbone_inputs(backbone, row).items()}
+        why = why_not(backbone.model, backbone.sites, inputs, layer)
+        if why is None:
+            _, num_places, width = states_below(backbone.model, backbone.sites, inputs, layer).shape
+    if why is None:
+        splits, needed = _within_budget(_splits(plan, data, num_places), width, plan, backbone.model.dtype)
+        if "train" in splits:
+            return Prefix(
+                layer=layer,
+                width=width,
+                splits=splits,
+                num_bytes=sum(needed[split] for split in splits),
+                notices=_notices(plan, layer, {split: needed[split] for split in splits}),
+            )
+        why = f"they are {needed['train']:,} bytes, and training.prefix_cache_bytes allows {training.prefix_cache_bytes:,}"
+    if asked:
+        raise cannot_keep(plan, why)
+    return None
+
+
+@contextmanager
+def kept_states(
+    session: Session,
+    plan: TaskPlan,
+    data: TaskData,
+    learner: ContinualLearner,
+    prefix: Prefix | None,
+    request: StopRequest,
+) -> Iterator[None]:
+    """Have the states at hand inside the ``with`` block; see `fill_prefix`."""
+    try:
+        if prefix is not None:
+            fill_prefix(session, plan, data, learner, prefix, request)
+        yield
+    finally:
+        if prefix is not None:
+            prefix.close()
+
+
+def fill_prefix(
+    session: Session, plan: TaskPlan, data: TaskData, learner: ContinualLearner, prefix: Prefix, request: StopRequest
+) -> None:
+    """Open the files of a task's states, and compute what is not on disk yet.
+
+    Raises:
+        Interrupted: if a stop was asked for in the meantime.
+        StoreError: if the system refuses to write them.
+    """
+    with quiet():
+        device = answering_trainer(session.spec.trainer, session.folder).strategy.root_device
+    backbone, folder = learner.backbone, session.store.progress_folder(plan.name) / FOLDER
+    torch.nn.Module.to(backbone.model, device)
+    for name, split in prefix.splits.items():
+        bound = _bound(session, plan, data, learner, name, split, prefix.layer, device)
+        file = StatesFile(folder / f"{name}.states", split.lengths, prefix.width, backbone.model.dtype, bound)
+        if not file.open():
+            file.fill(partial(_compute, session, plan, learner, split, prefix.layer, request))
+        prefix.files[name] = file
+
+
+@torch.no_grad()
+def _compute(
+    session: Session,
+    plan: TaskPlan,
+    learner: ContinualLearner,
+    split: KeptSplit,
+    layer: int,
+    request: StopRequest,
+    write: Write,
+) -> None:
+    backbone, pad = learner.backbone, session.residents.pad_token_id
+    for index_B in evaluation_batches(split.lengths, split.batch_size):
+        request.stop_here(f"while the frozen states of task {plan.name!r} were computed, which is done anew")
+        batch = collate(split.rows, index_B, pad, plan.kind, split.train)
+        with memory_told(plan.name, batch, "training.batch_size, or write training.prefix_cache: off"):
+            given = {name: t.to(backbone.model.device) for name, t in backbone_inputs(backbone, batch).items()}
+            states_BTD = states_below(backbone.model, backbone.sites, given, layer)
+        write(index_B, states_BTD)
+
+
+def _splits(plan: TaskPlan, data: TaskData, num_places: int) -> dict[Split, KeptSplit]:
+    """Return the splits that a fit answers by this way; texts are generated by another."""
+    training = plan.training
+    found: dict[Split, KeptSplit] = {
+        "train": KeptSplit(
+            rows=data.train,
+            lengths=_lengths(data.train, plan.kind, num_places) + data.train.target_lengths,
+            batch_size=training.batch_size,
+            train=True,
+        )
+    }
+    if plan.kind not in GENERATIVE:
+        found["validation"] = KeptSplit(
+            rows=data.validation,
+            lengths=_lengths(data.validation, plan.kind, num_places),
+            batch_size=training.eval_batch_size or training.batch_size,
+            train=False,
+        )
+    return found
+
+
+def _lengths(rows: TokenisedRows, kind: Kind, num_places: int) -> NDArray[np.int64]:
+    return np.full(len(rows), num_places, dtype=np.int64) if kind == "image-classification" else rows.lengths
+
+
+def _within_budget(
+    splits: Mapping[Split, KeptSplit], width: int, plan: TaskPlan, dtype: torch.dtype
+) -> tuple[dict[Split, KeptSplit], dict[Split, int]]:
+    """Return the splits that fit, each whole or not at all, and how many bytes every one needs."""
+    left, kept, needed = plan.training.prefix_cache_bytes, {}, {}
+    for name, split in splits.items():
+        needed[name] = num_bytes(int(split.lengths.sum()), width, dtype)
+        if needed[name] <= left:
+            kept[name], left = split, left - needed[name]
+    return kept, needed
+
+
+def _notices(plan: TaskPlan, layer: int, sizes: Mapping[Split, int]) -> tuple[str, ...]:
+    what = " and ".join(f"{size / 1e6:.1f} MB of the {split} split" for split, size in sizes.items())
+    return (
+        f"task {plan.name!r}: the states below layer {layer} are computed once and kept on disk while it is learned, {what} "
+        "(training.prefix_cache).",
+    )
+
+
+def _bound(
+    session: Session,
+    plan: TaskPlan,
+    data: TaskData,
+    learner: ContinualLearner,
+    name: Split,
+    split: KeptSplit,
+    layer: int,
+    device: torch.device,
+) -> str:
+    """Return the digest of everything that decides the states of a split."""
+    backbone, rows = learner.backbone, split.rows
+    arrays: dict[str, NDArray[Any] | None] = {
+        "ids": rows.ids,
+        "offsets": rows.offsets,
+        "types": rows.token_types,
+        "targets": rows.target_ids,
+    }
+    environment = current_environment(device, backbone.precision, backbone.attention)
+    return combined_digest(
+        {
+            "split": name,
+            "data": data.digests[name],
+            **{key: None if array is None else _digest(array) for key, array in arrays.items()},
+            "preparation": session.residents.preparation,
+            "padding": session.residents.pad_token_id,
+            "kind": plan.kind,
+            "backbone": backbone.digest,
+            "configuration": combined_digest(backbone.config_facts),
+            "environment": environment.model_dump(mode="json", exclude={"python", "continual_petl"}),
+            "layer": layer,
+            "batch_size": split.batch_size,
+        }
+    )
+
+
+def _digest(array: NDArray[Any]) -> str:
+    return hashlib.sha256(f"{array.dtype.str}{array.shape}".encode() + array.tobytes()).hexdigest()

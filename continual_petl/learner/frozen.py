@@ -1,0 +1,68 @@
+"""Whether the states below a bank can be computed once for a task, and whether that pays.
+
+A bank that changes only upper layers reads, in every epoch, the same states of the frozen layers below. They can be kept
+where nothing random happens down there. It pays where each is read at least twice: once is what they cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from continual_petl.banks.bank import Bank
+from continual_petl.banks.split import lowest_layer
+from continual_petl.errors import InputError
+from continual_petl.learner.plan import TaskPlan
+from continual_petl.streams.schema.stream_spec import TrainingSpec
+
+
+def why_not_kept(plan: TaskPlan, bank: Bank) -> str | None:
+    """Return why the states below a task's bank cannot be computed once, as far as bank and settings say; or None."""
+    sites = bank.sites
+    if len(sites.anatomy.stacks) > 1:
+        return f"a pass of family {sites.anatomy.family!r} goes through two stacks, an encoder and a decoder"
+    if any(modification.form == "prompt" for modification in plan.bank.modifications):
+        return "its bank has a prompt, which comes in front of all layers"
+    if lowest_layer(bank) == 0:
+        return "its bank changes the lowest layer, so nothing below it is frozen (a bank with layers: top-3, say, does not)"
+    if plan.training.backbone_dropout:
+        return "training.backbone_dropout makes the states of the frozen layers random"
+    return None
+
+
+def check_kept(plan: TaskPlan, bank: Bank) -> None:
+    """Raise `InputError` if a task asks for what `why_not_kept` refuses."""
+    why = why_not_kept(plan, bank) if plan.training.prefix_cache == "on" else None
+    if why is not None:
+        raise cannot_keep(plan, why)
+
+
+def cannot_keep(plan: TaskPlan, why: str) -> InputError:
+    """Return the error of a task whose ``prefix_cache: on`` cannot be had."""
+    return InputError(
+        f"task {plan.name!r}: training.prefix_cache is 'on', but the states below its bank cannot be kept: {why}. Write "
+        "prefix_cache: auto, which keeps them where it can be done and pays, or off."
+    )
+
+
+def num_uses(training: TrainingSpec, arguments: Mapping[str, Any], num_rows: int) -> float:
+    """Return how often a row is learned from, on average over the training split.
+
+    Args:
+        training: the task's.
+        arguments: what the stream says under ``trainer``; its limits of batches and steps count.
+        num_rows: of the training split.
+    """
+    num_batches = num_rows / training.batch_size
+    used = num_batches
+    for key in ("limit_train_batches", "overfit_batches"):
+        limit = arguments.get(key)
+        # To Lightning 1.0 is all batches and 1 is one; overfit_batches: 0 is no limit.
+        if isinstance(limit, float) and limit > 0:
+            used = min(used, limit * num_batches)
+        elif isinstance(limit, int) and not isinstance(limit, bool) and (limit > 0 or key == "limit_train_batches"):
+            used = min(used, limit)
+    total, steps = training.epochs * used, arguments.get("max_steps")
+    if isinstance(steps, int) and steps >= 0:
+        total = min(total, steps * training.accumulate)
+    return total / num_batches
