@@ -13,7 +13,8 @@ from continual_petl.callbacks.bank_checkpoint import BEST, LAST
 from continual_petl.course.evaluate import evaluate
 from continual_petl.course.half_learned import keep_or_discard
 from continual_petl.course.parents import parent_bank, parent_of
-from continual_petl.course.prefix import Prefix, decide_prefix, kept_states
+from continual_petl.course.prefix import Prefix, decide_prefix
+from continual_petl.course.prefix_files import kept_states
 from continual_petl.course.session import Session
 from continual_petl.course.shared import shared_bank
 from continual_petl.course.signals import KeepSignals, StopRequest
@@ -49,7 +50,7 @@ def learn_task(
         tokenizer=residents.tokenizer,
     )
     store.write_backbone(backbone)
-    prefix = decide_prefix(session, plan, data, learner)
+    prefix, told = decide_prefix(session, plan, data, learner)
     dropped = keep_or_discard(session, plan, data, learner, prefix)
     clock.lap("data")
     request.stop_here(f"before task {plan.name!r} was learned, after its data was read")
@@ -60,7 +61,7 @@ def learn_task(
         num_tasks=len(session.spec.tasks),
         store=store,
         backbones=residents.backbones,
-        notices=(*data.notices, *dropped, *(prefix.notices if prefix else ())),
+        notices=(*data.notices, *dropped, *told),
     )
     for callback in callbacks:
         if isinstance(callback, StreamCallback):

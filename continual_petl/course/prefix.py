@@ -1,21 +1,16 @@
 """The frozen-prefix cache of a task: what lies below its bank is computed once, kept on disk, and read in every epoch.
 
-States are made by one pass in a fixed order of fixed batches, before anything is learned: those of a row do not depend on
-the epoch, nor on where a course was interrupted. That makes a training step's last bits others than those of a step that
-computes its own batch (rounding, about 1e-7), so it counts among what decides a bank. Validation batches are the very
-batches of every validation, so their answers are the same bit for bit. Final scores and certificates never read it.
+This file decides what is kept, by settings and data alone, and hands it to batches; `prefix_files` computes it. Validation
+batches are the very batches of every validation, so their answers are the same bit for bit. Final scores and certificates
+never read what is kept.
 
-The files lie in the folder of the half-learned task, and go with it.
+Shape suffixes: N rows of the split, B rows of a batch, T tokens.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,23 +19,16 @@ from torch import Tensor
 
 from continual_petl.banks.split import lowest_layer, states_below, why_not
 from continual_petl.course.session import Session
-from continual_petl.course.signals import StopRequest
-from continual_petl.course.trainers import answering_trainer, quiet
-from continual_petl.digests import combined_digest
 from continual_petl.heads.kinds import GENERATIVE, Kind
 from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.learner.answer import STATES, backbone_inputs
 from continual_petl.learner.frozen import cannot_keep, num_uses, why_not_kept
-from continual_petl.learner.memory import memory_told
-from continual_petl.store.environment import current_environment
-from continual_petl.store.states_file import StatesFile, Write, num_bytes
-from continual_petl.streams.batches.batching import evaluation_batches
+from continual_petl.store.states_file import StatesFile, num_bytes
 from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.batches.datamodule import Split
 from continual_petl.streams.encoding.rows import TokenisedRows
 from continual_petl.streams.preparation.prepare import TaskData
 
-FOLDER = "states"
 _LEAST_USES = 2
 """Making the states costs about one epoch's share of them."""
 
@@ -67,7 +55,6 @@ class Prefix:
     width: int
     splits: Mapping[Split, KeptSplit]
     num_bytes: int
-    notices: tuple[str, ...]
     files: dict[Split, StatesFile] = field(default_factory=dict)
 
     def __call__(self, batch: dict[str, Tensor], split: Split) -> dict[str, Tensor]:
@@ -89,8 +76,10 @@ class Prefix:
         self.files.clear()
 
 
-def decide_prefix(session: Session, plan: TaskPlan, data: TaskData, learner: ContinualLearner) -> Prefix | None:
-    """Return what is kept for a task; None if nothing is.
+def decide_prefix(
+    session: Session, plan: TaskPlan, data: TaskData, learner: ContinualLearner
+) -> tuple[Prefix | None, tuple[str, ...]]:
+    """Return what is kept for a task, None if nothing is, and what the user should know of that.
 
     Args:
         session: the stream and its run folder.
@@ -103,11 +92,11 @@ def decide_prefix(session: Session, plan: TaskPlan, data: TaskData, learner: Con
     """
     training, bank, backbone = plan.training, learner.active_bank, learner.backbone
     if training.prefix_cache == "off":
-        return None
+        return None, ()
     asked = training.prefix_cache == "on"
     layer, why = lowest_layer(bank), why_not_kept(plan, bank)
     if why is None and not asked and num_uses(training, session.spec.trainer, len(data.train)) < _LEAST_USES:
-        return None
+        return None, ()
     num_places = width = 0
     if why is None:
         row = collate(data.train, [0], session.residents.pad_token_id, data.task.kind)
@@ -115,80 +104,19 @@ def decide_prefix(session: Session, plan: TaskPlan, data: TaskData, learner: Con
         why = why_not(backbone.model, backbone.sites, inputs, layer)
         if why is None:
             _, num_places, width = states_below(backbone.model, backbone.sites, inputs, layer).shape
-    if why is None:
-        splits, needed = _within_budget(_splits(plan, data, num_places), width, plan, backbone.model.dtype)
-        if "train" in splits:
-            return Prefix(
-                layer=layer,
-                width=width,
-                splits=splits,
-                num_bytes=sum(needed[split] for split in splits),
-                notices=_notices(plan, layer, {split: needed[split] for split in splits}),
-            )
-        why = f"they are {needed['train']:,} bytes, and training.prefix_cache_bytes allows {training.prefix_cache_bytes:,}"
+    if why is not None:
+        if asked:
+            raise cannot_keep(plan, why)
+        return None, ()
+    kept, needed = _within_budget(_splits(plan, data, num_places), width, plan, backbone.model.dtype)
+    if "train" in kept:
+        sizes = {split: needed[split] for split in kept}
+        prefix = Prefix(layer=layer, width=width, splits=kept, num_bytes=sum(sizes.values()))
+        return prefix, (_told(plan, layer, sizes),)
+    why = f"they are {needed['train']:,} bytes, and training.prefix_cache_bytes allows {training.prefix_cache_bytes:,}"
     if asked:
         raise cannot_keep(plan, why)
-    return None
-
-
-@contextmanager
-def kept_states(
-    session: Session,
-    plan: TaskPlan,
-    data: TaskData,
-    learner: ContinualLearner,
-    prefix: Prefix | None,
-    request: StopRequest,
-) -> Iterator[None]:
-    """Have the states at hand inside the ``with`` block; see `fill_prefix`."""
-    try:
-        if prefix is not None:
-            fill_prefix(session, plan, data, learner, prefix, request)
-        yield
-    finally:
-        if prefix is not None:
-            prefix.close()
-
-
-def fill_prefix(
-    session: Session, plan: TaskPlan, data: TaskData, learner: ContinualLearner, prefix: Prefix, request: StopRequest
-) -> None:
-    """Open the files of a task's states, and compute what is not on disk yet.
-
-    Raises:
-        Interrupted: if a stop was asked for in the meantime.
-        StoreError: if the system refuses to write them.
-    """
-    with quiet():
-        device = answering_trainer(session.spec.trainer, session.folder).strategy.root_device
-    backbone, folder = learner.backbone, session.store.progress_folder(plan.name) / FOLDER
-    torch.nn.Module.to(backbone.model, device)
-    for name, split in prefix.splits.items():
-        bound = _bound(session, plan, data, learner, name, split, prefix.layer, device)
-        file = StatesFile(folder / f"{name}.states", split.lengths, prefix.width, backbone.model.dtype, bound)
-        if not file.open():
-            file.fill(partial(_compute, session, plan, learner, split, prefix.layer, request))
-        prefix.files[name] = file
-
-
-@torch.no_grad()
-def _compute(
-    session: Session,
-    plan: TaskPlan,
-    learner: ContinualLearner,
-    split: KeptSplit,
-    layer: int,
-    request: StopRequest,
-    write: Write,
-) -> None:
-    backbone, pad = learner.backbone, session.residents.pad_token_id
-    for index_B in evaluation_batches(split.lengths, split.batch_size):
-        request.stop_here(f"while the frozen states of task {plan.name!r} were computed, which is done anew")
-        batch = collate(split.rows, index_B, pad, plan.kind, split.train)
-        with memory_told(plan.name, batch, "training.batch_size, or write training.prefix_cache: off"):
-            given = {name: t.to(backbone.model.device) for name, t in backbone_inputs(backbone, batch).items()}
-            states_BTD = states_below(backbone.model, backbone.sites, given, layer)
-        write(index_B, states_BTD)
+    return None, (f"task {plan.name!r}: the states below layer {layer} are computed anew in every epoch: {why}.",)
 
 
 def _splits(plan: TaskPlan, data: TaskData, num_places: int) -> dict[Split, KeptSplit]:
@@ -228,49 +156,9 @@ def _within_budget(
     return kept, needed
 
 
-def _notices(plan: TaskPlan, layer: int, sizes: Mapping[Split, int]) -> tuple[str, ...]:
+def _told(plan: TaskPlan, layer: int, sizes: Mapping[Split, int]) -> str:
     what = " and ".join(f"{size / 1e6:.1f} MB of the {split} split" for split, size in sizes.items())
     return (
         f"task {plan.name!r}: the states below layer {layer} are computed once and kept on disk while it is learned, {what} "
-        "(training.prefix_cache).",
+        "(training.prefix_cache)."
     )
-
-
-def _bound(
-    session: Session,
-    plan: TaskPlan,
-    data: TaskData,
-    learner: ContinualLearner,
-    name: Split,
-    split: KeptSplit,
-    layer: int,
-    device: torch.device,
-) -> str:
-    """Return the digest of everything that decides the states of a split."""
-    backbone, rows = learner.backbone, split.rows
-    arrays: dict[str, NDArray[Any] | None] = {
-        "ids": rows.ids,
-        "offsets": rows.offsets,
-        "types": rows.token_types,
-        "targets": rows.target_ids,
-    }
-    environment = current_environment(device, backbone.precision, backbone.attention)
-    return combined_digest(
-        {
-            "split": name,
-            "data": data.digests[name],
-            **{key: None if array is None else _digest(array) for key, array in arrays.items()},
-            "preparation": session.residents.preparation,
-            "padding": session.residents.pad_token_id,
-            "kind": plan.kind,
-            "backbone": backbone.digest,
-            "configuration": combined_digest(backbone.config_facts),
-            "environment": environment.model_dump(mode="json", exclude={"python", "continual_petl"}),
-            "layer": layer,
-            "batch_size": split.batch_size,
-        }
-    )
-
-
-def _digest(array: NDArray[Any]) -> str:
-    return hashlib.sha256(f"{array.dtype.str}{array.shape}".encode() + array.tobytes()).hexdigest()

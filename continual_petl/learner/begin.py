@@ -24,8 +24,9 @@ def begin_task(learner: ContinualLearner, stream: TaskStream, task: TaskSpec | s
     The learner then holds one bank more, the only one that can be trained. Nothing is written to disk: a course
     (`continual_petl.learn`) does that, and with it resuming, certificates and the result matrix.
 
-    Epochs, gradient clipping and accumulation are arguments of your Trainer; the stream's are not looked at. When it has
-    learned, ``learner.active_bank.fold()`` brings the bank into the form that a course stores.
+    Epochs, gradient clipping and accumulation are arguments of your Trainer; the stream's are not looked at, nor is its
+    ``prefix_cache``, which needs a run folder. When it has learned, ``learner.active_bank.fold()`` brings the bank into the
+    form that a course stores.
 
     Args:
         learner: on the backbone that the stream names, in the precision that the task asks for.

@@ -16,8 +16,9 @@ from torch import Tensor
 from continual_petl import InputError, StreamCallback, learn
 from continual_petl.banks.split import states_below
 from continual_petl.callbacks import TaskEvent
-from continual_petl.course import prefix
-from continual_petl.course.prefix import Prefix, decide_prefix, fill_prefix
+from continual_petl.course import prefix_files
+from continual_petl.course.prefix import Prefix, decide_prefix
+from continual_petl.course.prefix_files import fill_prefix
 from continual_petl.course.session import Session
 from continual_petl.course.signals import StopRequest
 from continual_petl.errors import Interrupted
@@ -58,7 +59,8 @@ class Open:
         self.learner.add_task(self.plan, tokenizer=self.session.residents.tokenizer)
 
     def decide(self) -> Prefix | None:
-        return decide_prefix(self.session, self.plan, self.data, self.learner)
+        decided, self.told = decide_prefix(self.session, self.plan, self.data, self.learner)
+        return decided
 
     def filled(self) -> Prefix:
         """Return what is kept, with its files open."""
@@ -255,11 +257,13 @@ def test_a_split_is_kept_whole_or_not_at_all_within_the_budget(backbone_folder: 
 
     def within(budget: int, way: str = "auto") -> list[str] | None:
         training = {"prefix_cache_bytes": budget, "prefix_cache": way}
-        decided = Open(tasks_of(backbone_folder(), training=training), tmp_path).decide()
+        course = Open(tasks_of(backbone_folder(), training=training), tmp_path)
+        decided = course.decide()
         if decided is None:
+            assert f"computed anew in every epoch: they are {train:,} bytes" in course.told[0]
             return None
         assert decided.num_bytes <= budget
-        assert f"{train / 1e6:.1f} MB of the train split" in decided.notices[0]
+        assert f"{train / 1e6:.1f} MB of the train split" in course.told[0]
         return list(decided.splits)
 
     assert within(train + validation) == ["train", "validation"]
@@ -316,7 +320,7 @@ def test_states_that_were_lost_or_damaged_are_made_again_and_are_the_same(
     tasks = tasks_of(backbone_folder())
     with pytest.raises(Interrupted):
         learn(tasks, tmp_path, callbacks=[SignalAt(4)])
-    folder = tmp_path / ".progress" / "one" / prefix.FOLDER
+    folder = tmp_path / ".progress" / "one" / prefix_files.FOLDER
     os.truncate(folder / "train.states", 1000)
     (folder / "validation.json").unlink()
     assert bank_digests(learn(tasks, tmp_path)) == whole
@@ -341,11 +345,10 @@ def test_a_stop_while_states_are_made_is_heeded_at_once(
 ) -> None:
     tasks = tasks_of(backbone_folder())
     with monkeypatch.context() as patch:
-        # The first is the row that it is tried on.
-        patch.setattr(prefix, "states_below", Nth(3, lambda: signal.raise_signal(signal.SIGTERM)))
+        patch.setattr(prefix_files, "states_below", Nth(2, lambda: signal.raise_signal(signal.SIGTERM)))
         with pytest.raises(Interrupted, match="while the frozen states of task 'one' were computed"):
             learn(tasks, tmp_path)
-    assert list((tmp_path / ".progress" / "one" / prefix.FOLDER).iterdir()) == []
+    assert list((tmp_path / ".progress" / "one" / prefix_files.FOLDER).iterdir()) == []
     assert bank_digests(learn(tasks, tmp_path)) == whole
 
 
@@ -355,12 +358,12 @@ def test_a_kill_while_states_are_made_leaves_a_half_that_is_never_used(
     tasks = tasks_of(backbone_folder())
     child = os.fork()
     if child == 0:
-        monkeypatch.setattr(prefix, "states_below", Nth(4, lambda: os.kill(os.getpid(), signal.SIGKILL)))
+        monkeypatch.setattr(prefix_files, "states_below", Nth(3, lambda: os.kill(os.getpid(), signal.SIGKILL)))
         learn(tasks, tmp_path)
         os._exit(1)
     _, status = os.waitpid(child, 0)
     assert os.WTERMSIG(status) == signal.SIGKILL
-    folder = tmp_path / ".progress" / "one" / prefix.FOLDER
+    folder = tmp_path / ".progress" / "one" / prefix_files.FOLDER
     assert [path.name for path in folder.iterdir()] == [f".train.states.{child}.new"]
     seen: list[list[str]] = []
 

@@ -197,6 +197,7 @@ _training = st.fixed_dictionaries(
         "optimizer": st.sampled_from(["adamw", "adam"]),
         "betas": st.tuples(st.floats(0, 0.99), st.floats(0, 0.99)),
         "backbone_dropout": st.booleans(),
+        "prefix_cache": st.sampled_from(["auto", "on", "off"]),
     },
 )
 _banks = st.sampled_from(

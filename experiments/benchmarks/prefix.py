@@ -1,0 +1,136 @@
+"""The frozen-prefix cache: seconds of the first epoch and of later ones with it and without, in one process, in turns.
+
+    python -m experiments.benchmarks.prefix --data FOLDER [--rows 2000] [--epochs 5] [--layers 3-5] [--repetitions 5]
+    python -m experiments.benchmarks.prefix --quick
+
+FOLDER holds train, validation and test rows as a stream file takes them. The first epoch counts from the moment at which the
+task's data is read: with the cache it is the one that fills it. An epoch ends with its validation and its checkpoint. The
+result is one JSON value on standard output: every raw number, their medians, and what they come to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from continual_petl import StreamCallback, learn
+from continual_petl.streams.schema.stream_spec import StreamSpec
+from continual_petl.streams.stream import TaskStream
+
+WAYS = ("on", "off")
+_ROWS = [{"text": f"{word} {number}", "label": word} for number in range(40) for word in ("one", "two")]
+_QUICK: dict[str, Any] = {"train": _ROWS[:48], "validation": _ROWS[48:64], "test": _ROWS[64:]}
+
+
+class Clock(StreamCallback):
+    """Seconds of every epoch, the first one counted from the start of the task."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self._last = 0.0
+
+    def on_task_start(self, event: Any) -> None:
+        """Begin the first epoch; states are made after this."""
+        self._last = time.perf_counter()
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """End an epoch."""
+        now = time.perf_counter()
+        self.seconds.append(now - self._last)
+        self._last = now
+
+
+def course(way: str, data: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """Learn the task once; return the seconds of its epochs and its test accuracy.
+
+    Args:
+        way: of ``training.prefix_cache``.
+        data: what a stream file says of the task's data.
+        options: of the command line.
+    """
+    task: dict[str, Any] = {"name": "task", "kind": "classification", "data": data}
+    if not options.quick:
+        task["limits"] = {"train": options.rows, "validation": options.rows // 4, "test": options.rows // 2}
+    spec = StreamSpec.model_validate(
+        {
+            "name": "prefix",
+            "seed": 0,
+            "backbone": {"name": options.backbone, "max_length": options.length, "pooling": "mean"},
+            "bank": {"preset": "houlsby", "bottleneck": options.bottleneck, "layers": options.layers},
+            "training": {
+                "epochs": options.epochs,
+                "batch_size": options.batch_size,
+                "precision": "fp32",
+                "prefix_cache": way,
+            },
+            "tasks": [task],
+        }
+    )
+    clock = Clock()
+    with tempfile.TemporaryDirectory() as folder:
+        run = learn(TaskStream(spec), Path(folder) / "run", callbacks=[clock])
+        accuracy = run.store.manifest("task").scores["test"].scores["accuracy"]
+    return {"seconds": clock.seconds, "accuracy": accuracy}
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Learn in turns with and without kept states; return raw numbers and what they come to."""
+    torch.set_num_threads(options.threads)
+    data = _QUICK if options.quick else str(options.data)
+    samples: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
+    for number in range(options.repetitions):
+        for way in WAYS if number % 2 == 0 else WAYS[::-1]:
+            samples[way].append(course(way, data, options))
+    first, later, total, accuracy = ({way: 0.0 for way in WAYS} for _ in range(4))
+    for way, runs in samples.items():
+        first[way] = median(run["seconds"][0] for run in runs)
+        later[way] = median(second for run in runs for second in run["seconds"][1:])
+        total[way] = median(sum(run["seconds"]) for run in runs)
+        accuracy[way] = median(run["accuracy"] for run in runs)
+    return {
+        "settings": {key: value for key, value in vars(options).items() if key not in ("data", "backbone")},
+        "samples": samples,
+        "first epoch": first,
+        "later epochs": later,
+        "all epochs": total,
+        "accuracy": accuracy,
+        "later epochs are faster than the first by": first["on"] / later["on"],
+        "later epochs are faster than without by": later["off"] / later["on"],
+        "all epochs are faster than without by": total["off"] / total["on"],
+    }
+
+
+def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return what the command line asks for."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.benchmarks.prefix", description=__doc__)
+    parser.add_argument("--data", type=Path, help="folder with train, validation and test rows")
+    parser.add_argument("--backbone", default="minilm")
+    parser.add_argument("--layers", default="3-5")
+    parser.add_argument("--bottleneck", type=int, default=48)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--length", type=int, default=64, help="most tokens of a row")
+    parser.add_argument(
+        "--rows", type=int, default=2000, help="to learn from; a quarter and half of it to validate and test"
+    )
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--quick", action="store_true", help="a few rows of its own, two epochs: does it run at all?")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        options.epochs, options.repetitions, options.batch_size = 2, 1, 8
+    elif options.data is None:
+        parser.error("--data: give a folder with rows, or --quick")
+    return options
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(options_of()), indent=1))
