@@ -21,10 +21,9 @@ import torch
 from numpy.typing import NDArray
 
 from continual_petl.banks.split import states_below
-from continual_petl.course.prefix import KeptSplit, Prefix
+from continual_petl.course.prefix import KeptSplit, Prefix, device_of
 from continual_petl.course.session import Session
 from continual_petl.course.signals import StopRequest
-from continual_petl.course.trainers import answering_trainer, quiet
 from continual_petl.digests import combined_digest
 from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.learner.answer import backbone_inputs
@@ -67,8 +66,7 @@ def fill_prefix(
         Interrupted: if a stop was asked for in the meantime.
         StoreError: if the system refuses to write them.
     """
-    with quiet():
-        device = answering_trainer(session.spec.trainer, session.folder).strategy.root_device
+    device = device_of(session)
     backbone, folder = learner.backbone, session.store.progress_folder(plan.name) / FOLDER
     torch.nn.Module.to(backbone.model, device)
     for name, split in prefix.splits.items():

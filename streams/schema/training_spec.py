@@ -91,7 +91,7 @@ class TrainingSpec(FrozenModel):
     """Switch on the dropout that the backbone was pre-trained with (as the papers did)."""
     prefix_cache: Literal["auto", "on", "off"] = "auto"
     """Whether states below the lowest layer that the bank changes are computed once and kept on disk while the task is
-    learned; auto does it where it pays."""
+    learned; auto does it on a CPU, where it pays."""
     prefix_cache_bytes: Count = 4 * 2**30
     """Most bytes on disk for these states; a split whose states are more is computed anew in every epoch."""
     select: Literal["best", "last"] = "best"

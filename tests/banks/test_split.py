@@ -16,11 +16,15 @@ from continual_petl.banks.split import going_on, lowest_layer, states_below, why
 from tests.banks.taken import TAKEN
 from tests.small import small
 from tests.tiny import DECODERS, ENCODER_DECODERS, IDS, make_bank, make_inputs, make_model
-from tests.usual import USUAL, walk
+from tests.usual import walk
 
 PROMPTS = ("prompt", "p_tuning")
 CUT = [(family, preset) for family, preset in TAKEN if family not in ENCODER_DECODERS and preset not in PROMPTS]
-USUAL_CUT = [pair for pair in CUT if pair[0] == "bert"] + [pair for pair in CUT if pair[1] == "houlsby"]
+# One preset of each way in which a bank acts, and a model whose layers return tuples, a decoder, and one of images.
+USUAL_PRESETS = ("houlsby", "lora", "mam", "bitfit", "diff_pruning", "probe")
+USUAL_CUT = [("bert", preset) for preset in USUAL_PRESETS] + [
+    (family, "houlsby") for family in ("deberta-v2", "gpt2", "vit")
+]
 
 
 def top(model: PreTrainedModel, preset: str) -> Bank:
@@ -56,8 +60,7 @@ def attentions(model: PreTrainedModel) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(
-    ("family", "preset"),
-    [pytest.param(*p, marks=() if p in USUAL_CUT and p[0] in USUAL else pytest.mark.slow) for p in CUT],
+    ("family", "preset"), [pytest.param(*p, marks=() if p in USUAL_CUT else pytest.mark.slow) for p in CUT]
 )
 def test_states_and_gradients_are_those_of_the_whole_pass_bit_for_bit(family: str, preset: str) -> None:
     model = make_model(family).requires_grad_(False)
