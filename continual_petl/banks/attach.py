@@ -43,20 +43,41 @@ def run(model: PreTrainedModel, bank: Bank, inputs: Mapping[str, Tensor], *, bas
         inputs: what its ``forward`` takes; rows are padded on the right, or come with ``position_ids``.
         base: run the model without its language-modelling head.
     """
-    sites = bank.sites
     with attached(model, bank) as length:
-        given: dict[str, Any] = with_prompt_mask(sites, dict(inputs), length) if length else dict(inputs)
-        target: nn.Module = _without_head(model, sites) if base else model
-        strip = sites.base if base else ""
-        if sites.anatomy.output_head != "none":
-            # One pass over whole texts: what a cache would keep is never read.
-            given.setdefault("use_cache", False)
-        substitutes = {n.removeprefix(strip): t for n, t in bank.substitutes(model).items() if n.startswith(strip)}
-        if base:
-            # T5's head lies beside its stacks, not outside a base model.
-            substitutes = {n: t for n, t in substitutes.items() if not n.startswith("lm_head.")}
-        output = functional_call(target, substitutes, (), given) if substitutes else target(**given)
-        return without_prompt(sites, output, length) if length else output
+        return one_pass(model, bank.sites, inputs, bank.substitutes(model), length, base=base)
+
+
+def one_pass(
+    model: PreTrainedModel,
+    sites: Sites,
+    inputs: Mapping[str, Tensor],
+    substitutes: Mapping[str, Tensor],
+    length: int,
+    *,
+    base: bool,
+) -> Any:
+    """Return the model's output with parameters in the place of its own, inside the block of what is attached to it.
+
+    Args:
+        model: the backbone.
+        sites: of it.
+        inputs: see `run`.
+        substitutes: tensors by the names of the parameters that they stand for.
+        length: number of prompt vectors.
+        base: see `run`.
+    """
+    given: dict[str, Any] = with_prompt_mask(sites, dict(inputs), length) if length else dict(inputs)
+    target: nn.Module = _without_head(model, sites) if base else model
+    strip = sites.base if base else ""
+    if sites.anatomy.output_head != "none":
+        # One pass over whole texts: what a cache would keep is never read.
+        given.setdefault("use_cache", False)
+    own = {n.removeprefix(strip): t for n, t in substitutes.items() if n.startswith(strip)}
+    if base:
+        # T5's head lies beside its stacks, not outside a base model.
+        own = {n: t for n, t in own.items() if not n.startswith("lm_head.")}
+    output = functional_call(target, own, (), given) if own else target(**given)
+    return without_prompt(sites, output, length) if length else output
 
 
 def generate(model: PreTrainedModel, bank: Bank, inputs: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Tensor:
@@ -91,6 +112,11 @@ def attached(model: PreTrainedModel, bank: Bank) -> Iterator[int]:
         RuntimeError: if this thread already has a bank on the backbone, or the backbone would compute layers a second time
             on the way back, when the bank is gone, or would answer with weights that were computed for another bank.
     """
+    with turn(model):
+        yield from _attached(model, bank)
+
+
+def _check_ready(model: nn.Module) -> None:
     if parametrize._cache_enabled and any(map(parametrize.is_parametrized, model.modules())):
         raise RuntimeError(
             "torch.nn.utils.parametrize.cached() is on, and the backbone has parametrised weights: they would be kept from "
@@ -102,8 +128,6 @@ def attached(model: PreTrainedModel, bank: Bank) -> Iterator[int]:
             "the backbone computes its layers again on the way back (gradient checkpointing, in training mode), when the "
             "bank is gone, and gradients would be wrong: call eval() on the model"
         )
-    with _turn(model):
-        yield from _attached(model, bank)
 
 
 @contextmanager
@@ -116,8 +140,9 @@ def turn_of(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _turn(model: nn.Module) -> Iterator[None]:
-    """Wait until no other thread has a bank on the backbone."""
+def turn(model: nn.Module) -> Iterator[None]:
+    """Wait until no other thread has a bank on the backbone; raises what `attached` raises."""
+    _check_ready(model)
     with turn_of(model):
         if model in _at_work:
             raise RuntimeError("this backbone already carries a bank: leave its block before another bank is put on")

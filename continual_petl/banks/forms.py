@@ -41,8 +41,11 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 }
 
 
-def cast_linear(x_I: Tensor, layer: nn.Linear) -> Tensor:
-    """Apply a float32 linear layer in the dtype of its input."""
+def cast_linear(x_I: Tensor, layer: nn.Module) -> Tensor:
+    """Apply a float32 linear layer in the dtype of its input; what stands for one (`stacked`) does so itself."""
+    if not isinstance(layer, nn.Linear):
+        changed: Tensor = layer(x_I)
+        return changed
     bias = None if layer.bias is None else layer.bias.to(x_I.dtype)
     return F.linear(x_I, layer.weight.to(x_I.dtype), bias)
 
@@ -135,8 +138,7 @@ class Bottleneck(Form):
         """Return the change; see `Form.delta`."""
         phi = ACTIVATIONS[self.modification.activation]
         if self.norm is not None:
-            wide_I = x_I.to(self.norm.weight.dtype)
-            x_I = F.layer_norm(wide_I, x_I.shape[-1:], self.norm.weight, self.norm.bias).to(x_I.dtype)
+            x_I = self.norm(x_I.to(self.norm.weight.dtype)).to(x_I.dtype)
         hidden_R = phi(cast_linear(x_I, self.down))
         for layer in self.middle:
             assert isinstance(layer, nn.Linear)

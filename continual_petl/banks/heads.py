@@ -80,7 +80,10 @@ def _attend(implementation: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         output_BTHE, weights = base(module, query, key, value, attention_mask, **rest)
         if gates:
             # All prefixes of a head share one softmax: the gate weighs against those in front, and several gates are one.
-            together = torch.cat([keys for keys, _ in gates], dim=1), torch.cat([values for _, values in gates], dim=1)
+            together = (
+                torch.cat([keys for keys, _ in gates], dim=-2),
+                torch.cat([values for _, values in gates], dim=-2),
+            )
             output_BTHE = _gated(output_BTHE, query, together, key, attention_mask, rest, scale)
         for delta_BTHE in parallel:
             output_BTHE = output_BTHE + delta_BTHE
@@ -100,15 +103,15 @@ def _own_eager(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]]
 
 
 def _per_head(vectors: Tensor, key_BGKE: Tensor) -> Tensor:
-    """Split (L, G * E) into heads: (G, L, E), in the dtype of the keys."""
-    num_heads, length = key_BGKE.shape[1], vectors.shape[0]
-    return vectors.to(key_BGKE.dtype).view(length, num_heads, -1).transpose(0, 1)
+    """Split (L, G * E) into heads: (G, L, E), in the dtype of the keys; with vectors for each row, B stands before both."""
+    shape = (*vectors.shape[:-1], key_BGKE.shape[1], -1)
+    return vectors.to(key_BGKE.dtype).reshape(shape).transpose(-3, -2)
 
 
 def _in_front(
     keys_GLE: Tensor, values_GLE: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, rest: dict[str, Any]
 ) -> tuple[Tensor, Tensor, Tensor | None, dict[str, Any]]:
-    rows, length = key.shape[0], keys_GLE.shape[1]
+    rows, length = key.shape[0], keys_GLE.shape[-2]
     key = torch.cat([keys_GLE.expand(rows, -1, -1, -1), key], dim=2)
     value = torch.cat([values_GLE.expand(rows, -1, -1, -1), value], dim=2)
     if mask is not None:

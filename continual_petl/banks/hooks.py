@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,13 +16,26 @@ from continual_petl.banks.build import projections
 Hook = Callable[[nn.Module, Sites, Placement], list[RemovableHandle]]
 
 
-def hook(model: nn.Module, sites: Sites, placement: Placement) -> list[RemovableHandle]:
-    """Put one form in place; it acts until its handles are removed."""
+Behind = Mapping[nn.Module, Callable[[Tensor], Tensor]]
+NOTHING: Behind = MappingProxyType({})
+
+
+def hook(model: nn.Module, sites: Sites, placement: Placement, behind: Behind = NOTHING) -> list[RemovableHandle]:
+    """Put one form in place; it acts until its handles are removed.
+
+    Args:
+        model: the backbone.
+        sites: of it.
+        placement: the form and its place.
+        behind: what follows the forward method of a norm, where hooks make it another one (each row's own).
+    """
     modification = placement.modification
     if modification.form == "lowrank":
         return _projection(model, sites, placement)
     if modification.insertion == "sequential":
-        return _before_norm(model, placement) if modification.normalised_input else _sequential(model, placement)
+        return (
+            _before_norm(model, placement, behind) if modification.normalised_input else _sequential(model, placement)
+        )
     return _heads(model, placement) if modification.modifies == "heads" else _parallel(model, sites, placement)
 
 
@@ -41,13 +55,14 @@ def _sequential(model: nn.Module, placement: Placement) -> list[RemovableHandle]
     return [model.get_submodule(_result(placement)).register_forward_hook(after)]
 
 
-def _before_norm(model: nn.Module, placement: Placement) -> list[RemovableHandle]:
+def _before_norm(model: nn.Module, placement: Placement, behind: Behind) -> list[RemovableHandle]:
     """``y = LN(A(LN(u)) + u)`` with one LayerNorm used twice (Pfeiffer et al. 2021), u the sum with the residual."""
     norm = model.get_submodule(placement.layer.full(placement.layer.stack.ffn.norm))
 
     def before(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         # Calling forward directly keeps this hook from calling itself.
-        return (placement.form.change(args[0], module.forward(args[0])),)
+        normed = module.forward(args[0])
+        return (placement.form.change(args[0], behind[module](normed) if module in behind else normed),)
 
     return [norm.register_forward_pre_hook(before)]
 

@@ -43,7 +43,7 @@ def without_prompt(sites: Sites, output: Any, length: int) -> Any:
 
 
 def prompt_hooks(model: nn.Module, sites: Sites, prompt_LW: Tensor) -> list[RemovableHandle]:
-    """Insert a prompt for as long as the handles live."""
+    """Insert a prompt, or one for each row (B, L, W), for as long as the handles live."""
     place = sites.anatomy.prompt
     assert place is not None, "checked when the bank was built"
     if place.norm is not None:
@@ -77,7 +77,9 @@ def _before_norm(model: nn.Module, sites: Sites, prompt_LW: Tensor) -> list[Remo
         pooler = getattr(model.get_submodule(sites.base.rstrip(".")), sites.anatomy.pooler, None)
         if pooler is not None:
             # It reads the first position, which is to stay the first token.
-            handles.append(pooler.register_forward_pre_hook(lambda _, args: (args[0][:, len(prompt_LW) :], *args[1:])))
+            handles.append(
+                pooler.register_forward_pre_hook(lambda _, args: (args[0][:, prompt_LW.shape[-2] :], *args[1:]))
+            )
     return handles
 
 
@@ -87,7 +89,7 @@ def _before_stack(model: nn.Module, sites: Sites, prompt_LW: Tensor) -> list[Rem
     assert place.stack is not None
     stack: Any = model.get_submodule((sites.base + place.stack).rstrip("."))
     signature = inspect.signature(stack.forward)
-    length = len(prompt_LW)
+    length = prompt_LW.shape[-2]
     inserted: list[bool] = []
 
     def insert(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Inputs]:

@@ -34,24 +34,29 @@ def answer(backbone: Backbone, bank: Bank, pooling: Pooling, batch: dict[str, Te
         with going_on(backbone.model, backbone.sites, lowest_layer(bank), batch[STATES]):
             return answer(backbone, bank, pooling, given)
     head = head_of(bank)
-    inputs = backbone_inputs(backbone, batch)
-    seq2seq = backbone.anatomy.output_head == "seq2seq"
     if head.kind in GENERATIVE:
-        if seq2seq:
+        inputs = backbone_inputs(backbone, batch)
+        if backbone.anatomy.output_head == "seq2seq":
             inputs["decoder_input_ids"] = shifted_right(backbone, batch["labels"])
         logits: Tensor = head(run(backbone.model, bank, inputs, base=False).logits)
         return logits
-    if seq2seq:
-        # The decoder reads the text once more, as BartForSequenceClassification does: its state at a token has seen the
-        # whole text in the encoder and all tokens before this one.
-        inputs["decoder_input_ids"] = shifted_right(backbone, batch["input_ids"])
-    output = run(backbone.model, bank, inputs)
+    output = run(backbone.model, bank, reading_inputs(backbone, batch))
     if head.kind == "token-classification":
         features: Tensor = output.last_hidden_state.float()
     else:
         features = pool(output, batch.get("attention_mask"), pooling)
     outputs: Tensor = head(features)
     return outputs
+
+
+def reading_inputs(backbone: Backbone, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return what of a batch goes into the backbone where its states are read and nothing is generated."""
+    inputs = backbone_inputs(backbone, batch)
+    if backbone.anatomy.output_head == "seq2seq":
+        # The decoder reads the text once more, as BartForSequenceClassification does: its state at a token has seen the
+        # whole text in the encoder and all tokens before this one.
+        inputs["decoder_input_ids"] = shifted_right(backbone, batch["input_ids"])
+    return inputs
 
 
 def backbone_inputs(backbone: Backbone, batch: dict[str, Tensor]) -> dict[str, Tensor]:

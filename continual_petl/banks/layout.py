@@ -1,0 +1,77 @@
+"""Which rows of a batch belong to which bank, where several banks share one pass through the backbone.
+
+Rows of one bank stand together. Neighbouring banks with equally many rows make a span: their rows are one block
+``(T, rows each, ...)`` of the batch, so one batched product serves all of them without copying a row or a weight.
+
+Shape suffixes: B rows of the batch, N rows of the group, T banks of the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Span(NamedTuple):
+    """Neighbouring banks with equally many rows."""
+
+    rows: slice
+    """Counted from the first row of the group."""
+    banks: slice
+    num_banks: int
+
+
+class Layout:
+    """The rows of one group of banks.
+
+    Args:
+        start: number of the group's first row in the batch.
+        counts: number of rows of each bank, in order.
+        total: B.
+        device: of the rows.
+
+    Example:
+        >>> layout = Layout(1, [2, 2, 3], 8, torch.device("cpu"))
+        >>> layout.rows, layout.num_rows, [span.num_banks for span in layout.spans]
+        (slice(1, 8, None), 7, [2, 1])
+        >>> layout.per_row(torch.tensor([10, 20, 30])).tolist()
+        [10, 10, 20, 20, 30, 30, 30]
+    """
+
+    def __init__(self, start: int, counts: Sequence[int], total: int, device: torch.device) -> None:
+        self.num_banks, self.num_rows, self.total = len(counts), sum(counts), total
+        self.rows = slice(start, start + self.num_rows)
+        self.spans: list[Span] = []
+        row = bank = 0
+        for each, same in groupby(counts):
+            num_banks = len(list(same))
+            rows = slice(row, row + num_banks * each)
+            self.spans.append(Span(rows, slice(bank, bank + num_banks), num_banks))
+            row, bank = rows.stop, bank + num_banks
+        self._bank_N: Tensor | None = None
+        if self.num_rows != self.num_banks:
+            each_T = torch.tensor(counts)
+            self._bank_N = torch.repeat_interleave(torch.arange(len(counts)), each_T).to(device, non_blocking=True)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all rows of the batch are in the group."""
+        return self.num_rows == self.total
+
+    def per_row(self, value_T: Tensor) -> Tensor:
+        """Return the value of each row's bank: ``(T, ...)`` to ``(N, ...)``."""
+        if self._bank_N is None:
+            return value_T
+        return value_T.expand(self.num_rows, *value_T.shape[1:]) if len(value_T) == 1 else value_T[self._bank_N]
+
+    def check(self, rows: int, wanted: int, what: str) -> None:
+        """Raise `RuntimeError` if a tensor of the pass does not have the rows that were counted on."""
+        if rows != wanted:
+            raise RuntimeError(
+                f"{what} has {rows} rows where {wanted} were expected: this model changes the rows of a batch on its way, "
+                "so several banks cannot share a pass through it. Answer one task at a time."
+            )

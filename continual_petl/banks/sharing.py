@@ -1,0 +1,109 @@
+"""Which banks can share one pass through the backbone, each acting on its own rows of the batch, and which cannot.
+
+What changes weights for all rows alike (full copies, sparse differences) cannot, nor what joins a module whose inputs are not
+rows of the batch (relative positions). What changes the number of tokens (prompts) or of keys (prefixes) needs its like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from transformers.pytorch_utils import Conv1D
+
+from continual_petl.backbones.sites import Layer, Sites
+from continual_petl.banks.build import own_names, projections
+from continual_petl.banks.layers import select_layers
+from continual_petl.banks.spec import BankSpec
+from continual_petl.banks.stacks import arithmetic
+
+
+class Company(NamedTuple):
+    """What banks that share a pass have in common."""
+
+    num_prompt_vectors: int
+    prefixes: tuple[Hashable, ...]
+
+
+_scales: dict[type[nn.Module], bool] = {}
+"""Of norms that were looked at: whether they end in a product with the weight and a sum with the bias."""
+
+
+def company(spec: BankSpec, num_layers: int) -> Company:
+    """Return what other banks have to have in common with this one to share a pass with it; see `why_alone`."""
+    prompt = sum(m.bottleneck or 0 for m in spec.modifications if m.form == "prompt")
+    prefixes = [arithmetic(m) for m in spec.modifications if m.form == "attention"]
+    layers = select_layers(spec.layers, num_layers) if prefixes else ()
+    return Company(prompt, (*prefixes, layers))
+
+
+def why_alone(spec: BankSpec, model: nn.Module, sites: Sites) -> str | None:
+    """Return why a bank cannot share a pass with any other, or None if it can.
+
+    Args:
+        spec: of the bank, whose task answers otherwise than by generating.
+        model: the backbone.
+        sites: of it.
+    """
+    for modification in spec.modifications:
+        if modification.modifies == "weights":
+            return "it has weights of its own"
+    layers = [sites.layers[number] for number in select_layers(spec.layers, sites.num_layers)]
+    for modification in spec.modifications:
+        if modification.form == "lowrank" and (path := _positions(sites, layers, modification.modifies)) is not None:
+            return f"it changes {path}, which projects relative positions too, and those are the same for all rows"
+    if spec.layernorms == "frozen" and all(m.form != "additive" for m in spec.modifications):
+        return None
+    shared = {path for layer in layers for path in layer.stack.outer_norms} | {
+        layer.full(p.path)
+        for layer in layers
+        for a in layer.stack.attentions
+        for p in (a.query, a.key, a.value)
+        if p.also_positions
+    }
+    for name in own_names(spec, model, sites, layers, "states"):
+        path, _, leaf = name.rpartition(".")
+        if path.removeprefix(sites.base) in shared or path in shared:
+            return f"it has a {leaf} of its own in {path}, which reads what is the same for all rows"
+        if not per_row(model.get_submodule(path), leaf):
+            return f"it has a {leaf} of its own in {path}, a {type(model.get_submodule(path)).__name__}"
+    return None
+
+
+def _positions(sites: Sites, layers: list[Layer], modifies: str) -> str | None:
+    paths = [
+        layer.full(p.path) for layer in layers for p in projections(sites, layer, modifies).values() if p.also_positions
+    ]
+    return paths[0] if paths else None
+
+
+def per_row(module: nn.Module, leaf: str) -> bool:
+    """Return whether a parameter of a module can be another one for each row, behind the module's own work."""
+    if isinstance(module, nn.Linear | Conv1D | nn.Conv2d):
+        return leaf == "bias"
+    weight = getattr(module, "weight", None)
+    if leaf not in ("weight", "bias") or not isinstance(weight, Tensor) or weight.ndim != 1:
+        return False
+    if type(module) not in _scales:
+        _scales[type(module)] = _ends_in_scale(module, weight)
+    return _scales[type(module)]
+
+
+@torch.no_grad()
+def _ends_in_scale(module: nn.Module, weight: Tensor) -> bool:
+    """Return whether ``norm(x) = bare(x) * weight + bias``, bare being the norm with a weight of one and a bias of zero."""
+    draw = torch.Generator().manual_seed(0)
+    x, own, more = (
+        torch.randn(shape, generator=draw).to(weight) for shape in ((2, 3, len(weight)), *[weight.shape] * 2)
+    )
+    bias = getattr(module, "bias", None)
+    plain = {"weight": torch.ones_like(weight)} | ({} if bias is None else {"bias": torch.zeros_like(bias)})
+    whole = {"weight": own} | ({} if bias is None else {"bias": more})
+    bare, wanted = (functional_call(module, given, (x,)) for given in (plain, whole))
+    made = bare * own if bias is None else bare * own + more
+    # One rounding more than the module's own, which may do it in one step.
+    loose = 1e-5 if weight.dtype == torch.float32 else 5e-2
+    return made.shape == wanted.shape and bool(torch.allclose(made, wanted, atol=loose, rtol=loose))

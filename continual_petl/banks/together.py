@@ -1,0 +1,215 @@
+"""Several banks in one pass through the backbone, each on its own rows of the batch.
+
+The frozen part is computed once for all rows. Banks that compute alike share one batched product at every site; others act
+through hooks of their own on their rows. A row gets what its own bank alone gives, up to the rounding of products of other
+sizes (about 1e-7 in float32). What cannot share a pass (`sharing`) is refused here.
+
+Shape suffixes: N rows of a group, L vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+from transformers import PreTrainedModel
+
+from continual_petl.backbones.sites import attention_of
+from continual_petl.banks.attach import one_pass, run, turn
+from continual_petl.banks.bank import Bank, Placement, PrefixPlacement
+from continual_petl.banks.build import INPUT, TRAINED, key
+from continual_petl.banks.heads import changed_heads
+from continual_petl.banks.hooks import hook
+from continual_petl.banks.layout import Layout
+from continual_petl.banks.own_rows import OwnRows
+from continual_petl.banks.prompts import prompt_hooks
+from continual_petl.banks.sharing import Company, company, why_alone
+from continual_petl.banks.stacked import OnRows, stacked
+from continual_petl.banks.stacks import Stack, Stacks
+from continual_petl.banks.vectors import PromptEncoder
+
+
+class Share(NamedTuple):
+    """A bank and how many rows of the batch are its own."""
+
+    bank: Bank
+    num_rows: int
+
+
+@torch.no_grad()
+def run_together(
+    model: PreTrainedModel, shares: Sequence[Share], inputs: Mapping[str, Tensor], stacks: Stacks | None = None
+) -> Any:
+    """Return the output of the base model for a batch of which each bank has some rows; no gradients.
+
+    Args:
+        model: the backbone.
+        shares: the banks in the order of their rows, in eval mode and folded. It is fastest if banks of one kind
+            (`Stacks.kind`) stand together, and among those banks with equally many rows.
+        inputs: what its ``forward`` takes, all rows of the first bank, then those of the second, and so on; see `run`.
+        stacks: keeps what is made of the banks' parameters from one pass to the next.
+
+    Raises:
+        ValueError: if the banks cannot share a pass, or the batch has another number of rows.
+    """
+    stacks = Stacks() if stacks is None else stacks
+    _check(model, shares, inputs, stacks)
+    if len(shares) == 1:
+        return run(model, shares[0].bank, inputs)
+    sites = shares[0].bank.sites
+    with turn(model), ExitStack() as held:
+        groups = _groups(model, shares, stacks, held)
+        with _together(model, groups) as (length, substitutes):
+            return one_pass(model, sites, inputs, substitutes, length, base=True)
+
+
+def _check(model: nn.Module, shares: Sequence[Share], inputs: Mapping[str, Tensor], stacks: Stacks) -> None:
+    num_rows = len(next(iter(inputs.values())))
+    if not shares or any(share.num_rows < 1 for share in shares) or sum(s.num_rows for s in shares) != num_rows:
+        raise ValueError(
+            f"the batch has {num_rows} rows, but the banks have {[s.num_rows for s in shares]}: each needs at least one"
+        )
+    if len(shares) > 1 and len({stacks.once(share.bank, lambda b: _admitted(model, b)) for share in shares}) > 1:
+        raise ValueError(
+            "banks with prompts or prefixes share a pass only with those that have as many, in the same layers: run each "
+            "kind alone"
+        )
+    if any(share.bank.training for share in shares):
+        raise ValueError("a bank in training mode draws its dropout alone: call eval() on it, or run it alone")
+
+
+def _admitted(model: nn.Module, bank: Bank) -> Company:
+    """Return what a bank has to have in common with others, or raise `ValueError` if it cannot share a pass."""
+    trained = any(isinstance(group, nn.ModuleDict) and TRAINED in group for group in bank.modifications.values())
+    if trained or any(isinstance(module, PromptEncoder) for module in bank.modules()):
+        raise ValueError("a bank that is still trained through a network cannot share a pass: call fold() on it")
+    why = why_alone(bank.spec, model, bank.sites)
+    if why is not None:
+        raise ValueError(f"a bank cannot share a pass with others, since {why}: run it alone")
+    return company(bank.spec, bank.sites.num_layers)
+
+
+class _Group:
+    """Banks of one kind that stand together.
+
+    Args:
+        banks: in the order of their rows.
+        layout: of their rows.
+        stack: of the banks.
+    """
+
+    def __init__(self, banks: Sequence[Bank], layout: Layout, stack: Stack) -> None:
+        self.first, self.layout = banks[0], layout
+        self._stack = stack
+        self._vectors = layout.per_row(stack.vectors)
+
+    def _vector(self, name: str) -> Tensor:
+        return self._stack.vector(name, self._vectors)
+
+    def _matrix(self, name: str) -> Tensor:
+        return self.layout.per_row(self._stack.matrix(name, torch.float32))
+
+    def placements(self) -> list[Placement]:
+        """Return forms that act on the group's rows; low-rank ones first, see `attach`."""
+        paths = {id(module): path for path, module in self.first.named_modules()}
+        found = []
+        for placement in sorted(self.first.placements(), key=lambda p: p.modification.form != "lowrank"):
+            form = placement.form
+            if self.layout.num_banks > 1:
+                form = stacked(form, paths[id(form)], self._stack, self.layout)
+            found.append(replace(placement, form=OnRows(form, self.layout)))
+        return found
+
+    def prefixes(self) -> Iterator[PrefixPlacement]:
+        """Return keys and values (N, L, K) of every attention that has some."""
+        for number, modification in enumerate(self.first.spec.modifications):
+            if modification.form != "attention":
+                continue
+            for layer in self.first.layers:
+                for attention in layer.stack.attentions:
+                    path = f"modifications.{number}.{key(layer)}.{attention.name}"
+                    scale: Tensor | float = modification.scale
+                    if modification.composition == "learned":
+                        scale = self._vector(f"{path}.scale").view(-1, 1, 1, 1)
+                    keys, values = self._matrix(f"{path}.key"), self._matrix(f"{path}.value")
+                    yield PrefixPlacement(modification, layer, attention.name, keys, values, scale)
+
+    def prompt(self) -> Tensor | None:
+        """Return the prompts (N, L, W), or None."""
+        numbers = [number for number, m in enumerate(self.first.spec.modifications) if m.form == "prompt"]
+        return self._matrix(f"modifications.{numbers[0]}.{INPUT}.table") if numbers else None
+
+    def own(self) -> dict[str, Tensor]:
+        """Return own parameters (N, D) by the names of the backbone's."""
+        return {name.replace("/", "."): self._vector(f"own.{name}") for name in self.first.own}
+
+
+def _groups(model: nn.Module, shares: Sequence[Share], stacks: Stacks, held: ExitStack) -> list[_Group]:
+    total, device, start, found = sum(s.num_rows for s in shares), next(model.parameters()).device, 0, []
+
+    def kind(share: Share) -> Hashable:
+        return stacks.kind(share.bank)
+
+    for _, same in groupby(shares, kind):
+        members = list(same)
+        layout = Layout(start, [share.num_rows for share in members], total, device)
+        banks = [share.bank for share in members]
+        found.append(_Group(banks, layout, held.enter_context(stacks.stack(banks))))
+        start = layout.rows.stop
+    return found
+
+
+@contextmanager
+def _together(model: PreTrainedModel, groups: Sequence[_Group]) -> Iterator[tuple[int, dict[str, Tensor]]]:
+    """Keep the groups' forms on the backbone; gives the number of prompt vectors and what stands for parameters."""
+    sites = groups[0].first.sites
+    own = OwnRows(model, _own(model, groups))
+    handles: list[RemovableHandle] = []
+    try:
+        handles += own.hooks()
+        for group in groups:
+            for placement in group.placements():
+                handles += hook(model, sites, placement, own.behind)
+        prompts = [prompt for group in groups if (prompt := group.prompt()) is not None]
+        if prompts:
+            handles += prompt_hooks(model, sites, torch.cat(prompts))
+        with changed_heads(model, _prefixes(model, groups)):
+            yield prompts[0].shape[-2] if prompts else 0, own.substitutes
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _own(model: nn.Module, groups: Sequence[_Group]) -> dict[str, Tensor]:
+    """Return the own parameters of all rows; rows whose bank has none of a name have the backbone's."""
+    parts = [group.own() for group in groups]
+    names = {name for part in parts for name in part}
+    found = {}
+    for name, parameter in model.named_parameters() if names else ():
+        if name in names:
+            base = parameter.detach()
+            rows = [
+                part[name].to(base.dtype) if name in part else base.expand(group.layout.num_rows, *base.shape)
+                for part, group in zip(parts, groups, strict=True)
+            ]
+            found[name] = rows[0] if len(rows) == 1 else torch.cat(rows)
+    return found
+
+
+def _prefixes(model: nn.Module, groups: Sequence[_Group]) -> dict[nn.Module, list[PrefixPlacement]]:
+    """Return the prefixes of all rows: those of the groups, which have the same ones, one below the other."""
+    found: dict[nn.Module, list[PrefixPlacement]] = {}
+    for same in zip(*(group.prefixes() for group in groups), strict=True):
+        first = same[0]
+        module = model.get_submodule(first.layer.full(attention_of(first.layer, first.name).module))
+        scales = [p.scale for p in same if isinstance(p.scale, Tensor)]
+        scale = torch.cat(scales) if scales else first.scale
+        keys, values = torch.cat([p.keys for p in same]), torch.cat([p.values for p in same])
+        found.setdefault(module, []).append(replace(first, keys=keys, values=values, scale=scale))
+    return found

@@ -1,0 +1,60 @@
+"""From a batch of several tasks to the outputs of each; rows of one task stand together.
+
+Shape suffixes: B rows, W tokens, D width of the backbone, N rows of one task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from continual_petl.backbones import Pooling
+from continual_petl.backbones.backbone import Backbone, pool
+from continual_petl.banks.bank import Bank
+from continual_petl.banks.stacks import Stacks
+from continual_petl.banks.together import Share, run_together
+from continual_petl.learner.answer import head_of, reading_inputs
+from continual_petl.learner.plan import TaskPlan
+
+
+class Part(NamedTuple):
+    """A task with its rows of a batch."""
+
+    plan: TaskPlan
+    bank: Bank
+    num_rows: int
+
+
+@torch.no_grad()
+def respond_together(
+    backbone: Backbone, parts: Sequence[Part], batch: dict[str, Tensor], stacks: Stacks | None = None
+) -> list[Tensor]:
+    """Return what each task's bank says to its rows; see `respond` for what that is.
+
+    Args:
+        backbone: what the banks act on.
+        parts: the tasks in the order of their rows; none that generates. See `run_together` for what can be together.
+        batch: an evaluation batch, the rows of the first task before those of the second, and so on.
+        stacks: see `run_together`.
+
+    Raises:
+        ValueError: if the banks cannot share a pass.
+    """
+    shares = [Share(part.bank, part.num_rows) for part in parts]
+    output = run_together(backbone.model, shares, reading_inputs(backbone, batch), stacks)
+    pooled: dict[Pooling, Tensor] = {}
+    said, start = [], 0
+    for plan, bank, num_rows in parts:
+        rows = slice(start, start + num_rows)
+        start += num_rows
+        head = head_of(bank)
+        if plan.kind == "token-classification":
+            said.append(head.predictions(head(output.last_hidden_state[rows].float())))
+            continue
+        if plan.pooling not in pooled:
+            pooled[plan.pooling] = pool(output, batch.get("attention_mask"), plan.pooling)
+        said.append(head(pooled[plan.pooling][rows]))
+    return said

@@ -1,0 +1,71 @@
+"""Banks as they are after learning, and batches of several of them, compared with each bank on its own rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from continual_petl.backbones import find_anatomy
+from continual_petl.backbones.sites import Sites
+from continual_petl.banks.attach import run
+from continual_petl.banks.bank import Bank
+from continual_petl.banks.spec import BankSpec
+from continual_petl.banks.stacks import Stacks
+from continual_petl.banks.together import Share, run_together
+from tests.tiny import ENCODER_DECODERS, make_bank
+
+
+def learned_bank(model: PreTrainedModel, choice: Any, seed: int) -> Bank:
+    """Return a bank with values unlike those of any other, folded and frozen."""
+    if isinstance(choice, BankSpec):
+        bank = Bank(choice, model, Sites(find_anatomy(model.config.model_type), model), nn.Identity())
+        bank.initialise(model, seed)
+    else:
+        bank = make_bank(model, choice, seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in bank.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+    bank.fold()
+    return bank.requires_grad_(False).eval()
+
+
+def batch_of(family: str, num_rows: int) -> dict[str, Tensor]:
+    """Return rows of unlike lengths, padded."""
+    draw = torch.Generator().manual_seed(num_rows)
+    if family == "vit":
+        return {"pixel_values": torch.randn(num_rows, 3, 8, 8, generator=draw)}
+    ids = torch.randint(5, 95, (num_rows, 9), generator=draw)
+    mask = (torch.arange(9) < torch.randint(2, 10, (num_rows, 1), generator=draw)).long()
+    inputs = {"input_ids": ids * mask, "attention_mask": mask}
+    if family in ENCODER_DECODERS:
+        inputs["decoder_input_ids"] = ids.roll(1, dims=1) * mask
+    return inputs
+
+
+def close(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
+    """Check that states are equal within a few units in the last place of float32, for values of about one."""
+    for mine, own in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, own, atol=1e-6, rtol=2e-6)
+
+
+def _parts(value: Tensor, counts: Sequence[int]) -> Sequence[Tensor]:
+    return torch.split(value, list(counts))
+
+
+def together(
+    model: PreTrainedModel, family: str, banks: Sequence[Bank], counts: Sequence[int], stacks: Stacks | None = None
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the states of each bank's rows from one pass over all rows, and from a pass of its own."""
+    inputs = batch_of(family, sum(counts))
+    shares = [Share(bank, count) for bank, count in zip(banks, counts, strict=True)]
+    found = _parts(run_together(model, shares, inputs, stacks).last_hidden_state, counts)
+    own: list[Tensor] = []
+    with torch.no_grad():
+        for bank, *values in zip(banks, *(_parts(value, counts) for value in inputs.values()), strict=True):
+            own.append(run(model, bank, dict(zip(inputs, values, strict=True))).last_hidden_state)
+    return list(found), own

@@ -1,0 +1,131 @@
+"""Stacks hold what banks are now; guards of shared passes fire where a model does not keep its rows."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from continual_petl.backbones import find_anatomy
+from continual_petl.backbones.sites import Sites
+from continual_petl.banks.choice import BankChoice
+from continual_petl.banks.layout import Layout
+from continual_petl.banks.own_rows import OwnRows
+from continual_petl.banks.sharing import per_row, why_alone
+from continual_petl.banks.spec import BankSpec
+from continual_petl.banks.stacked import stacked
+from continual_petl.banks.stacks import Stack, Stacks
+from tests.banks.mixing import batch_of, learned_bank
+from tests.small import small
+from tests.tiny import make_model
+
+CPU = torch.device("cpu")
+
+
+def test_a_stack_is_kept_filled_again_and_dropped() -> None:
+    model = make_model("bert")
+    banks = [learned_bank(model, "houlsby", seed) for seed in range(4)]
+    expected = [dict(bank.named_parameters()) for bank in banks]
+    name = next(name for name, value in expected[0].items() if name.startswith("modifications.0") and value.ndim == 2)
+    stacks = Stacks()
+    with stacks.stack(banks[:2]) as first:
+        assert torch.equal(first.matrix(name, torch.float32), torch.stack([expected[0][name], expected[1][name]]))
+        with stacks.stack(banks[:2]) as same:
+            assert same is first
+        stacks.max_bytes = first.num_bytes
+        with stacks.stack(banks[2:]) as second:
+            assert second is not first, "one that is in use is not filled again"
+    with stacks.stack(banks[1:]) as third:
+        for bank, matrix in zip(expected[1:], third.matrix(name, torch.float32), strict=True):
+            assert torch.equal(matrix, bank[name])
+        assert third in (first, second), "memory that is there already is filled again"
+        assert third.matrix(name, torch.bfloat16).dtype == torch.bfloat16
+    with torch.no_grad():
+        expected[2][name].add_(1.0)
+    with stacks.stack(banks[1:]) as fourth:
+        assert torch.equal(fourth.matrix(name, torch.float32)[1], expected[2][name])
+        assert torch.equal(fourth.matrix(name, torch.bfloat16)[1], expected[2][name].bfloat16())
+    assert stacks.num_bytes == fourth.num_bytes, "all but the last have to go where there is no room"
+    assert stacks.num_users == 0
+
+
+def test_a_bank_that_was_made_in_inference_mode_is_read_anew_each_time() -> None:
+    with torch.inference_mode():
+        model = make_model("bert")
+        banks = [learned_bank(model, "lora", seed) for seed in range(2)]
+        name = next(name for name, _ in banks[0].named_parameters())
+        stacks, made = Stacks(), []
+        for _ in range(2):
+            with stacks.stack(banks) as stack:
+                made.append(stack)
+                assert torch.equal(stack.matrix(name, torch.float32)[1], banks[1].get_parameter(name))
+            banks[1].get_parameter(name).add_(1.0)
+    stacks.max_bytes = 0
+    others = [learned_bank(make_model("bert"), "lora", seed) for seed in (2, 3)]
+    with stacks.stack(others) as again:
+        assert again in made, "what was made in inference mode is filled again outside of it"
+        assert torch.equal(again.matrix(name, torch.float32)[0], others[0].get_parameter(name))
+
+
+def test_rows_that_are_not_those_of_the_batch_are_noticed() -> None:
+    with pytest.raises(
+        RuntimeError, match="what a form reads has 3 rows where 2 were expected: this model changes the rows"
+    ):
+        Layout(0, [1, 1], 2, CPU).check(3, 2, "what a form reads")
+    model = make_model("bert")
+    name = "encoder.layer.0.output.LayerNorm.bias"
+    own = OwnRows(model, {name: torch.zeros(3, 16)})
+    handles = own.hooks()
+    with pytest.raises(RuntimeError, match=r"output.LayerNorm gave 2 rows where 3 were expected: this model changes"):
+        model(**batch_of("bert", 2))
+    for handle in handles:
+        handle.remove()
+
+
+class _OnePlus(nn.Module):
+    """A norm as Gemma's, whose weight counts from one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.nn.functional.normalize(x, dim=-1) * (1 + self.weight)
+
+
+def test_a_norm_of_another_arithmetic_is_not_taken_for_one_that_can_be_per_row() -> None:
+    assert per_row(nn.LayerNorm(16), "weight")
+    assert per_row(nn.RMSNorm(16), "weight")
+    assert not per_row(_OnePlus(), "weight")
+    assert per_row(nn.Linear(4, 4), "bias")
+    assert not per_row(nn.Linear(4, 4), "weight")
+    assert not per_row(nn.Embedding(4, 4), "bias")
+
+
+@pytest.mark.parametrize(
+    ("family", "preset", "reason"),
+    [
+        ("bert", "full", "it has weights of its own"),
+        ("deberta-v2", "lora", "it changes .*query_proj, which projects relative positions too"),
+        ("deberta-v2", "layernorm", "of its own in encoder.LayerNorm, which reads what is the same for all rows"),
+        ("deberta", "bitfit", "it has a q_bias of its own in .*self, a DisentangledSelfAttention"),
+    ],
+)
+def test_why_a_bank_is_alone(family: str, preset: str, reason: str) -> None:
+    model = make_model(family)
+    spec: BankSpec = BankChoice.model_validate(small(preset)).resolve()
+    why = why_alone(spec, model, Sites(find_anatomy(model.config.model_type), model))
+    assert why is not None
+    assert re.search(reason, why)
+
+
+def test_a_part_that_nobody_knows_how_to_stack_is_an_error() -> None:
+    bank = learned_bank(make_model("bert"), "houlsby", 0)
+    placement = bank.placements()[0]
+    placement.form.add_module("gate", nn.Bilinear(2, 2, 2))
+    with pytest.raises(
+        TypeError, match=r"Bilinear at here\.gate has parameters, and no way to have those of several banks"
+    ):
+        stacked(placement.form, "here", Stack({}, 1), Layout(0, [1], 1, CPU))
