@@ -116,6 +116,6 @@ class Run:
             self.check_learned(task)
         return list(verify_run(self._session, task, data=data))
 
-    def predict(self, rows: Sequence[Row], task: str) -> list[Answer]:
-        """Return one answer per text (or pair of texts), from one task's bank."""
+    def predict(self, rows: Sequence[Row], task: str | Sequence[str]) -> list[Answer]:
+        """Return one answer per text (or pair of texts), from the bank of one task, or of one task for each row."""
         return Predictor(self._session.residents).predict(rows, task)

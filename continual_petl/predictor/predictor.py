@@ -1,27 +1,25 @@
-"""Answers from learned banks: rows of one task in; labels, numbers, tags or texts out."""
+"""Answers from learned banks: rows of any tasks in; labels, numbers, tags or texts out."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
 
+import numpy as np
 import torch
 
-from continual_petl.errors import InputError
-from continual_petl.heads.words import Answer, answers, tags
-from continual_petl.learner.generate import decode
+from continual_petl.errors import InputError, StoreError
+from continual_petl.heads.words import Answer
 from continual_petl.learner.memory import memory_told
-from continual_petl.learner.respond import places_of_words, respond
-from continual_petl.store.manifest import Manifest
+from continual_petl.learner.respond import respond
+from continual_petl.learner.together import Part, respond_together
+from continual_petl.predictor.asking import Asked, ask, in_words
+from continual_petl.predictor.asking import Row as Row
+from continual_petl.predictor.lanes import batches, joined, lanes
+from continual_petl.store.held import Held
 from continual_petl.store.residents import Residents
+from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.batches.loaders import EvaluationLoader
-from continual_petl.streams.encoding.encode import encode_rows
 from continual_petl.streams.encoding.tokenise import TokenisedRows
-
-Row = Any
-"""A text, or a pair of texts; for token-classification a list of words, or a text that is split at its spaces; for
-image-classification what its data may hold: a path, a PIL image, an array, or bytes in a mapping."""
 
 
 class Predictor:
@@ -35,102 +33,117 @@ class Predictor:
         self._residents = residents
 
     @torch.no_grad()
-    def predict(self, rows: Sequence[Row], task: str, *, batch_size: int = 32) -> list[Answer]:
+    def predict(self, rows: Sequence[Row], task: str | Sequence[str], *, batch_size: int = 32) -> list[Answer]:
         """Return one answer per row, in order.
 
+        Rows of several tasks share batches, and the frozen backbone is computed once for all of them; each row gets what its
+        own task's bank alone gives it, up to rounding (1e-6 in fp32).
+
         Args:
-            rows: what the task was learned on: texts; pairs of texts; lists of words (or texts, split at their spaces);
+            rows: what their task was learned on: texts; pairs of texts; lists of words (or texts, split at their spaces);
                 images.
-            task: the learned task that answers.
+            task: the learned task that answers, or one for each row.
             batch_size: rows at a time.
 
         Raises:
-            InputError: if the task is not learned, or a row is not what it expects.
+            InputError: if a task is not learned, or a row is not what it expects.
         """
-        store = self._residents.store
-        if not store.has(task):
-            known = ", ".join(store.tasks) or "none"
-            raise InputError(f"task {task!r} is not learned in {store.folder}; learned are: {known}")
-        if not rows:
-            return []
-        # Rows are checked first, for to load a bank takes longer.
-        manifest, (inputs, pairs), held = store.steadily(
-            lambda: (m := store.manifest(task), _checked(rows, m), self._residents.held(task)), task
-        )
-        held.backbone.model.train(False)
-        # The very way from a row to tensors that the task was learned and measured in, padding included.
-        encoded = encode_rows(
-            manifest.kind,
-            inputs,
-            pairs=pairs,
-            tokenizer=self._residents.tokenizer,
-            max_length=manifest.max_length,
-            max_target_length=manifest.max_target_length,
-            images=self._residents.images,
-            where=f"task {task!r}, rows to answer",
-        )
-        if encoded.first_piece is not None:
-            _check_all_seen(task, inputs, encoded, manifest.max_length)
-        found: dict[int, Answer] = {}
-        for batch in EvaluationLoader(encoded, batch_size, self._residents.pad_token_id, kind=manifest.kind):
-            with memory_told(task, batch, f"batch_size (it is {batch_size})"):
-                tensors = {name: tensor.to(held.backbone.model.device) for name, tensor in batch.items()}
-                said = respond(held.backbone, held.bank, held.plan, tensors, self._residents.tokenizer)
-            numbers = batch["index"].tolist()
-            if isinstance(said, list):
-                assert self._residents.tokenizer is not None
-                texts = decode(self._residents.tokenizer, said)
-                words = [Answer(value=text, probabilities=None) for text in texts]
-            elif encoded.first_piece is not None:
-                assert manifest.labels is not None
-                kept = [row[places_of_words(encoded, number)] for number, row in zip(numbers, said.cpu(), strict=True)]
-                words = tags(manifest.labels, kept)
-            else:
-                words = answers(manifest.kind, manifest.labels, said.cpu())
-            found |= zip(numbers, words, strict=True)
+        if isinstance(task, str):
+            self._check_learned([task])
+            return self._alone(rows, range(len(rows)), task, batch_size) if rows else []
+        tasks = list(task)
+        if len(tasks) != len(rows):
+            raise InputError(
+                f"{len(rows)} rows, but {len(tasks)} tasks: give one task a row, in the same order, or one name for all"
+            )
+        numbers: dict[str, list[int]] = {}
+        for number, name in enumerate(tasks):
+            numbers.setdefault(name, []).append(number)
+        self._check_learned(list(numbers))
+        if len(numbers) == 1:
+            return self._alone(rows, range(len(rows)), tasks[0], batch_size)
+        found = self._mixed(rows, numbers, batch_size)
         return [found[number] for number in range(len(rows))]
 
+    def _check_learned(self, tasks: Sequence[str]) -> None:
+        store = self._residents.store
+        unknown = [task for task in tasks if not isinstance(task, str) or not store.has(task)]
+        if unknown:
+            known = ", ".join(store.tasks) or "none"
+            more = f" (nor are {len(unknown) - 1} others of those asked)" if len(unknown) > 1 else ""
+            raise InputError(f"task {unknown[0]!r} is not learned in {store.folder}{more}; learned are: {known}")
 
-def _checked(rows: Sequence[Row], manifest: Manifest) -> tuple[list[Any], list[str] | None]:
-    """Return what goes in with each row and its pair, or raise `InputError` naming the first row that is something else."""
-    task = manifest.task
-    for number, row in enumerate(rows, 1):
-        wanted = _wanted(row, manifest)
-        if wanted is not None:
-            raise InputError(f"task {task!r}: row {number} is {_shown(row)}; this task was learned on rows of {wanted}")
-    if manifest.pair:
-        return [row[0] for row in rows], [row[1] for row in rows]
-    if manifest.kind == "token-classification":
-        return [row.split() if isinstance(row, str) else list(row) for row in rows], None
-    return list(rows), None
+    def _alone(self, rows: Sequence[Row], numbers: Sequence[int], task: str, batch_size: int) -> list[Answer]:
+        """Return the answers of one task to its rows."""
+        store, residents = self._residents.store, self._residents
+        # Rows are checked first, for to load a bank takes longer.
+        asked, held = store.steadily(lambda: (ask(rows, numbers, store.manifest(task)), residents.held(task)), task)
+        held.backbone.model.train(False)
+        encoded = asked.encoded(residents)
+        found: dict[int, Answer] = {}
+        for batch in EvaluationLoader(encoded, batch_size, residents.pad_token_id, kind=asked.manifest.kind):
+            with memory_told(task, batch, f"batch_size (it is {batch_size})"):
+                tensors = {name: tensor.to(held.backbone.model.device) for name, tensor in batch.items()}
+                said = respond(held.backbone, held.bank, held.plan, tensors, residents.tokenizer)
+            positions = batch["index"].tolist()
+            found |= zip(positions, in_words(said, asked.manifest, residents, encoded, positions), strict=True)
+        return [found[position] for position in range(len(numbers))]
 
+    def _mixed(self, rows: Sequence[Row], numbers: Mapping[str, list[int]], batch_size: int) -> dict[int, Answer]:
+        """Return the answers of several tasks by the numbers of the rows."""
+        store, residents = self._residents.store, self._residents
+        asked = {task: ask(rows, own, store.manifest(task)) for task, own in numbers.items()}
+        manifests = {task: each.manifest for task, each in asked.items()}
+        found: dict[int, Answer] = {}
+        for lane in lanes(manifests, residents.backbone_of, residents.held_banks.most):
+            if len(lane) == 1:
+                own = numbers[lane[0]]
+                found |= zip(own, self._alone(rows, own, lane[0], batch_size), strict=True)
+            else:
+                found |= self._lane([asked[task] for task in lane], batch_size)
+        return found
 
-def _wanted(row: Row, manifest: Manifest) -> str | None:
-    """Return what a row should be, or None if it is that."""
-    if manifest.kind == "image-classification":
-        texts = isinstance(row, tuple)
-        return "one image: a path, a PIL image, an array or a mapping with bytes" if texts else None
-    if manifest.kind == "token-classification":
-        words = row.split() if isinstance(row, str) else row
-        good = isinstance(words, list | tuple) and bool(words) and all(isinstance(word, str) and word for word in words)
-        return None if good else "words: a list of them, or a text with spaces between them"
-    if manifest.pair:
-        good = isinstance(row, tuple) and len(row) == 2 and all(isinstance(text, str) for text in row)
-        return None if good else "a pair of texts"
-    return None if isinstance(row, str) else "one text"
+    def _lane(self, asked: Sequence[Asked], batch_size: int) -> dict[int, Answer]:
+        """Return the answers of tasks that share batches."""
+        residents = self._residents
+        parts = [each.encoded(residents) for each in asked]
+        held = [self._held(each) for each in asked]
+        backbone = held[0].backbone
+        backbone.model.train(False)
+        kinds: dict[Hashable, int] = {}
+        kind_of = [kinds.setdefault(residents.stacks.kind(each.bank), len(kinds)) for each in held]
+        together = joined(parts)
+        task_N = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        first_N = np.repeat(np.cumsum([0, *map(len, parts[:-1])]), [len(part) for part in parts])
+        found: dict[int, Answer] = {}
+        for rows, whose in batches(together.lengths, task_N, kind_of, batch_size):
+            batch = collate(together, rows, residents.pad_token_id, kind=asked[0].manifest.kind, train=False)
+            shares = [Part(held[task].plan, held[task].bank, count) for task, count in whose]
+            with memory_told(_names(asked, whose), batch, f"batch_size (it is {batch_size})"):
+                tensors = {name: tensor.to(backbone.model.device) for name, tensor in batch.items()}
+                said = respond_together(backbone, shares, tensors, residents.stacks)
+            positions = np.split((rows - first_N[rows]), np.cumsum([count for _, count in whose])[:-1])
+            for (task, _), own, outputs in zip(whose, positions, said, strict=True):
+                found |= self._numbered(asked[task], parts[task], outputs, own.tolist())
+        return found
 
+    def _numbered(
+        self, asked: Asked, encoded: TokenisedRows, outputs: torch.Tensor, positions: list[int]
+    ) -> dict[int, Answer]:
+        words = in_words(outputs, asked.manifest, self._residents, encoded, positions)
+        return {asked.numbers[position]: word for position, word in zip(positions, words, strict=True)}
 
-def _shown(row: Row) -> str:
-    text = os.fspath(row) if isinstance(row, os.PathLike) else repr(row)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _check_all_seen(task: str, inputs: list[list[str]], rows: TokenisedRows, max_length: int) -> None:
-    """Refuse a row of which the backbone does not see every word: the rest would silently have no tag."""
-    for number, words in enumerate(inputs):
-        seen = len(places_of_words(rows, number))
-        if seen < len(words):
-            raise InputError(
-                f"task {task!r}: row {number + 1} has {len(words)} words, but only the first {seen} fit into the "
-                f"{max_length} tokens that the backbone takes; divide the row, every word gets a tag then"
+    def _held(self, asked: Asked) -> Held:
+        """Return a task's bank, the one that its rows were prepared for."""
+        store, task = self._residents.store, asked.manifest.task
+        now, held = store.steadily(lambda: (store.manifest(task), self._residents.held(task)), task)
+        if now.seal != asked.manifest.seal:
+            raise StoreError(
+                f"task {task!r} was replaced in {store.folder} while its rows were being prepared: ask again."
             )
+        return held
+
+
+def _names(asked: Sequence[Asked], whose: Sequence[tuple[int, int]]) -> str:
+    names = [asked[task].manifest.task for task, _ in whose]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from continual_petl.backbones.backbone import Backbone, Precision, load_backbone, load_tokenizer
 from continual_petl.banks.bank import Bank
+from continual_petl.banks.stacks import Stacks
 from continual_petl.digests import combined_digest
 from continual_petl.errors import InputError, StoreError
 from continual_petl.store.held import RESIDENT_BYTES, Held, HeldBanks
@@ -50,6 +51,7 @@ class Residents:
         self.consent = consent
         self.backbones: dict[str, Backbone] = {}
         self.held_banks = HeldBanks(resident_bytes)
+        self.stacks = Stacks()
         self._learners: dict[str, ContinualLearner] = {}
         self._tokenizer: PreTrainedTokenizerBase | None = None
         self._images: ImageProcessing | None = None

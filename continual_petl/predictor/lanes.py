@@ -1,0 +1,101 @@
+"""Which tasks can be answered in the same batches, and which rows make a batch.
+
+Tasks share a lane if their backbones are in one precision and their banks can share a pass (`banks.sharing`). Tasks that
+generate, and banks that can share with none, have a lane of their own. Kinds, poolings and lengths may differ in a lane.
+
+Shape suffixes: N rows of all tasks of a lane.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from continual_petl.backbones.backbone import Backbone
+from continual_petl.banks.sharing import company, why_alone
+from continual_petl.banks.spec import BankSpec
+from continual_petl.heads.kinds import GENERATIVE
+from continual_petl.store.manifest import Manifest
+from continual_petl.store.tensor_file import num_bytes
+from continual_petl.streams.batches.batching import evaluation_batches
+from continual_petl.streams.encoding.rows import TokenisedRows, offsets_of
+
+
+def lanes(manifests: Mapping[str, Manifest], backbone_of: Callable[[str], Backbone], most: int) -> list[list[str]]:
+    """Return the tasks of each lane; a lane whose banks would be more than ``most`` bytes is several.
+
+    Args:
+        manifests: by task.
+        backbone_of: returns the backbone in the precision in which a task answers.
+        most: bytes of banks that may be in memory at once.
+    """
+    seen: dict[tuple[BankSpec, str], Hashable | None] = {}
+    by_lane: dict[Hashable, list[str]] = {}
+    for task, manifest in manifests.items():
+        backbone = backbone_of(task)
+        spec = (manifest.bank, backbone.precision)
+        if spec not in seen:
+            alone = why_alone(manifest.bank, backbone.model, backbone.sites) is not None
+            seen[spec] = None if alone else (backbone.precision, company(manifest.bank, backbone.num_layers))
+        shared = None if manifest.kind in GENERATIVE else seen[spec]
+        by_lane.setdefault(task if shared is None else shared, []).append(task)
+    return [part for lane in by_lane.values() for part in _parts(lane, manifests, most)]
+
+
+def _parts(lane: Sequence[str], manifests: Mapping[str, Manifest], most: int) -> Iterator[list[str]]:
+    part: list[str] = []
+    total = 0
+    for task in lane:
+        size = num_bytes(manifests[task].tensors)
+        if part and total + size > most:
+            yield part
+            part, total = [], 0
+        part.append(task)
+        total += size
+    yield part
+
+
+def joined(parts: Sequence[TokenisedRows]) -> TokenisedRows:
+    """Return the rows of several tasks, without answers, one after the other."""
+    first = parts[0]
+    types = [part.token_types for part in parts if part.token_types is not None]
+    pixels = [part.pixels for part in parts if part.pixels is not None]
+    assert len(types) in (0, len(parts)), "one tokenizer made all of them"
+    lengths = np.concatenate([part.lengths for part in parts])
+    return replace(
+        first,
+        ids=np.concatenate([part.ids for part in parts]),
+        offsets=offsets_of(lengths.tolist()),
+        token_types=np.concatenate(types) if types else None,
+        pixels=np.concatenate(pixels) if pixels else None,
+        labels=None,
+        first_piece=None,
+    )
+
+
+def batches(
+    lengths_N: NDArray[np.int64], task_N: NDArray[np.int64], kinds: Sequence[int], batch_size: int
+) -> Iterator[tuple[NDArray[np.int64], list[tuple[int, int]]]]:
+    """Return the rows of each batch, in the order that `run_together` is fastest with, and whose they are.
+
+    Rows of like length share a batch, whatever their tasks are.
+
+    Args:
+        lengths_N: tokens of each row.
+        task_N: number of each row's task.
+        kinds: of each task's bank; banks of one kind are answered by one product.
+        batch_size: rows of a batch.
+
+    Returns:
+        Row numbers, and pairs of a task and how many of these rows are its own, one task after the other.
+    """
+    for rows in evaluation_batches(lengths_N, batch_size):
+        counts = Counter(task_N[rows].tolist())
+        order = sorted(counts, key=lambda task: (kinds[task], counts[task], task))
+        place = {task: position for position, task in enumerate(order)}
+        places = np.array([place[task] for task in task_N[rows].tolist()])
+        yield rows[np.argsort(places, kind="stable")], [(task, counts[task]) for task in order]

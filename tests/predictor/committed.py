@@ -1,0 +1,65 @@
+"""Runs of many unlike tasks whose banks nobody trained: a first one is learned, and the others are committed beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from continual_petl import Run, learn
+from continual_petl.banks.choice import BankChoice
+from continual_petl.heads.kinds import METRICS, Kind
+from continual_petl.learner.plan import build_bank
+from continual_petl.store.commit import Evidence, commit_task
+from continual_petl.store.probe import make_probe
+from continual_petl.store.results_file import Cell, RowLine, TaskLine
+from tests.small import small
+from tests.streams_in_code import stream, task
+
+
+@dataclass(frozen=True)
+class Made:
+    """A task to commit."""
+
+    bank: str | Mapping[str, Any]
+    kind: Kind = "classification"
+    labels: Sequence[str] | None = ("no", "yes")
+    pooling: Any = "mean"
+    pair: bool = False
+
+
+def committed(folder: Path, backbone_folder: Path, tasks: Mapping[str, Made]) -> Run:
+    """Return a run of the task ``one``, learned, and these, with random values."""
+    training = {"epochs": 1, "batch_size": 16}
+    run = learn(stream(backbone_folder, [task("one", num_rows=16, bank=small("houlsby"))], training=training), folder)
+    store, residents = run.store, run.session.residents
+    backbone, first = residents.backbone("fp32"), store.manifest("one")
+    for number, (name, made) in enumerate(tasks.items(), 1):
+        spec = BankChoice.model_validate(small(made.bank) if isinstance(made.bank, str) else made.bank).resolve()
+        labels = None if made.labels is None else tuple(made.labels)
+        plan = replace(store.plan("one"), name=name, bank=spec, kind=made.kind, labels=labels, pooling=made.pooling)
+        plan = replace(plan, pair=made.pair, metric=METRICS[made.kind][0], seed=number)
+        bank = build_bank(plan, backbone, folded=True)
+        draw = torch.Generator().manual_seed(number)
+        with torch.no_grad():
+            bank.initialise(backbone.model, number)
+            for parameter in bank.parameters():
+                parameter.add_(0.1 * torch.randn(parameter.shape, generator=draw))
+        evidence = Evidence(
+            probe=make_probe(plan, backbone, residents.tokenizer, first.max_length),
+            scores=first.scores,
+            data=first.data,
+            notices=(),
+            max_length=first.max_length - number,
+            preparation=first.preparation,
+        )
+        commit_task(store, plan, bank.eval(), backbone, evidence)
+        cell = Cell(
+            task=name, index=number, split="test", metric=plan.metric, value=0.5, num_examples=16, status="measured"
+        )
+        done = TaskLine(task=name, index=number, seconds={"train": 0.1})
+        store.append_results([RowLine(after=name, index=number, cells=(cell,)), done])
+    return run

@@ -1,0 +1,149 @@
+"""Rows of any tasks in one call: each is answered by its own bank, in the order of the rows, or the call is refused."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from continual_petl import InputError, Run
+from continual_petl.errors import StoreError
+from continual_petl.heads.words import Answer
+from continual_petl.predictor.predictor import Predictor
+from continual_petl.store.residents import Residents
+from tests.predictor.committed import Made, committed
+from tests.tiny import WORDS
+
+Folder = Callable[..., Path]
+
+# Unlike in bank, kind, pooling, length and number of texts; some that cannot be with the others. What generates is of
+# `test_kinds`.
+TASKS: dict[str, Made] = {
+    "pairs": Made("houlsby", pair=True, pooling="pooler"),
+    "wide": Made({"preset": "houlsby", "bottleneck": 5}),
+    "number": Made("lora", "regression", None, pooling="first"),
+    "tags": Made("houlsby", "token-classification", ("O", "B-P", "I-P")),
+    "many": Made("bitfit", "multilabel", ("x", "y", "z")),
+    "prefix": Made("prefix"),
+    "mam": Made("mam", labels=("a", "b", "c")),
+    "prompt": Made("prompt"),
+    "whole": Made("full"),
+}
+
+
+def _rows(name: str) -> list[Any]:
+    draw = random.Random(name)
+    texts = [" ".join(draw.choices(WORDS, k=draw.randint(1, 15))) for _ in range(12)]
+    if name == "pairs":
+        return [(text, " ".join(draw.choices(WORDS, k=4))) for text in texts]
+    return [text.split() for text in texts] if name == "tags" else texts
+
+
+ROWS = {name: _rows(name) for name in ("one", *TASKS)}
+
+
+@pytest.fixture(scope="module")
+def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Return a run with all of them."""
+    return committed(tmp_path_factory.mktemp("mixed") / "run", backbone_folder(), TASKS)
+
+
+def same(found: Sequence[Answer], expected: Sequence[Answer]) -> None:
+    """Check that answers are equal, their numbers up to rounding."""
+    assert len(found) == len(expected)
+    for mine, own in zip(found, expected, strict=True):
+        if isinstance(own.value, float):
+            assert mine.value == pytest.approx(own.value, abs=1e-6, rel=1e-6)
+        else:
+            assert mine.value == own.value
+        if own.probabilities is not None:
+            assert mine.probabilities == pytest.approx(own.probabilities, abs=1e-6)
+        else:
+            assert mine.probabilities is None
+
+
+def expected_of(run: Run) -> dict[tuple[str, int], Answer]:
+    return {
+        (name, number): answer for name, rows in ROWS.items() for number, answer in enumerate(run.predict(rows, name))
+    }
+
+
+def test_rows_of_all_tasks_are_answered_as_by_each_alone_and_in_their_order(run: Run) -> None:
+    expected = expected_of(run)
+    asked = [(name, number) for name, rows in ROWS.items() for number in range(len(rows))]
+    random.Random(1).shuffle(asked)
+    rows, names = [ROWS[name][number] for name, number in asked], [name for name, _ in asked]
+    same(run.predict(rows, names), [expected[each] for each in asked])
+
+
+@pytest.fixture(scope="module")
+def answers(run: Run) -> dict[tuple[str, int], Answer]:
+    """Return what each task alone says to each of its rows."""
+    return expected_of(run)
+
+
+@settings(derandomize=True, deadline=None, max_examples=8)
+@given(data=st.data(), size=st.sampled_from([1, 2, 3, 7, 64]))
+def test_any_mix_order_and_batch_size(
+    run: Run, answers: dict[tuple[str, int], Answer], data: st.DataObject, size: int
+) -> None:
+    asked = data.draw(st.lists(st.sampled_from(sorted(answers)), max_size=12))
+    rows, names = [ROWS[name][number] for name, number in asked], [name for name, _ in asked]
+    found = Predictor(run.session.residents).predict(rows, names, batch_size=size)
+    same(found, [answers[each] for each in asked])
+
+
+def test_one_task_given_for_each_row_is_that_task_bit_for_bit(run: Run) -> None:
+    assert run.predict(ROWS["one"], ["one"] * len(ROWS["one"])) == run.predict(ROWS["one"], "one")
+    assert run.predict([], []) == []
+
+
+def test_a_budget_for_one_bank_changes_no_answer(run: Run, answers: dict[tuple[str, int], Answer]) -> None:
+    again = Run(run.store.folder, resident_bytes=0)
+    names = ["one", "number", "wide", "pairs"]
+    same(again.predict([ROWS[name][0] for name in names], names), [answers[name, 0] for name in names])
+    assert len(again.session.residents.held_banks) == 1
+
+
+def test_what_is_asked_wrongly_is_refused_before_anything_is_answered(run: Run) -> None:
+    with pytest.raises(
+        InputError, match=r"task 'nine' is not learned in .*; learned are: one, pairs, wide, number, tags"
+    ):
+        run.predict(["w1", "w2"], ["one", "nine"])
+    with pytest.raises(InputError, match=r"task 'nine' is not learned in .* \(nor are 1 others of those asked\)"):
+        run.predict(["w1", "w2", "w3"], ["one", "nine", "ten"])
+    with pytest.raises(InputError, match="task 7 is not learned"):
+        run.predict(["w1", "w2"], ["one", 7])  # type: ignore[list-item]
+    with pytest.raises(
+        InputError, match="2 rows, but 1 tasks: give one task a row, in the same order, or one name for all"
+    ):
+        run.predict(["w1", "w2"], ["one"])
+    with pytest.raises(
+        InputError, match=r"task 'pairs': row 3 is 'w3'; this task was learned on rows of a pair of texts"
+    ):
+        run.predict(["w1", ("w2", "w2"), "w3"], ["one", "pairs", "pairs"])
+    with pytest.raises(
+        InputError, match="task 'tags': row 2 has 70 words, but only the first 58 fit into the 60 tokens"
+    ):
+        run.predict(["w1", ["w2"] * 70, "w3"], ["one", "tags", "number"])
+
+
+def test_a_bank_that_is_replaced_meanwhile_is_not_answered_from(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Residents.held
+    store = run.store
+
+    def replaced(self: Residents, name: str, **more: Any) -> Any:
+        found = held(self, name, **more)
+        if name == "wide":
+            other = store.manifest("one").model_copy(update={"task": "wide"})
+            monkeypatch.setattr(type(store), "manifest", lambda self, name: other)
+        return found
+
+    monkeypatch.setattr(Residents, "held", replaced)
+    with pytest.raises(StoreError, match=r"task '.*' was replaced in .* while its rows were being prepared: ask again"):
+        run.predict(["w1", "w2", "w3"], ["one", "wide", "number"])
