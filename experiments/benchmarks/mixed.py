@@ -1,0 +1,165 @@
+"""Batches whose rows belong to many tasks, against batches of one task and the bare backbone, side by side in one process.
+
+``python -m experiments.benchmarks.mixed [--quick]`` prints the medians; the table ``mixed`` of the benchmarks takes the same
+candidates. Values of the banks are random: what a product costs does not depend on them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from continual_petl.backbones.backbone import Backbone, load_backbone
+from continual_petl.banks.choice import BankChoice
+from continual_petl.banks.stacks import Stacks
+from continual_petl.heads.build import build_head
+from continual_petl.learner.answer import answer, reading_inputs
+from continual_petl.learner.plan import TaskPlan, build_bank
+from continual_petl.learner.precision import resolve_precision
+from continual_petl.learner.together import Part, respond_together
+from continual_petl.streams.schema.training_spec import TrainingSpec
+
+BANKS: dict[str, dict[str, Any]] = {
+    "houlsby": {"preset": "houlsby", "bottleneck": 48},
+    "lora": {"preset": "lora", "rank": 8},
+}
+Pass = Callable[[], object]
+
+
+def parts(backbone: Backbone, choice: dict[str, Any], num_tasks: int) -> list[Part]:
+    """Return tasks with random banks, one row each."""
+    spec = BankChoice.model_validate(choice).resolve()
+    found = []
+    for number in range(num_tasks):
+        plan = TaskPlan(
+            name=f"task_{number}",
+            kind="classification",
+            pair=False,
+            labels=("a", "b", "c", "d"),
+            bank=spec,
+            training=TrainingSpec(),
+            pooling="mean",
+            metric="accuracy",
+            seed=number,
+        )
+        bank = build_bank(plan, backbone, folded=True)
+        bank.initialise(backbone.model, number)
+        with torch.no_grad():
+            for parameter in bank.parameters():
+                parameter.add_(0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number)))
+        found.append(Part(plan, bank.requires_grad_(False).eval().to(backbone.model.device), 1))
+    return found
+
+
+def batch_of(num_rows: int, length: int, vocabulary: int, device: torch.device) -> dict[str, Tensor]:
+    """Return rows of random tokens without padding."""
+    ids = torch.randint(5, vocabulary, (num_rows, length), generator=torch.Generator().manual_seed(0)).to(device)
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+def passes(
+    backbone: Backbone, choice: dict[str, Any], batch: dict[str, Tensor], numbers: Sequence[int]
+) -> dict[str, Pass]:
+    """Return passes over one batch: the bare backbone, one task, and as many tasks as each number says.
+
+    Where there are more tasks than rows, each pass is of other ones, until all had their turn.
+    """
+    num_rows, stacks = len(batch["input_ids"]), Stacks()
+    tasks = parts(backbone, choice, max(numbers))
+    head = build_head("classification", backbone.hidden_size, 4)
+    found: dict[str, Pass] = {
+        "bare": lambda: head(
+            backbone.model.base_model(**reading_inputs(backbone, batch)).last_hidden_state[:, 0].float()
+        ),
+        "one task": lambda: answer(backbone, tasks[0].bank, "mean", batch),
+    }
+    for number in numbers:
+        turns = [_turn(tasks[start:number], num_rows) for start in range(0, number, min(number, num_rows))]
+        found[f"{number} tasks"] = _in_turn(backbone, turns, batch, stacks)
+    draw = torch.Generator().manual_seed(1)
+    counts = Counter(torch.randint(0, min(numbers), (num_rows,), generator=draw).tolist())
+    uneven = sorted(
+        (tasks[task]._replace(num_rows=rows) for task, rows in counts.items()), key=lambda part: part.num_rows
+    )
+    found[f"{len(uneven)} tasks, uneven"] = _in_turn(backbone, [uneven], batch, stacks)
+    return found
+
+
+def _turn(tasks: Sequence[Part], num_rows: int) -> list[Part]:
+    own = tasks[:num_rows]
+    rows = [num_rows // len(own) + (position < num_rows % len(own)) for position in range(len(own))]
+    return [part._replace(num_rows=count) for part, count in zip(own, rows, strict=True)]
+
+
+def _in_turn(backbone: Backbone, turns: list[list[Part]], batch: dict[str, Tensor], stacks: Stacks) -> Pass:
+    number = iter(range(10**9))
+    return lambda: respond_together(backbone, turns[next(number) % len(turns)], batch, stacks)
+
+
+def candidates(bench: Any) -> tuple[list[Any], dict[str, dict[str, Any]]]:
+    """Return what the table ``mixed`` measures of ours, with its facts."""
+    from experiments.benchmarks.alternate import Candidate
+    from experiments.benchmarks.peers.clock import seconds
+
+    options, found, facts = bench.options, [], {}
+    backbone = load_backbone(bench.shape.source, precision=resolve_precision("auto"), pooling="mean")
+    backbone.model.to(options.device)
+    batch = batch_of(options.batch, options.length, bench.shape.vocabulary, backbone.model.device)
+    numbers = (2, 8) if options.quick else (32, 256)
+
+    def timed(one: Pass) -> Callable[[], float]:
+        def work() -> None:
+            with torch.inference_mode():
+                for _ in range(options.count):
+                    one()
+
+        return lambda: float(seconds(options.device, work)) / options.count
+
+    for bank, choice in BANKS.items():
+        size = min(next(value for key, value in choice.items() if key != "preset"), options.bottleneck)
+        for what, one in passes(backbone, {"preset": bank, "bottleneck": size}, batch, numbers).items():
+            if what == "bare" or what.endswith("uneven"):
+                continue
+            name = f"ours, {bank}, {what}"
+            single = None if what == "one task" else f"ours, {bank}, one task"
+            setting = f"{backbone.precision}, {backbone.attention} attention"
+            facts[name] = {"who": "ours", "bank": bank, "setting": setting, "single": single}
+            found.append(Candidate(name, timed(one)))
+    return found, facts
+
+
+def main() -> None:
+    """Measure on the processor's own clock, taking turns, and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="short rows, few tasks and turns")
+    parser.add_argument("--backbone", default="minilm")
+    parser.add_argument("--length", type=int, default=64)
+    parser.add_argument("--turns", type=int, default=7)
+    given = parser.parse_args()
+    length, turns, numbers = (8, 2, (2, 8)) if given.quick else (given.length, given.turns, (32, 256))
+    backbone = load_backbone(given.backbone, precision="fp32", pooling="mean")
+    batch = batch_of(8 if given.quick else 64, length, backbone.model.config.vocab_size, backbone.model.device)
+    for bank, choice in BANKS.items():
+        measured: dict[str, list[float]] = {}
+        work = passes(backbone, choice, batch, numbers)
+        with torch.inference_mode():
+            for turn in range(-1, turns):
+                for name, one in work.items():
+                    began = time.process_time()
+                    one()
+                    if turn >= 0:
+                        measured.setdefault(name, []).append(time.process_time() - began)
+        one_task = median(measured["one task"])
+        for name, taken in measured.items():
+            print(f"{bank:8} {name:18} {median(taken):.4f} s, {one_task / median(taken):.3f} of one task", flush=True)
+
+
+if __name__ == "__main__":
+    main()
