@@ -141,7 +141,6 @@ class Bottleneck(Form):
             x_I = self.norm(x_I.to(self.norm.weight.dtype)).to(x_I.dtype)
         hidden_R = phi(cast_linear(x_I, self.down))
         for layer in self.middle:
-            assert isinstance(layer, nn.Linear)
             hidden_R = phi(cast_linear(hidden_R, layer))
         return cast_linear(self.dropout(hidden_R), self.up)
 

@@ -65,6 +65,26 @@ def test_three_banks_of_a_preset_give_each_row_what_its_own_gives(family: str, p
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
+_ADAPTER = {"form": "bottleneck", "insertion": "sequential", "bottleneck": 4, "init": "bert"}
+_HEADS = {"form": "attention", "modifies": "heads", "insertion": "parallel", "bottleneck": 3}
+
+
+@pytest.mark.parametrize(
+    "modifications",
+    [
+        [{**_ADAPTER, "modifies": "ffn", "depth": 3, "input_norm": True, "composition": "learned"}],
+        [{**_ADAPTER, "modifies": "attention", "composition": "multiply"}, {**_ADAPTER, "modifies": "ffn"}],
+        [{**_ADAPTER, "modifies": "ffn", "normalised_input": True, "composition": "scaled", "scale": 3.0}],
+        [{**_HEADS, "composition": "learned"}, {**_HEADS, "composition": "gated", "implementation": "gated"}],
+    ],
+)
+def test_options_that_no_preset_has_are_each_row_s_own(modifications: list[dict[str, Any]]) -> None:
+    model = make_model("bert").requires_grad_(False)
+    choice = {"modifications": modifications, "layernorms": "own"}
+    banks = [learned_bank(model, choice, seed) for seed in range(3)]
+    close(*together(model, "bert", banks, (1, 3, 2)))
+
+
 @pytest.mark.parametrize("family", walk(FAMILIES, ("bert", "bart", "gpt2")))
 def test_presets_of_all_sorts_share_a_pass(family: str) -> None:
     model = make_model(family).requires_grad_(False)
