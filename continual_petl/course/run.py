@@ -119,3 +119,7 @@ class Run:
     def predict(self, rows: Sequence[Row], task: str | Sequence[str]) -> list[Answer]:
         """Return one answer per text (or pair of texts), from the bank of one task, or of one task for each row."""
         return Predictor(self._session.residents).predict(rows, task)
+
+    def predict_all(self, rows: Sequence[Row], tasks: Sequence[str]) -> dict[str, list[Answer]]:
+        """Return the answers of several tasks to the same texts, what is frozen below their banks computed once."""
+        return Predictor(self._session.residents).predict_all(rows, tasks)

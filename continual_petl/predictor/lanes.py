@@ -46,6 +46,22 @@ def lanes(manifests: Mapping[str, Manifest], backbone_of: Callable[[str], Backbo
     return [part for lane in by_lane.values() for part in _parts(lane, manifests, most)]
 
 
+def like(manifests: Mapping[str, Manifest], backbone_of: Callable[[str], Backbone], most: int) -> list[list[str]]:
+    """Return the tasks to which the same rows are the same numbers, for the same backbone; what generates is alone.
+
+    Args:
+        manifests: by task.
+        backbone_of: see `lanes`.
+        most: see `lanes`.
+    """
+    groups: dict[Hashable, list[str]] = {}
+    for task, manifest in manifests.items():
+        words = manifest.kind == "token-classification"
+        key: Hashable = (backbone_of(task).precision, manifest.max_length, words)
+        groups.setdefault(task if manifest.kind in GENERATIVE else key, []).append(task)
+    return [part for group in groups.values() for part in _parts(group, manifests, most)]
+
+
 def _parts(lane: Sequence[str], manifests: Mapping[str, Manifest], most: int) -> Iterator[list[str]]:
     part: list[str] = []
     total = 0

@@ -11,10 +11,11 @@ from continual_petl.errors import InputError, StoreError
 from continual_petl.heads.words import Answer
 from continual_petl.learner.memory import memory_told
 from continual_petl.learner.respond import respond
+from continual_petl.learner.to_all import Task, respond_to_all
 from continual_petl.learner.together import Part, respond_together
 from continual_petl.predictor.asking import Asked, ask, in_words
 from continual_petl.predictor.asking import Row as Row
-from continual_petl.predictor.lanes import batches, joined, lanes
+from continual_petl.predictor.lanes import batches, joined, lanes, like
 from continual_petl.store.held import Held
 from continual_petl.store.residents import Residents
 from continual_petl.streams.batches.collate import collate
@@ -64,6 +65,57 @@ class Predictor:
             return self._alone(rows, range(len(rows)), tasks[0], batch_size)
         found = self._mixed(rows, numbers, batch_size)
         return [found[number] for number in range(len(rows))]
+
+    @torch.no_grad()
+    def predict_all(
+        self, rows: Sequence[Row], tasks: Sequence[str], *, batch_size: int = 32
+    ) -> dict[str, list[Answer]]:
+        """Return the answers of several tasks to the same rows, by task, in the order of the rows.
+
+        What is frozen below the banks of tasks is computed once for all of them: with banks in upper layers only, most of
+        the backbone. Each answer is what the task alone gives, up to rounding (1e-6 in fp32).
+
+        Args:
+            rows: what all of the tasks were learned on; see `predict`.
+            tasks: learned tasks.
+            batch_size: rows at a time, or rows times tasks where there are few rows.
+
+        Raises:
+            InputError: if a task is not learned, or a row is not what it expects.
+        """
+        store, residents = self._residents.store, self._residents
+        self._check_learned(tasks)
+        if not rows:
+            return {task: [] for task in tasks}
+        numbers = range(len(rows))
+        asked = {task: ask(rows, numbers, store.manifest(task)) for task in tasks}
+        found: dict[str, list[Answer]] = {}
+        manifests = {task: each.manifest for task, each in asked.items()}
+        for group in like(manifests, residents.backbone_of, residents.held_banks.most):
+            if len(group) == 1:
+                found[group[0]] = self._alone(rows, numbers, group[0], batch_size)
+            else:
+                found |= self._all([asked[task] for task in group], batch_size)
+        return {task: found[task] for task in tasks}
+
+    def _all(self, asked: Sequence[Asked], batch_size: int) -> dict[str, list[Answer]]:
+        """Return the answers of tasks to which the same rows are the same numbers."""
+        residents = self._residents
+        encoded = asked[0].encoded(residents)
+        held = [self._held(each) for each in asked]
+        backbone = held[0].backbone
+        backbone.model.train(False)
+        tasks = [Task(each.plan, each.bank) for each in held]
+        found: dict[str, dict[int, Answer]] = {each.manifest.task: {} for each in asked}
+        for batch in EvaluationLoader(encoded, batch_size, residents.pad_token_id, kind=asked[0].manifest.kind):
+            with memory_told(", ".join(found), batch, f"batch_size (it is {batch_size})"):
+                tensors = {name: tensor.to(backbone.model.device) for name, tensor in batch.items()}
+                said = respond_to_all(backbone, tasks, tensors, batch_size, residents.stacks)
+            positions = batch["index"].tolist()
+            for each, outputs in zip(asked, said, strict=True):
+                words = in_words(outputs, each.manifest, residents, encoded, positions)
+                found[each.manifest.task] |= zip(positions, words, strict=True)
+        return {task: [own[position] for position in range(len(own))] for task, own in found.items()}
 
     def _check_learned(self, tasks: Sequence[str]) -> None:
         store = self._residents.store

@@ -31,8 +31,8 @@ class Made:
     pair: bool = False
 
 
-def committed(folder: Path, backbone_folder: Path, tasks: Mapping[str, Made]) -> Run:
-    """Return a run of the task ``one``, learned, and these, with random values."""
+def committed(folder: Path, backbone_folder: Path, tasks: Mapping[str, Made], *, shorter: int = 1) -> Run:
+    """Return a run of the task ``one``, learned, and these, with random values, each of some tokens less than the last."""
     training = {"epochs": 1, "batch_size": 16}
     run = learn(stream(backbone_folder, [task("one", num_rows=16, bank=small("houlsby"))], training=training), folder)
     store, residents = run.store, run.session.residents
@@ -53,7 +53,7 @@ def committed(folder: Path, backbone_folder: Path, tasks: Mapping[str, Made]) ->
             scores=first.scores,
             data=first.data,
             notices=(),
-            max_length=first.max_length - number,
+            max_length=first.max_length - shorter * number,
             preparation=first.preparation,
         )
         commit_task(store, plan, bank.eval(), backbone, evidence)

@@ -1,0 +1,72 @@
+"""Many tasks on the same rows answer as each alone does, and what is frozen below them is computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from continual_petl import InputError, Run
+from tests.predictor.committed import Made, committed
+from tests.predictor.test_mixed import same
+from tests.small import small
+
+Folder = Callable[..., Path]
+TOP = {"layers": 1}
+TASKS: dict[str, Made] = {
+    **{f"top_{number}": Made({**small("houlsby"), **TOP}, "regression", None) for number in range(3)},
+    "lora": Made({**small("lora"), **TOP}, labels=("a", "b", "c"), pooling="first"),
+    "prefix": Made({**small("prefix"), **TOP}),
+    "whole": Made({"preset": "full", **TOP}),
+    "probe": Made("probe"),
+    "low": Made("houlsby"),
+    "prompt": Made("prompt"),
+}
+TEXTS = ["w1 w2 w3", "w4", "w5 w6 w7 w8 w9 w10", "w11 w12"]
+
+
+@pytest.fixture(scope="module")
+def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Return a run with all of them, of one length."""
+    return committed(tmp_path_factory.mktemp("all") / "run", backbone_folder(), TASKS, shorter=0)
+
+
+@pytest.mark.parametrize("num_rows", [1, 4])
+def test_each_task_answers_as_it_does_alone(run: Run, num_rows: int) -> None:
+    rows, tasks = TEXTS[:num_rows], ["one", *TASKS]
+    found = run.predict_all(rows, tasks)
+    assert list(found) == tasks
+    for task in tasks:
+        same(found[task], run.predict(rows, task))
+
+
+def test_the_lowest_layer_is_computed_once_for_all_that_change_only_the_highest(run: Run) -> None:
+    tasks = ["top_0", "top_1", "top_2", "lora"]
+    run.predict_all(TEXTS, tasks)  # tries out whether the pass can be cut
+    model: Any = run.session.residents.backbone("fp32").model
+    seen = {0: 0, 1: 0}
+    handles = [
+        model.encoder.layer[layer].output.dense.register_forward_hook(
+            lambda module, args, output, layer=layer: seen.update({layer: seen[layer] + len(output)})
+        )
+        for layer in seen
+    ]
+    run.predict_all(TEXTS, tasks)
+    for handle in handles:
+        handle.remove()
+    assert seen == {0: len(TEXTS), 1: len(TEXTS) * len(tasks)}
+    assert "forward" not in vars(model.encoder.layer[0])
+
+
+def test_a_row_that_one_of_the_tasks_does_not_take_is_refused(run: Run) -> None:
+    assert run.predict_all([], ["one", "low"]) == {"one": [], "low": []}
+    with pytest.raises(InputError, match="task 'nine' is not learned"):
+        run.predict_all(TEXTS, ["one", "nine"])
+    with pytest.raises(
+        InputError, match=r"task 'one': row 2 is \('w1', 'w2'\); this task was learned on rows of one text"
+    ):
+        run.predict_all(["w1", ("w1", "w2")], ["one", "low"])
+    assert torch.is_grad_enabled()
