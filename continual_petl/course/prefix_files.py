@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -30,7 +31,6 @@ from continual_petl.learner.answer import backbone_inputs
 from continual_petl.learner.memory import memory_told
 from continual_petl.store.environment import current_environment
 from continual_petl.store.states_file import StatesFile, Write
-from continual_petl.streams.batches.batching import evaluation_batches
 from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.batches.datamodule import Split
 from continual_petl.streams.preparation.prepare import TaskData
@@ -88,7 +88,7 @@ def _compute(
     write: Write,
 ) -> None:
     backbone, pad = learner.backbone, session.residents.pad_token_id
-    for index_B in evaluation_batches(split.lengths, split.batch_size):
+    for index_B in split.batches:
         request.stop_here(f"while the frozen states of task {plan.name!r} were computed, which is done anew")
         batch = collate(split.rows, index_B, pad, plan.kind, split.train)
         with memory_told(plan.name, batch, "training.batch_size, or write training.prefix_cache: off"):
@@ -128,7 +128,8 @@ def _bound(
             "configuration": combined_digest(backbone.config_facts),
             "environment": environment.model_dump(mode="json", exclude={"python", "continual_petl"}),
             "layer": layer,
-            "batch_size": split.batch_size,
+            "batches": [len(batch) for batch in split.batches],
+            "rows of batches": _digest(np.concatenate(split.batches)),
         }
     )
 

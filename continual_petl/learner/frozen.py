@@ -45,15 +45,14 @@ def cannot_keep(plan: TaskPlan, why: str) -> InputError:
     )
 
 
-def num_uses(training: TrainingSpec, arguments: Mapping[str, Any], num_rows: int) -> float:
+def num_uses(training: TrainingSpec, arguments: Mapping[str, Any], num_batches: float) -> float:
     """Return how often a row is learned from, on average over the training split.
 
     Args:
         training: the task's.
         arguments: what the stream says under ``trainer``; its limits of batches and steps count.
-        num_rows: of the training split.
+        num_batches: of one epoch over the whole training split.
     """
-    num_batches = num_rows / training.batch_size
     used = num_batches
     for key in ("limit_train_batches", "overfit_batches"):
         limit = arguments.get(key)
