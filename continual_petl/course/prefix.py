@@ -83,7 +83,7 @@ class Prefix:
 
 
 def decide_prefix(
-    session: Session, plan: TaskPlan, data: TaskData, learner: ContinualLearner
+    session: Session, plan: TaskPlan, data: TaskData, learner: ContinualLearner, *, num_processes: int = 1
 ) -> tuple[Prefix | None, tuple[str, ...]]:
     """Return what is kept for a task, None if nothing is, and what the user should know of that.
 
@@ -92,6 +92,7 @@ def decide_prefix(
         plan: the task.
         data: its rows.
         learner: with the task's fresh bank active, in no training mode that changes answers.
+        num_processes: how many share the fit; only one that is alone keeps states.
 
     Raises:
         InputError: if the task asks for it, and it cannot be had.
@@ -101,6 +102,8 @@ def decide_prefix(
         return None, ()
     asked = training.prefix_cache == "on"
     layer, why = lowest_layer(bank), why_not_kept(plan, bank)
+    if why is None and num_processes > 1:
+        why = f"{num_processes} processes share its fit (trainer.devices)"
     if why is None and not asked and not _pays(session, plan, data):
         return None, ()
     num_places = width = 0

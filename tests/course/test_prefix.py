@@ -272,6 +272,16 @@ def test_two_stacks_are_an_error_where_states_are_asked_for_and_plain_where_not(
         learn(tasks_of(backbone, backbone={"name": str(backbone)}, training={"prefix_cache": "on"}), tmp_path / "run")
 
 
+def test_processes_that_share_a_fit_keep_nothing(backbone_folder: Folder, tmp_path: Path) -> None:
+    def decided(way: str) -> Prefix | None:
+        course = Open(tasks_of(backbone_folder(), training={"prefix_cache": way}), tmp_path)
+        return decide_prefix(course.session, course.plan, course.data, course.learner, num_processes=2)[0]
+
+    assert decided("auto") is None
+    with pytest.raises(InputError, match=r"2 processes share its fit \(trainer.devices\)"):
+        decided("on")
+
+
 def test_a_split_is_kept_whole_or_not_at_all_within_the_budget(backbone_folder: Folder, tmp_path: Path) -> None:
     course = Open(tasks_of(backbone_folder()), tmp_path)
     train, validation = (int(rows.lengths.sum()) * 16 * 4 for rows in (course.data.train, course.data.validation))
