@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,8 @@ import torch
 
 from tests.tiny import PREPROCESSOR, make_model, make_tokenizer
 
+# What the tests read and write lies in folders of their own; those that look at the cache give it one.
+os.environ["CONTINUAL_PETL_CACHE"] = "off"
 # More threads only get in each other's way on models of this size.
 torch.set_num_threads(1)
 # A shell that starts the tests in the background has them ignore Ctrl-C, which some tests raise.

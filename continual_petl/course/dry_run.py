@@ -93,10 +93,10 @@ def _task_facts(session: Session, task: TaskSpec, learned: Collection[str]) -> T
     if task.name not in learned:
         check_copies(session, plan, backbone)
     bank = build_bank(plan, backbone, folded=True)
-    if task.name not in session.store.tasks:
+    if task.name not in learned:
         check_kept(plan, bank)
     counted = bank.count()
-    batches = math.ceil(len(data.train) / training.batch_size)
+    batches = session.loaders(data, training).num_batches
     splits = {"train": data.train, "validation": data.validation} | ({"test": data.test} if data.test else {})
     return TaskFacts(
         task=task.name,
@@ -113,7 +113,7 @@ def _task_facts(session: Session, task: TaskSpec, learned: Collection[str]) -> T
         pooling=plan.pooling,
         num_steps=math.ceil(batches / training.accumulate) * training.epochs,
         learned=task.name in learned,
-        notices=data.notices,
+        notices=(*data.notices, *data.cache_notices),
     )
 
 

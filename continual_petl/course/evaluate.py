@@ -34,7 +34,8 @@ def outputs_of(
     """
     training = learner.plan.training
     batch_size = training.eval_batch_size or training.batch_size
-    loader = EvaluationLoader(rows, batch_size, pad_token_id, kind=learner.plan.kind)
+    max_tokens = training.eval_max_tokens or training.max_tokens
+    loader = EvaluationLoader(rows, batch_size, pad_token_id, kind=learner.plan.kind, max_tokens=max_tokens)
     if answers_here(arguments):
         batches = _plainly(learner, loader)
     else:

@@ -24,7 +24,6 @@ from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.store.commit import Evidence, commit_task
 from continual_petl.store.probe import make_probe, probe_of_rows
 from continual_petl.store.progress import read_bank
-from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.preparation.prepare import TaskData
 from continual_petl.streams.schema.stream_spec import TaskSpec
 
@@ -61,7 +60,7 @@ def learn_task(
         num_tasks=len(session.spec.tasks),
         store=store,
         backbones=residents.backbones,
-        notices=(*data.notices, *dropped, *told),
+        notices=(*data.notices, *data.cache_notices, *dropped, *told),
     )
     for callback in callbacks:
         if isinstance(callback, StreamCallback):
@@ -114,14 +113,7 @@ def _fit(
     folder = session.store.progress_folder(plan.name)
     checkpoint = BankCheckpoint(folder, training.checkpoint_every, plan.metric)
     request.tell(lambda number: setattr(checkpoint, "stop_signal", number))
-    module = TaskDataModule(
-        data,
-        pad_token_id=session.residents.pad_token_id,
-        batch_size=training.batch_size,
-        eval_batch_size=training.eval_batch_size or training.batch_size,
-        seed=session.spec.seed,
-        num_workers=training.num_workers,
-    )
+    module = session.loaders(data, training)
     module.frozen = prefix
     last = folder / LAST
     with quiet():

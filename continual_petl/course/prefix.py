@@ -136,7 +136,7 @@ def device_of(session: Session) -> torch.device:
 
 
 def _pays(session: Session, plan: TaskPlan, data: TaskData) -> bool:
-    uses = num_uses(plan.training, session.spec.trainer, len(data.train) / plan.training.batch_size)
+    uses = num_uses(plan.training, session.spec.trainer, session.loaders(data, plan.training).num_batches)
     return uses >= _LEAST_USES and device_of(session).type in _PAYS_ON
 
 
@@ -148,7 +148,7 @@ def _splits(plan: TaskPlan, data: TaskData, num_places: int) -> dict[Split, Kept
         "train": KeptSplit(
             rows=data.train,
             lengths=lengths,
-            batches=evaluation_batches(lengths, training.batch_size),
+            batches=evaluation_batches(lengths, training.batch_size, training.max_tokens),
             train=True,
         )
     }
@@ -157,7 +157,11 @@ def _splits(plan: TaskPlan, data: TaskData, num_places: int) -> dict[Split, Kept
         found["validation"] = KeptSplit(
             rows=data.validation,
             lengths=lengths,
-            batches=evaluation_batches(lengths, training.eval_batch_size or training.batch_size),
+            batches=evaluation_batches(
+                lengths,
+                training.eval_batch_size or training.batch_size,
+                training.eval_max_tokens or training.max_tokens,
+            ),
             train=False,
         )
     return found

@@ -78,7 +78,8 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
                 status=status,
             )
         )
-    return RowLine(after=after, index=links[index].index, cells=tuple(cells)), [*notices, *_not_at_hand(gone)]
+    notices += [*_not_at_hand(gone), *session.untold()]
+    return RowLine(after=after, index=links[index].index, cells=tuple(cells)), notices
 
 
 def _not_at_hand(gone: dict[str, str]) -> list[str]:

@@ -14,6 +14,7 @@ from continual_petl.store.held import RESIDENT_BYTES
 from continual_petl.store.manifest import Manifest
 from continual_petl.store.residents import Residents
 from continual_petl.store.store import Store
+from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.encoding.tokenise import TokenisedRows
 from continual_petl.streams.schema.stream_spec import GenerationSpec, StreamSpec, TaskSpec, TrainingSpec
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from continual_petl.streams.preparation.prepare import SplitData, TaskData
 
 _KEPT_SPLITS = 20
+_NOT_DECIDING = {"checkpoint_every", "num_workers", "eval_batch_size", "eval_max_tokens"}
+"""Settings of training that do not decide what a bank becomes."""
 
 
 class Session:
@@ -40,6 +43,7 @@ class Session:
         self.store = store
         self.residents = Residents(store, spec.backbone, consent=consent, resident_bytes=resident_bytes)
         self._splits: OrderedDict[str, SplitData] = OrderedDict()
+        self._untold: list[str] = []
 
     @property
     def folder(self) -> str:
@@ -65,6 +69,10 @@ class Session:
 
         residents, backbone = self.residents, self.backbone(task)
         return prepare_task(self.spec, task, residents.tokenizer, backbone.max_length, images=residents.images)
+
+    def loaders(self, data: TaskData, training: TrainingSpec) -> TaskDataModule:
+        """Return the batches of a prepared task."""
+        return TaskDataModule.of(data, training, pad_token_id=self.residents.pad_token_id, seed=self.spec.seed)
 
     def backbone(self, task: TaskSpec) -> Backbone:
         """Return the backbone in the precision that a task is learned in."""
@@ -107,9 +115,15 @@ class Session:
                 labels=manifest.labels,
                 images=self.residents.images,
             )
+            self._untold += self._splits[task.name].cache_notices
             while len(self._splits) > _KEPT_SPLITS:
                 self._splits.popitem(last=False)
         return self._splits[task.name]
+
+    def untold(self) -> list[str]:
+        """Return what preparing splits has left to be told since this was asked last."""
+        told, self._untold = self._untold, []
+        return told
 
 
 def changed_settings(session: Session) -> tuple[str, ...]:
@@ -147,7 +161,7 @@ def changed_settings(session: Session) -> tuple[str, ...]:
 
 def _flat(prefix: str, training: TrainingSpec) -> dict[str, object]:
     """Return what decides a bank, by dotted key; how often it is saved does not."""
-    values = training.model_dump(mode="json", exclude={"checkpoint_every", "num_workers", "eval_batch_size"})
+    values = training.model_dump(mode="json", exclude=_NOT_DECIDING)
     return {f"{prefix}.{key}": value for key, value in values.items()}
 
 

@@ -59,14 +59,8 @@ def begin_task(learner: ContinualLearner, stream: TaskStream, task: TaskSpec | s
     bank = spec.resolved_bank(chosen, lambda name: held[name].bank if name in held else None)
     plan = plan_task(spec, chosen, data.labels, backbone, train=data.train.labels, bank=bank)
     learner.add_task(plan, start_from=_parent(learner, plan), tokenizer=tokenizer)
-    return TaskDataModule(
-        data,
-        pad_token_id=0 if tokenizer is None else padding_id(tokenizer),
-        batch_size=plan.training.batch_size,
-        eval_batch_size=plan.training.eval_batch_size or plan.training.batch_size,
-        seed=spec.seed,
-        num_workers=plan.training.num_workers,
-    )
+    pad = 0 if tokenizer is None else padding_id(tokenizer)
+    return TaskDataModule.of(data, plan.training, pad_token_id=pad, seed=spec.seed)
 
 
 def _parent(learner: ContinualLearner, plan: TaskPlan) -> tuple[TaskPlan, Bank] | None:

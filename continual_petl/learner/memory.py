@@ -68,14 +68,16 @@ def tells_of_memory(step: Callable[Concatenate[Any, P], R]) -> Callable[Concaten
 def _lower(plan: TaskPlan, *, training: bool) -> str:
     ours = plan.training
     length = "backbone.max_length" if plan.kind != "image-classification" else "the backbone's size"
+    budget = ours.max_tokens if training else ours.eval_max_tokens or ours.max_tokens
+    tokens = "" if budget is None else f", training.{'' if training else 'eval_'}max_tokens (it is {budget})"
     if training:
         return (
             f"training.batch_size (it is {ours.batch_size}; training.accumulate, {ours.accumulate}, raised in return keeps "
-            f"the rows of a step) or {length}, or write training.precision: bf16 (it is {ours.precision})"
+            f"the rows of a step){tokens} or {length}, or write training.precision: bf16 (it is {ours.precision})"
         )
     texts = ", generation.max_new_tokens" if plan.generation is not None else ""
     return (
-        f"training.eval_batch_size (it is {ours.eval_batch_size or ours.batch_size}){texts} or {length}, or write "
+        f"training.eval_batch_size (it is {ours.eval_batch_size or ours.batch_size}){tokens}{texts} or {length}, or write "
         f"training.precision: bf16 (it is {ours.precision})"
     )
 

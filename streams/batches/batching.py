@@ -3,7 +3,9 @@
 Rows of like length share a batch, so little of a batch is padding. Training: shuffle all rows, cut into chunks of 50
 batches, sort each chunk by length, cut into batches, shuffle the batches (``group_by_length`` of transformers'
 Trainer works alike, with one fixed chunk and another order). The result is a pure function of (seed, epoch): any
-epoch can be made again at any time, which is what lets a run go on in the middle of one.
+epoch can be made again at any time, which is what lets a run go on in the middle of one. With a budget of
+tokens (`continual_petl.streams.batches.budget`) the rows are first divided into stretches of like length, each with its own
+number of rows a batch, and then this is done within each.
 
 Images have no length: their order is a plain shuffle. Shape legend: N rows.
 """
@@ -12,12 +14,14 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from continual_petl.errors import InputError
 from continual_petl.seeding import derive_seed
+from continual_petl.streams.batches.budget import Stretch, check_budget, rows_that_fit, stretches
 from continual_petl.streams.batches.collate import collate as collate
 
 Batch = NDArray[np.int64]
@@ -32,11 +36,12 @@ class LengthBucketed:
 
     Args:
         lengths: tokens of each row, ``(N,)``, N at least 1.
-        batch_size: rows of a batch; the last one of an epoch may be shorter, no row is dropped.
+        batch_size: most rows of a batch; the last one of an epoch may be shorter, no row is dropped.
         seed: together with the epoch it decides the order.
+        max_tokens: most tokens of a batch, padding included: its rows times its longest row. None: as many as there are.
 
     Raises:
-        InputError: if there are no rows, or ``batch_size`` is below 1.
+        InputError: if there are no rows, ``batch_size`` is below 1, or a row alone is longer than ``max_tokens``.
 
     Example:
         >>> order = LengthBucketed(lengths=np.array([3, 9, 3, 9]), batch_size=2, seed=0)
@@ -47,49 +52,74 @@ class LengthBucketed:
     lengths: NDArray[np.int64]
     batch_size: int
     seed: int
+    max_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        _check(self.lengths, self.batch_size)
+        _check(self.lengths, self.batch_size, self.max_tokens)
 
     def __len__(self) -> int:
-        return -(-len(self.lengths) // self.batch_size)
+        """Return the number of batches, the same in every epoch: it follows from the lengths alone."""
+        return sum(stretch.num_batches for stretch in self._stretches)
+
+    @cached_property
+    def _stretches(self) -> list[Stretch]:
+        return stretches(self.lengths, self.batch_size, self.max_tokens)
 
     def epoch(self, epoch: int) -> list[Batch]:
         """Return all batches of an epoch, in order."""
         rng = np.random.default_rng(derive_seed(self.seed, "batches", epoch))
-        shuffled = rng.permutation(len(self.lengths))
-        chunk = _CHUNK_BATCHES * self.batch_size
+        rows = rng.permutation(len(self.lengths))
+        if self.max_tokens is not None:
+            rows = rows[np.argsort(-self.lengths[rows], kind="stable")]
         batches: list[Batch] = []
-        for start in range(0, len(shuffled), chunk):
-            rows = shuffled[start : start + chunk]
-            batches += _cut(rows[np.argsort(self.lengths[rows], kind="stable")], self.batch_size)
+        for stretch in self._stretches:
+            members, rows = rows[: stretch.num_rows], rows[stretch.num_rows :]
+            if self.max_tokens is not None:
+                members = rng.permutation(members)
+            for chunk in _cut(members, _CHUNK_BATCHES * stretch.batch_size):
+                batches += _cut(chunk[np.argsort(self.lengths[chunk], kind="stable")], stretch.batch_size)
         return [batches[position] for position in rng.permutation(len(batches))]
 
     @property
     def fingerprint(self) -> str:
-        """Twelve hex digits that change with the rows' lengths, the batch size and the seed."""
-        digest = hashlib.sha256(f"{self.seed} {self.batch_size} ".encode())
+        """Twelve hex digits that change with the rows' lengths, the batch size, the budget and the seed."""
+        budget = "" if self.max_tokens is None else f"{self.max_tokens} "
+        digest = hashlib.sha256(f"{self.seed} {self.batch_size} {budget}".encode())
         digest.update(self.lengths.astype("<i8").tobytes())
         return digest.hexdigest()[:12]
 
 
-def evaluation_batches(lengths: NDArray[np.int64], batch_size: int) -> list[Batch]:
+def evaluation_batches(lengths: NDArray[np.int64], batch_size: int, max_tokens: int | None = None) -> list[Batch]:
     """Return batches by falling length, rows of one length in their own order; the same for every seed.
 
     The widest batch comes first, so a device that is too small says so at once.
 
+    Args:
+        lengths: tokens of each row, ``(N,)``.
+        batch_size: most rows of a batch.
+        max_tokens: most tokens of a batch, padding included; None: as many as there are.
+
     Raises:
-        InputError: if there are no rows, or ``batch_size`` is below 1.
+        InputError: if there are no rows, ``batch_size`` is below 1, or a row alone is longer than ``max_tokens``.
     """
-    _check(lengths, batch_size)
-    return _cut(np.argsort(-lengths, kind="stable"), batch_size)
+    _check(lengths, batch_size, max_tokens)
+    rows = np.argsort(-lengths, kind="stable")
+    if max_tokens is None:
+        return _cut(rows, batch_size)
+    batches = []
+    while len(rows):
+        size = rows_that_fit(int(lengths[rows[0]]), batch_size, max_tokens)
+        batches.append(rows[:size])
+        rows = rows[size:]
+    return batches
 
 
-def _check(lengths: NDArray[np.int64], batch_size: int) -> None:
+def _check(lengths: NDArray[np.int64], batch_size: int, max_tokens: int | None) -> None:
     if batch_size < 1:
         raise InputError(f"batch_size: got {batch_size}; it must be at least 1.")
     if len(lengths) == 0:
         raise InputError("there are no rows to make batches of; give the split at least one row.")
+    check_budget(lengths, max_tokens)
 
 
 def _cut(rows: Batch, batch_size: int) -> list[Batch]:

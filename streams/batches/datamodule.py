@@ -15,15 +15,19 @@ from collections.abc import Callable
 from typing import Literal
 
 import lightning as L
+import numpy as np
 from lightning.pytorch.loops.progress import _ProcessedTracker
+from numpy.typing import NDArray
 from torch import Tensor
 
 from continual_petl.errors import InputError
 from continual_petl.seeding import derive_seed
 from continual_petl.streams.batches.batching import LengthBucketed
+from continual_petl.streams.batches.budget import check_budget
 from continual_petl.streams.batches.loaders import EvaluationLoader, Place, TrainLoader
 from continual_petl.streams.encoding.rows import TokenisedRows
 from continual_petl.streams.preparation.prepare import TaskData
+from continual_petl.streams.schema.training_spec import TrainingSpec
 
 Batch = dict[str, Tensor]
 Split = Literal["train", "validation"]
@@ -35,13 +39,16 @@ class TaskDataModule(L.LightningDataModule):
     Args:
         data: what :func:`~continual_petl.streams.preparation.prepare.prepare_task` returned.
         pad_token_id: the tokenizer's padding token.
-        batch_size: rows of a training batch.
-        eval_batch_size: rows of a validation, test or prediction batch.
+        batch_size: most rows of a training batch.
+        eval_batch_size: most rows of a validation, test or prediction batch.
         seed: the stream's seed; the order of batches follows from it and the task's name alone.
         num_workers: processes that make batches; 0 makes them in this one, which is fast enough for text.
+        max_tokens: most tokens of a training batch, padding included, of sources and of targets each where they are padded
+            on their own (seq2seq); None: as many as there are.
+        eval_max_tokens: most tokens of a validation, test or prediction batch, padding included, without what is generated.
 
     Raises:
-        InputError: if a batch size or ``num_workers`` is out of range.
+        InputError: if a batch size, a budget or ``num_workers`` is out of range, or a row alone is longer than a budget.
     """
 
     def __init__(
@@ -53,19 +60,54 @@ class TaskDataModule(L.LightningDataModule):
         eval_batch_size: int,
         seed: int,
         num_workers: int = 0,
+        max_tokens: int | None = None,
+        eval_max_tokens: int | None = None,
     ) -> None:
         super().__init__()
         self.data = data
         self.frozen: Callable[[Batch, Split], Batch] | None = None
         """Adds what was computed of a batch's rows before; asked in a fit for every batch."""
+        self._eval_max_tokens = eval_max_tokens
         self._pad_token_id = pad_token_id
         self._eval_batch_size = eval_batch_size
         self._num_workers = num_workers
+        lengths = _training_lengths(data, budget=max_tokens is not None)
+        _check_budgets(data, lengths, max_tokens, eval_max_tokens)
         self._order = LengthBucketed(
-            lengths=data.train.lengths + data.train.target_lengths,
+            lengths=lengths,
             batch_size=batch_size,
             seed=derive_seed(seed, data.task.name, "order"),
+            max_tokens=max_tokens,
         )
+
+    @classmethod
+    def of(cls, data: TaskData, training: TrainingSpec, *, pad_token_id: int, seed: int) -> TaskDataModule:
+        """Return the loaders that a task's settings ask for.
+
+        Args:
+            data: of the task.
+            training: its settings.
+            pad_token_id: the tokenizer's padding token.
+            seed: the stream's seed.
+
+        Raises:
+            InputError: if a row is longer than the budget of tokens.
+        """
+        return cls(
+            data,
+            pad_token_id=pad_token_id,
+            batch_size=training.batch_size,
+            eval_batch_size=training.eval_batch_size or training.batch_size,
+            seed=seed,
+            num_workers=training.num_workers,
+            max_tokens=training.max_tokens,
+            eval_max_tokens=training.eval_max_tokens or training.max_tokens,
+        )
+
+    @property
+    def num_batches(self) -> int:
+        """Number of training batches in an epoch, those of all processes together."""
+        return len(self._order)
 
     def train_dataloader(self) -> TrainLoader:
         """Return the shuffled, length-bucketed, resumable training batches."""
@@ -118,6 +160,7 @@ class TaskDataModule(L.LightningDataModule):
             num_workers=self._num_workers,
             rank=rank,
             world_size=world_size,
+            max_tokens=self._eval_max_tokens,
         )
 
     def _process(self) -> tuple[int, int]:
@@ -131,3 +174,27 @@ class TaskDataModule(L.LightningDataModule):
         epoch = fit.epoch_progress.current
         assert isinstance(epoch, _ProcessedTracker)
         return epoch.processed, fit.epoch_loop.batch_progress.current.ready
+
+
+def _training_lengths(data: TaskData, *, budget: bool) -> NDArray[np.int64]:
+    """Return what training rows are sorted by, and with a budget counted by, ``(N,)``."""
+    if budget and data.task.kind == "seq2seq":
+        # Two tensors, each padded on its own: the longer of the two bounds both.
+        return np.maximum(data.train.lengths, data.train.target_lengths)
+    return data.train.lengths + data.train.target_lengths
+
+
+def _check_budgets(
+    data: TaskData, lengths: NDArray[np.int64], max_tokens: int | None, eval_max_tokens: int | None
+) -> None:
+    """Check the budgets of all splits before anything is learned."""
+    task = f"task {data.task.name!r}, "
+    if data.task.kind == "image-classification" and (max_tokens or eval_max_tokens):
+        raise InputError(
+            f"{task}training.max_tokens: images have no tokens to count, batch_size alone decides; leave it out."
+        )
+    check_budget(lengths, max_tokens, where=f"{task}train: ", key="training.max_tokens")
+    for name, rows in (("validation", data.validation), ("test", data.test)):
+        if rows is not None:
+            key = "training.eval_max_tokens (where it is null, max_tokens)"
+            check_budget(rows.lengths, eval_max_tokens, where=f"{task}{name}: ", key=key)

@@ -99,15 +99,14 @@ class TrainLoader:
         """Take up a saved place.
 
         Raises:
-            InputError: if the checkpoint was made with other rows, another batch size, seed or number of processes.
+            InputError: if the checkpoint was made with other rows, another batch size, budget, seed or number of processes.
         """
         for key, ours in (("order", self.order.fingerprint), ("world_size", self.world_size)):
             if state_dict[key] != ours:
                 raise InputError(
                     f"checkpoint: its training batches ({key} {state_dict[key]}) are not those of this run ({ours}): "
-                    "the "
-                    "data, max_length, batch_size, seed or number of devices has changed since it was saved. Restore "
-                    "them, or delete the checkpoint to learn the task from its beginning."
+                    "the data, max_length, batch_size, max_tokens, seed or number of devices has changed since it was saved. "
+                    "Restore them, or delete the checkpoint to learn the task from its beginning."
                 )
         self._seen = self._next = (int(state_dict["epoch"]), int(state_dict["batches"]))
 
@@ -117,12 +116,13 @@ class EvaluationLoader:
 
     Args:
         rows: a split.
-        batch_size: rows of a batch.
+        batch_size: most rows of a batch.
         pad_token_id: see `collate`.
         kind: the kind of the task.
         num_workers: processes that make batches; 0 makes them in this one.
         rank: number of this process.
         world_size: number of processes that share the batches.
+        max_tokens: most tokens of a batch, padding included; None: as many as there are.
     """
 
     def __init__(
@@ -135,9 +135,10 @@ class EvaluationLoader:
         num_workers: int = 0,
         rank: int = 0,
         world_size: int = 1,
+        max_tokens: int | None = None,
     ) -> None:
         self.rows = rows
-        self._batches = evaluation_batches(rows.lengths, batch_size)[rank::world_size]
+        self._batches = evaluation_batches(rows.lengths, batch_size, max_tokens)[rank::world_size]
         self._make = _Maker(partial(collate, rows, pad_token_id=pad_token_id, kind=kind, train=False), num_workers)
 
     def __len__(self) -> int:

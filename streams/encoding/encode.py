@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from continual_petl.errors import InputError
 from continual_petl.heads.kinds import Kind
+from continual_petl.streams.encoding.cache_files import CacheFiles
 from continual_petl.streams.encoding.image_processing import ImageProcessing
 from continual_petl.streams.encoding.rows import TokenisedRows
 from continual_petl.streams.encoding.tokenise import tokenise, tokenise_words
@@ -28,6 +29,7 @@ def encode_rows(
     max_target_length: int | None = None,
     images: ImageProcessing | None = None,
     where: str = "rows",
+    cache: CacheFiles | None = None,
 ) -> TokenisedRows:
     """Make numbers of checked rows, with their answers or, to be predicted, without.
 
@@ -41,6 +43,7 @@ def encode_rows(
         max_target_length: as the task says; a causal-lm's sources are cut by it too, so give it for predictions as well.
         images: the preprocessing of the backbone, for images.
         where: what the rows are, for messages.
+        cache: where token ids of large splits are kept; None keeps none.
 
     Raises:
         InputError: if tokenizer, preprocessing or lengths do not fit the kind, or a row cannot be used.
@@ -59,11 +62,13 @@ def encode_rows(
     if tokenizer is None:
         raise ValueError(f"a {kind} needs the tokenizer of the backbone")
     if kind == "token-classification":
-        return tokenise_words(inputs, answers, tokenizer, max_length, where=where)
+        return tokenise_words(inputs, answers, tokenizer, max_length, where=where, cache=cache)
     if kind == "seq2seq" or kind == "causal-lm":
-        rows = tokenise_sources(inputs, answers, tokenizer, max_length, kind=kind, max_target_length=max_target_length)
+        rows = tokenise_sources(
+            inputs, answers, tokenizer, max_length, kind=kind, max_target_length=max_target_length, cache=cache
+        )
     else:
-        rows = tokenise(inputs, pairs, answers, tokenizer, max_length)
+        rows = tokenise(inputs, pairs, answers, tokenizer, max_length, cache=cache)
     _check_something_is_left(inputs, rows, where)
     return rows
 

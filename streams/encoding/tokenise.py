@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from continual_petl.errors import InputError
+from continual_petl.streams.encoding.cache_files import CacheFiles
 from continual_petl.streams.encoding.rows import IGNORED, offsets_of
 from continual_petl.streams.encoding.rows import TokenisedRow as TokenisedRow
 from continual_petl.streams.encoding.rows import TokenisedRows as TokenisedRows
-from continual_petl.streams.encoding.tokenizer_calls import Encoded, check_fast, encode, glues_words
+from continual_petl.streams.encoding.token_cache import encode_cached
+from continual_petl.streams.encoding.tokenizer_calls import Encoded, check_fast, glues_words
 from continual_petl.streams.encoding.tokenizer_calls import padding_id as padding_id
 from continual_petl.streams.sources.checks import show
 
@@ -27,6 +29,8 @@ def tokenise(
     labels: NDArray[np.int64] | NDArray[np.float32] | None,
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
+    *,
+    cache: CacheFiles | None = None,
 ) -> TokenisedRows:
     """Tokenise a split of texts.
 
@@ -36,6 +40,7 @@ def tokenise(
         labels: encoded labels of the rows, or ``None``.
         tokenizer: a fast tokenizer.
         max_length: most tokens a row may keep, special tokens included.
+        cache: where token ids of large splits are kept; None keeps none.
 
     Raises:
         InputError: if the tokenizer is not a fast one, or ``max_length`` leaves no room for text.
@@ -44,7 +49,8 @@ def tokenise(
     for name, other in (("pairs", pairs), ("labels", labels)):
         same_number(name, other, "texts", texts)
     check_room(tokenizer, max_length, pair=pairs is not None)
-    encoded = encode(tokenizer, texts, pairs, max_length, types="token_type_ids" in tokenizer.model_input_names)
+    types = "token_type_ids" in tokenizer.model_input_names
+    encoded = encode_cached(cache, tokenizer, texts, pairs, max_length, types=types)
     return TokenisedRows(
         ids=encoded.ids,
         offsets=encoded.offsets,
@@ -61,6 +67,7 @@ def tokenise_words(
     max_length: int,
     *,
     where: str = "rows",
+    cache: CacheFiles | None = None,
 ) -> TokenisedRows:
     """Tokenise a split of words, each with a tag.
 
@@ -70,6 +77,7 @@ def tokenise_words(
         tokenizer: a fast tokenizer; one that reads words without spaces between them gets the spaces.
         max_length: most tokens a row may keep; words behind the cut lose their tags.
         where: what the rows are, for messages.
+        cache: where token ids of large splits are kept; None keeps none.
 
     Raises:
         InputError: if the tokenizer takes no words or makes nothing of one, or ``max_length`` leaves no room for them.
@@ -79,7 +87,8 @@ def tokenise_words(
     check_room(tokenizer, max_length, pair=False)
     given = [[word if number == 0 else f" {word}" for number, word in enumerate(row)] for row in rows]
     try:
-        encoded = encode(
+        encoded = encode_cached(
+            cache,
             tokenizer,
             given if glues_words(tokenizer) else rows,
             None,

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from continual_petl.errors import InputError
+from continual_petl.streams.encoding.cache_files import CacheFiles
 from continual_petl.streams.encoding.rows import TokenisedRows
+from continual_petl.streams.encoding.token_cache import encode_cached
 from continual_petl.streams.encoding.tokenise import check_room, same_number
 from continual_petl.streams.encoding.tokenizer_calls import Encoded, encode
 
@@ -50,6 +52,7 @@ def tokenise_sources(
     *,
     kind: Literal["seq2seq", "causal-lm"],
     max_target_length: int | None = None,
+    cache: CacheFiles | None = None,
 ) -> TokenisedRows:
     """Tokenise a split whose answers are texts.
 
@@ -60,6 +63,7 @@ def tokenise_sources(
         max_length: most tokens of a source, of source and target together in a causal-lm; see :func:`room_for`.
         kind: which of the two.
         max_target_length: most tokens of a target, its end token included.
+        cache: where token ids of large splits are kept; None keeps none.
 
     Raises:
         InputError: if the tokenizer is not a fast one, or there is no room for text.
@@ -69,9 +73,9 @@ def tokenise_sources(
     source_room, target_room = room_for(kind, max_length, max_target_length)
     check_room(tokenizer, source_room, pair=False)
     closing = _num_closing(tokenizer) if kind == "causal-lm" else 0
-    encoded = encode(tokenizer, sources, None, source_room + closing)
+    encoded = encode_cached(cache, tokenizer, sources, None, source_room + closing)
     ids, offsets = _shortened(encoded, closing)
-    target = None if targets is None else _targets(targets, tokenizer, target_room, special=kind == "seq2seq")
+    target = None if targets is None else _targets(targets, tokenizer, target_room, cache, special=kind == "seq2seq")
     return TokenisedRows(
         ids=ids,
         offsets=offsets,
@@ -85,7 +89,14 @@ def tokenise_sources(
     )
 
 
-def _targets(targets: Sequence[str], tokenizer: PreTrainedTokenizerBase, room: int, *, special: bool) -> Encoded:
+def _targets(
+    targets: Sequence[str],
+    tokenizer: PreTrainedTokenizerBase,
+    room: int,
+    cache: CacheFiles | None,
+    *,
+    special: bool,
+) -> Encoded:
     with_end = encode(tokenizer, ["a"], None, 64, special=special, target=True).ids
     end = tokenizer.eos_token_id
     if end in with_end:
@@ -96,7 +107,7 @@ def _targets(targets: Sequence[str], tokenizer: PreTrainedTokenizerBase, room: i
             f"max_target_length: got {room}, but this tokenizer adds {needed} special tokens to each target; use at "
             f"least {needed + 1}."
         )
-    encoded = encode(tokenizer, targets, None, room - (end is not None), special=special, target=True)
+    encoded = encode_cached(cache, tokenizer, targets, None, room - (end is not None), special=special, target=True)
     if end is None:
         return encoded
     offsets = encoded.offsets + np.arange(len(encoded.offsets))

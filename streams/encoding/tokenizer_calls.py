@@ -1,6 +1,10 @@
 """The calls of a tokenizer: many rows in, flat arrays out, the tokenizer left as it was found.
 
 Its truncation and padding settings belong to its digest, and a call with ``truncation=...`` would change them.
+
+Many rows are tokenised in parallel by the tokenizer's own threads, one a core, unless ``TOKENIZERS_PARALLELISM=false``: nine
+tenths of a call are spent there (3,500 texts of AG News: 0.61 of 0.67 CPU seconds), so processes, which would have to be
+started and sent the texts, are left out.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from continual_petl.errors import InputError
 from continual_petl.heads.kinds import GENERATIVE, LABELLED
+from continual_petl.streams.encoding.cache_files import CacheFiles
 from continual_petl.streams.encoding.encode import encode_rows
 from continual_petl.streams.encoding.image_processing import ImageProcessing
 from continual_petl.streams.encoding.images import check_images
@@ -72,7 +73,11 @@ class Checked:
         )
 
     def encode(
-        self, tokenizer: PreTrainedTokenizerBase | None, max_length: int, images: ImageProcessing | None
+        self,
+        tokenizer: PreTrainedTokenizerBase | None,
+        max_length: int,
+        images: ImageProcessing | None,
+        cache: CacheFiles | None = None,
     ) -> TokenisedRows:
         """Make numbers of the rows.
 
@@ -90,6 +95,7 @@ class Checked:
                 max_target_length=self.task.max_target_length,
                 images=images,
                 where=str(self.where),
+                cache=cache,
             )
         except InputError as error:
             # Of a row it says where; of a setting, or of an image, it does not.

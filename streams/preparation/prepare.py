@@ -17,6 +17,7 @@ from continual_petl.errors import InputError
 from continual_petl.heads.kinds import GENERATIVE, LABELLED, Kind
 from continual_petl.streams.encoding.image_processing import ImageProcessing
 from continual_petl.streams.encoding.rows import TokenisedRows
+from continual_petl.streams.encoding.token_cache import usual_cache
 from continual_petl.streams.encoding.tokenise_sources import room_for
 from continual_petl.streams.preparation.checked import Checked, check_split, labels_of
 from continual_petl.streams.preparation.dividing import carve, limited
@@ -54,6 +55,8 @@ class TaskData:
     """SHA-256 of the content of each split: inputs and answers of its rows, in order."""
     num_truncated: Mapping[str, int]
     """Rows of each split that were cut to ``max_length``."""
+    cache_notices: tuple[str, ...] = ()
+    """What the user should know of the cache of token ids: of this machine, and so in no certificate."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,6 +67,8 @@ class SplitData:
     """The rows."""
     digest: str
     """SHA-256 of their content; the same as in :attr:`TaskData.digests` as long as nothing has changed."""
+    cache_notices: tuple[str, ...] = ()
+    """As in :attr:`TaskData.cache_notices`."""
 
 
 def prepare_task(
@@ -87,7 +92,8 @@ def prepare_task(
         InputError: if the data cannot be used; the message says where and why.
     """
     labels, splits, notices = _read(spec, task)
-    tokenised = {name: split.encode(tokenizer, max_length, images) for name, split in splits.items()}
+    cache = usual_cache()
+    tokenised = {name: split.encode(tokenizer, max_length, images, cache) for name, split in splits.items()}
     notices += _cuts(task, tokenised, max_length)
     return TaskData(
         task=task,
@@ -98,6 +104,7 @@ def prepare_task(
         notices=tuple(notices),
         digests={name: split.digest for name, split in splits.items()},
         num_truncated={name: rows.num_truncated for name, rows in tokenised.items()},
+        cache_notices=() if cache is None else tuple(cache.notices),
     )
 
 
@@ -220,4 +227,6 @@ def prepare_split(
     if carved:
         checked = carve(spec, task, checked)[split == "validation"]
     checked = limited(spec, task, split, checked)
-    return SplitData(rows=checked.encode(tokenizer, max_length, images), digest=checked.digest)
+    cache = usual_cache()
+    encoded = checked.encode(tokenizer, max_length, images, cache)
+    return SplitData(rows=encoded, digest=checked.digest, cache_notices=() if cache is None else tuple(cache.notices))

@@ -56,9 +56,13 @@ class TrainingSpec(FrozenModel):
     epochs: Count = 3
     """Passes over the training split."""
     batch_size: Count = 32
-    """Rows of one optimizer step on one device, before `accumulate`."""
+    """Rows of one optimizer step on one device, before `accumulate`; with max_tokens the most there may be."""
     eval_batch_size: Count | None = None
     """Rows of one evaluation batch; null means the same as batch_size."""
+    max_tokens: Count | None = None
+    """Most tokens of a batch, padding included (rows times the longest row), beside batch_size; null means no such bound."""
+    eval_max_tokens: Count | None = None
+    """Most tokens of an evaluation batch, padding included; null means the same as max_tokens."""
     learning_rate: Annotated[Float, Field(gt=0)] = 1e-3
     """The highest learning rate of the schedule."""
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"

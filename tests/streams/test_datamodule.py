@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -87,3 +88,14 @@ def test_no_test_split(tokenizer: PreTrainedTokenizerFast) -> None:
 def test_workers_out_of_range(tokenizer: PreTrainedTokenizerFast) -> None:
     with pytest.raises(InputError, match=r"training.num_workers: got -1; it must be 0 or more"):
         _module(tokenizer, num_workers=-1).train_dataloader()
+
+
+def test_workers_are_forked_in_silence_after_threads_have_tokenised(
+    tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM")
+    module = _module(tokenizer, num_workers=1)
+    tokenizer(["w1 w2"] * 100)
+    assert len(list(module.train_dataloader())) == 5
+    assert "forked" not in capfd.readouterr().err
+    assert "TOKENIZERS_PARALLELISM" not in os.environ

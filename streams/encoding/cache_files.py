@@ -1,0 +1,171 @@
+"""A folder of files that may be lost at any time: found by key, checked, bounded in bytes, oldest use first to go.
+
+Everything here may be read by nobody else, costs nothing but time when it is gone, and is never trusted: each file begins
+with the digest of its key and content, and one that does not hold, or that somebody else could have written, is removed and
+told. A disk that refuses is told too, and the work goes on without the cache.
+
+``CONTINUAL_PETL_CACHE`` names the folder, or says ``off``; ``CONTINUAL_PETL_CACHE_BYTES`` bounds it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from continual_petl.errors import InputError
+
+PLACE, BOUND = "CONTINUAL_PETL_CACHE", "CONTINUAL_PETL_CACHE_BYTES"
+MOST_BYTES = 2 * 2**30
+"""What the files of one folder may take together, where nothing else is said."""
+_READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+"""No link to elsewhere is followed, and no pipe waited for."""
+_SUFFIX, _BESIDE = ".cache", ".part"
+_DIGEST_BYTES = hashlib.sha256().digest_size
+_ABANDONED = 24 * 3600
+"""Seconds after which a half-written file is nobody's any more."""
+
+
+class CacheFiles:
+    """Files by key in one folder.
+
+    Args:
+        folder: made when something is first written.
+        most_bytes: what all files may take together.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
+        self.folder = folder
+        self.most_bytes = most_bytes
+        self.notices: list[str] = []
+        """What the user should know, and need not act on; one sentence or two each."""
+
+    @classmethod
+    def usual(cls, name: str) -> CacheFiles | None:
+        """Return the files of one kind in the user's cache folder; None if it is switched off or there is no home.
+
+        Args:
+            name: of the kind: its folder in the cache folder.
+
+        Raises:
+            InputError: if the environment says something else than a number of bytes.
+        """
+        bound = os.environ.get(BOUND) or str(MOST_BYTES)
+        if not (bound.isascii() and bound.isdecimal()):
+            raise InputError(
+                f"{BOUND}: got {bound!r}; it is a number of bytes, such as {MOST_BYTES}: correct or unset it."
+            )
+        root = _root()
+        return None if root is None or int(bound) == 0 else cls(root / name, int(bound))
+
+    def read(self, key: str) -> bytes | None:
+        """Return what was written under a key; None if there is nothing, or nothing that can be trusted."""
+        path = self._path(key)
+        try:
+            with open(os.open(path, _READING), "rb") as handle:
+                about = os.fstat(handle.fileno())
+                if _others_write(about):
+                    self.refuse(key, "another user owns it or may write to it")
+                    return None
+                whole = stat.S_ISREG(about.st_mode) and about.st_size <= self.most_bytes
+                content = handle.read() if whole else b""
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self.refuse(key, f"it cannot be read: {error.strerror or error}")
+            return None
+        if content[:_DIGEST_BYTES] != _seal(key, content[_DIGEST_BYTES:]):
+            self.refuse(key, "it is not what was written")
+            return None
+        with suppress(OSError):
+            os.utime(path)
+        return content[_DIGEST_BYTES:]
+
+    def write(self, key: str, content: bytes) -> None:
+        """Keep content under a key: whole or not at all, also with another process at it."""
+        if len(content) + _DIGEST_BYTES > self.most_bytes:
+            self._tell(
+                f"the cache {self.folder} holds {self.most_bytes} bytes ({BOUND}), less than the {len(content)} of one "
+                "split, which is made again in every run: raise the bound, or leave it so."
+            )
+            return
+        beside: str | None = None
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            number, beside = tempfile.mkstemp(suffix=_BESIDE, dir=self.folder)
+            with open(number, "wb") as handle:
+                handle.write(_seal(key, content))
+                handle.write(content)
+            os.replace(beside, self._path(key))
+        except OSError as error:
+            if beside is not None:
+                with suppress(OSError):
+                    os.unlink(beside)
+            self._tell(
+                f"the cache {self.folder} cannot be written to ({error.strerror or error}), so what it would hold is made "
+                f"again in every run: free space, or set {PLACE} to another folder or to off."
+            )
+            return
+        self._trim()
+
+    def refuse(self, key: str, why: str) -> None:
+        """Remove what lies under a key, and tell why it is not used."""
+        path = self._path(key)
+        with suppress(OSError):
+            path.unlink()
+        self._tell(f"the cache file {path} was not used, since {why}; it was removed, and is made again.")
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{key}{_SUFFIX}"
+
+    def _tell(self, notice: str) -> None:
+        if notice not in self.notices:
+            self.notices.append(notice)
+
+    def _trim(self) -> None:
+        """Remove the files that were used longest ago until the rest is within the bound."""
+        found = sorted(self._found(), key=lambda each: (each[1].st_mtime, each[0]))
+        total = sum(about.st_size for _, about in found)
+        for path, about in found:
+            if total <= self.most_bytes:
+                break
+            with suppress(OSError):  # another process was faster
+                path.unlink()
+            total -= about.st_size
+
+    def _found(self) -> Iterator[tuple[Path, os.stat_result]]:
+        for path in self.folder.iterdir():
+            with suppress(OSError):
+                about = path.lstat()
+                if path.suffix == _BESIDE and time.time() - about.st_mtime > _ABANDONED:
+                    path.unlink()
+                elif path.suffix == _SUFFIX:
+                    yield path, about
+
+
+def _root() -> Path | None:
+    said = os.environ.get(PLACE)
+    if said is not None and said.strip().lower() in ("off", ""):
+        return None
+    if said is None:
+        base = os.environ.get("XDG_CACHE_HOME", "")
+        # The XDG specification: a path that is not absolute counts as not set.
+        said = os.path.join(base if os.path.isabs(base) else os.path.expanduser("~/.cache"), "continual-petl")
+        if not os.path.isabs(said):
+            return None
+    return Path(said).expanduser().absolute()
+
+
+def _seal(key: str, content: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + b"\n" + content).digest()
+
+
+def _others_write(about: os.stat_result) -> bool:
+    if not hasattr(os, "getuid"):
+        return False
+    return about.st_uid != os.getuid() or bool(about.st_mode & (stat.S_IWGRP | stat.S_IWOTH))

@@ -1,0 +1,173 @@
+"""Token ids of large splits on disk, so that the next run, and the next look at an old task, need not tokenise again.
+
+The key is a digest of everything that decides them: the texts, the tokenizer's rules and settings, how rows are cut and
+what is kept, and the versions of the libraries. A tokenizer with Python code of its own is not cached: nobody knows what it
+reads. What comes out is checked as if a stranger had written it: names, types and ranges of all arrays, and a few rows
+tokenised again. (Others key their caches by a pickled tokenizer, which changes whenever it is called, so the cache is never
+hit, or by its name, so a stale one is.)
+
+Token ids are the texts, for whoever has the tokenizer: the files may be read by their owner only, and
+``CONTINUAL_PETL_CACHE=off`` keeps everything off the disk.
+
+Shape legend: N rows, T tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+import tokenizers
+import transformers
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
+
+from continual_petl.streams.encoding.cache_files import CacheFiles
+from continual_petl.streams.encoding.tokenizer_calls import Encoded, check_fast, encode, settings_kept
+
+FEWEST_ROWS = 2000
+"""Splits of fewer rows are tokenised faster than anyone notices."""
+_FORMAT = 1
+_NUM_AGAIN = 8
+_CHUNK = 1000
+_SETTINGS = ("truncation_side", "split_special_tokens", "model_input_names", "src_lang", "tgt_lang")
+_ARRAYS: dict[str, Any] = {
+    "ids": np.int32,
+    "offsets": np.int64,
+    "types": np.int8,
+    "words": np.int32,
+    "cut": np.bool_,
+}
+
+
+def usual_cache() -> CacheFiles | None:
+    """Return the user's cache of token ids; None if it is switched off."""
+    return CacheFiles.usual("tokens")
+
+
+def encode_cached(
+    cache: CacheFiles | None,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[Any],
+    pairs: Sequence[str] | None,
+    max_length: int,
+    **options: bool,
+) -> Encoded:
+    """Tokenise rows as `encode` does, or take them from the cache.
+
+    Args:
+        cache: where; None tokenises.
+        tokenizer: a fast tokenizer.
+        texts: one text a row, or one list of words.
+        pairs: the second text of each row, or ``None``.
+        max_length: most tokens a row may keep.
+        options: the other arguments of `encode`.
+    """
+    own_code = type(tokenizer).__module__.split(".")[0] != "transformers"
+    if cache is None or len(texts) < FEWEST_ROWS or own_code:
+        return encode(tokenizer, texts, pairs, max_length, **options)
+    check_fast(tokenizer)
+    key = _key(tokenizer, texts, pairs, {"max_length": max_length, **options})
+    content = cache.read(key)
+    if content is not None:
+        found = _unpacked(content, tokenizer, texts, max_length, options)
+        if found is not None and _same_again(found, tokenizer, texts, pairs, max_length, options):
+            return found
+        cache.refuse(key, "it does not hold the tokens of these texts")
+    encoded = encode(tokenizer, texts, pairs, max_length, **options)
+    content = safetensors.numpy.save({name: array for name, array in vars(encoded).items() if array is not None})
+    # Some tokenizers have ids above the number of their tokens; what the check would refuse is not written.
+    if _unpacked(content, tokenizer, texts, max_length, options) is not None:
+        cache.write(key, content)
+    return encoded
+
+
+def _key(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[Any], pairs: Sequence[str] | None, asked: dict[str, Any]
+) -> str:
+    with settings_kept(tokenizer):
+        # What an earlier call asked for is no part of what the tokenizer is.
+        tokenizer.backend_tokenizer.no_truncation()
+        tokenizer.backend_tokenizer.no_padding()
+        rules = tokenizer.backend_tokenizer.to_str()
+    kind = type(tokenizer)
+    facts = {
+        "format": _FORMAT,
+        "versions": [tokenizers.__version__, transformers.__version__],
+        "rules": hashlib.sha256(rules.encode()).hexdigest(),
+        "class": f"{kind.__module__}.{kind.__qualname__}",
+        "settings": {name: getattr(tokenizer, name, None) for name in _SETTINGS},
+        "asked": asked,
+        "rows": len(texts),
+        "pairs": pairs is not None,
+    }
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for column in (texts, pairs or ()):
+        for start in range(0, len(column), _CHUNK):
+            digest.update(json.dumps(list(column[start : start + _CHUNK])).encode())
+    return digest.hexdigest()
+
+
+def _unpacked(
+    content: bytes, tokenizer: PreTrainedTokenizerBase, texts: Sequence[Any], max_length: int, options: dict[str, bool]
+) -> Encoded | None:
+    """Return the arrays of a file if they can be those of these texts."""
+    wanted = {"ids", "offsets", "cut"} | {name for name in ("types", "words") if options.get(name)}
+    try:
+        arrays = safetensors.numpy.load(content)
+    except (safetensors.SafetensorError, ValueError, KeyError):
+        return None
+    if arrays.keys() != wanted or any(a.dtype != _ARRAYS[n] or a.ndim != 1 for n, a in arrays.items()):
+        return None
+    found = Encoded(
+        ids=arrays["ids"],
+        offsets=arrays["offsets"],
+        types=arrays.get("types"),
+        words=arrays.get("words"),
+        cut=arrays["cut"],
+    )
+    num_words = np.array([len(row) for row in texts]) if found.words is not None else None
+    return found if _sound(found, len(texts), max_length, len(tokenizer), num_words) else None
+
+
+def _sound(found: Encoded, num_rows: int, longest: int, vocabulary: int, num_words_N: NDArray[np.int64] | None) -> bool:
+    """Check every number that something is later looked up by."""
+    if found.offsets.shape != (num_rows + 1,) or found.cut.shape != (num_rows,) or found.offsets[0] != 0:
+        return False
+    lengths_N = np.diff(found.offsets)
+    if lengths_N.min() < 0 or lengths_N.max() > longest or found.offsets[-1] != len(found.ids):
+        return False
+    each: list[tuple[NDArray[Any] | None, int, Any]] = [(found.ids, 0, vocabulary), (found.types, 0, 128)]
+    if found.words is not None and num_words_N is not None:
+        if found.words.shape != found.ids.shape:
+            return False
+        each.append((found.words, -1, np.repeat(num_words_N, lengths_N)))
+    return all(
+        values is None or (values.shape == found.ids.shape and bool(((values >= low) & (values < high)).all()))
+        for values, low, high in each
+    )
+
+
+def _same_again(
+    found: Encoded,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[Any],
+    pairs: Sequence[str] | None,
+    max_length: int,
+    options: dict[str, bool],
+) -> bool:
+    """Check a few rows, spread evenly, against the tokenizer."""
+    chosen = np.linspace(0, len(texts) - 1, _NUM_AGAIN).astype(np.int64).tolist()
+    some_pairs = None if pairs is None else [pairs[row] for row in chosen]
+    again = encode(tokenizer, [texts[row] for row in chosen], some_pairs, max_length, **options)
+    spans = [slice(int(found.offsets[row]), int(found.offsets[row + 1])) for row in chosen]
+    ours: dict[str, Any] = {"cut": found.cut[chosen], "offsets": np.cumsum([0, *(s.stop - s.start for s in spans)])}
+    for name in ("ids", "types", "words"):
+        flat = getattr(found, name)
+        ours[name] = None if flat is None else np.concatenate([flat[span] for span in spans])
+    return all(np.array_equal(ours[name], value) for name, value in vars(again).items() if value is not None)
