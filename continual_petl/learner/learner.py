@@ -9,6 +9,7 @@ import warnings
 from typing import Any
 
 import torch
+from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -183,7 +184,8 @@ class ContinualLearner(FaultsTold):
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Return a fresh optimizer over the active bank alone, with its learning-rate schedule."""
         training = self.plan.training
-        optimizer = make_optimizer(self.active_bank, training)
+        # Lightning refuses to clip the gradients of a fused optimizer under "16-mixed", which scales them, and "bf16-mixed".
+        optimizer = make_optimizer(self.active_bank, training, fused=type(self.trainer.precision_plugin) is Precision)
         schedule = make_schedule(optimizer, training, int(self.trainer.estimated_stepping_batches))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import torch
 
 from continual_petl.learner.optimizer import make_optimizer, make_schedule
 from continual_petl.streams.schema.stream_spec import TrainingSpec
+from tests.desk import Desk
+from tests.streams_in_code import stream, task
 from tests.tiny import make_bank, make_model
 
 
@@ -50,3 +55,56 @@ def test_no_step_is_wasted_however_short_the_task(num_steps: int, warmup: float)
 
 def test_constant_stays() -> None:
     assert _rates(TrainingSpec(schedule="constant", warmup=0.0, learning_rate=0.5), 4) == [0.5] * 4
+
+
+def _stepped(name: str, *, fused: bool, stop: bool = False) -> list[torch.Tensor]:
+    """Return a bank's parameters after six steps; with ``stop``, the last three by an optimizer that was restored."""
+    bank = make_bank(make_model("bert"), "houlsby")
+    training = TrainingSpec.model_validate({"optimizer": name, "weight_decay": 0.1, "learning_rate": 0.01})
+    optimizer = make_optimizer(bank, training, fused=fused)
+    assert all(group["fused"] is (True if fused else None) for group in optimizer.param_groups)
+    generator = torch.Generator().manual_seed(0)
+    for step in range(6):
+        if stop and step == 3:
+            saved = optimizer.state_dict()
+            optimizer = make_optimizer(bank, training, fused=fused)
+            optimizer.load_state_dict(saved)
+        for parameter in bank.parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        optimizer.step()
+    return [parameter.detach() for parameter in bank.parameters()]
+
+
+@pytest.mark.parametrize("name", ["adamw", "adam", "sgd"])
+def test_the_fused_step_is_that_of_the_loop_and_can_be_interrupted(name: str) -> None:
+    fused, loop = _stepped(name, fused=True), _stepped(name, fused=False)
+    for one, other in zip(fused, loop, strict=True):
+        # The same formula in another order of operations: rounding of float32, over six steps.
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    for again in (_stepped(name, fused=True), _stepped(name, fused=True, stop=True)):
+        assert all(torch.equal(one, other) for one, other in zip(fused, again, strict=True))
+
+
+def test_what_torch_cannot_fuse_is_not_fused() -> None:
+    bank = make_bank(make_model("bert"), "houlsby").to(torch.float64)
+    assert make_optimizer(bank, TrainingSpec()).param_groups[0]["fused"] is None
+
+
+@pytest.mark.parametrize(("precision", "fused"), [("32-true", True), ("bf16-mixed", None)])
+def test_gradients_can_be_clipped_in_every_precision_of_a_trainer(
+    backbone_folder: Callable[..., Path], tmp_path: Path, precision: str, fused: bool | None
+) -> None:
+    desk = Desk(stream(backbone_folder(), [task("one", num_rows=8)]), tmp_path)
+    trainer = desk.fit("one", precision=precision, gradient_clip_val=0.1, max_epochs=1)
+    assert trainer.optimizers[0].param_groups[0]["fused"] is fused
+
+
+def test_lightning_still_refuses_to_clip_a_fused_optimizer_in_mixed_precision(
+    backbone_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "continual_petl.learner.learner.make_optimizer", lambda bank, training, fused: make_optimizer(bank, training)
+    )
+    desk = Desk(stream(backbone_folder(), [task("one", num_rows=8)]), tmp_path)
+    with pytest.raises(RuntimeError, match="does not allow for gradient clipping"):
+        desk.fit("one", precision="bf16-mixed", gradient_clip_val=0.1, max_epochs=1)
