@@ -147,7 +147,8 @@ def load_backbone(
         name: ``minilm`` for the packaged one, a Hub id, or a path.
         revision: commit, branch or tag of a Hub id.
         precision: dtype of the weights in memory.
-        attention: implementation; ``auto`` takes eager on a CPU, where its backward pass is the faster one.
+        attention: implementation; ``auto`` takes the one that trains fastest on this device, see
+            `continual_petl.backbones.fastest`.
         pooling: how token states become one vector; None takes the family's own way.
         max_length: number of tokens at most; None takes what the model allows. Where positions set no limit (T5), None
             takes the ``n_positions`` of its configuration or 512, and any number may be asked for.

@@ -14,6 +14,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM,
 from transformers.utils import logging as transformers_logging
 
 from continual_petl.backbones.anatomy import Anatomy
+from continual_petl.backbones.fastest import fastest
 from continual_petl.digests import combined_digest, module_tensors, tensor_digests
 from continual_petl.errors import InputError
 
@@ -157,7 +158,7 @@ def _computed(model: nn.Module) -> set[str]:
 
 def _implementation(source: str, anatomy: Anatomy, attention: Attention) -> str:
     if anatomy.attention_registry:
-        return attention if attention != "auto" else ("sdpa" if torch.cuda.is_available() else "eager")
+        return attention if attention != "auto" else fastest().attention
     if attention == "sdpa":
         raise InputError(
             f"backbone {source!r}: backbone.attention: 'sdpa' asked for, but family {anatomy.family!r} computes its "

@@ -79,6 +79,7 @@ def _decides(session: Session, plan: TaskPlan, data: TaskData, learner: Continua
         "the tokenizer or image processing": session.residents.preparation,
         "the backbone": learner.backbone.digest,
         "precision": learner.backbone.precision,
+        "attention": learner.backbone.attention,
         **{f"trainer.{key}": value for key, value in trainer.items()},
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from continual_petl.backbones.attending import attending
 from continual_petl.course.evaluate import evaluate
 from continual_petl.course.session import Session
 from continual_petl.errors import InputError
@@ -42,10 +43,10 @@ def recheck_rows(session: Session, task: str) -> Recheck:
         return Recheck(unreachable=f"task {task!r}: its test rows are not those it was certified on")
     residents = session.residents
     learner = residents.resident(task, as_committed=True)
-    found = evaluate(learner, split.rows, residents.pad_token_id, session.spec.trainer, session.folder)
+    with attending(learner.backbone, manifest.environment.attention) as backbone:
+        found = evaluate(learner, split.rows, residents.pad_token_id, session.spec.trainer, session.folder)
+        now = current_environment(backbone.model.device, backbone.precision, backbone.attention)
     certified = manifest.scores[name]
-    backbone = learner.backbone
-    now = current_environment(backbone.model.device, backbone.precision, backbone.attention)
     differs = manifest.environment.differences(now)
     if found == certified or (differs and _close(found.scores, certified.scores)):
         return Recheck()

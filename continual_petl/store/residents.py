@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedTokenizerBase
 
+from continual_petl.backbones.attending import attend_as
 from continual_petl.backbones.backbone import Backbone, Precision, load_backbone, load_tokenizer
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.stacks import Stacks
@@ -173,8 +174,18 @@ class Residents:
                 raise InputError(" ".join([str(error), *changed])) from error
             if pin is not None:
                 check_pin(self.store.pin_file, pin, backbone)
-            self.backbones[precision] = backbone
+            # What is fastest may be another attention on this machine, or since then; answers would differ by rounding.
+            self.backbones[precision] = attend_as(backbone, self._learned_attention() or backbone.attention)
         return self.backbones[precision]
+
+    def _learned_attention(self) -> str | None:
+        """Return the attention of the run's certificates where the stream leaves it open: a run goes on with its own."""
+        for name in self.store.names() if self.spec.attention == "auto" else []:
+            try:
+                return self.store.manifest(name).environment.attention
+            except StoreError:
+                continue  # told by whoever asks for this task
+        return None
 
     def backbone_of(self, task: str) -> Backbone:
         """Return the backbone in the precision that a learned task answers in."""

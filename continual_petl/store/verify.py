@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from continual_petl.backbones.attending import attending
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.digests import combined_digest, same_bits, tensor_digests
@@ -123,8 +124,10 @@ def _certified(store: Store, task: str) -> tuple[dict[str, Tensor], dict[str, Te
 def _replay(store: Store, task: str, backbone: Backbone) -> tuple[float, str, list[Finding]]:
     """Run the probe again: (largest difference, what the verdict rests on, findings)."""
     inputs, certified = _certified(store, task)
+    manifest = store.manifest(task)
     bank = store.load_bank(task, backbone).to(backbone.model.device)
-    return _compare(store.manifest(task), backbone, bank, inputs, certified)
+    with attending(backbone, manifest.environment.attention) as as_learned:
+        return _compare(manifest, as_learned, bank, inputs, certified)
 
 
 def _compare(

@@ -1,0 +1,83 @@
+"""The attention of a resident backbone is changed for a while, to the bit as if it had been loaded so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from continual_petl.backbones.attending import attending
+from continual_petl.backbones.backbone import Backbone, load_backbone
+from continual_petl.backbones.fastest import FASTEST, fastest, this_device
+from continual_petl.backbones.weights import Attention
+from continual_petl.learner.precision import resolve_precision
+from tests.backbones.watch import first_tensor
+from tests.tiny import FAMILIES, make_inputs
+from tests.usual import THREE, walk
+
+Folder = Callable[..., Path]
+
+
+@torch.no_grad()
+def _answer(backbone: Backbone, family: str) -> Tensor:
+    return first_tensor(backbone.model(**make_inputs(family))[0])
+
+
+def _load(folder: Folder, family: str, attention: Attention) -> Backbone:
+    return load_backbone(str(folder(family)), attention=attention)
+
+
+@pytest.mark.parametrize("family", walk(sorted({*FAMILIES} - {"mpnet", "deberta", "deberta-v2"}), THREE))
+def test_it_answers_as_if_it_had_been_loaded_so_and_then_as_before(backbone_folder: Folder, family: str) -> None:
+    eager, sdpa = (_load(backbone_folder, family, way) for way in ("eager", "sdpa"))
+    expected = {"eager": _answer(eager, family), "sdpa": _answer(sdpa, family)}
+    weights = [p.data_ptr() for p in eager.model.parameters()]
+    with attending(eager, "sdpa") as other:
+        assert other.attention == "sdpa"
+        assert torch.equal(_answer(other, family), expected["sdpa"])
+        assert [p.data_ptr() for p in other.model.parameters()] == weights
+    assert torch.equal(_answer(eager, family), expected["eager"])
+    with attending(sdpa, "eager") as other:
+        assert torch.equal(_answer(other, family), expected["eager"])
+
+
+def test_it_goes_back_after_an_error(backbone_folder: Folder) -> None:
+    backbone = _load(backbone_folder, "bart", "eager")
+    with pytest.raises(KeyError), attending(backbone, "sdpa"):
+        raise KeyError
+    configs = [module.config for module in backbone.model.modules() if isinstance(module, PreTrainedModel)]
+    assert {config._attn_implementation for config in configs} == {"eager"}
+
+
+@pytest.mark.parametrize(("family", "asked"), [("bert", "eager"), ("bert", "flash_attention_9"), ("deberta", "sdpa")])
+def test_what_cannot_or_need_not_be_changed_stays_and_says_so(backbone_folder: Folder, family: str, asked: str) -> None:
+    backbone = _load(backbone_folder, family, "eager")
+    with attending(backbone, asked) as same:
+        assert same is backbone
+
+
+def test_auto_is_the_row_of_this_device(backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    assert this_device() == "cuda"
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
+    assert this_device() == "old cuda"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for units, row in ((True, "cpu with bf16 units"), (False, "cpu")):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda units=units: {"amx_bf16": units})
+        assert this_device() == row
+        assert fastest() is FASTEST[this_device()]
+        assert resolve_precision("auto") == FASTEST[this_device()].precision
+        assert load_backbone(str(backbone_folder())).attention == FASTEST[this_device()].attention
+    assert all(row.evidence for row in FASTEST.values())
+
+
+def test_the_table_of_the_documentation_is_the_one_that_counts() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "backbones.md").read_text("utf-8")
+    names = ("GPU since Ampere", "older GPU", "CPU with bf16 units (AMX)", "other CPU")
+    for name, row in zip(names, FASTEST.values(), strict=True):
+        assert f"| {name} | `{row.attention}` | `{row.precision}` |" in text

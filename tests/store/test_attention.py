@@ -1,0 +1,96 @@
+"""A run goes on with the attention it began with, and a certificate is replayed with the one it names."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl import Run, learn
+from continual_petl.backbones.backbone import Backbone
+from continual_petl.backbones.fastest import FASTEST, this_device
+from continual_petl.store.manifest import read_manifest
+from tests.store.tampering import QUICK, edit
+from tests.streams_in_code import stream, task
+
+Folder = Callable[..., Path]
+BIT_FOR_BIT = "digests and probe, bit for bit"
+
+
+@pytest.fixture(scope="module")
+def sdpa_run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run that was learned when `auto` was another attention than it is here."""
+    device = this_device()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(FASTEST, device, replace(FASTEST[device], attention="sdpa"))
+        run = learn(_stream(backbone_folder()), tmp_path_factory.mktemp("learned") / "run")
+    assert run.store.manifest("one").environment.attention == "sdpa"
+    return run.store.folder
+
+
+@pytest.fixture
+def folder(sdpa_run: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(sdpa_run, tmp_path / "run")
+
+
+def _stream(backbone: Path, *more: str, attention: str = "auto") -> Any:
+    tasks = [task(name, num_rows=16) for name in ("one", *more)]
+    return stream(backbone, tasks, backbone={"name": str(backbone), "attention": attention}, training=QUICK)
+
+
+def _ways(run: Run) -> list[str]:
+    checks = run.verify(data=True)
+    assert all(check.ok for check in checks)
+    return [check.how for check in checks]
+
+
+def test_it_is_verified_and_answers_with_the_attention_it_was_learned_with(folder: Path) -> None:
+    assert FASTEST[this_device()].attention == "eager"
+    run = Run(folder)
+    assert _ways(run) == [f"{BIT_FOR_BIT}, test rows"]
+    assert run.session.residents.backbone("fp32").attention == "sdpa"
+
+
+def test_an_attention_that_nobody_knows_changes_nothing(folder: Path) -> None:
+    path = folder / "banks" / "one" / "bank.json"
+    environment = read_manifest(path).environment.model_copy(update={"attention": "flash_attention_9"})
+    edit(path, sealed=True, environment=environment)
+    run = Run(folder)
+    assert run.session.residents.backbone("fp32").attention == "eager"
+    assert "attention was flash_attention_9, is eager" in run.verify("one")[0].how
+
+
+def test_a_later_task_is_learned_with_it_too(folder: Path, backbone_folder: Folder) -> None:
+    run = learn(_stream(backbone_folder(), "two"), folder)
+    assert run.store.manifest("two").environment.attention == "sdpa"
+    assert _ways(Run(folder)) == [f"{BIT_FOR_BIT}, test rows"] * 2
+
+
+def test_where_the_stream_asks_for_another_one_certificates_keep_theirs(folder: Path, backbone_folder: Folder) -> None:
+    run = learn(_stream(backbone_folder(), "two", attention="eager"), folder)
+    assert {name: run.store.manifest(name).environment.attention for name in ("one", "two")} == {
+        "one": "sdpa",
+        "two": "eager",
+    }
+    again = Run(folder)
+    assert _ways(again) == [f"{BIT_FOR_BIT}, test rows"] * 2
+    assert again.session.residents.backbone("fp32").attention == "eager"
+    assert again.session.residents.backbone("fp32").model.config._attn_implementation == "eager"
+
+
+def test_replayed_with_another_one_it_would_hold_within_a_tolerance_only(
+    folder: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def not_attending(backbone: Backbone, implementation: str) -> Iterator[Backbone]:
+        yield backbone
+
+    monkeypatch.setattr("continual_petl.store.verify.attending", not_attending)
+    run = learn(_stream(backbone_folder(), attention="eager"), folder)
+    (check,) = run.verify()
+    assert "attention was sdpa, is eager" in check.how
