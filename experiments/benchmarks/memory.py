@@ -1,0 +1,155 @@
+"""Memory of learning one bank, against the backbone's own bytes.
+
+Three numbers of one process: the bytes that torch has allocated at its highest while a bank is learned (backbone, bank,
+gradients, moments, and everything that one step computes), the backbone's bytes, and the bytes that autograd keeps of one
+batch. The promise is ``peak <= 1.6 x backbone + activations``. Beside them stands what the system says the process takes more
+than before the backbone was loaded (the high-water mark of Linux, set back when training begins), which holds in addition
+what the allocator has not given back.
+
+Measure in a fresh process (`measure` starts one): what other work has left behind counts as well.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+PROMISED = 1.6
+"""Most of the peak without activations, in backbones."""
+
+
+def measure(
+    *, preset: str = "houlsby", bottleneck: int = 48, rows: int = 32, tokens: int = 64, gives_back: bool = False
+) -> dict[str, float]:
+    """Return the numbers of one fresh process, in bytes, with ``ratio``: (peak - activations) / backbone.
+
+    ``resident_ratio`` is the same of the resident bytes.
+
+    Args:
+        preset: of the bank.
+        bottleneck: its size.
+        rows: of a batch.
+        tokens: of each row.
+        gives_back: whether glibc is to give every freed block back to the system, instead of keeping those below a threshold
+            that it raises by itself to 32 MiB. Without, resident bytes are mostly freed blocks.
+    """
+    asked = {"preset": preset, "bottleneck": bottleneck, "rows": rows, "tokens": tokens}
+    command = [sys.executable, str(Path(__file__).resolve()), json.dumps(asked)]
+    environment = os.environ | ({"MALLOC_MMAP_THRESHOLD_": str(2**18)} if gives_back else {})
+    done = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    )
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    ratio, resident = ((found[key] - found["activations"]) / found["backbone"] for key in ("peak", "resident"))
+    return found | {"ratio": ratio, "resident_ratio": resident}
+
+
+def measure_here(*, preset: str, bottleneck: int, rows: int, tokens: int) -> dict[str, float]:
+    """Return peak, backbone, activations and resident bytes of this process."""
+    import torch
+
+    from continual_petl import load_backbone
+
+    # What is imported and built on first use is no part of what a bank costs.
+    _learn(load_backbone("minilm", precision="fp32"), {"preset": "bitfit"}, rows=2, tokens=4, num_steps=2)
+    gc.collect()
+    before = _status("VmRSS")
+    backbone = load_backbone("minilm", precision="fp32")
+    size = sum(p.untyped_storage().nbytes() for p in backbone.model.parameters())
+    Path("/proc/self/clear_refs").write_text("5")
+    bank = {"preset": preset, "bottleneck": bottleneck}
+    learner, module = _learn(backbone, bank, rows=rows, tokens=tokens, num_steps=4)
+    resident = _status("VmHWM") - before
+    batch = next(iter(module.train_dataloader()))
+    learner.train()
+    kept = kept_by_autograd(lambda: learner._loss(learner(batch), batch), learner)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        _learn(backbone, bank, rows=rows, tokens=tokens, num_steps=4)
+    return {"peak": size + _highest(profile), "backbone": size, "activations": kept, "resident": resident}
+
+
+def _learn(backbone: Any, bank: dict[str, Any], *, rows: int, tokens: int, num_steps: int) -> tuple[Any, Any]:
+    """Learn one task of random rows; return the learner and its data."""
+    import lightning as L
+    import numpy as np
+
+    from continual_petl import ContinualLearner
+    from continual_petl.learner.plan import plan_task
+    from continual_petl.streams.batches.datamodule import TaskDataModule
+    from continual_petl.streams.encoding.rows import TokenisedRows
+    from continual_petl.streams.preparation.prepare import TaskData
+    from continual_petl.streams.schema.stream_spec import StreamSpec
+
+    task = {"name": "memory", "kind": "classification", "data": "unused.csv"}
+    spec = StreamSpec.model_validate({"name": "memory", "backbone": "minilm", "bank": bank, "tasks": [task]})
+    learner = ContinualLearner(backbone)
+    learner.add_task(plan_task(spec, spec.tasks[0], ("no", "yes"), backbone, bank=spec.resolved_bank(spec.tasks[0])))
+    rng = np.random.default_rng(0)
+    num_rows = rows * num_steps
+    split = TokenisedRows(
+        ids=rng.integers(1000, 30000, num_rows * tokens).astype(np.int32),
+        offsets=np.arange(num_rows + 1) * tokens,
+        token_types=None,
+        labels=rng.integers(0, 2, num_rows),
+    )
+    facts: dict[str, Any] = {"labels": ("no", "yes"), "notices": (), "digests": {}, "num_truncated": {}}
+    data = TaskData(task=spec.tasks[0], train=split, validation=split, test=None, **facts)
+    module = TaskDataModule(data, pad_token_id=0, batch_size=rows, eval_batch_size=rows, seed=0)
+    silent: dict[str, Any] = {
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    trainer = L.Trainer(**silent, logger=False, accelerator="cpu", max_epochs=1, num_sanity_val_steps=0)
+    trainer.fit(learner, datamodule=module)
+    return learner, module
+
+
+def _highest(profile: Any) -> int:
+    """Return how far the allocated bytes rose above those at the beginning."""
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    total = highest = 0
+    for event in sorted(events, key=lambda each: each.start_ns()):
+        total += event.nbytes()
+        highest = max(highest, total)
+    return highest
+
+
+def kept_by_autograd(forward: Any, module: Any) -> int:
+    """Return the bytes of all storages that a forward pass keeps for its backward pass, parameters left out.
+
+    Args:
+        forward: called once, without arguments.
+        module: whose parameters and buffers do not count.
+    """
+    import torch
+
+    known = {tensor.untyped_storage().data_ptr() for tensor in (*module.parameters(), *module.buffers())}
+    kept: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in known:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        forward()
+    return sum(kept.values())
+
+
+def _status(key: str) -> float:
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return 1024.0 * next(int(line.split()[1]) for line in lines if line.startswith(f"{key}:"))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 2:
+        print(json.dumps(measure_here(**json.loads(sys.argv[1]))))
+    else:
+        print(json.dumps([measure(gives_back=gives_back) for gives_back in (False, True)], indent=2))
