@@ -195,6 +195,8 @@ def test_a_signal_between_two_tasks(backbone_folder: Folder, tmp_path: Path) -> 
                 {"training": {"epochs": 3}},
                 {"seed": 5},
                 {"backbone": {"pooling": "first"}},
+                {"backbone": {"attention": "sdpa"}},
+                {"training": {"max_tokens": 80}},
                 {"trainer": {"limit_train_batches": 3}},
             ]
         ),
