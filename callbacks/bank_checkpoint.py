@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -68,16 +69,15 @@ class BankCheckpoint(StreamCallback, Checkpoint):
         # epoch's validation: both wait for a better place.
         if (batch_idx + 1) % trainer.accumulate_grad_batches or batch_idx + 1 >= trainer.num_training_batches:
             return
-        if self.stop_signal is not None or (
-            trainer.global_step % self._every == 0 and trainer.global_step != self._saved_at
-        ):
+        asked = self._is_asked(trainer)
+        if asked or (trainer.global_step % self._every == 0 and trainer.global_step != self._saved_at):
             self._save(trainer)
-            self._stop_if_asked(pl_module)
+            self._stop_if(asked, pl_module)
 
     @override
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._save(trainer)
-        self._stop_if_asked(pl_module)
+        self._stop_if(self._is_asked(trainer), pl_module)
 
     @override
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -89,23 +89,32 @@ class BankCheckpoint(StreamCallback, Checkpoint):
         score = -math.inf if math.isnan(score) else score
         if score > self.best_score or not (self._folder / BEST).exists():
             self.best_score = score
+            if not trainer.is_global_zero:
+                return  # the score is that of all processes, and so is the bank
             tensors = {name: t.cpu().contiguous().clone() for name, t in pl_module.active_bank.tensors().items()}
             make_folder(self._folder)
             write_bank(self._folder / BEST, tensors)
 
     def _save(self, trainer: L.Trainer) -> None:
         self._ended = trainer.should_stop
-        make_folder(self._folder)
-        replace_file(self._folder / LAST, lambda beside: _write(trainer, beside))
+        if trainer.is_global_zero:
+            make_folder(self._folder)
+            replace_file(self._folder / LAST, lambda beside: _write(trainer, beside))
+        else:
+            trainer.save_checkpoint(self._folder / LAST)  # takes part; only the first process writes
         self._saved_at = trainer.global_step
 
-    def _stop_if_asked(self, module: L.LightningModule) -> None:
-        if self.stop_signal is not None:
+    def _is_asked(self, trainer: L.Trainer) -> bool:
+        """Say whether a stop was asked for, of any of the processes that share the fit: they end at the same step."""
+        return trainer.strategy.reduce_boolean_decision(self.stop_signal is not None, all=False)
+
+    def _stop_if(self, asked: bool, module: L.LightningModule) -> None:
+        if asked:
             assert isinstance(module, ContinualLearner)
             raise Interrupted(
                 f"task {module.active!r} was stopped; everything up to this step is saved, and the same command goes on "
                 "from here",
-                self.stop_signal,
+                self.stop_signal or signal.SIGTERM,
             )
 
 

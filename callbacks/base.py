@@ -48,6 +48,14 @@ class TaskEvent:
 class StreamCallback(L.Callback):
     """A Lightning callback that also hears of tasks. Callbacks watch and may raise; they never change anything."""
 
+    def for_worker(self) -> L.Callback | None:
+        """Return what watches the fits of tasks that are learned in other processes; None: nothing does.
+
+        This callback stays in the process that commits, and hears of tasks there; hooks of Lightning are called in the one
+        that learns. What is returned is sent there, once for each task, and nothing of it comes back.
+        """
+        return None
+
     def on_course_start(self, notices: tuple[str, ...]) -> None:
         """A course begins.
 

@@ -71,6 +71,10 @@ class NoForgetting(StreamCallback):
         return ["full"] * full + ["probe"] * (probes - full) + ["digests"] * (len(checks) - probes)
 
     @override
+    def for_worker(self) -> NoForgetting:
+        return NoForgetting(self.policy, self._most)
+
+    @override
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         learner = _learner(pl_module)
         self._raise_if(check_backbone(learner.backbone))

@@ -30,6 +30,10 @@ class Progress(StreamCallback):
         self._start = time.perf_counter()
 
     @override
+    def for_worker(self) -> L.Callback:
+        return _EpochsElsewhere()
+
+    @override
     def on_course_start(self, notices: tuple[str, ...]) -> None:
         for notice in notices:
             self._say(escape(notice))
@@ -45,13 +49,7 @@ class Progress(StreamCallback):
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.sanity_checking or trainer.state.fn != TrainerFn.FITTING:
             return
-        assert isinstance(pl_module, ContinualLearner)
-        metric = pl_module.plan.metric
-        score = float(trainer.callback_metrics[f"val/{metric}"])
-        self._say(
-            f"  epoch {trainer.current_epoch + 1} of {trainer.max_epochs}: validation {metric} {score:.4f}, "
-            f"{time.perf_counter() - self._start:.0f} s"
-        )
+        self._say(f"  {_epoch(trainer, pl_module, self._start)}")
 
     @override
     def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
@@ -74,3 +72,32 @@ class Progress(StreamCallback):
     def _say(self, text: str) -> None:
         # A line stays one line, however narrow the terminal or the log is.
         self._console.print(printable(text), highlight=False, soft_wrap=True)
+
+
+class _EpochsElsewhere(L.Callback):
+    """The lines of a fit in another process: each names its task, since those of several tasks come mixed."""
+
+    def __init__(self) -> None:
+        self._start = 0.0
+
+    @override
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._start = time.perf_counter()
+
+    @override
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.sanity_checking or trainer.state.fn != TrainerFn.FITTING or not trainer.is_global_zero:
+            return
+        assert isinstance(pl_module, ContinualLearner)
+        line = f"{escape(pl_module.plan.name)}: {_epoch(trainer, pl_module, self._start)}"
+        Console(stderr=True).print(printable(line), highlight=False, soft_wrap=True)
+
+
+def _epoch(trainer: L.Trainer, module: L.LightningModule, start: float) -> str:
+    assert isinstance(module, ContinualLearner)
+    metric = module.plan.metric
+    score = float(trainer.callback_metrics[f"val/{metric}"])
+    return (
+        f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}: validation {metric} {score:.4f}, "
+        f"{time.perf_counter() - start:.0f} s"
+    )

@@ -161,6 +161,11 @@ def _add_arguments(name: str, command: argparse.ArgumentParser) -> None:
             default="probe",
             help="how earlier tasks are checked after each new one (default: probe; full answers their test rows again)",
         )
+        if name == "run":
+            text = "learn N tasks at once, in processes with a backbone each; the store ends the same, bit for bit"
+            command.add_argument("--jobs", metavar="N", type=int, help=text)
+            text = "what learns them: processes of this machine (default), or a Ray cluster"
+            command.add_argument("--executor", choices=("processes", "ray"), default="processes", help=text)
         command.add_argument("--wait", action="store_true", help="wait for another process that writes to the run")
         command.add_argument("--quiet", action="store_true", help="print nothing but errors and the final report")
     if name != "schema":

@@ -16,6 +16,7 @@ from continual_petl.callbacks import NoForgetting, ParameterGrowth, Progress
 from continual_petl.cli._console import find_stream, out, print_json
 from continual_petl.course.dry_run import TaskFacts, dry_run
 from continual_petl.course.loop import learn
+from continual_petl.course.pool import Executor
 from continual_petl.course.run import Run
 from continual_petl.course.session import Session
 from continual_petl.errors import printable
@@ -30,21 +31,37 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     folder = Path(arguments.run_dir or f"runs/{stream.name}")
     if arguments.dry_run:
         return _show_plan(dry_run(Session(stream.spec, Store(folder))), as_json=arguments.json)
-    return learn_and_show(stream, folder, arguments, replace=arguments.replace, wait=arguments.wait)
+    return learn_and_show(
+        stream,
+        folder,
+        arguments,
+        replace=arguments.replace,
+        wait=arguments.wait,
+        jobs=arguments.jobs,
+        executor=arguments.executor,
+    )
 
 
 def learn_and_show(
-    stream: TaskStream, folder: Path, arguments: argparse.Namespace, *, replace: Collection[str], wait: bool
+    stream: TaskStream,
+    folder: Path,
+    arguments: argparse.Namespace,
+    *,
+    replace: Collection[str],
+    wait: bool,
+    jobs: int | None = None,
+    executor: Executor = "processes",
 ) -> int:
     """Learn what is new in a stream, verify everything, print the report; 1 if anything was forgotten."""
     console = Console(stderr=True)
     callbacks: list[L.Callback] = [ParameterGrowth(), NoForgetting(arguments.check)]
     if not arguments.quiet:
         callbacks.append(Progress(console))
-        if sys.stderr.isatty():
+        elsewhere = executor == "ray" or (jobs or 1) > 1
+        if sys.stderr.isatty() and not elsewhere:
             # Standard output is for results: it may be a file or a pipe while this is a terminal.
             callbacks.append(L.pytorch.callbacks.RichProgressBar(leave=False, console_kwargs={"stderr": True}))
-    run = learn(stream, folder, callbacks=callbacks, replace=replace, wait=wait)
+    run = learn(stream, folder, callbacks=callbacks, replace=replace, wait=wait, jobs=jobs, executor=executor)
     return show(run, as_json=arguments.json)
 
 

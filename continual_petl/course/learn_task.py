@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import lightning as L
 from torch import Tensor
@@ -12,6 +11,7 @@ from continual_petl.callbacks import BankCheckpoint, StreamCallback, TaskEvent
 from continual_petl.callbacks.bank_checkpoint import BEST, LAST
 from continual_petl.course.evaluate import evaluate
 from continual_petl.course.half_learned import keep_or_discard
+from continual_petl.course.learned import FITTED, Clock, Learned, Ranks
 from continual_petl.course.parents import parent_bank, parent_of
 from continual_petl.course.prefix import Prefix, decide_prefix
 from continual_petl.course.prefix_files import kept_states
@@ -19,26 +19,118 @@ from continual_petl.course.session import Session
 from continual_petl.course.shared import shared_bank
 from continual_petl.course.signals import KeepSignals, StopRequest
 from continual_petl.course.trainers import fitting_trainer, quiet
+from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.errors import InputError
 from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.store.commit import Evidence, commit_task
 from continual_petl.store.probe import make_probe, probe_of_rows
-from continual_petl.store.progress import read_bank
+from continual_petl.store.progress import read_bank, write_bank
 from continual_petl.streams.preparation.prepare import TaskData
 from continual_petl.streams.schema.stream_spec import TaskSpec
 
 
 def learn_task(
-    session: Session, task: TaskSpec, callbacks: Sequence[L.Callback], request: StopRequest
+    session: Session,
+    task: TaskSpec,
+    callbacks: Sequence[L.Callback],
+    request: StopRequest,
+    ranks: Ranks | None = None,
 ) -> dict[str, float]:
     """Learn a task, and commit it; one that the store has already is replaced.
+
+    Args:
+        session: the course.
+        task: what to learn.
+        callbacks: what watches.
+        request: whether to stop.
+        ranks: the processes that share the fit, if the stream's ``trainer`` asks for several.
 
     Returns:
         Seconds spent on data, training, evaluation and commit.
     """
-    clock = _Clock()
+    return commit_bank(session, learn_bank(session, task, callbacks, request, ranks))
+
+
+def commit_bank(session: Session, learned: Learned) -> dict[str, float]:
+    """Commit a learned bank; one that the store has already is replaced. Returns the seconds by phase."""
+    clock, store, plan = Clock(), session.store, learned.plan
+    commit_task(store, plan, learned.bank, learned.backbone, learned.evidence, replaces=store.has(plan.name))
+    clock.lap("commit")
+    return {**learned.seconds, **clock.laps}
+
+
+def learn_bank(
+    session: Session,
+    task: TaskSpec,
+    callbacks: Sequence[L.Callback],
+    request: StopRequest,
+    ranks: Ranks | None = None,
+) -> Learned:
+    """Learn a task and score its bank; nothing is written but its progress. See `learn_task`."""
+    clock = Clock()
     store, residents = session.store, session.residents
-    backbone = session.backbone(task)
+    data, plan, learner = begin(session, task)
+    backbone = learner.backbone
+    store.write_backbone(backbone)
+    prefix, told = decide_prefix(session, plan, data, learner, num_processes=1 if ranks is None else ranks.world_size)
+    dropped = keep_or_discard(session, plan, data, learner, prefix)
+    clock.lap("data")
+    request.stop_here(f"before task {plan.name!r} was learned, after its data was read")
+
+    tell_start(session, plan.name, callbacks, (*data.notices, *data.cache_notices, *dropped, *told))
+    if ranks is None:
+        with kept_states(session, plan, data, learner, prefix, request):
+            _fit(session, plan, data, learner, prefix, callbacks, request)
+        _select(session, plan, learner)
+    else:
+        ranks.fit(plan.name, request)
+        _select(session, plan, learner, fitted=read_bank(store.progress_folder(plan.name) / FITTED))
+    clock.lap("train")
+
+    splits = {"validation": data.validation} | ({"test": data.test} if data.test is not None else {})
+    pad, trainer = residents.pad_token_id, session.spec.trainer
+    scores = {}
+    for split, rows in splits.items():
+        request.stop_here(f"before task {plan.name!r} answered its {split} split; what it learned is saved")
+        scores[split] = evaluate(learner, rows, pad, trainer, session.folder)
+    request.stop_here(f"before task {plan.name!r} was committed; what it learned is saved")
+    evidence = Evidence(
+        probe=_probe(session, task, plan, data),
+        scores=scores,
+        data=data.digests,
+        notices=data.notices if ranks is None else (*data.notices, ranks.notice(plan)),
+        max_length=backbone.max_length,
+        preparation=residents.preparation,
+        parent=parent_of(session, plan),
+    )
+    clock.lap("evaluate")
+    return Learned(
+        plan=plan,
+        bank=learner.active_bank,
+        backbone=backbone,
+        evidence=evidence,
+        seconds=clock.laps,
+        lost=dropped,
+    )
+
+
+def fit_share(session: Session, task: TaskSpec, callbacks: Sequence[L.Callback], request: StopRequest) -> str:
+    """Fit a task as one of several processes of Lightning's; the first one saves the bank at the end of the fit.
+
+    Returns:
+        Digest of the bank at the end, which has to be the same in all of them.
+    """
+    data, plan, learner = begin(session, task)
+    _fit(session, plan, data, learner, None, callbacks, request)
+    tensors = {name: tensor.cpu().contiguous() for name, tensor in learner.active_bank.tensors().items()}
+    if learner.global_rank == 0:
+        write_bank(session.store.progress_folder(plan.name) / FITTED, tensors)
+    return combined_digest(tensor_digests(tensors))
+
+
+def begin(session: Session, task: TaskSpec) -> tuple[TaskData, TaskPlan, ContinualLearner]:
+    """Prepare a task's data, and give the learner a fresh bank for it, the only one in memory."""
+    backbone, residents = session.backbone(task), session.residents
     data = session.prepare(task)
     plan = session.plan(task, data.labels, data.train)
     learner = residents.learner(backbone.precision)
@@ -48,47 +140,22 @@ def learn_task(
         start_from=shared_bank(session, plan, learner) or parent_bank(session, plan, backbone),
         tokenizer=residents.tokenizer,
     )
-    store.write_backbone(backbone)
-    prefix, told = decide_prefix(session, plan, data, learner)
-    dropped = keep_or_discard(session, plan, data, learner, prefix)
-    clock.lap("data")
-    request.stop_here(f"before task {plan.name!r} was learned, after its data was read")
+    return data, plan, learner
 
+
+def tell_start(session: Session, task: str, callbacks: Sequence[L.Callback], notices: tuple[str, ...]) -> None:
+    """Tell the callbacks that a task begins."""
     event = TaskEvent(
-        task=plan.name,
-        index=len([name for name in store.tasks if name != plan.name]),
+        task=task,
+        index=len([name for name in session.store.tasks if name != task]),
         num_tasks=len(session.spec.tasks),
-        store=store,
-        backbones=residents.backbones,
-        notices=(*data.notices, *data.cache_notices, *dropped, *told),
+        store=session.store,
+        backbones=session.residents.backbones,
+        notices=notices,
     )
     for callback in callbacks:
         if isinstance(callback, StreamCallback):
             callback.on_task_start(event)
-    with kept_states(session, plan, data, learner, prefix, request):
-        _fit(session, plan, data, learner, prefix, callbacks, request)
-    clock.lap("train")
-
-    splits = {"validation": data.validation} | ({"test": data.test} if data.test is not None else {})
-    pad, trainer = residents.pad_token_id, session.spec.trainer
-    scores = {}
-    for split, rows in splits.items():
-        request.stop_here(f"before task {plan.name!r} answered its {split} split; what it learned is saved")
-        scores[split] = evaluate(learner, rows, pad, trainer, session.folder)
-    clock.lap("evaluate")
-    request.stop_here(f"before task {plan.name!r} was committed; what it learned is saved")
-    evidence = Evidence(
-        probe=_probe(session, task, plan, data),
-        scores=scores,
-        data=data.digests,
-        notices=data.notices,
-        max_length=backbone.max_length,
-        preparation=residents.preparation,
-        parent=parent_of(session, plan),
-    )
-    commit_task(store, plan, learner.active_bank, backbone, evidence, replaces=store.has(plan.name))
-    clock.lap("commit")
-    return clock.laps
 
 
 def _probe(session: Session, task: TaskSpec, plan: TaskPlan, data: TaskData) -> dict[str, Tensor]:
@@ -108,7 +175,7 @@ def _fit(
     callbacks: Sequence[L.Callback],
     request: StopRequest,
 ) -> None:
-    """Train the active bank, from its last checkpoint if there is one, and leave the selected bank in place."""
+    """Train the active bank, from its last checkpoint if there is one."""
     training = plan.training
     folder = session.store.progress_folder(plan.name)
     checkpoint = BankCheckpoint(folder, training.checkpoint_every, plan.metric)
@@ -128,13 +195,29 @@ def _fit(
             # What its own handler makes of a SIGTERM before `KeepSignals` is there.
             request.stop_here(f"while task {plan.name!r} was begun; what was saved of it stands")
             raise
-    if training.select == "best":
+
+
+def _select(
+    session: Session, plan: TaskPlan, learner: ContinualLearner, *, fitted: Mapping[str, Tensor] | None = None
+) -> None:
+    """Leave the bank in place that a fit selects, in the form that is stored.
+
+    Args:
+        session: the course.
+        plan: the task.
+        learner: with the task's bank active.
+        fitted: the bank at the end of the fit, if another process made it.
+    """
+    folder = session.store.progress_folder(plan.name)
+    if plan.training.select == "best":
         if not (folder / BEST).exists():
             raise InputError(
                 f"task {plan.name!r}: training.select is 'best', but no validation ran that could say which bank that is. "
                 "Write select: last, or change what the stream's `trainer` says of validation."
             )
         learner.active_bank.load_state_dict(read_bank(folder / BEST), strict=True)
+    elif fitted is not None:
+        learner.active_bank.load_state_dict(fitted, strict=True)
     learner.active_bank.fold()
     _check_finite(plan, learner)
     # From here on the bank answers: no dropout in it or in the backbone.
@@ -152,15 +235,3 @@ def _check_finite(plan: TaskPlan, learner: ContinualLearner) -> None:
             f"{plan.training.learning_rate:g}) or training.gradient_clip (it was {plan.training.gradient_clip}), and run "
             "again."
         )
-
-
-class _Clock:
-    """Seconds by phase."""
-
-    def __init__(self) -> None:
-        self.laps: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def lap(self, name: str) -> None:
-        now = time.perf_counter()
-        self.laps[name], self._last = now - self._last, now

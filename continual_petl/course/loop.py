@@ -10,8 +10,10 @@ from typing import Any
 import lightning as L
 
 from continual_petl.callbacks import NoForgetting, StreamCallback
+from continual_petl.course.at_once import learn_at_once
 from continual_petl.course.finish_task import finish_task
 from continual_petl.course.learn_task import learn_task
+from continual_petl.course.pool import Executor, Pool, sharing
 from continual_petl.course.preflight import preflight
 from continual_petl.course.removal import check_replaced
 from continual_petl.course.run import Run
@@ -33,6 +35,8 @@ def learn(
     trainer: dict[str, Any] | None = None,
     replace: Collection[str] = (),
     wait: bool = False,
+    jobs: int | None = None,
+    executor: Executor = "processes",
 ) -> Run:
     """Learn every task of a stream that the run folder does not have yet.
 
@@ -49,6 +53,10 @@ def learn(
         replace: learned tasks that are learned again, as the stream describes them now. The old bank stays until the new
             one is committed; then a tombstone takes its place, and the task comes last in the order of learning.
         wait: whether to wait for another process that writes to the run folder, instead of raising.
+        jobs: number of tasks that are learned at once, each in a process with a backbone of its own; the store ends the same,
+            bit for bit. None: one after the other, in this process; with Ray as many as its cluster has room for. Callbacks
+            of Lightning are sent there, for each task as they were before the course; of a `StreamCallback` see `for_worker`.
+        executor: what learns many tasks at once: ``processes`` of this machine, or ``ray``, on its cluster.
 
     Returns:
         The run: results, verification, predictions.
@@ -59,6 +67,7 @@ def learn(
         StoreError: if the run folder is damaged, belongs to another backbone, or is in use.
         Interrupted: after Ctrl-C or SIGTERM; calling again goes on.
     """
+    pool = Pool(jobs, executor)
     spec = stream.spec.model_copy(update={"trainer": stream.spec.trainer | (trainer or {})})
     watching = list(callbacks)
     if not any(isinstance(callback, NoForgetting) for callback in watching):
@@ -78,24 +87,30 @@ def learn(
         session.check_backbone()
         # What was given in Python only (loggers, strategies) is of this process, not of the stream.
         session.store.write_stream(dump_stream(stream.spec.anchored()))
-        notices = changed_settings(session)
+        notices = (*changed_settings(session), *pool.notices())
         for callback in watching:
             if isinstance(callback, StreamCallback):
                 callback.on_course_start(notices)
-        _learn_all(session, watching, request, replace)
+        _learn_all(session, watching, request, replace, pool)
     return Run(session.store.folder, session=session)
 
 
-def _learn_all(session: Session, watching: list[L.Callback], request: StopRequest, replace: Collection[str]) -> None:
+def _learn_all(
+    session: Session, watching: list[L.Callback], request: StopRequest, replace: Collection[str], pool: Pool
+) -> None:
     """Learn what the store does not have, after what a kill left unfinished."""
     fresh = _Fresh(watching)
     for name in unfinished(session.store.links(), session.store.results()):
         finish_task(session, name, watching, {}, request)
     learned = set(session.store.tasks) - set(replace)
-    for task in session.spec.tasks:
-        if task.name not in learned:
+    tasks = [task for task in session.spec.tasks if task.name not in learned]
+    if pool.is_elsewhere and tasks:
+        learn_at_once(session, tasks, watching, request, pool.opened(session, watching, len(tasks)))
+        return
+    with sharing(session, watching) as ranks:
+        for task in tasks:
             fresh.restore()
-            seconds = learn_task(session, task, watching, request)
+            seconds = learn_task(session, task, watching, request, ranks)
             session.forget_split(task.name)
             finish_task(session, task.name, watching, seconds, request)
 

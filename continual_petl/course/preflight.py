@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from continual_petl.course.parents import check_copies, check_parent
 from continual_petl.course.session import Session
 from continual_petl.course.shared import check_shared
-from continual_petl.course.trainers import check_trainer_arguments, fitting_trainer, quiet
+from continual_petl.course.trainers import check_trainer_arguments, fitting_trainer, num_processes, quiet
 from continual_petl.errors import InputError, StreamFileError, raise_problems
 from continual_petl.learner.frozen import check_kept
 from continual_petl.learner.plan import build_bank, check_kind
@@ -119,7 +119,7 @@ def _check_same_stream(session: Session) -> None:
 def _check_trainer(session: Session) -> None:
     check_trainer_arguments(session.spec.trainer)
     with quiet():
-        fitting_trainer(session.spec.training, session.spec.trainer, [], session.folder)
+        num_processes(fitting_trainer(session.spec.training, session.spec.trainer, [], session.folder))
 
 
 def _fits(session: Session, task: TaskSpec, problems: Problems) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import logging
+import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
+from lightning.pytorch.strategies import DDPStrategy
 
 from continual_petl.errors import InputError, raise_problems
 from continual_petl.streams.schema.stream_spec import TrainingSpec
@@ -96,7 +98,7 @@ def fitting_trainer(
         raise InputError(
             f"trainer: Lightning refuses {{{given}}}: {why}. Change the value, or leave the key out for its default."
         ) from error
-    return _alone(trainer)
+    return trainer
 
 
 def answers_here(arguments: Mapping[str, Any]) -> bool:
@@ -112,28 +114,53 @@ def answers_here(arguments: Mapping[str, Any]) -> bool:
 
 
 def answering_trainer(arguments: Mapping[str, Any], folder: str) -> L.Trainer:
-    """Return a Trainer that only runs a split through the learner, on the same kind of device."""
+    """Return a Trainer that only runs a split through the learner, in one process, on the same kind of device."""
     kept = {key: value for key, value in arguments.items() if key in {"accelerator", "devices", "deterministic"}}
-    return _alone(
-        L.Trainer(
-            **({"devices": 1} | kept),
+
+    def make(devices: Any) -> L.Trainer:
+        return L.Trainer(
+            **kept | {"devices": devices},
             logger=False,
             enable_checkpointing=False,
             enable_model_summary=False,
             enable_progress_bar=False,
             default_root_dir=folder,
         )
-    )
+
+    trainer = make(kept.get("devices", 1))
+    if trainer.world_size == 1:
+        return trainer
+    return make(1 if trainer.strategy.root_device.type == "cpu" else trainer.device_ids[:1])
 
 
-def _alone(trainer: L.Trainer) -> L.Trainer:
-    """Refuse several processes before Lightning starts them: each would run the whole course on the same run folder."""
-    if trainer.world_size > 1:
+def num_processes(trainer: L.Trainer) -> int:
+    """Return how many processes are to share the fit of each task.
+
+    Raises:
+        InputError: if a course cannot start them, or the bank would not be whole in each of them.
+    """
+    if trainer.world_size == 1:
+        return 1
+    if trainer.num_nodes > 1:
         raise InputError(
-            f"trainer: devices, num_nodes and strategy ask for {trainer.world_size} processes, but a course runs in one: "
-            "write trainer: {devices: 1}. Several devices can learn a task with a Trainer of your own, see begin_task."
+            f"trainer.num_nodes: got {trainer.num_nodes}, but a course starts its processes on one machine: leave it out. "
+            "Several machines can share one task with a Trainer of your own, see begin_task and docs/many-machines.md; or "
+            "learn many tasks at once, a task on each, with --executor ray."
         )
-    return trainer
+    strategy = trainer.strategy
+    if type(strategy) is not DDPStrategy or strategy._start_method != "popen":
+        raise InputError(
+            f"trainer: {trainer.world_size} processes share a fit through {type(strategy).__name__}, started by "
+            f"{getattr(strategy, '_start_method', 'itself')!r}, but a course knows only one way: write strategy: ddp, in "
+            "which each holds all of the bank. Others want a Trainer of your own: see begin_task and docs/many-machines.md."
+        )
+    most = max(2, os.cpu_count() or 1)
+    if strategy.root_device.type == "cpu" and trainer.world_size > most:
+        raise InputError(
+            f"trainer.devices: got {trainer.world_size}, and each is a process with a backbone of its own, but here are "
+            f"{os.cpu_count()} cores for them: give at most {most}, or write devices: 1."
+        )
+    return int(trainer.world_size)
 
 
 @contextmanager

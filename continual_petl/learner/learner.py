@@ -200,6 +200,8 @@ class ContinualLearner(FaultsTold):
             )
         # The frozen backbone is meant to be in eval mode.
         warnings.filterwarnings("ignore", message=r"Found \d+ module\(s\) in eval mode at the start of training")
+        # torchmetrics puts scores together from all processes before they are logged.
+        warnings.filterwarnings("ignore", message=r"It is recommended to use `self\.log\(.val/")
 
     def on_train_start(self) -> None:
         """Check that only the active bank can be trained."""

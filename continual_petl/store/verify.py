@@ -90,7 +90,7 @@ def check_task(store: Store, task: str, backbone: Backbone | None, *, probe: boo
         if probe and backbone is not None:
             difference, how, findings = _replay(store, task, backbone)
         else:
-            _certified(store, task)
+            certified_probe(store, task)
             store.tensors(task)
     except Damaged as damage:
         findings = [_with_effect(store, task, backbone, damage) if probe else damage.finding]
@@ -105,8 +105,12 @@ def check_task(store: Store, task: str, backbone: Backbone | None, *, probe: boo
     )
 
 
-def _certified(store: Store, task: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the probe's inputs and its certified outputs, after checking that they are those."""
+def certified_probe(store: Store, task: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return a probe's inputs and its certified outputs, after checking that they are those.
+
+    Raises:
+        StoreError: if the probe is missing or changed.
+    """
     manifest, path = store.manifest(task), store.probe_file(task)
     if manifest.digest != manifest.digest_of_tensors:
         raise StoreError(f"task {task!r}: bank.json's digest is not that of the tensors it lists; the file was edited")
@@ -123,7 +127,7 @@ def _certified(store: Store, task: str) -> tuple[dict[str, Tensor], dict[str, Te
 
 def _replay(store: Store, task: str, backbone: Backbone) -> tuple[float, str, list[Finding]]:
     """Run the probe again: (largest difference, what the verdict rests on, findings)."""
-    inputs, certified = _certified(store, task)
+    inputs, certified = certified_probe(store, task)
     manifest = store.manifest(task)
     bank = store.load_bank(task, backbone).to(backbone.model.device)
     with attending(backbone, manifest.environment.attention) as as_learned:
@@ -194,7 +198,7 @@ def _with_effect(store: Store, task: str, backbone: Backbone | None, damage: Dam
     if backbone is None or not damage.tensors:
         return finding
     try:
-        inputs, certified = _certified(store, task)
+        inputs, certified = certified_probe(store, task)
         check_probe(manifest, backbone, inputs, certified[OUTPUTS])
         bank = fitting_bank(store.plan(task), backbone, manifest.tensors, lambda: damage.tensors)
         found = replay(backbone, bank.to(backbone.model.device), manifest.pooling, inputs)

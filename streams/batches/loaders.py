@@ -138,7 +138,7 @@ class EvaluationLoader:
         max_tokens: int | None = None,
     ) -> None:
         self.rows = rows
-        self._batches = evaluation_batches(rows.lengths, batch_size, max_tokens)[rank::world_size]
+        self._batches = _shared(rows, batch_size, max_tokens, world_size)[rank::world_size]
         self._make = _Maker(partial(collate, rows, pad_token_id=pad_token_id, kind=kind, train=False), num_workers)
 
     def __len__(self) -> int:
@@ -146,6 +146,19 @@ class EvaluationLoader:
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         return self._make(self._batches)
+
+
+def _shared(rows: TokenisedRows, batch_size: int, max_tokens: int | None, world_size: int) -> list[Batch]:
+    """Return the batches of a split, one at least for each process: Lightning leaves one out that has none."""
+    batches = evaluation_batches(rows.lengths, batch_size, max_tokens)
+    if len(batches) >= world_size:
+        return batches
+    if len(rows) < world_size:
+        raise InputError(
+            f"a split has {len(rows)} rows, too few for {world_size} processes that share it: give it one row for each, or "
+            "use fewer devices."
+        )
+    return evaluation_batches(rows.lengths, len(rows) // world_size, max_tokens)
 
 
 class _Maker:

@@ -36,12 +36,12 @@ OF_THE_TRAINER = [
     Case("gpu", ["trainer: Lightning refuses {accelerator: tpu}: ", "Change the value"], trainer("{accelerator: tpu}")),
     Case(
         "devices",
-        ["ask for 99 processes", "write trainer: {devices: 1}"],
-        trainer("{accelerator: cpu, devices: 99}"),
+        ["trainer.devices: got 999, and each is a process with a backbone", "or write devices: 1"],
+        trainer("{accelerator: cpu, devices: 999}"),
     ),
     Case(
         "nodes",
-        ["num_nodes and strategy ask for 2 processes", "write trainer: {devices: 1}"],
+        ["trainer.num_nodes: got 2, but a course starts its processes on one machine: leave it out"],
         trainer("{accelerator: cpu, num_nodes: 2}"),
     ),
     Case("type", ["trainer: Lightning refuses {benchmark: 3}", "expects a bool"], trainer("{benchmark: 3}")),

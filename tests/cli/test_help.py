@@ -11,7 +11,17 @@ from continual_petl.cli import main as cli
 from continual_petl.errors import ForgettingError, InputError, Interrupted, IsolationError, StoreError
 
 COMMANDS = {
-    "run": {"--run-dir", "--dry-run", "--replace", "--check", "--wait", "--quiet", "--json"},
+    "run": {
+        "--run-dir",
+        "--dry-run",
+        "--replace",
+        "--check",
+        "--jobs",
+        "--executor",
+        "--wait",
+        "--quiet",
+        "--json",
+    },
     "learn": {"--remote-code", "--replace", "--check", "--wait", "--quiet", "--json"},
     "forget": {"--json"},
     "verify": {"--task", "--data", "--remote-code", "--json"},

@@ -20,9 +20,15 @@ TASKS = [task(name, num_rows=16) for name in ("one", "two")]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        # Each process would run the course again, and the second would find the run folder locked.
-        ({"devices": 2, "accelerator": "cpu"}, "2 processes, but a course runs in one"),
-        ({"devices": 1, "num_nodes": 2, "accelerator": "cpu"}, "2 processes, but a course runs in one"),
+        # Lightning would start processes that cannot be sent a backbone with its hooks, or wait for another machine.
+        (
+            {"devices": 2, "accelerator": "cpu", "strategy": "ddp_spawn"},
+            "a course knows only one way: write strategy: ddp",
+        ),
+        (
+            {"num_nodes": 2, "accelerator": "cpu"},
+            r"trainer\.num_nodes: got 2, but a course starts its processes on one",
+        ),
         ({"model_registry": "x"}, r"trainer\.model_registry: not allowed here: a course sends nothing away"),
         ({"default_root_dir": ".."}, r"trainer\.default_root_dir: not allowed here: give --run-dir"),
         ({"logger": "../x"}, r"trainer\.logger: got '\.\./x'; allowed in a file are true and false"),

@@ -18,7 +18,7 @@ from continual_petl.store import verify
 from continual_petl.store.environment import current_environment
 from continual_petl.store.probe import _around, make_probe
 from continual_petl.store.replay import DECODED, OUTPUTS, replay, tolerance
-from continual_petl.store.verify import _certified
+from continual_petl.store.verify import certified_probe
 from tests.streams_in_code import stream, task_of_kind
 from tests.tiny import make_tokenizer
 
@@ -54,7 +54,7 @@ def runs(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> d
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_stored(runs: dict[str, Path], kind: str) -> None:
     run = Run(runs[kind])
-    inputs, certified = _certified(run.store, "one")
+    inputs, certified = certified_probe(run.store, "one")
     outputs = certified["outputs"]
     assert outputs.shape == SHAPES[kind]
     assert outputs.dtype == torch.float32
@@ -77,7 +77,7 @@ def test_it_is_made_of_the_tasks_seed_alone(runs: dict[str, Path], kind: str) ->
     backbone = residents.backbone("fp32")
     torch.manual_seed(99)
     made = make_probe(plan, backbone, residents.tokenizer, backbone.max_length)
-    stored, outputs = _certified(run.store, "one")
+    stored, outputs = certified_probe(run.store, "one")
     certified = outputs["outputs"]
     assert tensor_digests(made) == tensor_digests(stored)
     found = replay(backbone, run.store.load_bank("one", backbone), plan.pooling, made)
@@ -88,7 +88,7 @@ def test_log_probabilities_are_those_of_the_models_own_loss(runs: dict[str, Path
     for kind in ("seq2seq", "causal-lm"):
         run = Run(runs[kind])
         backbone, plan = run.session.residents.backbone("fp32"), run.store.plan("one")
-        inputs, outputs = _certified(run.store, "one")
+        inputs, outputs = certified_probe(run.store, "one")
         certified = outputs["outputs"]
         bank = run.store.load_bank("one", backbone)
         with torch.no_grad():
@@ -154,6 +154,6 @@ def test_another_processor_or_a_switch_of_its_libraries_is_another_environment(m
 
 def test_the_certificate_of_outputs_is_part_of_the_manifest(runs: dict[str, Path]) -> None:
     manifest = Run(runs["causal-lm"]).store.manifest("one")
-    tensors, outputs = _certified(Run(runs["causal-lm"]).store, "one")
+    tensors, outputs = certified_probe(Run(runs["causal-lm"]).store, "one")
     assert outputs.keys() == {OUTPUTS, DECODED}
     assert manifest.probe == combined_digest(tensor_digests({**tensors, **outputs}))

@@ -1,0 +1,154 @@
+"""Many tasks at once: workers learn ahead, one process commits in the order of the stream.
+
+A bank is a function of its own task, so when it was learned, and beside which others, changes nothing: the store ends as that
+of a course in one process, bit for bit. What a task needs of an earlier one (``start_from``, ``scope: shared``)
+is waited for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Protocol
+
+import lightning as L
+
+from continual_petl.course.finish_task import finish_task
+from continual_petl.course.hand_over import commit_staged
+from continual_petl.course.processes import WorkerDied
+from continual_petl.course.session import Session
+from continual_petl.course.signals import StopRequest
+from continual_petl.course.worker import Report
+from continual_petl.errors import Interrupted
+from continual_petl.streams.schema.stream_spec import TaskSpec
+
+_POLL = 0.2
+"""Seconds between two looks at whether a stop was asked for."""
+_log = logging.getLogger(__name__)
+
+
+class Elsewhere(Protocol):
+    """Where tasks are learned other than in this process."""
+
+    jobs: int
+    """Number of tasks at once."""
+    retries: int
+    """How often a task is begun again from its last checkpoint when its worker dies."""
+    stopping: bool
+    """Whether `stop` or `kill` was called."""
+
+    def learn(self, task: str) -> Report:
+        """Learn a task, and return when it is staged, stopped or failed; called in threads.
+
+        Raises:
+            WorkerDied: if its worker was killed.
+        """
+
+    def stop(self) -> None:
+        """Ask all that are learning to save and end."""
+
+    def kill(self) -> None:
+        """End all at once."""
+
+    def close(self) -> None:
+        """Let go of all workers, which have nothing to do any more."""
+
+
+def learn_at_once(
+    session: Session,
+    tasks: Sequence[TaskSpec],
+    callbacks: Sequence[L.Callback],
+    request: StopRequest,
+    elsewhere: Elsewhere,
+) -> None:
+    """Learn tasks elsewhere, and commit each here when all before it in the stream are.
+
+    A task that fails is told of when its turn comes: all before it are committed then, as in a course that learns one after
+    the other. What the others have learned by then is saved, and the next start goes on from it.
+
+    Raises:
+        Interrupted: after a signal, when all workers have saved; or if the worker of one task was killed too often.
+    """
+    with ThreadPoolExecutor(elsewhere.jobs) as threads:
+        reports: dict[str, Future[Report]] = {}
+        try:
+            # Workers compare with what is pinned, and pin nothing themselves.
+            session.store.write_backbone(session.backbone(tasks[0]))
+            needs = needed(session, tasks)
+            for number, task in enumerate(tasks):
+                committed = {earlier.name for earlier in tasks[:number]}
+                for each in tasks[number:]:
+                    if each.name not in reports and needs[each.name] <= committed:
+                        reports[each.name] = threads.submit(_persist, elsewhere, each.name)
+                report = _awaited(reports[task.name], task.name, request)
+                report.raise_error()
+                seconds = commit_staged(session, task, report.notices, callbacks, request)
+                session.forget_split(task.name)
+                finish_task(session, task.name, callbacks, seconds, request)
+        except KeyboardInterrupt:
+            elsewhere.kill()
+            raise
+        finally:
+            _end(elsewhere, list(reports.values()))
+
+
+def needed(session: Session, tasks: Sequence[TaskSpec]) -> dict[str, set[str]]:
+    """Return, for each task, which of the others has to be committed before it can begin.
+
+    One that starts from a bank waits for it, if it comes earlier. One with a shared bank waits for the one before it that
+    shares it: such tasks are learned one after the other, beside the rest.
+    """
+    needs: dict[str, set[str]] = {}
+    shared: set[str] = set()
+    for task in tasks:
+        choice = task.bank or session.spec.bank
+        needs[task.name] = {choice.start_from} & needs.keys() if choice.start_from is not None else set()
+        if session.bank(task).scope == "shared":
+            needs[task.name] |= shared
+            shared = {task.name}
+    return needs
+
+
+def _persist(elsewhere: Elsewhere, task: str) -> Report:
+    """Have a task learned, and begun again from its last checkpoint if its worker dies, so often."""
+    for attempt in range(1 + elsewhere.retries):
+        try:
+            report = elsewhere.learn(task)
+        except WorkerDied:
+            report = Report(task=task, state="stopped")
+        if elsewhere.stopping or report.state != "stopped":
+            if report.state == "failed" and not elsewhere.stopping:
+                _log.warning("task %r failed; the others go on until its turn in the stream comes.", task)
+            return report
+        if attempt < elsewhere.retries:
+            _log.warning("task %r: its worker was killed; it goes on from its last checkpoint in a new one.", task)
+    message = (
+        f"task {task!r}: its worker was killed {1 + elsewhere.retries} times. The system does that when memory runs out: "
+        "each worker holds a backbone of its own, so try fewer --jobs or a smaller batch_size. (In a script of your own, "
+        'learn(...) has to stand under `if __name__ == "__main__":`, or no worker can begin.) What the others learned is '
+        "saved, and the same command goes on."
+    )
+    return Report(task=task, state="failed", error=Interrupted.__name__, message=message)
+
+
+def _awaited(report: Future[Report], task: str, request: StopRequest) -> Report:
+    """Wait for a task; raise `Interrupted` if a stop is asked for meanwhile."""
+    while not wait([report], timeout=_POLL).done:
+        request.stop_here(f"while task {task!r} and those behind it were learned; what they learned is saved")
+    request.stop_here(f"before task {task!r} was committed; what it learned is saved")
+    return report.result()
+
+
+def _end(elsewhere: Elsewhere, reports: list[Future[Report]]) -> None:
+    """Stop what is still learning, and wait until it has saved; a signal meanwhile ends all at once."""
+    left = [report for report in reports if not report.cancel() and not report.done()]
+    try:
+        if left:
+            elsewhere.stop()
+            wait(left)
+    except BaseException:
+        elsewhere.kill()
+        raise
+    finally:
+        elsewhere.close()

@@ -1,0 +1,91 @@
+"""From a worker to the course: a learned bank lies committed in a small store of its own until its turn in the stream comes.
+
+That store is the task's progress folder, so it is read as strictly as any, and is gone when the task's own work is done. The
+course commits the bank again, by the code that commits every bank: with its place in the chain, and with the
+outputs of the probe as this process answers it.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Sequence
+
+import lightning as L
+
+from continual_petl.course.learn_task import commit_bank, learn_task, tell_start
+from continual_petl.course.learned import Learned
+from continual_petl.course.session import Session
+from continual_petl.course.signals import StopRequest
+from continual_petl.store.commit import Evidence, commit_task
+from continual_petl.store.environment import current_environment
+from continual_petl.store.results_file import TaskLine
+from continual_petl.store.store import Store
+from continual_petl.store.verify import certified_probe
+from continual_petl.streams.schema.stream_spec import TaskSpec
+
+_log = logging.getLogger(__name__)
+
+
+def stage(store: Store, learned: Learned) -> None:
+    """Leave a learned bank to the process that commits."""
+    task = learned.plan.name
+    staged = _staged(store, task)
+    shutil.rmtree(staged.folder, ignore_errors=True)
+    commit_task(staged, learned.plan, learned.bank, learned.backbone, learned.evidence)
+    staged.append_results([TaskLine(task=task, index=0, seconds=learned.seconds)])
+
+
+def commit_staged(
+    session: Session, task: TaskSpec, lost: tuple[str, ...], callbacks: Sequence[L.Callback], request: StopRequest
+) -> dict[str, float]:
+    """Commit what a worker staged.
+
+    A worker with another processor or other software may have answered the task's rows in other bits than this process
+    does, which certifies them. Then the bank is taken up where the worker left it, and answers all of them again here.
+
+    Args:
+        session: the course.
+        task: what was learned.
+        lost: what the worker has to say of progress that did not fit any more.
+        callbacks: what watches.
+        request: whether to stop.
+
+    Returns:
+        Seconds by phase.
+    """
+    staged, backbone = _staged(session.store, task.name), session.backbone(task)
+    manifest = staged.manifest(task.name)
+    here = current_environment(backbone.model.device, backbone.precision, backbone.attention)
+    differences = manifest.environment.differences(here)
+    if differences:
+        _log.warning(
+            "task %r: its worker was not like this process (%s): its rows are answered again here.",
+            task.name, "; ".join(differences),
+        )  # fmt: skip
+        return learn_task(session, task, callbacks, request)
+    probe, _ = certified_probe(staged, task.name)
+    tell_start(session, task.name, callbacks, (*manifest.notices, *lost))
+    seconds = next(line.seconds for line in staged.results() if isinstance(line, TaskLine))
+    evidence = Evidence(
+        probe=probe,
+        scores=manifest.scores,
+        data=manifest.data,
+        notices=manifest.notices,
+        max_length=manifest.max_length,
+        preparation=manifest.preparation,
+        parent=manifest.parent,
+    )
+    learned = Learned(
+        plan=manifest.plan(),
+        bank=staged.load_bank(task.name, backbone),
+        backbone=backbone,
+        evidence=evidence,
+        seconds=seconds,
+        lost=lost,
+    )
+    return commit_bank(session, learned)
+
+
+def _staged(store: Store, task: str) -> Store:
+    return Store(store.progress_folder(task) / "learned")

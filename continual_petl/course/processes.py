@@ -1,0 +1,173 @@
+"""Workers on this machine: Python's own process pools, of one process each.
+
+A pool ends as a whole when one of its processes is killed, and does not say which task that was. One pool for each process
+does, and leaves the others alone. Processes are spawned: a forked one would inherit locks that threads of torch hold.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from multiprocessing import connection
+from queue import SimpleQueue
+
+from continual_petl.course.worker import Brief, Report, Worker
+
+_OTHER_LAUNCHERS = ("SLURM_", "TORCHELASTIC_", "LSB_")
+_worker: Worker | None = None
+"""Of a worker process."""
+
+
+class WorkerDied(RuntimeError):
+    """A worker process ended without a word."""
+
+
+class Slot:
+    """A place for one worker process, which is started when it is needed, and again after it was killed.
+
+    Args:
+        brief: the course.
+        environment: environment variables of the process.
+    """
+
+    def __init__(self, brief: Brief, environment: dict[str, str] | None = None) -> None:
+        self._brief, self._environment = brief, environment or {}
+        self._pool: ProcessPoolExecutor | None = None
+        self._began: Future[int] | None = None
+        self._pid: int | None = None
+
+    def start(self) -> None:
+        """Start the process, and do not wait until it has begun."""
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(
+                1,
+                mp_context=multiprocessing.get_context("spawn"),
+                initializer=_begin,
+                initargs=(self._brief, self._environment),
+            )
+            self._began = self._pool.submit(os.getpid)
+
+    def submit(self, act: Callable[[str], Report], task: str) -> Future[Report]:
+        """Have the process do something about a task.
+
+        Raises:
+            WorkerDied: if it cannot be started, or was killed since the last time.
+        """
+        try:
+            self.start()
+            assert self._pool is not None
+            assert self._began is not None
+            self._pid = self._began.result()
+            return self._pool.submit(act, task)
+        except BrokenProcessPool as error:
+            self.close()
+            raise WorkerDied from error
+
+    def result(self, future: Future[Report]) -> Report:
+        """Wait for what `submit` began.
+
+        Raises:
+            WorkerDied: if the process was killed.
+        """
+        try:
+            return future.result()
+        except BrokenProcessPool as error:
+            self.close()
+            raise WorkerDied from error
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process, if there is one."""
+        if self._pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, number)
+
+    def close(self) -> None:
+        """End the process when it has done what it does."""
+        pool, self._pool, self._pid = self._pool, None, None
+        if pool is not None:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+class Processes:
+    """Learns tasks in worker processes; satisfies `Elsewhere`."""
+
+    retries = 2
+
+    def __init__(self, brief: Brief, jobs: int) -> None:
+        self.jobs = jobs
+        self._slots = [Slot(brief) for _ in range(jobs)]
+        self._free: SimpleQueue[Slot] = SimpleQueue()
+        for slot in self._slots:
+            self._free.put(slot)
+        self.stopping = False
+
+    def learn(self, task: str) -> Report:
+        """Learn a task in a process that is free."""
+        slot = self._free.get()
+        try:
+            future = slot.submit(learn_here, task)
+            if self.stopping:
+                slot.signal(signal.SIGTERM)  # it was being started when the others were told
+            return slot.result(future)
+        finally:
+            self._free.put(slot)
+
+    def stop(self) -> None:
+        """Ask all that are learning to save and end."""
+        self.stopping = True
+        for slot in self._slots:
+            slot.signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End all processes at once."""
+        self.stopping = True
+        for slot in self._slots:
+            slot.signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        """End all processes, which have nothing to do any more."""
+        for slot in self._slots:
+            slot.close()
+
+
+def learn_here(task: str) -> Report:
+    """Learn a task in this worker process."""
+    assert _worker is not None
+    return _worker.learn(task)
+
+
+def fit_here(task: str) -> Report:
+    """Take part in the fit of a task in this worker process."""
+    assert _worker is not None
+    return _worker.fit(task)
+
+
+def _begin(brief: Brief, environment: dict[str, str]) -> None:
+    global _worker
+    # Ctrl-C in a terminal reaches all processes; what is to be done about it, the course says by SIGTERM.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _end_with_the_course()
+    if environment:
+        # Lightning would ask the first of them that it finds for rank and number of processes.
+        for name in [name for name in os.environ if name.startswith(_OTHER_LAUNCHERS)]:
+            del os.environ[name]
+        os.environ.update(environment)
+    _worker = Worker(brief, (signal.SIGTERM,))
+
+
+def _end_with_the_course() -> None:
+    """End this process when the course is killed: it must not write beside the next one's workers."""
+    course = multiprocessing.parent_process()
+    assert course is not None
+
+    def watch() -> None:
+        connection.wait([course.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

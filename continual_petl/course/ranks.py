@@ -1,0 +1,131 @@
+"""One task on several processes of this machine: Lightning's DDP fits it, and the course does all the rest.
+
+Lightning's own launchers fit no course: ``ddp`` runs the whole command again in each process, lock and commits included, and
+``ddp_spawn`` has to send the backbone with its hooks. So the course starts the processes, as Lightning's documentation has it
+for processes that somebody else starts (``LOCAL_RANK`` and its like; `LightningEnvironment`), each holds the whole bank,
+and they live for all tasks. They only fit: checkpoint and best bank are written by the first of them, into the progress
+folder; answering, scoring and committing is this process's own work, in one piece, as ever.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+
+from lightning.fabric.plugins.environments.lightning import find_free_network_port
+
+from continual_petl.course.processes import Slot, WorkerDied, fit_here
+from continual_petl.course.signals import StopRequest
+from continual_petl.course.worker import Brief, Report
+from continual_petl.errors import Interrupted, IsolationError
+from continual_petl.learner import TaskPlan
+
+_RETRIES = 2
+_POLL = 0.2
+_log = logging.getLogger(__name__)
+
+
+class LocalRanks:
+    """Processes that share the fit of one task after the other; satisfies `Ranks`.
+
+    Args:
+        brief: the course.
+        world_size: number of processes.
+    """
+
+    def __init__(self, brief: Brief, world_size: int) -> None:
+        self._brief, self.world_size = brief, world_size
+        self._slots: list[Slot] = []
+
+    def notice(self, plan: TaskPlan) -> str:
+        """Return what the certificate says of them."""
+        rows = plan.training.batch_size
+        return (
+            f"task {plan.name!r} was learned by {self.world_size} processes: each step took {self.world_size} batches of "
+            f"{rows} rows"
+        )
+
+    def fit(self, task: str, request: StopRequest) -> None:
+        """Fit a task; begun again from its last checkpoint if a process is killed, a few times.
+
+        Raises:
+            Interrupted: if a stop was asked for, or processes were killed too often.
+            IsolationError: if the processes end with different banks.
+        """
+        for attempt in range(1 + _RETRIES):
+            try:
+                reports = self._fit(task, request)
+            except WorkerDied:
+                self.close(at_once=True)
+                reports = []
+            request.stop_here(f"while task {task!r} was learned; what it learned is saved")
+            for report in reports:
+                report.raise_error()
+            if reports and all(report.state == "learned" for report in reports):
+                self._compare(task, reports)
+                return
+            if attempt < _RETRIES:
+                _log.warning("task %r: one of its processes was killed; it goes on from its last checkpoint.", task)
+        raise Interrupted(
+            f"task {task!r}: one of the {self.world_size} processes that share it was killed {1 + _RETRIES} times. The "
+            "system does that when memory runs out: each holds a backbone of its own. Use fewer devices or a smaller "
+            "batch_size; the same command goes on from the last checkpoint.",
+            signal.SIGKILL,
+        )
+
+    def close(self, *, at_once: bool = False) -> None:
+        """End the processes."""
+        slots, self._slots = self._slots, []
+        for slot in slots:
+            if at_once:
+                slot.signal(signal.SIGKILL)
+            slot.close()
+
+    def _fit(self, task: str, request: StopRequest) -> list[Report]:
+        """Return the reports of all processes; of those that ended if one failed, which the others would wait for."""
+        if not self._slots:
+            self._slots = self._started()
+        futures = {slot.submit(fit_here, task): slot for slot in self._slots}
+        left: set[Future[Report]] = set(futures)
+        done: list[Report] = []
+        told = False
+        try:
+            while left:
+                ended, left = wait(left, timeout=_POLL, return_when=FIRST_COMPLETED)
+                done += [futures[future].result(future) for future in ended]
+                if left and any(report.state == "failed" for report in done):
+                    self.close(at_once=True)
+                    return done
+                if request.signal_number is not None and not told:
+                    told = True
+                    for slot in self._slots:
+                        slot.signal(signal.SIGTERM)
+        except BaseException:
+            self.close(at_once=True)
+            raise
+        return done
+
+    def _started(self) -> list[Slot]:
+        shared = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(find_free_network_port()),
+            "WORLD_SIZE": str(self.world_size),
+            "NODE_RANK": "0",
+            # Lightning would choose another number, and the last bits with it.
+            "OMP_NUM_THREADS": str(self._brief.num_threads),
+        }
+        slots = [Slot(self._brief, {**shared, "LOCAL_RANK": str(rank)}) for rank in range(self.world_size)]
+        for slot in slots:
+            slot.start()
+        return slots
+
+    @staticmethod
+    def _compare(task: str, reports: list[Report]) -> None:
+        digests = sorted({report.digest for report in reports})
+        if len(digests) > 1:
+            raise IsolationError(
+                f"task {task!r}: the processes that shared it ended with different banks (digests "
+                f"{', '.join(digest[:12] for digest in digests)}), so none of them is the learned one. A callback that "
+                "writes to parameters in one process only, or a Trainer plugin that leaves gradients apart, does that."
+            )

@@ -1,0 +1,185 @@
+"""What a process does that a course has started to learn for it: it learns, and leaves committing to that course.
+
+A worker writes to the progress folder of its task and nowhere else, so the course that started it is the store's one
+writer. What happened is told in plain values: an error with arguments of its own could not be sent back.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Literal
+
+import lightning as L
+import torch
+
+from continual_petl.callbacks import StreamCallback
+from continual_petl.course.hand_over import stage
+from continual_petl.course.learn_task import fit_share, learn_bank
+from continual_petl.course.session import Session
+from continual_petl.course.signals import StopRequest
+from continual_petl.errors import ForgettingError, InputError, Interrupted, IsolationError, StoreError
+from continual_petl.store.store import Store
+from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
+
+_TOLD = {kind.__name__: kind for kind in (ForgettingError, IsolationError, StoreError, InputError)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Brief:
+    """What a worker has to know of the course."""
+
+    folder: str
+    spec: StreamSpec
+    callbacks: tuple[L.Callback, ...]
+    """What watches a fit, as it was before the course; every task begins with that."""
+    num_threads: int
+    """Those of the course: the last bits of a product depend on them."""
+    arithmetic: tuple[str, bool, bool]
+    """Settings of torch that choose other arithmetic: see `arithmetic`."""
+    working_directory: str
+    """Paths of the stream count from there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """How it went with one task."""
+
+    task: str
+    state: Literal["learned", "stopped", "failed"]
+    error: str = ""
+    """Name of the error's class."""
+    message: str = ""
+    notices: tuple[str, ...] = ()
+    digest: str = ""
+    """Of the bank, where several processes shared the fit."""
+
+    def raise_error(self) -> None:
+        """Raise what the worker raised, if it failed."""
+        if self.state != "failed":
+            return
+        if self.error == Interrupted.__name__:
+            raise Interrupted(self.message, signal.SIGKILL)
+        raise _TOLD.get(self.error, RuntimeError)(self.message)
+
+
+def brief_of(session: Session, callbacks: tuple[L.Callback, ...]) -> Brief:
+    """Return what workers have to know to learn as this process would.
+
+    Args:
+        session: the course.
+        callbacks: what watches. A `StreamCallback` stays where it is, and says what watches fits in its place.
+    """
+    away = [each.for_worker() if isinstance(each, StreamCallback) else each for each in callbacks]
+    return Brief(
+        folder=session.folder,
+        spec=session.spec,
+        callbacks=tuple(each for each in away if each is not None),
+        num_threads=torch.get_num_threads(),
+        arithmetic=arithmetic(),
+        working_directory=os.getcwd(),
+    )
+
+
+def arithmetic() -> tuple[str, bool, bool]:
+    """Return what was set in Python to choose other arithmetic: precision of products, deterministic algorithms, oneDNN."""
+    return (
+        torch.get_float32_matmul_precision(),
+        torch.are_deterministic_algorithms_enabled(),
+        bool(torch.backends.mkldnn.enabled),
+    )
+
+
+class Worker:
+    """One process's hold on the course that it learns for; the backbone stays loaded from task to task.
+
+    Args:
+        brief: the course.
+        signals: those that ask it to stop.
+    """
+
+    def __init__(self, brief: Brief, signals: tuple[int, ...]) -> None:
+        os.chdir(brief.working_directory)
+        if not Path(brief.folder, "stream.yaml").is_file():
+            raise InputError(
+                f"{brief.folder}: a worker on {os.uname().nodename} sees no run folder here. Workers on several machines "
+                "need it, and the data, at the same path on a file system that all of them share."
+            )
+        torch.set_num_threads(brief.num_threads)
+        precision, deterministic, mkldnn = brief.arithmetic
+        torch.backends.mkldnn.enabled = mkldnn  # type: ignore[assignment]
+        torch.set_float32_matmul_precision(precision)
+        torch.use_deterministic_algorithms(deterministic)
+        self._brief, self._signals = brief, signals
+        self._session = Session(brief.spec, Store(Path(brief.folder)))
+
+    def learn(self, task: str) -> Report:
+        """Learn a task up to its commit, which is left staged in its progress folder."""
+
+        def act(request: StopRequest) -> Report:
+            learned = learn_bank(self._session, self._task(task), self._callbacks(), request)
+            stage(self._session.store, learned)
+            return Report(task=task, state="learned", notices=learned.lost)
+
+        return self._told(task, act)
+
+    def fit(self, task: str) -> Report:
+        """Take part in the fit of a task; the environment says which of Lightning's processes this is."""
+
+        def act(request: StopRequest) -> Report:
+            digest = fit_share(self._session, self._task(task), self._callbacks(), request)
+            return Report(task=task, state="learned", digest=digest)
+
+        return self._told(task, act)
+
+    def _task(self, name: str) -> TaskSpec:
+        return next(task for task in self._brief.spec.tasks if task.name == name)
+
+    def _callbacks(self) -> list[L.Callback]:
+        return copy.deepcopy(list(self._brief.callbacks))
+
+    def _told(self, task: str, act: Callable[[StopRequest], Report]) -> Report:
+        try:
+            with _listening(self._signals) as request:
+                return act(request)
+        except Interrupted:
+            return Report(task=task, state="stopped")
+        except tuple(_TOLD.values()) as error:
+            kind = next(name for name, each in _TOLD.items() if isinstance(error, each))
+            return Report(task=task, state="failed", error=kind, message=str(error))
+        except Exception:
+            what = f"task {task!r}: the process that learned it failed:\n{traceback.format_exc()}"
+            return Report(task=task, state="failed", error="RuntimeError", message=what)
+
+
+@contextmanager
+def _listening(signals: tuple[int, ...]) -> Iterator[StopRequest]:
+    """Take the first of these signals for a request to save and end. More of them change nothing.
+
+    One that is sent to a whole group of processes comes twice, from its sender and from the course. Who wants an end at
+    once asks the course for it.
+    """
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if number in signals and request.signal_number is None:
+            request.receive(number)
+
+    request.handlers = dict.fromkeys((signal.SIGINT, signal.SIGTERM), handle)
+    before = {number: signal.signal(number, handle) for number in request.handlers}
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,121 @@
+"""Many tasks at once: workers learn, one process commits, and the store ends as that of a course in one process."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from continual_petl import InputError, learn
+from continual_petl.course import hand_over
+from continual_petl.course.finish_task import finish_task
+from continual_petl.course.hand_over import commit_staged
+from continual_petl.course.session import Session
+from continual_petl.course.signals import StopRequest
+from continual_petl.course.worker import Worker, brief_of
+from continual_petl.store.environment import current_environment
+from continual_petl.store.store import Store
+from continual_petl.streams.stream_file.yaml_file import dump_stream
+from tests.course.at_once import TASKS, TRAINING, DieOnce, files_of, is_alive, stop_half_way, when_two_have_begun
+from tests.house import ROOT
+from tests.streams_in_code import stream, task
+
+Folder = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def sequential(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    run = tmp_path_factory.mktemp("sequential") / "run"
+    learn(stream(backbone_folder(), TASKS, training=TRAINING), run)
+    return files_of(run)
+
+
+@pytest.mark.slow
+def test_two_processes_leave_the_bytes_of_one_also_where_a_worker_is_killed(
+    backbone_folder: Folder, tmp_path: Path, sequential: dict[str, bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks = stream(backbone_folder(), TASKS, training=TRAINING)
+    run = learn(tasks, tmp_path / "run", jobs=2, callbacks=[DieOnce(tmp_path / "died", "two")])
+    assert (tmp_path / "died").exists()
+    assert "task 'two': its worker was killed; it goes on from its last checkpoint" in caplog.text
+    assert files_of(tmp_path / "run") == sequential
+    assert all(check.ok for check in run.verify(data=True))
+    assert list((tmp_path / "run" / ".progress").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_signal_stops_all_workers_and_one_process_goes_on(
+    backbone_folder: Folder, tmp_path: Path, sequential: dict[str, bytes]
+) -> None:
+    tasks = stream(backbone_folder(), TASKS, training=TRAINING)
+    stop_half_way(tasks, tmp_path, jobs=2)
+    learn(tasks, tmp_path / "run")
+    assert files_of(tmp_path / "run") == sequential
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes as Linux shows them")
+def test_a_course_that_is_killed_takes_its_workers_along(
+    backbone_folder: Folder, tmp_path: Path, sequential: dict[str, bytes]
+) -> None:
+    (tmp_path / "begun").mkdir()
+    code = "import sys; from tests.course.at_once import main; main(*sys.argv[1:])"
+    course = subprocess.Popen([sys.executable, "-c", code, str(backbone_folder()), str(tmp_path)], cwd=ROOT)
+    when_two_have_begun(tmp_path / "begun", course.kill).join()
+    assert course.wait(60) == -signal.SIGKILL
+    workers = {int(path.name.split("-")[1]) for path in (tmp_path / "begun").iterdir()}
+    assert len(workers) == 2
+    until = time.monotonic() + 60
+    while any(map(is_alive, workers)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(map(is_alive, workers))
+    learn(stream(backbone_folder(), TASKS, training=TRAINING), tmp_path / "run")
+    assert files_of(tmp_path / "run") == sequential
+
+
+@pytest.mark.parametrize("alike", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_what_a_worker_stages_is_committed_with_the_bytes_of_a_course(
+    backbone_folder: Folder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    alike: bool,
+) -> None:
+    tasks = stream(backbone_folder(), [task("one", num_rows=16)], training=TRAINING)
+    learn(tasks, tmp_path / "course")
+    session = Session(tasks.spec, Store(tmp_path / "run"))
+    with session.store.lock():
+        session.store.write_stream(dump_stream(tasks.spec))
+    worker = Worker(brief_of(session, ()), ())
+    report = worker.learn("one")
+    assert report.state == "learned", report.message
+    request = StopRequest()
+    if not alike:
+        # As if this process had another processor than the worker.
+        other = {"processor": "another"}
+        monkeypatch.setattr(
+            hand_over, "current_environment", lambda *args: current_environment(*args).model_copy(update=other)
+        )
+    seconds = commit_staged(session, tasks.spec.tasks[0], report.notices, [], request)
+    assert {"data", "train", "evaluate", "commit"} == set(seconds)
+    finish_task(session, "one", [], seconds, request)
+    assert files_of(tmp_path / "run") == files_of(tmp_path / "course")
+    assert ("its rows are answered again here" in caplog.text) is not alike
+
+
+def test_a_worker_tells_what_went_wrong_in_plain_values(backbone_folder: Folder, tmp_path: Path) -> None:
+    bad = task("one", num_rows=16, training={"learning_rate": 1e30, "gradient_clip": None})
+    tasks = stream(backbone_folder(), [bad])
+    session = Session(tasks.spec, Store(tmp_path / "run"))
+    brief = brief_of(session, ())
+    with pytest.raises(InputError, match="sees no run folder here"):
+        Worker(brief, ())
+    with session.store.lock():
+        session.store.write_stream(dump_stream(tasks.spec))
+    with pytest.raises(InputError, match="task 'one': learning diverged"):
+        Worker(brief, ()).learn("one").raise_error()

@@ -1,0 +1,87 @@
+"""A process that learns tasks with a Trainer of its own, through `begin_task`, as each of two ranks.
+
+``main(BACKBONE, OUT, STRATEGY, ...)`` forks two processes for each strategy, so that torch is imported once; they find each
+other as under torchrun, and each writes what it ended with to OUT/STRATEGY.RANK.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+
+from continual_petl import ContinualLearner, NoForgetting, begin_task, load_backbone
+from continual_petl.digests import combined_digest, tensor_digests
+from tests.desk import SILENT
+from tests.streams_in_code import regression_task, stream, task
+
+TASKS = [
+    task("one", num_rows=24),
+    regression_task("two", num_rows=24, bank="bitfit"),
+    task("three", num_rows=24, bank={"start_from": "one"}),
+]
+TRAINING = {"batch_size": 5, "learning_rate": 0.05, "head_dropout": 0.3}
+
+
+class Seeds(L.Callback):
+    """Take note of the seed that every step was drawn with."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def on_train_batch_end(self, *args: Any) -> None:
+        self.seen.append(torch.initial_seed())
+
+
+def learn_all(backbone: Path, strategy: str, devices: int) -> list[dict[str, Any]]:
+    """Learn three tasks, and return the digest of each bank with the validation scores and seeds that this process saw."""
+    tasks = stream(backbone, TASKS, training=TRAINING)
+    learner = ContinualLearner(load_backbone(str(backbone), precision="fp32", pooling="mean"))
+    found = []
+    for each in tasks:
+        data, seeds = begin_task(learner, tasks, each), Seeds()
+        trainer = L.Trainer(
+            **SILENT, max_epochs=2, accelerator="cpu", devices=devices, strategy=strategy, num_sanity_val_steps=0,
+            callbacks=[seeds, NoForgetting()],
+        )  # fmt: skip
+        trainer.fit(learner, datamodule=data)
+        digest = combined_digest(tensor_digests(learner.active_bank.tensors()))
+        scores = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
+        found.append({"digest": digest, "scores": scores, "seeds": seeds.seen})
+    return found
+
+
+def main(backbone: str, out: str, *strategies: str) -> None:
+    """Run as said above."""
+    torch.set_num_threads(1)
+    for strategy in strategies:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        children = [_fork(rank, port, Path(backbone), Path(out), strategy) for rank in (0, 1)]
+        for child in children:
+            os.waitpid(child, 0)
+
+
+def _fork(rank: int, port: int, backbone: Path, out: Path, strategy: str) -> int:
+    child = os.fork()
+    if child:
+        return child
+    os.environ.update(
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), LOCAL_RANK=str(rank), WORLD_SIZE="2", NODE_RANK="0"
+    )
+    try:
+        found: Any = learn_all(backbone, strategy, devices=2)
+    except Exception as error:
+        traceback.print_exc()
+        found = f"{type(error).__name__}: {error}"
+    (out / f"{strategy}.{rank}.json").write_text(json.dumps(found))
+    sys.stderr.flush()
+    os._exit(0)
