@@ -1,0 +1,37 @@
+"""The command: ``python -m experiments.benchmarks TABLE [--quick] [--out FOLDER] ...``.
+
+``render FILE.json ...`` makes the Markdown of results anew; ``environments`` makes the peers' environments.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from continual_petl.errors import InputError
+from experiments.benchmarks.bench import TABLES, render, run
+from experiments.benchmarks.environments import make_environments
+from experiments.benchmarks.options import parse
+from experiments.benchmarks.peers.client import PeerError
+from experiments.benchmarks.result import read_result
+
+
+def main(arguments: list[str]) -> int:
+    """Do what the command line says; return 2 if it cannot be done."""
+    try:
+        match arguments:
+            case ["render", *files]:
+                for file in map(Path, files):
+                    file.with_suffix(".md").write_text(render(read_result(file)), encoding="utf-8")
+            case ["environments", *more]:
+                make_environments(more)
+            case _:
+                run(parse(arguments, TABLES))
+    except (InputError, PeerError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,74 @@
+"""Candidates take turns, A B C A B C ..., so that whatever else the machine does falls on all of them alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from continual_petl.errors import InputError
+
+Samples = dict[str, list[float]]
+"""What was measured, by candidate; one number for each time it had its turn."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Something that is measured."""
+
+    name: str
+    block: Callable[[], float]
+    """Does a block of work and returns what is measured of it, usually the seconds of one unit of it."""
+
+
+def alternate(
+    candidates: Sequence[Candidate], *, repetitions: int, warmup: int, tell: Callable[[str], None] = lambda line: None
+) -> Samples:
+    """Give every candidate its turn ``warmup + repetitions`` times and return what the last ``repetitions`` gave.
+
+    Args:
+        candidates: with different names.
+        repetitions: measured rounds.
+        warmup: rounds before them, which are dropped.
+        tell: is told of every round.
+
+    Raises:
+        InputError: if there is nothing to measure, or two candidates have one name.
+
+    Example:
+        >>> alternate([Candidate("one", lambda: 1.0), Candidate("two", lambda: 2.0)], repetitions=2, warmup=1)
+        {'one': [1.0, 1.0], 'two': [2.0, 2.0]}
+    """
+    names = [candidate.name for candidate in candidates]
+    if repetitions < 1 or not candidates:
+        raise InputError(
+            f"nothing to measure: {len(candidates)} candidates, {repetitions} repetitions; give at least one"
+        )
+    if len(set(names)) < len(names):
+        raise InputError(f"two candidates have one name: {', '.join(sorted(names))}; give each its own")
+    samples: Samples = {name: [] for name in names}
+    for number in range(-warmup, repetitions):
+        for candidate in candidates:
+            taken = candidate.block()
+            if number >= 0:
+                samples[candidate.name].append(taken)
+        tell(f"round {number + 1} of {repetitions}" if number >= 0 else "warm-up")
+    return samples
+
+
+def medians(samples: Samples) -> dict[str, float]:
+    """Return the median of each candidate."""
+    return {name: median(values) for name, values in samples.items()}
+
+
+def spread(values: Sequence[float]) -> float:
+    """Return the distance from the lower to the upper quartile, as a share of the median.
+
+    Example:
+        >>> spread([1.0, 2.0, 3.0, 4.0, 5.0])
+        0.6666666666666666
+    """
+    ordered = sorted(values)
+    low, high = (ordered[round(share * (len(ordered) - 1))] for share in (0.25, 0.75))
+    middle = median(ordered)
+    return (high - low) / middle if middle else 0.0

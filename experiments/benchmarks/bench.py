@@ -1,0 +1,119 @@
+"""From options to a written table: the shape, the peers, the measurement, the two files."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from experiments.benchmarks.alternate import Candidate, Samples, alternate, medians
+from experiments.benchmarks.machine import commit, describe, versions
+from experiments.benchmarks.markdown import head
+from experiments.benchmarks.options import Options
+from experiments.benchmarks.peers.client import Peer
+from experiments.benchmarks.peers.clock import use_clock
+from experiments.benchmarks.result import Result
+from experiments.benchmarks.shapes import Shape, make_shape
+
+TABLES = ("step", "breakdown", "inference", "mixed", "growth", "prefix", "end_to_end")
+MODULES = {"transformers": "plain", "peft": "with_peft", "adapters": "with_adapters"}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a table's own code hands back."""
+
+    unit: str
+    samples: Samples
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a table's own code gets."""
+
+    options: Options
+    shape: Shape
+    scratch: Path
+    """A folder for files of the run."""
+    peers: dict[str, Peer]
+    """The workers, by name; always with transformers itself, in our own environment."""
+    tell: Callable[[str], None]
+
+    def alternate(self, candidates: list[Candidate]) -> Samples:
+        """Measure candidates side by side, as the options say."""
+        options = self.options
+        return alternate(candidates, repetitions=options.repetitions, warmup=options.warmup, tell=self.tell)
+
+
+def say(line: str) -> None:
+    """Tell on standard error how far a table is."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def run(options: Options, tell: Callable[[str], None] = say, workers: dict[str, Peer] | None = None) -> Result:
+    """Measure a table and write it to ``options.out``.
+
+    Args:
+        options: which table, and how.
+        tell: is told how far it is.
+        workers: the peers' workers, which stay; None starts those of the options, and ends them.
+    """
+    module = import_module(f"experiments.benchmarks.tables.{options.table}")
+    torch.set_num_threads(options.threads)
+    use_clock(options.clock)
+    began, machine = datetime.now(UTC), describe(torch.device(options.device))
+    with _bench(options, tell, workers) as bench:
+        measured: Measured = module.measure(bench)
+        software = {"ours": versions()} | {name: peer.ask("versions") for name, peer in bench.peers.items()}
+    revision, changed = commit()
+    result = Result(
+        table=options.table,
+        command=options.command,
+        commit=revision,
+        changed=changed,
+        began=began.strftime("%Y-%m-%d %H:%M"),
+        machine=machine,
+        versions=software,
+        settings=options.settings(),
+        unit=measured.unit,
+        samples=measured.samples,
+        medians=medians(measured.samples),
+        facts=measured.facts,
+    )
+    for file in result.write(options.out, render(result)):
+        tell(f"wrote {file}")
+    return result
+
+
+def render(result: Result) -> str:
+    """Return a result as Markdown."""
+    module = import_module(f"experiments.benchmarks.tables.{result.table}")
+    body: str = module.body(result)
+    return f"{head(result)}\n{body}\n"
+
+
+@contextmanager
+def _bench(options: Options, tell: Callable[[str], None], workers: dict[str, Peer] | None) -> Iterator[Bench]:
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if workers is None:
+            workers = {name: stack.enter_context(peer) for name, peer in start_workers(options).items()}
+        yield Bench(options, make_shape(options.shape, scratch), scratch, workers, tell)
+
+
+def start_workers(options: Options) -> dict[str, Peer]:
+    """Start the workers of the peers that the options name, and that of transformers in our own environment."""
+    pythons = {"transformers": sys.executable} | {name: options.pythons[name] for name in options.peers}
+    return {
+        name: Peer(name, python, MODULES[name], threads=options.threads, clock=options.clock)
+        for name, python in pythons.items()
+    }

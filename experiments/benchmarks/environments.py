@@ -1,0 +1,57 @@
+"""Makes the peers' environments: each its own, so that neither bends the versions of the other, or ours.
+
+    python -m experiments.benchmarks environments [--index-url ADDRESS]
+
+torch comes first and alone, from the index that is given (that of PyTorch's CPU builds saves a large download), and in our
+own version: otherwise two versions of torch would be compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+
+from continual_petl.errors import InputError
+from experiments.benchmarks.options import ENVIRONMENTS, PEERS
+
+CONSTRAINTS = Path(__file__).parent / "peers"
+
+
+def make_environments(arguments: Sequence[str]) -> None:
+    """Make, or bring up to date, the environments of the peers.
+
+    Raises:
+        InputError: if pip cannot install one.
+    """
+    parser = argparse.ArgumentParser(prog="python -m experiments.benchmarks environments", description=__doc__)
+    parser.add_argument("--into", type=Path, default=ENVIRONMENTS, help="folder of the environments")
+    parser.add_argument("--index-url", help="where torch comes from; pip's usual index unless given")
+    parser.add_argument("peers", nargs="*", default=list(PEERS), help=f"which: {', '.join(PEERS)}; all unless given")
+    given = parser.parse_args(arguments)
+    for name in given.peers:
+        if name not in PEERS:
+            raise InputError(f"environments: got {name!r}; allowed are {', '.join(PEERS)}.")
+        _make(name, given.into / name, given.index_url)
+
+
+def constraints(name: str) -> Path:
+    """Return the file with the exact versions of a peer's environment."""
+    return CONSTRAINTS / f"constraints-{name}.txt"
+
+
+def _make(name: str, folder: Path, index: str | None) -> None:
+    python = folder / "bin" / "python"
+    if not python.exists():
+        print(f"making {folder}", file=sys.stderr)
+        venv.create(folder, with_pip=True)
+    for packages, source in ((["torch"], index), ([name, "safetensors"], None)):
+        command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
+        command += ["--constraint", str(constraints(name)), *(["--index-url", source] if source else []), *packages]
+        if subprocess.run(command, check=False).returncode:
+            raise InputError(
+                f"environments: pip could not install {', '.join(packages)} for {name}: see its message above."
+            )

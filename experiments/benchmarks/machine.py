@@ -1,0 +1,83 @@
+"""The machine and the software that a table was measured on. No path and no name of the machine is written down."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+import torch
+
+from continual_petl._frozen import FrozenModel
+from continual_petl._version import VERSION
+
+ROOT = Path(__file__).parents[2]
+UNITS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8", "asimd", "bf16", "sve")
+"""Features of a CPU that decide how fast it multiplies matrices, as Linux names them."""
+PACKAGES = ("torch", "transformers", "lightning", "tokenizers", "numpy")
+
+
+class Machine(FrozenModel):
+    """What the times depend on beside the code."""
+
+    processor: str
+    units: tuple[str, ...]
+    """Of `UNITS` those that the CPU has."""
+    cores: int
+    """That this process may run on."""
+    threads: int
+    """That torch uses."""
+    memory: int
+    """Bytes."""
+    system: str
+    device: str
+    """cpu, or the name of the accelerator."""
+    device_memory: int | None = None
+    """Bytes of the accelerator."""
+    load_before: tuple[float, float, float]
+    """Average number of running processes over 1, 5 and 15 minutes before the first measurement."""
+
+
+def describe(device: torch.device) -> Machine:
+    """Describe this machine as it is now."""
+    cuda = device.type == "cuda"
+    return Machine(
+        processor=_facts().get("model name", platform.processor() or platform.machine()),
+        units=tuple(unit for unit in UNITS if unit in _facts().get("flags", _facts().get("Features", "")).split()),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        threads=torch.get_num_threads(),
+        memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        device=torch.cuda.get_device_name(device) if cuda else device.type,
+        device_memory=torch.cuda.get_device_properties(device).total_memory if cuda else None,
+        load_before=os.getloadavg(),
+    )
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what runs in this process."""
+    found = {"python": platform.python_version(), "continual_petl": VERSION}
+    return found | {package: importlib.metadata.version(package) for package in PACKAGES}
+
+
+def commit() -> tuple[str, bool]:
+    """Return the commit of this repository, and whether files differ from it; an empty one outside a checkout."""
+    try:
+        head = _git("rev-parse", "HEAD").strip()
+        return head, bool(_git("status", "--porcelain").strip())
+    except (OSError, subprocess.CalledProcessError):
+        return "", True
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+
+
+def _facts() -> dict[str, str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").split("\n\n")[0].splitlines()
+    except OSError:
+        return {}
+    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}

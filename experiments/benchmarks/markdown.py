@@ -1,0 +1,80 @@
+"""Parts that all tables are made of; numbers are rounded here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from experiments.benchmarks.result import Result
+
+
+def grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table; the first column is of words, the others are of numbers.
+
+    Example:
+        >>> print(grid(["", "ms"], [["ours", "3.1"]]))
+        |  | ms |
+        |---|---:|
+        | ours | 3.1 |
+    """
+    lines = [list(header), ["---"] + ["---:"] * (len(header) - 1), *rows]
+    return "\n".join(
+        "|" + "|".join(cells) + "|" if number == 1 else "| " + " | ".join(cells) + " |"
+        for number, cells in enumerate(lines)
+    )
+
+
+def number(value: float, digits: int = 3) -> str:
+    """Return a number with as many significant digits.
+
+    Example:
+        >>> number(0.012345), number(1234.5), number(0.0)
+        ('0.0123', '1230', '0')
+    """
+    text = f"{float(f'{value:.{digits}g}'):f}".rstrip("0").rstrip(".")
+    return text or "0"
+
+
+def percent(share: float) -> str:
+    """Return a share in percent.
+
+    Example:
+        >>> percent(0.654)
+        '65.4 %'
+    """
+    return f"{100 * share:.1f} %"
+
+
+def factor(value: float) -> str:
+    """Return how many times one thing is another.
+
+    Example:
+        >>> factor(1.839)
+        '1.84 x'
+    """
+    return f"{value:.2f} x"
+
+
+def head(result: Result) -> str:
+    """Return how and on what a table was measured."""
+    machine, settings = result.machine, result.settings
+    units = f" ({', '.join(machine.units)})" if machine.units else ""
+    device = "" if machine.device == "cpu" else f"; {machine.device}"
+    software = "; ".join(
+        f"{name}: " + ", ".join(f"{package} {version}" for package, version in sorted(found.items()))
+        for name, found in result.versions.items()
+    )
+    changed = " with changes" if result.changed else ""
+    clock = "" if settings["clock"] == "wall" else " Seconds are those of the processor, not of the wall."
+    return "\n".join(
+        [
+            f"# {result.table}: {settings['shape']}, batch {settings['batch']} x {settings['length']}",
+            "",
+            f"    {result.command}",
+            "",
+            f"{result.began}, commit {result.commit[:12]}{changed}. {machine.processor}{units}, {machine.cores} cores, "
+            f"{machine.threads} threads, {machine.memory / 2**30:.0f} GiB{device}; load before "
+            f"{', '.join(number(value) for value in machine.load_before)}. Medians of {settings['repetitions']}, "
+            f"{settings['warmup']} rounds of warm-up dropped, candidates alternating.{clock} {software}.",
+            "",
+        ]
+    )

@@ -1,0 +1,158 @@
+"""What a table can be asked for on the command line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from continual_petl.errors import InputError
+from experiments.benchmarks.peers.clock import Clock
+from experiments.benchmarks.shapes import SHAPES
+
+ROOT = Path(__file__).parents[2]
+PEERS = ("peft", "adapters")
+ENVIRONMENTS = ROOT / ".benchmarks"
+"""Where `environments` puts the peers'; git ignores it."""
+BY_PROCESSOR = ("step", "breakdown", "inference", "mixed")
+LEAST = 5
+"""Repetitions that a median needs at least, but for a quick look."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """One run of one table."""
+
+    table: str
+    quick: bool
+    out: Path
+    name: str
+    device: str
+    shape: str
+    batch: int
+    length: int
+    bottleneck: int
+    repetitions: int
+    warmup: int
+    count: int
+    """Units of work (steps, passes) in one block."""
+    threads: int
+    clock: Clock
+    peers: tuple[str, ...]
+    pythons: dict[str, str]
+    """Interpreter of each peer's environment."""
+    data: Path | None
+    rows: int | None
+    """Training rows that are used at most."""
+    epochs: int
+    time_limit: float
+    command: str
+
+    def settings(self) -> dict[str, Any]:
+        """Return what goes into the result: everything but paths."""
+        left_out = {"table", "out", "pythons", "data", "command", "threads"}
+        found = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in left_out}
+        return found | {"peers": list(self.peers)}
+
+
+def parse(arguments: Sequence[str], tables: Sequence[str]) -> Options:
+    """Return what the command line asks for.
+
+    Raises:
+        InputError: if it cannot be measured.
+    """
+    given = _parser(tables).parse_args(arguments)
+    rows, length = _size(given.batch or ("4x16" if given.quick else "32x64"))
+    repetitions = given.repetitions if given.repetitions is not None else (2 if given.quick else 7)
+    if repetitions < (1 if given.quick else LEAST):
+        raise InputError(
+            f"--repetitions: got {repetitions}; a table is of medians of at least {LEAST}, and only with --quick of fewer."
+        )
+    peers = tuple(name for name in given.peers.split(",") if name)
+    if unknown := [name for name in peers if name not in PEERS]:
+        raise InputError(f"--peers: got {', '.join(unknown)}; allowed are {', '.join(PEERS)}, with commas, or ''.")
+    if given.device.partition(":")[0] == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"--device: got {given.device!r}, but torch {torch.__version__} sees no GPU; allowed is cpu.")
+    threads = given.threads or (1 if given.quick else len(os.sched_getaffinity(0)))
+    if given.clock == "cpu" and (threads > 1 or given.device != "cpu" or given.table not in BY_PROCESSOR):
+        raise InputError(
+            "--clock: cpu counts threads that wait for each other, and no work of a GPU: give --threads 1 --device cpu, "
+            f"and one of the tables {', '.join(BY_PROCESSOR)}: the others measure courses, which keep their own time."
+        )
+    return Options(
+        table=given.table,
+        quick=given.quick,
+        out=given.out,
+        name=given.name,
+        device=given.device,
+        shape=given.shape or ("tiny" if given.quick else "minilm"),
+        batch=rows,
+        length=length,
+        bottleneck=given.bottleneck if given.bottleneck is not None else (4 if given.quick else 48),
+        repetitions=repetitions,
+        warmup=1 if given.quick else 2,
+        count=given.count if given.count is not None else (1 if given.quick else 2),
+        threads=threads,
+        clock=given.clock,
+        peers=peers,
+        pythons={name: getattr(given, f"{name}_python") for name in PEERS},
+        data=given.data,
+        rows=given.rows,
+        epochs=given.epochs if given.epochs is not None else (2 if given.quick else 5),
+        time_limit=given.time_limit,
+        command=_command(arguments),
+    )
+
+
+def _parser(tables: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m experiments.benchmarks", description=__doc__)
+    parser.add_argument("table", choices=tables)
+    parser.add_argument("--quick", action="store_true", help="a tiny model, a few repetitions: does it run at all?")
+    parser.add_argument("--out", type=Path, default=Path("results"), help="folder for JSON and Markdown")
+    parser.add_argument("--name", default="", help="is put behind the table's name in the names of the files")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--shape", choices=SHAPES, help="the backbone (default minilm)")
+    parser.add_argument("--batch", help="rows x tokens (default 32x64)")
+    parser.add_argument("--bottleneck", type=int, help="of the bank (default 48)")
+    parser.add_argument("--repetitions", type=int, help=f"measured rounds, at least {LEAST} (default 7)")
+    parser.add_argument("--count", type=int, help="steps or passes in one block (default 2)")
+    parser.add_argument("--threads", type=int, help="of torch, for all candidates (default: every core)")
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: for a busy machine, one thread")
+    parser.add_argument("--peers", default=",".join(PEERS), help="with commas; '' for none")
+    for name in PEERS:
+        default = str(ENVIRONMENTS / name / "bin" / "python")
+        parser.add_argument(f"--{name}-python", default=default, help=f"the Python of the environment with {name}")
+    parser.add_argument("--data", type=Path, help="folder with train and test rows (json lines, gzipped)")
+    parser.add_argument("--rows", type=int, help="training rows that are used at most")
+    parser.add_argument("--epochs", type=int, help="passes over the training rows (default 5)")
+    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds until a growing candidate is stopped")
+    return parser
+
+
+def _size(text: str) -> tuple[int, int]:
+    rows, cross, length = text.partition("x")
+    if not (cross and rows.isdecimal() and length.isdecimal() and int(rows) and int(length)):
+        raise InputError(f"--batch: got {text!r}; allowed is rows x tokens, as in 32x64.")
+    return int(rows), int(length)
+
+
+def _command(arguments: Sequence[str]) -> str:
+    """Return the command line, paths replaced: where things lie on one machine is of no use on another."""
+    shown = ["python", "-m", "experiments.benchmarks"]
+    paths = {"--out": "FOLDER", "--data": "FOLDER", **{f"--{name}-python": "PYTHON" for name in PEERS}}
+    hide = ""
+    for word in arguments:
+        option = word.partition("=")[0]
+        if hide:
+            shown.append(hide)
+        elif option in paths and "=" in word:
+            shown.append(f"{option}={paths[option]}")
+        else:
+            shown.append(word or "''")
+        hide = paths.get(word, "")
+    return " ".join(shown)

@@ -1,0 +1,171 @@
+"""Our side of the tables: a learner with one bank, its training step bare and through Lightning, its answers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from continual_petl.backbones.backbone import load_backbone, pool
+from continual_petl.backbones.weights import Attention
+from continual_petl.banks.choice import BankChoice
+from continual_petl.course.trainers import fitting_trainer, quiet
+from continual_petl.learner import ContinualLearner, TaskPlan
+from continual_petl.learner.answer import answer, backbone_inputs, head_of
+from continual_petl.learner.optimizer import make_optimizer
+from continual_petl.learner.precision import resolve_precision
+from continual_petl.streams.schema.training_spec import TrainingSpec
+from experiments.benchmarks.peers.clock import now, seconds
+from experiments.benchmarks.shapes import Shape
+
+Batch = dict[str, Tensor]
+
+
+def make_learner(
+    shape: Shape,
+    bank: dict[str, Any],
+    *,
+    device: str,
+    num_labels: int = 4,
+    attention: Attention = "auto",
+    training: TrainingSpec | None = None,
+) -> ContinualLearner:
+    """Return a learner with one fresh bank, in the precision and attention that ``auto`` chooses.
+
+    Args:
+        shape: the backbone.
+        bank: as in a stream file.
+        device: where it lies.
+        num_labels: of the one task.
+        attention: implementation.
+        training: the stream's defaults unless given.
+    """
+    settings = training or TrainingSpec()
+    backbone = load_backbone(
+        shape.source, precision=resolve_precision(settings.precision), attention=attention, pooling="mean"
+    )
+    learner = ContinualLearner(backbone).to(device)
+    learner.add_task(
+        TaskPlan(
+            name="task",
+            kind="classification",
+            pair=False,
+            labels=tuple(f"label {number}" for number in range(num_labels)),
+            bank=BankChoice.model_validate(bank).resolve(),
+            training=settings,
+            pooling="mean",
+            metric="accuracy",
+            seed=0,
+        )
+    )
+    return learner
+
+
+def random_batch(shape: Shape, rows: int, length: int, *, device: str, num_labels: int = 4) -> Batch:
+    """Return what the peers' workers run on: rows without padding, the same token ids and labels."""
+    generator = torch.Generator().manual_seed(0)
+    ids_BT = torch.randint(5, shape.vocabulary, (rows, length), generator=generator)
+    labels_B = torch.randint(num_labels, (rows,), generator=generator)
+    batch = {"input_ids": ids_BT, "attention_mask": torch.ones_like(ids_BT), "labels": labels_B}
+    return {name: tensor.to(device) for name, tensor in batch.items()}
+
+
+def bare_steps(learner: ContinualLearner, batch: Batch, count: int) -> Callable[[], float]:
+    """Return a block of training steps without Lightning: loss, gradients, optimizer."""
+    optimizer = make_optimizer(learner.active_bank, learner.plan.training)
+
+    def work() -> None:
+        for _ in range(count):
+            loss = head_of(learner.active_bank).loss(learner(batch), batch["labels"])
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def block() -> float:
+        learner.train()
+        return seconds(str(learner.device), work) / count
+
+    return block
+
+
+class _Clock(L.Callback):
+    """Times the steps after the first one of a fit, which also sets things up."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.began, self.seconds = count, 0.0, 0.0
+
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any) -> None:
+        if trainer.global_step == 1:
+            self.began = now(str(pl_module.device))
+        elif trainer.global_step == self.count + 1:
+            self.seconds = now(str(pl_module.device)) - self.began
+
+
+class _Again:
+    """One batch, so many times. A list would be several loaders to Lightning."""
+
+    def __init__(self, batch: Batch, times: int) -> None:
+        self.batch, self.times = batch, times
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (self.batch for _ in range(self.times))
+
+    def __len__(self) -> int:
+        return self.times
+
+
+def lightning_steps(learner: ContinualLearner, batch: Batch, count: int, folder: str) -> Callable[[], float]:
+    """Return a block of training steps as a course takes them: through a Trainer, with schedule, clipping and guards."""
+
+    def block() -> float:
+        learner.train()
+        clock = _Clock(count)
+        with quiet():
+            warnings.filterwarnings("ignore", message=r".*no `val_dataloader`")
+            one_epoch = learner.plan.training.model_copy(update={"epochs": 1})
+            trainer = fitting_trainer(one_epoch, {"accelerator": learner.device.type}, [clock], folder)
+            trainer.fit(learner, train_dataloaders=_Again(batch, count + 1))
+        return clock.seconds / count
+
+    return block
+
+
+def answers(learner: ContinualLearner, batch: Batch, count: int) -> Callable[[], float]:
+    """Return a block of answering a batch with the bank."""
+
+    def work() -> None:
+        with torch.inference_mode():
+            for _ in range(count):
+                answer(learner.backbone, learner.active_bank, learner.plan.pooling, batch)
+
+    def block() -> float:
+        learner.eval()
+        return seconds(str(learner.device), work) / count
+
+    return block
+
+
+def bare_answers(learner: ContinualLearner, batch: Batch, count: int) -> Callable[[], float]:
+    """Return a block of the same on the backbone alone: its token states, pooled, through the head; no bank."""
+    backbone, head = learner.backbone, head_of(learner.active_bank)
+
+    def work() -> None:
+        with torch.inference_mode():
+            for _ in range(count):
+                output = backbone.model.base_model(**backbone_inputs(backbone, batch))
+                head(pool(output, batch["attention_mask"], learner.plan.pooling))
+
+    def block() -> float:
+        learner.eval()
+        return seconds(str(learner.device), work) / count
+
+    return block
+
+
+def num_parameters(learner: ContinualLearner) -> int:
+    """Return the number of parameters of the active bank, its head left out."""
+    return sum(count for part, count in learner.active_bank.count().items() if part != "head")

@@ -1,0 +1,131 @@
+"""This side of a worker: a process in a peer's environment that stays, and answers requests one at a time."""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from experiments.benchmarks.peers.clock import Clock
+
+ROOT = Path(__file__).parents[3]
+TAIL = 1_500
+"""Characters of a dead worker's standard error that its error shows."""
+
+
+class PeerError(RuntimeError):
+    """A worker refused, failed, died, or did not answer in time; the message says which."""
+
+
+class Peer:
+    """A worker that runs a module of `experiments.benchmarks.peers` in another environment.
+
+    Args:
+        name: what tables call it.
+        python: the interpreter of its environment.
+        module: name of the module inside ``experiments.benchmarks.peers``.
+        threads: that it may use.
+        clock: by which it times its work.
+        patience: seconds that one answer may take, unless `ask` is told otherwise.
+    """
+
+    def __init__(
+        self, name: str, python: str, module: str, *, threads: int, clock: Clock = "wall", patience: float = 900.0
+    ) -> None:
+        self.name, self._patience = name, patience
+        # Closed with the worker: it lives as long as this object.
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
+        try:
+            self._process = subprocess.Popen(
+                [python, "-m", f"experiments.benchmarks.peers.{module}"],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                text=True,
+                encoding="utf-8",
+            )
+        except OSError as error:
+            self._errors.close()
+            raise PeerError(
+                f"peer {name!r}: there is no Python at {python} ({error.strerror}). Make the environments by `python -m "
+                f"experiments.benchmarks environments`, or say where one is: --{name}-python PYTHON."
+            ) from error
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        try:
+            self.ask("begin", threads=threads, clock=clock)
+        except PeerError:
+            self.close()
+            raise
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def ask(self, do: str, *, within: float | None = None, **arguments: Any) -> Any:
+        """Ask for something and return the answer.
+
+        Args:
+            do: one of the worker's commands.
+            within: seconds that the answer may take; a worker that takes longer is ended.
+            arguments: of the command.
+
+        Raises:
+            PeerError: if there is no answer, or it is an error.
+        """
+        patience = self._patience if within is None else within
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+            self._process.stdin.flush()
+            line = self._lines.get(timeout=patience)
+        except queue.Empty:
+            self._process.kill()
+            raise PeerError(f"peer {self.name!r}: {do!r} took longer than {patience:g} s, and was ended") from None
+        except OSError:
+            line = ""
+        if not line:
+            raise PeerError(f"peer {self.name!r} ended while it was asked for {do!r}: {self._last_words()}")
+        reply = json.loads(line)
+        if "error" in reply:
+            raise PeerError(f"peer {self.name!r}, {do!r}: {reply['error']}\n{reply['trace'][-TAIL:]}")
+        return reply["answer"]
+
+    def close(self) -> None:
+        """End the worker."""
+        if self._errors.closed:
+            return
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        for stream in (self._process.stdin, self._process.stdout):
+            try:
+                stream.close()
+            except OSError:
+                continue  # what was still to be written has no reader any more
+        self._errors.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put("")
+
+    def _last_words(self) -> str:
+        self._process.wait()
+        self._errors.seek(0)
+        return self._errors.read()[-TAIL:].strip() or f"exit code {self._process.returncode}"

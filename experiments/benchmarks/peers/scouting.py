@@ -1,0 +1,118 @@
+"""Which of its settings a peer is fastest at: all are tried for a few steps, the fast ones then enter the table.
+
+This module runs here, not in a worker.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+
+from experiments.benchmarks.peers.client import Peer, PeerError
+from experiments.benchmarks.peers.setting import Precision, Setting
+
+CLOSE = 1.15
+"""How many times the fastest trial another may take and still enter the table."""
+WIDTH = 384
+EMULATED = 4.0
+"""From how many times the float32 time of a product on bfloat16 is not tried: the device has no units for it."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting, tried for a few steps; ``seconds`` of one, or why there are none."""
+
+    setting: Setting
+    seconds: float | None
+    refusal: str = ""
+
+    def fact(self) -> dict[str, Any]:
+        """Return what the table keeps of it."""
+        return {"setting": self.setting.words(), "seconds": self.seconds, "refusal": self.refusal}
+
+
+def bf16_ratio(device: str) -> float:
+    """Return how many times the float32 time of one product its bfloat16 time is, the fastest of three each."""
+
+    def fastest(dtype: torch.dtype) -> float:
+        left, right = (torch.ones(WIDTH, WIDTH, device=device, dtype=dtype) for _ in range(2))
+        times = []
+        for _ in range(4):
+            started = time.perf_counter()
+            torch.matmul(left, right).sum().item()
+            times.append(time.perf_counter() - started)
+        return min(times[1:])
+
+    return fastest(torch.bfloat16) / fastest(torch.float32)
+
+
+def settings_of(base: Setting, ratio: float, *, quick: bool) -> list[Setting]:
+    """Return what is tried: the defaults first, then both kinds of attention in every arithmetic, tuned.
+
+    Tuned are: no backbone dropout (its random numbers cost time, and ours has none), the fused optimizer.
+
+    Args:
+        base: the defaults.
+        ratio: of `bf16_ratio`.
+        quick: try no more than one tuned setting.
+    """
+    arithmetics: tuple[Precision, ...] = ("fp32", "autocast", "bf16") if ratio < EMULATED else ("fp32",)
+    tuned = replace(base, dropout=False, fused=True)
+    if quick:
+        return [base, replace(tuned, attention="eager")]
+    return [base] + [
+        replace(tuned, attention=attention, precision=precision)
+        for precision in arithmetics
+        for attention in ("eager", "sdpa")
+    ]
+
+
+def scout(
+    peer: Peer,
+    label: str,
+    settings: list[Setting],
+    tell: Callable[[str], None],
+    do: Literal["steps", "passes"] = "steps",
+) -> list[Trial]:
+    """Try every setting for three training steps, or passes, after the first; one model at a time."""
+    trials = []
+    for setting in settings:
+        try:
+            peer.ask("load", name="trial", setting=setting.request())
+            peer.ask(do, name="trial", count=1)
+            trials.append(Trial(setting, float(peer.ask(do, name="trial", count=3))))
+        except PeerError as error:
+            trials.append(Trial(setting, None, str(error).partition("\n")[0]))
+        peer.ask("drop", name="trial")
+        shown = trials[-1].seconds
+        tell(f"{label}: {setting.words()}: {trials[-1].refusal if shown is None else f'{1000 * shown:.0f} ms'}")
+    return trials
+
+
+def finalists(trials: list[Trial]) -> list[Setting]:
+    """Return the defaults, if they work, and all tuned settings that came close to the fastest.
+
+    Raises:
+        PeerError: if none worked.
+    """
+    times = [trial.seconds for trial in trials if trial.seconds is not None]
+    if not times:
+        raise PeerError(f"no setting worked: {'; '.join(trial.refusal for trial in trials)}")
+    return [
+        trial.setting
+        for number, trial in enumerate(trials)
+        if trial.seconds is not None and (number == 0 or trial.seconds <= CLOSE * min(times))
+    ]
+
+
+def fastest(trials: list[Trial]) -> Setting:
+    """Return the fastest setting of all; see `finalists` for errors."""
+    allowed = finalists(trials)
+    return min(
+        (trial for trial in trials if trial.seconds is not None and trial.setting in allowed),
+        key=lambda trial: trial.seconds or 0.0,
+    ).setting

@@ -1,0 +1,80 @@
+"""The worker of peft (https://github.com/huggingface/peft).
+
+peft has no bottleneck adapters as Houlsby et al. have them, so LoRA stands beside them: at its defaults on queries and
+values, and with as many parameters on the two output projections of a layer, where Houlsby's adapters are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch import nn
+
+from experiments.benchmarks.peers.classifier import plain
+from experiments.benchmarks.peers.clock import now
+from experiments.benchmarks.peers.serve import Command, serve
+from experiments.benchmarks.peers.setting import Setting
+from experiments.benchmarks.peers.workbench import Workbench
+
+PLACES = {"lora": r"attention\.self\.(query|value)", "lora_outputs": r"(attention\.)?output\.dense"}
+
+
+def lora(setting: Setting, *, zero: bool = True) -> LoraConfig:
+    """Return peft's configuration of a setting.
+
+    Args:
+        setting: method, rank and layers.
+        zero: start as the identity, as peft does; otherwise with random values, as after training.
+    """
+    numbers = r"\d+" if setting.layers is None else "|".join(map(str, setting.layers))
+    return LoraConfig(
+        r=setting.size,
+        target_modules=rf".*\.layer\.({numbers})\.{PLACES[setting.method]}",
+        task_type="FEATURE_EXTRACTION",
+        init_lora_weights=zero,
+    )
+
+
+def build(encoder: Any, setting: Setting) -> nn.Module:
+    """Put LoRA on the encoder."""
+    if setting.method in ("none", "full"):
+        return plain(encoder, setting)
+    model: nn.Module = get_peft_model(encoder, lora(setting))
+    return model
+
+
+class PeftBench(Workbench):
+    """Also holds many adapters on one backbone."""
+
+    def commands(self) -> Mapping[str, Command]:
+        """Return what can be asked for, by name."""
+        return {**super().commands(), "add": self.add, "switch": self.switch, "mixed": self.mixed}
+
+    def add(self, name: str, task: str) -> float:
+        """Add one more adapter with random values; return the seconds it took."""
+        model = self._many(name)
+        started = now("cpu")
+        model.add_adapter(task, lora(self.models[name].setting, zero=False))
+        return now("cpu") - started
+
+    def switch(self, name: str, task: str) -> float:
+        """Make an adapter the active one; return the seconds it took."""
+        model = self._many(name)
+        started = now("cpu")
+        model.set_adapter(task)
+        return now("cpu") - started
+
+    def mixed(self, name: str, tasks: list[str], count: int) -> float:
+        """Return the seconds of answering the batch once, each row by its own adapter."""
+        return self.passes(name, count, {"adapter_names": tasks})
+
+    def _many(self, name: str) -> PeftModel:
+        model = self.models[name].encoder
+        assert isinstance(model, PeftModel)
+        return model
+
+
+if __name__ == "__main__":
+    serve(PeftBench(build).commands())

@@ -1,0 +1,62 @@
+"""What a table leaves behind: every raw sample with what is needed to read it, as JSON; the Markdown is made from that."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from continual_petl._frozen import FrozenModel
+from experiments.benchmarks.alternate import Samples, medians
+from experiments.benchmarks.machine import Machine
+
+FORMAT = 1
+
+
+class Result(FrozenModel):
+    """One run of one table."""
+
+    format: int = FORMAT
+    table: str
+    command: str
+    """That made it; values that are paths are left out."""
+    commit: str
+    changed: bool
+    """Whether files differed from the commit."""
+    began: str
+    """UTC."""
+    machine: Machine
+    versions: dict[str, dict[str, str]]
+    """Of each environment: ours, and the peers'."""
+    settings: dict[str, Any]
+    """What was asked for."""
+    unit: str
+    """Of the samples."""
+    samples: Samples
+    """Every repetition of every candidate, in the order in which they were taken."""
+    medians: dict[str, float]
+    facts: dict[str, Any]
+    """What else the table shows: sizes, what was tried, answers."""
+
+    def write(self, folder: Path, markdown: str) -> tuple[Path, Path]:
+        """Write JSON and Markdown beside each other; return the two files."""
+        folder.mkdir(parents=True, exist_ok=True)
+        name = self.table if self.settings["name"] == "" else f"{self.table}-{self.settings['name']}"
+        files = folder / f"{name}.json", folder / f"{name}.md"
+        files[0].write_text(json.dumps(self.model_dump(mode="json"), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        files[1].write_text(markdown, encoding="utf-8")
+        return files
+
+
+def read_result(file: Path) -> Result:
+    """Read what `Result.write` wrote.
+
+    Raises:
+        ValueError: if it is something else, or its medians are not those of its samples.
+    """
+    result = Result.model_validate_json(file.read_text(encoding="utf-8"))
+    if result.format != FORMAT:
+        raise ValueError(f"{file.name}: format {result.format} is not {FORMAT}: measure the table again")
+    if result.medians != medians(result.samples):
+        raise ValueError(f"{file.name}: its medians are not those of its samples: measure the table again")
+    return result

@@ -1,0 +1,68 @@
+"""The backbones that tables are measured on: folders that every environment loads the same weights from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from transformers import BertConfig, BertModel
+
+from continual_petl.backbones.packaged import minilm_path
+
+_RANDOM: dict[str, dict[str, Any]] = {
+    # As published by Devlin et al. 2019 (https://arxiv.org/abs/1810.04805), section 3.
+    "bert-base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
+    "bert-large": {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096},
+    "tiny": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32},
+}
+SHAPES = ("minilm", *_RANDOM)
+"""minilm has its published weights, the others random ones: times do not depend on them."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One backbone."""
+
+    name: str
+    folder: Path
+    """Configuration and weights, for the peers."""
+    hidden: int
+    num_layers: int
+    num_heads: int
+    ffn: int
+    vocabulary: int
+
+    @property
+    def source(self) -> str:
+        """What `load_backbone` calls it."""
+        return "minilm" if self.name == "minilm" else str(self.folder)
+
+
+def make_shape(name: str, scratch: Path) -> Shape:
+    """Return a backbone's folder and sizes; a random one is drawn into ``scratch``, always the same."""
+    folder = minilm_path() if name == "minilm" else _drawn(name, scratch / name)
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return Shape(
+        name=name,
+        folder=folder,
+        hidden=config["hidden_size"],
+        num_layers=config["num_hidden_layers"],
+        num_heads=config["num_attention_heads"],
+        ffn=config["intermediate_size"],
+        vocabulary=config["vocab_size"],
+    )
+
+
+@torch.random.fork_rng(devices=[])
+def _drawn(name: str, folder: Path) -> Path:
+    torch.manual_seed(0)
+    model = BertModel(BertConfig(**_RANDOM[name]), add_pooling_layer=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    model.config.save_pretrained(folder)
+    # Not save_pretrained of the model: it draws a progress bar for one file.
+    save_file(model.state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
+    return folder

@@ -1,0 +1,173 @@
+"""A whole task: several epochs over real rows, then the test split; seconds and accuracy, with ours a course as users run it.
+
+Ours counts training with its validation after every epoch and its checkpoints, and answering validation and test rows at
+the end. Peers count a plain training loop with the same schedule and clipping, validation after every epoch, and the test
+rows. Neither counts tokenising and loading. Every repetition has a seed of its own.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import mean
+from typing import Any
+
+from continual_petl.course.loop import learn
+from continual_petl.streams.batches.batching import LengthBucketed
+from continual_petl.streams.schema.stream_spec import StreamSpec
+from continual_petl.streams.stream import TaskStream
+from experiments.benchmarks.alternate import Candidate, spread
+from experiments.benchmarks.bench import Bench, Measured
+from experiments.benchmarks.markdown import factor, grid, number, percent
+from experiments.benchmarks.peers.client import Peer
+from experiments.benchmarks.peers.scouting import bf16_ratio, fastest, scout, settings_of
+from experiments.benchmarks.peers.setting import Method, Setting
+from experiments.benchmarks.result import Result
+from experiments.benchmarks.task import RealTask, real_task
+
+TARGET_FACTOR, TARGET_POINTS = 4.0, 0.5
+WARMUP, CLIP = 0.1, 1.0
+"""What a course does unless told otherwise."""
+Facts = dict[str, dict[str, Any]]
+Scores = dict[str, list[float]]
+
+
+def measure(bench: Bench) -> Measured:
+    """Measure all candidates side by side, each from a fresh bank to its test score."""
+    task = real_task(bench)
+    upper = tuple(range(bench.shape.num_layers // 2, bench.shape.num_layers))
+    candidates: list[Candidate] = []
+    facts: Facts = {}
+    scores: Scores = {}
+    phases: dict[str, list[dict[str, float]]] = {}
+    for name, layers in {"ours, upper half": f"{upper[0]}-{upper[-1]}", "ours, all layers": "all"}.items():
+        phases[name], scores[name] = [], []
+        candidates.append(Candidate(name, _our_course(bench, task, layers, phases[name], scores[name])))
+        facts[name] = {"who": "ours", "setting": "auto"}
+    tried = {}
+    for name, peer in bench.peers.items():
+        if name == "transformers":
+            continue
+        trials = scout(peer, name, _trial_settings(bench, name, task), bench.tell)
+        tried[name] = [trial.fact() for trial in trials]
+        base, best = trials[0].setting, fastest(trials)
+        for kind, setting in {
+            "defaults": base,
+            "tuned": best,
+            "tuned, upper half": replace(best, layers=upper),
+        }.items():
+            label = f"{name}, {kind}"
+            scores[label] = []
+            candidates.append(Candidate(label, _their_course(bench, peer, task, setting, scores[label])))
+            facts[label] = {"who": name, "setting": setting.words()}
+    samples = bench.alternate(candidates)
+    kept = {name: values[-bench.options.repetitions :] for name, values in scores.items()}
+    return Measured(
+        "seconds of a task",
+        samples,
+        {"candidates": facts, "tried": tried, "accuracy": kept, "phases": phases, "rows": task.facts()},
+    )
+
+
+def _our_course(
+    bench: Bench, task: RealTask, layers: str, phases: list[dict[str, float]], scores: list[float]
+) -> Callable[[], float]:
+    """Return a block that learns the task in a run folder of its own."""
+    options = bench.options
+
+    def block() -> float:
+        spec = StreamSpec.model_validate(
+            task.stream
+            | {
+                "seed": len(scores),
+                "bank": {"preset": "houlsby", "bottleneck": options.bottleneck, "layers": layers},
+                "training": {"epochs": options.epochs, "batch_size": options.batch},
+            }
+        )
+        folder = bench.scratch / "run"
+        run = learn(TaskStream(spec), run_dir=folder, trainer={"accelerator": options.device.partition(":")[0]})
+        results = run.results
+        shutil.rmtree(folder)
+        phases.append(results.seconds["task"])
+        scores.append(float(results.R[0, 0]))
+        return phases[-1]["train"] + phases[-1]["evaluate"]
+
+    return block
+
+
+def _trial_settings(bench: Bench, peer: str, task: RealTask) -> list[Setting]:
+    options = bench.options
+    methods: dict[str, Method] = {"adapters": "double_seq_bn", "peft": "lora"}
+    base = Setting(
+        folder=str(bench.shape.folder),
+        method=methods[peer],
+        size=options.bottleneck if peer == "adapters" else min(8, options.bottleneck),
+        device=options.device,
+        batch=options.batch,
+        length=options.length,
+        num_labels=task.num_labels,
+    )
+    return settings_of(base, bf16_ratio(options.device), quick=options.quick)
+
+
+def _their_course(
+    bench: Bench, peer: Peer, task: RealTask, setting: Setting, scores: list[float]
+) -> Callable[[], float]:
+    """Return a block that learns the task in a plain loop."""
+    options = bench.options
+    for split in ("train", "validation", "test"):
+        peer.ask("read", name=split, file=str(task.files[split]))
+
+    def block() -> float:
+        seed = len(scores)
+        order = LengthBucketed(lengths=task.lengths, batch_size=options.batch, seed=seed)
+        peer.ask("load", name="course", setting=replace(setting, seed=seed).request())
+        peer.ask("course", name="course", num_steps=len(order) * options.epochs, warmup=WARMUP)
+        total = 0.0
+        for epoch in range(options.epochs):
+            batches = [batch.tolist() for batch in order.epoch(epoch)]
+            total += peer.ask("epoch", name="course", rows="train", order=batches, clip=CLIP)["seconds"]
+            total += peer.ask("accuracy", name="course", rows="validation", batch=options.batch)["seconds"]
+        tested = peer.ask("accuracy", name="course", rows="test", batch=options.batch)
+        peer.ask("drop", name="course")
+        scores.append(float(tested["accuracy"]))
+        return total + float(tested["seconds"])
+
+    return block
+
+
+def body(result: Result) -> str:
+    """Return the table and what follows from it."""
+    facts: Facts = result.facts["candidates"]
+    accuracy = {name: mean(values) for name, values in result.facts["accuracy"].items()}
+    rows = [
+        [
+            f"{name} ({facts[name]['setting']})",
+            number(seconds),
+            percent(accuracy[name]),
+            percent(spread(result.samples[name])),
+        ]
+        for name, seconds in sorted(result.medians.items(), key=lambda item: item[1])
+    ]
+    counts = ", ".join(f"{split} {count}" for split, count in result.facts["rows"].items())
+    intro = f"{result.settings['epochs']} epochs over these rows: {counts}. Accuracy is the mean over repetitions."
+    table = grid(["", "seconds", "test accuracy", "spread"], rows)
+    return "\n".join([intro, "", table, "", *_verdicts(result, facts, accuracy)])
+
+
+def _verdicts(result: Result, facts: Facts, accuracy: dict[str, float]) -> list[str]:
+    mine = "ours, upper half"
+    lines = []
+    for where in ("", ", upper half"):
+        theirs = [name for name in facts if facts[name]["who"] != "ours" and name.endswith("upper half") == bool(where)]
+        if not theirs:
+            continue
+        best = min(theirs, key=lambda name: result.medians[name])
+        times, points = result.medians[best] / result.medians[mine], 100 * (accuracy[mine] - accuracy[best])
+        met = times >= TARGET_FACTOR and points >= -TARGET_POINTS
+        lines.append(
+            f"* {mine}, is {factor(times)} as fast as {best}, with {points:+.1f} points; the target is {TARGET_FACTOR:g} x "
+            f"at no less than {-TARGET_POINTS:g} points: {'met' if met else 'missed'}."
+        )
+    return lines

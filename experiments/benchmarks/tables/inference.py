@@ -1,0 +1,93 @@
+"""Answering with one bank against the bare backbone: ours, and each peer against its own bare backbone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from experiments.benchmarks import ours
+from experiments.benchmarks.alternate import Candidate, spread
+from experiments.benchmarks.bench import Bench, Measured
+from experiments.benchmarks.markdown import grid, number, percent
+from experiments.benchmarks.peers.client import Peer
+from experiments.benchmarks.peers.setting import Method, Setting
+from experiments.benchmarks.result import Result
+
+TARGET = 0.04
+BATCH = 64
+
+
+def measure(bench: Bench) -> Measured:
+    """Measure all candidates side by side."""
+    options = bench.options
+    batch = ours.random_batch(bench.shape, options.batch, options.length, device=options.device)
+    candidates: list[Candidate] = []
+    facts: dict[str, dict[str, Any]] = {}
+    for preset, size in (("houlsby", options.bottleneck), ("lora", min(8, options.bottleneck))):
+        learner = ours.make_learner(bench.shape, {"preset": preset, "bottleneck": size}, device=options.device)
+        backbone = learner.backbone
+        setting = f"{backbone.precision}, {backbone.attention} attention"
+        if not candidates:
+            candidates.append(Candidate("ours, bare", ours.bare_answers(learner, batch, options.count)))
+            facts["ours, bare"] = {"setting": setting, "bare": None}
+        name = f"ours, {preset}"
+        candidates.append(Candidate(name, ours.answers(learner, batch, options.count)))
+        facts[name] = {"setting": setting, "bare": "ours, bare"}
+    for peer, method in _peers(bench):
+        found = _theirs(bench, peer, method)
+        candidates += [candidate for candidate, _ in found]
+        facts |= {candidate.name: fact for candidate, fact in found}
+    return Measured("seconds of one batch", bench.alternate(candidates), {"candidates": facts})
+
+
+def _peers(bench: Bench) -> list[tuple[Peer, Method]]:
+    methods: dict[str, Method] = {"adapters": "double_seq_bn", "peft": "lora"}
+    return [(peer, methods[name]) for name, peer in bench.peers.items() if name in methods]
+
+
+def _theirs(bench: Bench, peer: Peer, method: Method) -> list[tuple[Candidate, dict[str, Any]]]:
+    """Return a peer's bare backbone and the same with a bank, both at its defaults."""
+    options = bench.options
+    found = []
+    bare = f"{peer.name}, bare"
+    for kind, size in (("none", 0), (method, options.bottleneck if method == "double_seq_bn" else 8)):
+        name = bare if kind == "none" else f"{peer.name}, {method}"
+        setting = Setting(
+            folder=str(bench.shape.folder),
+            method="none" if kind == "none" else method,
+            size=size,
+            device=options.device,
+            batch=options.batch,
+            length=options.length,
+        )
+        peer.ask("load", name=name, setting=setting.request())
+        fact = {"setting": setting.words(), "bare": None if kind == "none" else bare}
+        found.append((Candidate(name, _passes(peer, name, options.count)), fact))
+    return found
+
+
+def _passes(peer: Peer, name: str, count: int) -> Any:
+    return lambda: float(peer.ask("passes", name=name, count=count))
+
+
+def body(result: Result) -> str:
+    """Return the table and what follows from it."""
+    facts, rows, lines = result.facts["candidates"], [], []
+    for name, seconds in result.medians.items():
+        bare = facts[name]["bare"]
+        slower = None if bare is None else seconds / result.medians[bare] - 1
+        rows.append(
+            [
+                f"{name} ({facts[name]['setting']})",
+                number(1000 * seconds),
+                number(result.settings["batch"] / seconds),
+                "" if slower is None else percent(slower),
+                percent(spread(result.samples[name])),
+            ]
+        )
+        if slower is not None and name.startswith("ours"):
+            said = "met" if slower <= TARGET else "missed"
+            lines.append(
+                f"* {name} is {percent(slower)} slower than the bare backbone; the target: at most {percent(TARGET)}: {said}."
+            )
+    table = grid(["", "ms a batch", "examples/s", "slower than bare", "spread"], rows)
+    return "\n".join([table, "", *lines])

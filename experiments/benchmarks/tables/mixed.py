@@ -1,0 +1,159 @@
+"""One batch whose rows belong to many tasks, each answered by its own bank, against a batch of one task.
+
+peft takes ``adapter_names`` (LoRA on queries and values), adapters a ``BatchSplit`` (Houlsby's bottlenecks). Every peer is
+measured at its defaults and at the setting in which it is fastest on a batch of one task. Ours come from
+`experiments.benchmarks.mixed`, whose ``candidates(bench)`` returns them with their facts.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from experiments.benchmarks.alternate import Candidate, spread
+from experiments.benchmarks.bench import Bench, Measured
+from experiments.benchmarks.markdown import factor, grid, number, percent
+from experiments.benchmarks.peers.client import Peer
+from experiments.benchmarks.peers.scouting import bf16_ratio, fastest, scout, settings_of
+from experiments.benchmarks.peers.setting import Method, Setting
+from experiments.benchmarks.result import Result
+
+TARGET_SHARE, TARGET_FACTOR = 0.95, 1.2
+OURS = "experiments.benchmarks.mixed"
+Facts = dict[str, dict[str, Any]]
+
+
+def measure(bench: Bench) -> Measured:
+    """Measure all candidates side by side."""
+    candidates, facts = _ours(bench)
+    numbers = num_tasks(bench)
+    tried = {}
+    for name, peer in bench.peers.items():
+        if name == "transformers":
+            continue
+        method: Method = "double_seq_bn" if name == "adapters" else "lora"
+        size = bench.options.bottleneck if name == "adapters" else min(8, bench.options.bottleneck)
+        options = bench.options
+        base = Setting(
+            folder=str(bench.shape.folder),
+            method=method,
+            size=size,
+            device=options.device,
+            batch=options.batch,
+            length=options.length,
+        )
+        trials = scout(
+            peer, name, settings_of(base, bf16_ratio(options.device), quick=options.quick), bench.tell, do="passes"
+        )
+        tried[name] = [trial.fact() for trial in trials]
+        best = fastest(trials)
+        for kind, setting in {"defaults": base, "tuned": best}.items():
+            found = _theirs(bench, peer, kind, setting, numbers)
+            candidates += [candidate for candidate, _ in found]
+            facts |= {candidate.name: fact for candidate, fact in found}
+    return Measured("seconds of one batch", bench.alternate(candidates), {"candidates": facts, "tried": tried})
+
+
+def num_tasks(bench: Bench) -> tuple[int, ...]:
+    """Return how many banks are at hand; 256 are more than a batch of 64 rows can name."""
+    return (2, 8) if bench.options.quick else (32, 256)
+
+
+def rows_of(num_rows: int, tasks: int) -> list[str]:
+    """Return the task of each row; rows of one task lie together, and every task is there if there are rows enough.
+
+    Example:
+        >>> rows_of(4, 2), rows_of(2, 4)
+        (['task_0', 'task_0', 'task_1', 'task_1'], ['task_0', 'task_2'])
+    """
+    return [f"task_{row * tasks // num_rows}" for row in range(num_rows)]
+
+
+def _ours(bench: Bench) -> tuple[list[Candidate], Facts]:
+    if find_spec(OURS) is None:
+        bench.tell(f"{OURS} is not there: the table has peers alone")
+        return [], {}
+    found: tuple[list[Candidate], Facts] = import_module(OURS).candidates(bench)
+    return found
+
+
+def _theirs(
+    bench: Bench, peer: Peer, kind: str, setting: Setting, numbers: tuple[int, ...]
+) -> list[tuple[Candidate, dict[str, Any]]]:
+    held = f"many, {kind}"
+    peer.ask("load", name=held, setting=setting.request())
+    for task in range(max(numbers)):
+        peer.ask("add", name=held, task=f"task_{task}")
+    one = f"{peer.name}, {kind}, one task"
+    found = []
+    for number_of in (1, *numbers):
+        name = one if number_of == 1 else f"{peer.name}, {kind}, {number_of} tasks"
+        fact = {
+            "who": peer.name,
+            "bank": setting.method,
+            "setting": setting.words(),
+            "single": None if number_of == 1 else one,
+        }
+        rows = rows_of(setting.batch, number_of)
+        found.append((Candidate(name, _mixed(peer, held, rows, bench.options.count)), fact))
+    return found
+
+
+def _mixed(peer: Peer, held: str, rows: list[str], count: int) -> Any:
+    # A batch of one task is answered without naming it row by row.
+    if len(set(rows)) > 1:
+        return lambda: float(peer.ask("mixed", name=held, tasks=rows, count=count))
+
+    def single() -> float:
+        peer.ask("switch", name=held, task=rows[0])
+        return float(peer.ask("passes", name=held, count=count))
+
+    return single
+
+
+def body(result: Result) -> str:
+    """Return the table and what follows from it."""
+    facts: Facts = result.facts["candidates"]
+    rows = []
+    for name, seconds in result.medians.items():
+        fact = facts[name]
+        single = fact["single"]
+        rows.append(
+            [
+                f"{name} ({fact['bank']}; {fact['setting']})",
+                number(1000 * seconds),
+                number(result.settings["batch"] / seconds),
+                "" if single is None else factor(result.medians[single] / seconds),
+                percent(spread(result.samples[name])),
+            ]
+        )
+    table = grid(["", "ms a batch", "examples/s", "against its one task", "spread"], rows)
+    return "\n".join([table, "", *_verdicts(result, facts)])
+
+
+def _verdicts(result: Result, facts: Facts) -> list[str]:
+    lines = []
+    for name, fact in facts.items():
+        if fact["who"] != "ours" or fact["single"] is None:
+            continue
+        share = result.medians[fact["single"]] / result.medians[name]
+        lines.append(
+            f"* {name}: {factor(share)} of a batch of one task; the target is {TARGET_SHARE}: {_said(share >= TARGET_SHARE)}."
+        )
+        theirs = [
+            other
+            for other, their in facts.items()
+            if their["who"] == "peft" and their["single"] is not None and other.split(", ")[-1] == name.split(", ")[-1]
+        ]
+        if fact["bank"] == "lora" and theirs:
+            best = min(theirs, key=lambda other: result.medians[other])
+            times = result.medians[best] / result.medians[name]
+            lines.append(
+                f"* {factor(times)} as fast as {best}; the target is {TARGET_FACTOR}: {_said(times >= TARGET_FACTOR)}."
+            )
+    return lines
+
+
+def _said(met: bool) -> str:
+    return "met" if met else "missed"

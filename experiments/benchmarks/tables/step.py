@@ -1,0 +1,168 @@
+"""One training step: ours, the peers at their defaults and at their best, full fine-tuning, and the ceiling.
+
+The same bank everywhere: Houlsby's bottlenecks in every layer, where a peer has them. Every candidate trains on the same
+token ids, without padding. The ceiling is the machine's own matrix products, see `experiments.benchmarks.ceiling`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from experiments.benchmarks import ours
+from experiments.benchmarks.alternate import Candidate, spread
+from experiments.benchmarks.bench import Bench, Measured
+from experiments.benchmarks.ceiling import Lowest, multiply, num_operations, step_products
+from experiments.benchmarks.markdown import factor, grid, number, percent
+from experiments.benchmarks.peers.client import Peer
+from experiments.benchmarks.peers.scouting import EMULATED, bf16_ratio, finalists, scout, settings_of
+from experiments.benchmarks.peers.setting import Method, Setting
+from experiments.benchmarks.result import Result
+
+TARGET_FACTOR, TARGET_SHARE = 1.8, 0.65
+BANKS: dict[str, tuple[dict[str, Any], Lowest]] = {
+    "ours": ({"layernorms": "frozen"}, "attention output"),
+    "ours, own LayerNorms": ({}, "embeddings"),
+}
+"""The bank that the peers have, and the preset as it is (Houlsby et al. train the LayerNorms, too)."""
+
+
+def measure(bench: Bench) -> Measured:
+    """Measure all candidates side by side."""
+    candidates, facts = _our_candidates(bench)
+    ratio = bf16_ratio(bench.options.device)
+    tried = {}
+    for peer, method, size in contenders(bench):
+        label = f"{peer.name} {method}"
+        base = Setting(
+            folder=str(bench.shape.folder),
+            method=method,
+            size=size,
+            device=bench.options.device,
+            batch=bench.options.batch,
+            length=bench.options.length,
+        )
+        trials = scout(peer, label, settings_of(base, ratio, quick=bench.options.quick), bench.tell)
+        tried[label] = [trial.fact() for trial in trials]
+        for place, setting in enumerate(finalists(trials)):
+            name = f"{label}, {'defaults' if setting is trials[0].setting else f'tuned {place}'}"
+            loaded = peer.ask("load", name=name, setting=setting.request())
+            facts[name] = {"who": peer.name, "method": method, "setting": setting.words(), **loaded}
+            candidates.append(Candidate(name, _steps(peer, name, bench.options.count)))
+    samples = bench.alternate(candidates)
+    return Measured("seconds of one step", samples, {"candidates": facts, "tried": tried, "bf16_ratio": ratio})
+
+
+def contenders(bench: Bench) -> list[tuple[Peer, Method, int]]:
+    """Return the peers with what each trains, and its rank or bottleneck."""
+    shape, size = bench.shape, bench.options.bottleneck
+    # Houlsby's bottlenecks have 2 (2 D R + R + D) parameters a layer, LoRA on both output projections (3 D + F) r.
+    rank = round(2 * (2 * shape.hidden * size + size + shape.hidden) / (3 * shape.hidden + shape.ffn))
+    found: list[tuple[Peer, Method, int]] = [(bench.peers["transformers"], "full", 0)]
+    if "adapters" in bench.peers:
+        found.append((bench.peers["adapters"], "double_seq_bn", size))
+    if "peft" in bench.peers:
+        found += [(bench.peers["peft"], "lora_outputs", rank), (bench.peers["peft"], "lora", 8)]
+    return found
+
+
+def _our_candidates(bench: Bench) -> tuple[list[Candidate], dict[str, dict[str, Any]]]:
+    options, shape = bench.options, bench.shape
+    batch = ours.random_batch(shape, options.batch, options.length, device=options.device)
+    candidates, facts = [], {}
+    for name, (change, lowest) in BANKS.items():
+        learner = ours.make_learner(
+            shape, {"preset": "houlsby", "bottleneck": options.bottleneck, **change}, device=options.device
+        )
+        backbone, size = learner.backbone, ours.num_parameters(learner)
+        setting = f"{backbone.precision}, {backbone.attention} attention"
+        candidates.append(Candidate(name, ours.bare_steps(learner, batch, options.count)))
+        facts[name] = {"who": "ours", "setting": setting, "trainable": size}
+        if not change:
+            through = f"{name}, through Lightning"
+            candidates.append(
+                Candidate(through, ours.lightning_steps(learner, batch, options.count, str(bench.scratch)))
+            )
+            facts[through] = facts[name] | {"setting": f"{setting}, as a course does it"}
+        products = step_products(shape, options.batch, options.length, options.bottleneck, lowest)
+        ceiling = name.replace("ours", "ceiling")
+        dtype = next(backbone.model.parameters()).dtype
+        block = multiply(products, device=options.device, dtype=dtype, count=options.count)
+        candidates.append(Candidate(ceiling, block))
+        facts[ceiling] = {
+            "who": "ceiling",
+            "setting": f"{backbone.precision}, matrix products alone",
+            "operations": num_operations(products),
+        }
+    return candidates, facts
+
+
+def _steps(peer: Peer, name: str, count: int) -> Any:
+    return lambda: float(peer.ask("steps", name=name, count=count))
+
+
+def best_peer(result: Result) -> str | None:
+    """Return the fastest candidate of the peers, or None without peers."""
+    facts = result.facts["candidates"]
+    names = [name for name in result.samples if facts[name]["who"] in ("peft", "adapters")]
+    return min(names, key=lambda name: result.medians[name]) if names else None
+
+
+def body(result: Result) -> str:
+    """Return the table and what follows from it."""
+    facts, best = result.facts["candidates"], best_peer(result)
+    rows = []
+    for name in sorted(result.samples, key=lambda name: result.medians[name]):
+        fact, seconds = facts[name], result.medians[name]
+        ceiling = result.medians["ceiling, own LayerNorms" if "own LayerNorms" in name else "ceiling"]
+        rows.append(
+            [
+                f"{name} ({fact['setting']})",
+                f"{fact['trainable']:,}" if "trainable" in fact else "",
+                number(1000 * seconds),
+                number(result.settings["batch"] / seconds),
+                percent(ceiling / seconds),
+                factor(result.medians[best] / seconds) if best else "",
+                percent(spread(result.samples[name])),
+            ]
+        )
+    columns = ["", "parameters", "ms a step", "examples/s", "of the ceiling", "against the best peer", "spread"]
+    return "\n".join([grid(columns, rows), "", *_verdict(result, best), "", *_tried(result)])
+
+
+def _verdict(result: Result, best: str | None) -> list[str]:
+    share = result.medians["ceiling"] / result.medians["ours"]
+    operations = result.facts["candidates"]["ceiling"]["operations"]
+    speed = operations / result.medians["ceiling"] / 1e9
+    lines = [
+        f"* Ours reaches {percent(share)} of what the machine's own matrix products allow ({number(operations / 1e9)} Gflop "
+        f"at {number(speed)} Gflop/s); the target is {percent(TARGET_SHARE)}: {_said(share >= TARGET_SHARE)}."
+    ]
+    if best is not None:
+        times = result.medians[best] / result.medians["ours"]
+        theirs = result.medians["ceiling"] / result.medians[best]
+        lines.append(
+            f"* Ours is {factor(times)} as fast as {best}, the fastest of the peers; the target is {TARGET_FACTOR} x: "
+            f"{_said(times >= TARGET_FACTOR)}. That peer reaches {percent(theirs)} of the ceiling, so no code of this "
+            f"arithmetic can be more than {factor(1 / theirs)} as fast."
+        )
+    return lines
+
+
+def _tried(result: Result) -> list[str]:
+    lines = ["Tried for each peer, one after the other, to choose what enters the table (ms a step):", ""]
+    for label, trials in result.facts["tried"].items():
+        shown = [
+            f"{trial['setting']}: {trial['refusal'] if trial['seconds'] is None else number(1000 * trial['seconds'])}"
+            for trial in trials
+        ]
+        lines.append(f"* {label}: {'; '.join(shown)}.")
+    ratio = result.facts["bf16_ratio"]
+    left_out = " and was not tried" if ratio >= EMULATED else ""
+    lines.append(
+        f"* A product of two 384 x 384 matrices in bf16 takes {number(ratio)} times as long as in fp32{left_out}."
+    )
+    return lines
+
+
+def _said(met: bool) -> str:
+    return "met" if met else "missed"
