@@ -1,0 +1,54 @@
+"""The ceiling counts the very products of a step: as many operations as torch itself counts in one of ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from continual_petl.learner.answer import head_of
+from experiments.benchmarks import ours
+from experiments.benchmarks.ceiling import Lowest, forward_products, multiply, num_operations, step_products
+from experiments.benchmarks.shapes import Shape, make_shape
+
+ROWS, LENGTH, BOTTLENECK, LABELS = 3, 5, 4, 4
+
+
+@pytest.fixture(scope="module")
+def shape(tmp_path_factory: pytest.TempPathFactory) -> Shape:
+    return make_shape("tiny", tmp_path_factory.mktemp("shapes"))
+
+
+@pytest.mark.parametrize(
+    ("layernorms", "lowest"), [("frozen", "attention output"), ("own", "embeddings")], ids=["frozen", "own"]
+)
+def test_a_step_has_the_products_of_the_ceiling_and_no_more(shape: Shape, layernorms: str, lowest: Lowest) -> None:
+    bank = {"preset": "houlsby", "bottleneck": BOTTLENECK, "layernorms": layernorms}
+    learner = ours.make_learner(shape, bank, device="cpu", num_labels=LABELS)
+    batch = ours.random_batch(shape, ROWS, LENGTH, device="cpu", num_labels=LABELS)
+    with FlopCounterMode(display=False) as counter:
+        head_of(learner.active_bank).loss(learner(batch), batch["labels"]).backward()  # type: ignore[no-untyped-call]
+    # The head is left out of the ceiling: forward, states and weights.
+    head = 3 * 2 * ROWS * shape.hidden * LABELS
+    products = step_products(shape, ROWS, LENGTH, BOTTLENECK, lowest)
+    assert counter.get_total_flops() - head == num_operations(products)
+
+
+def test_every_product_is_one_that_torch_can_do(shape: Shape) -> None:
+    products = step_products(shape, ROWS, LENGTH, BOTTLENECK, "embeddings")
+    assert multiply(products, device="cpu", dtype=torch.float32, count=1)() > 0
+    with FlopCounterMode(display=False) as counter:
+        multiply(products, device="cpu", dtype=torch.float32, count=1)()
+    assert counter.get_total_flops() == num_operations(products)
+
+
+def test_a_forward_pass_without_a_bank_has_the_products_of_the_backbone(shape: Shape) -> None:
+    bare, banked = (num_operations(forward_products(shape, ROWS, LENGTH, size)) for size in (0, BOTTLENECK))
+    assert banked - bare == 2 * shape.num_layers * 2 * 2 * ROWS * LENGTH * shape.hidden * BOTTLENECK
+
+
+def test_a_random_shape_is_drawn_the_same_every_time(shape: Shape, tmp_path: Path) -> None:
+    again = make_shape("tiny", tmp_path)
+    assert (again.folder / "model.safetensors").read_bytes() == (shape.folder / "model.safetensors").read_bytes()

@@ -1,0 +1,43 @@
+"""Every table runs from beginning to end on a tiny model, beside real workers; what it writes is read and shown again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from continual_petl.errors import InputError
+from experiments.benchmarks.bench import TABLES, render, run, start_workers
+from experiments.benchmarks.options import parse
+from experiments.benchmarks.peers.client import Peer
+from experiments.benchmarks.result import read_result
+
+pytestmark = pytest.mark.slow
+
+QUICK = ("--quick", "--peers", "peft", "--peft-python", sys.executable)
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[dict[str, Peer]]:
+    started = start_workers(parse(["step", *QUICK], TABLES))
+    yield started
+    for peer in started.values():
+        peer.close()
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_table_is_measured_written_and_shown_again(table: str, workers: dict[str, Peer], tmp_path: Path) -> None:
+    if table == "prefix" and find_spec("experiments.benchmarks.prefix") is None:
+        with pytest.raises(InputError, match="is not in this checkout, so there is nothing to measure"):
+            run(parse([table, *QUICK, "--out", str(tmp_path)], TABLES), lambda line: None, workers)
+        return
+    result = run(parse([table, *QUICK, "--out", str(tmp_path)], TABLES), lambda line: None, workers)
+    assert read_result(tmp_path / f"{table}.json") == result
+    assert (tmp_path / f"{table}.md").read_text(encoding="utf-8") == render(result)
+    assert all(value >= 0 for values in result.samples.values() for value in values)
+    # No path of this machine, in any of the two files.
+    for file in (f"{table}.json", f"{table}.md"):
+        assert str(Path(sys.executable).parent) not in (tmp_path / file).read_text(encoding="utf-8")
