@@ -5,14 +5,11 @@ The backbone is part of the module, so that Lightning moves it to the right devi
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
-import torch
 from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
-from torch.optim import Optimizer
 from torchmetrics import MetricCollection
 from transformers import PreTrainedTokenizerBase
 
@@ -23,8 +20,8 @@ from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.heads.scores import make_scores
 from continual_petl.learner.answer import answer, head_of
 from continual_petl.learner.checkpoint import bank_key, keep_only, put_back
-from continual_petl.learner.faults import FaultsTold, tells_of_memory
-from continual_petl.learner.isolation import check_frozen, check_modes, check_optimizer
+from continual_petl.learner.faults import tells_of_memory
+from continual_petl.learner.guarded import Guarded
 from continual_petl.learner.optimizer import make_optimizer, make_schedule
 from continual_petl.learner.plan import TaskPlan, build_bank
 from continual_petl.learner.respond import Said, count, references_of, respond
@@ -34,7 +31,7 @@ from continual_petl.seeding import derive_seed
 Batch = dict[str, Tensor]
 
 
-class ContinualLearner(FaultsTold):
+class ContinualLearner(Guarded):
     """Learns one task at a time on a frozen backbone, each with a bank of its own.
 
     Args:
@@ -188,44 +185,6 @@ class ContinualLearner(FaultsTold):
         optimizer = make_optimizer(self.active_bank, training, fused=type(self.trainer.precision_plugin) is Precision)
         schedule = make_schedule(optimizer, training, int(self.trainer.estimated_stepping_batches))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-    # Guards. Those of every step look at identities and modes, never at the contents of a tensor.
-
-    def on_fit_start(self) -> None:
-        """Refuse a Trainer that has fitted before; Lightning would train nothing, or less, and say nothing."""
-        if self.trainer.global_step and self.trainer.ckpt_path is None:
-            raise RuntimeError(
-                f"task {self.plan.name!r}: this Trainer has already made {self.trainer.global_step} steps on something else, "
-                "so its count of epochs would leave nothing to do here. Make a new L.Trainer for every task."
-            )
-        # The frozen backbone is meant to be in eval mode.
-        warnings.filterwarnings("ignore", message=r"Found \d+ module\(s\) in eval mode at the start of training")
-        # torchmetrics puts scores together from all processes before they are logged.
-        warnings.filterwarnings("ignore", message=r"It is recommended to use `self\.log\(.val/")
-
-    def on_train_start(self) -> None:
-        """Check that only the active bank can be trained."""
-        check_optimizer(self.plan.name, self.active_bank, self.trainer.optimizers, self)
-        check_frozen(self.plan.name, self.active_bank, self)
-
-    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        """Seed the step, so that an interrupted course draws the same dropout as one that ran through."""
-        check_modes(self.plan.name, self.model, dropout=self.plan.training.backbone_dropout)
-        torch.manual_seed(derive_seed(self.plan.seed, "step", self.current_epoch, batch_idx, self.global_rank))
-
-    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Check the optimizer that is about to move parameters."""
-        check_optimizer(self.plan.name, self.active_bank, self.trainer.optimizers, self)
-
-    def on_train_end(self) -> None:
-        """Check that nothing else received a gradient."""
-        check_frozen(self.plan.name, self.active_bank, self)
-
-    def on_validation_start(self) -> None:
-        """Check that no dropout is on."""
-        check_modes(self.plan.name, self.model, dropout=False)
-
-    on_test_start = on_validation_start
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Leave the backbone and the other banks out: they are on disk already, and never change."""

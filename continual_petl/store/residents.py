@@ -6,32 +6,26 @@ learner; `resident` puts a bank into one for those that measure with Lightning.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from transformers import PreTrainedTokenizerBase
 
 from continual_petl.backbones.attending import attend_as
-from continual_petl.backbones.backbone import Backbone, Precision, load_backbone, load_tokenizer
+from continual_petl.backbones.backbone import Backbone, Precision, load_backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.stacks import Stacks
-from continual_petl.digests import combined_digest
 from continual_petl.errors import InputError, StoreError
 from continual_petl.store.held import RESIDENT_BYTES, Held, HeldBanks
+from continual_petl.store.inputs import BackboneInputs
 from continual_petl.store.pin import check_files, check_pin
 from continual_petl.store.store import Store
 from continual_petl.store.tensor_file import num_bytes
-from continual_petl.streams.encoding.image_processing import ImageProcessing, image_processing
-from continual_petl.streams.encoding.tokenise import padding_id
+from continual_petl.streams.encoding.image_processing import ImageProcessing
 from continual_petl.streams.schema.stream_spec import BackboneSpec
 
 if TYPE_CHECKING:
     from continual_petl.learner import ContinualLearner
-
-_USUAL = {"truncation_side": "right", "split_special_tokens": False, "clean_up_tokenization_spaces": False}
-"""At which end long texts are cut, whether texts may spell special tokens, and how generated tokens become a text."""
-_IMAGES = ("processing of images", "image would become other pixels")
 
 
 class Residents:
@@ -53,84 +47,37 @@ class Residents:
         self.backbones: dict[str, Backbone] = {}
         self.held_banks = HeldBanks(resident_bytes)
         self.stacks = Stacks()
+        self.inputs = BackboneInputs(spec, self._any_backbone)
         self._learners: dict[str, ContinualLearner] = {}
-        self._tokenizer: PreTrainedTokenizerBase | None = None
-        self._images: ImageProcessing | None = None
-        self._preparation: str | None = None
-        self._first: str | None = None
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
         """The backbone's tokenizer; None where it reads images."""
-        if self._tokenizer is None and not self._any_backbone().anatomy.images:
-            self._tokenizer = load_tokenizer(
-                self.spec.name, revision=self.spec.revision, remote_code=self.spec.remote_code
-            )
-        return self._tokenizer
+        return self.inputs.tokenizer
 
     @property
     def images(self) -> ImageProcessing | None:
         """What makes the backbone's inputs of images; None where it reads texts."""
-        backbone = self._any_backbone()
-        if self._images is None and backbone.anatomy.images:
-            self._images = image_processing(self.spec.name, self.spec.revision, backbone.model.config)
-        return self._images
+        return self.inputs.images
 
     @property
     def pad_token_id(self) -> int:
         """What fills up short rows."""
-        return 0 if self.tokenizer is None else padding_id(self.tokenizer)
+        return self.inputs.pad_token_id
 
     @property
     def preparation(self) -> str:
         """Digest of everything that decides how a text becomes token ids, or an image pixels."""
-        if self._preparation is None:
-            self._preparation = self._digest()
-        return self._preparation
+        return self.inputs.digest
 
     def look_again(self) -> None:
         """Make the digest of tokenizer or image processing anew: someone may have changed the one in memory."""
-        self._preparation = self._first = None
-
-    def _rules(self) -> dict[str, Any]:
-        assert self.tokenizer is not None
-        rules: dict[str, Any] = json.loads(self.tokenizer.backend_tokenizer.to_str())
-        # What the last call asked for, not what the tokenizer is.
-        del rules["truncation"], rules["padding"]
-        return rules
-
-    def _first_digest(self) -> str | None:
-        """Return the digest that the first certificates held, which knew no generation."""
-        if self._first is None and self.tokenizer is not None:
-            inputs, pad = self.tokenizer.model_input_names, int(self.tokenizer.pad_token_id or 0)
-            self._first = combined_digest({"tokenizer": self._rules(), "inputs": inputs, "pad": pad})
-        return self._first
-
-    def _digest(self) -> str:
-        if self.images is not None:
-            return self.images.digest
-        assert self.tokenizer is not None
-        rules = self._rules()
-        # The end token is what targets end with.
-        special = {"pad": self.pad_token_id, "end": self.tokenizer.eos_token_id}
-        # Settings of tokenizer_config.json that the rules do not hold; what is usual is left out.
-        named = {key: getattr(self.tokenizer, key, usual) for key, usual in _USUAL.items()}
-        unusual = {key: value for key, value in named.items() if value != _USUAL[key]}
-        return combined_digest({"tokenizer": rules, "inputs": self.tokenizer.model_input_names, **special, **unusual})
+        self.inputs.look_again()
 
     def check_preparation(self, task: str) -> list[str]:
         """Return one problem if tokenizer or image processing are not those that a task was learned with."""
         manifest = self.store.manifest(task)
-        return self._other_preparation(task, manifest.preparation, manifest.written_in)
-
-    def _other_preparation(self, task: str, then: str, written_in: int) -> list[str]:
-        if then == self.preparation or (written_in == 1 and then == self._first_digest()):
-            return []
-        what, same = ("tokenizer", "text would become other tokens") if self.images is None else _IMAGES
-        return [
-            f"task {task!r} was learned with a {what} of digest {then[:12]}, but that of backbone {self.spec.name!r} "
-            f"has {self.preparation[:12]}: the same {same}. Restore the {what}'s files."
-        ]
+        return self.inputs.problems(task, manifest.preparation, manifest.written_in)
 
     def check_code(self) -> None:
         """Raise `InputError` if the run folder asks to execute code, and nobody else does."""
@@ -262,7 +209,7 @@ class Residents:
         if held is None:
             held = self._load(task, body, made_of)
             self.held_banks.put(name, held, keep)
-        for problem in self._other_preparation(task, held.preparation, held.written_in):
+        for problem in self.inputs.problems(task, held.preparation, held.written_in):
             raise StoreError(problem)
         device = held.backbone.model.device
         if held.bank.training or next(held.bank.parameters()).device != device:

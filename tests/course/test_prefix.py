@@ -1,9 +1,7 @@
-"""What is kept of the frozen layers changes no answer, is the same whenever it is made, and goes with the task's progress."""
+"""What is kept of the frozen layers changes no answer, and is kept where it can be and pays."""
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,64 +14,19 @@ from torch import Tensor
 from continual_petl import InputError, StreamCallback, learn
 from continual_petl.banks.split import states_below
 from continual_petl.callbacks import TaskEvent
-from continual_petl.course import prefix, prefix_files
+from continual_petl.course import prefix
 from continual_petl.course.prefix import Prefix, decide_prefix
-from continual_petl.course.prefix_files import fill_prefix
-from continual_petl.course.session import Session
-from continual_petl.course.signals import StopRequest
-from continual_petl.errors import Interrupted
-from continual_petl.learner import ContinualLearner
 from continual_petl.learner.answer import STATES, answer, backbone_inputs
 from continual_petl.learner.frozen import num_uses
-from continual_petl.store.states_file import StatesFile
-from continual_petl.store.store import Store
 from continual_petl.streams.batches.batching import evaluation_batches
 from continual_petl.streams.batches.collate import collate
-from continual_petl.streams.batches.loaders import EvaluationLoader
 from continual_petl.streams.schema.stream_spec import TrainingSpec
-from continual_petl.streams.stream import TaskStream
-from tests.course.test_resume import Count, SignalAt
+from tests.course.kept_states import TOP, Open, tasks_of
 from tests.desk import bank_digests
-from tests.streams_in_code import stream, task, task_of_kind
+from tests.streams_in_code import stream, task_of_kind
 from tests.usual import few
 
 Folder = Callable[..., Path]
-TOP: dict[str, Any] = {"preset": "houlsby", "bottleneck": 4, "layers": "top-1"}
-TRAINING = {"batch_size": 5, "learning_rate": 0.05, "head_dropout": 0.3}
-# 24 rows in batches of 5: ten batches in two epochs; 16 rows of validation.
-ROWS = 24
-
-
-def tasks_of(place: Path, /, *, bank: dict[str, Any] = TOP, rows: int = ROWS, **more: Any) -> TaskStream:
-    training = TRAINING | more.pop("training", {})
-    return stream(place, [task("one", num_rows=rows)], bank=bank, training=training, **more)
-
-
-class Open:
-    """A session with one task begun, its bank fresh."""
-
-    def __init__(self, tasks: TaskStream, folder: Path) -> None:
-        self.session = Session(tasks.spec, Store(folder))
-        self.data = self.session.prepare(tasks.spec.tasks[0])
-        self.plan = self.session.plan(tasks.spec.tasks[0], self.data.labels, self.data.train)
-        self.learner = ContinualLearner(self.session.backbone(tasks.spec.tasks[0]))
-        self.learner.add_task(self.plan, tokenizer=self.session.residents.tokenizer)
-
-    def decide(self) -> Prefix | None:
-        decided, self.told = decide_prefix(self.session, self.plan, self.data, self.learner)
-        return decided
-
-    def filled(self) -> Prefix:
-        """Return what is kept, with its files open."""
-        decided = self.decide()
-        assert decided is not None
-        fill_prefix(self.session, self.plan, self.data, self.learner, decided, StopRequest())
-        return decided
-
-    def validation(self) -> EvaluationLoader:
-        training = self.plan.training
-        size = training.eval_batch_size or training.batch_size
-        return EvaluationLoader(self.data.validation, size, self.session.residents.pad_token_id, kind=self.plan.kind)
 
 
 @pytest.fixture(scope="module")
@@ -304,131 +257,6 @@ def test_a_split_is_kept_whole_or_not_at_all_within_the_budget(backbone_folder: 
         InputError, match=rf"they are {train:,} bytes, and training.prefix_cache_bytes allows {train - 1:,}"
     ):
         within(train - 1, "on")
-
-
-@pytest.fixture
-def fills(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the names of files that are made, as they are made."""
-    made: list[str] = []
-    real = StatesFile.fill
-
-    def fill(self: StatesFile, make: Any) -> None:
-        made.append(self.path.name)
-        real(self, make)
-
-    monkeypatch.setattr(StatesFile, "fill", fill)
-    return made
-
-
-@pytest.mark.parametrize("batch", [4, pytest.param(0, marks=pytest.mark.slow), pytest.param(7, marks=pytest.mark.slow)])
-def test_a_course_that_was_stopped_goes_on_from_the_same_states(
-    backbone_folder: Folder, tmp_path: Path, whole: dict[str, str], fills: list[str], batch: int
-) -> None:
-    tasks = tasks_of(backbone_folder())
-    with pytest.raises(Interrupted):
-        learn(tasks, tmp_path, callbacks=[SignalAt(batch, signal.SIGTERM)])
-    assert fills == ["train.states", "validation.states"]
-    count = Count()
-    assert bank_digests(learn(tasks, tmp_path, callbacks=[count])) == whole
-    assert fills == ["train.states", "validation.states"]
-    assert count.batches == 10 - (batch + 1)
-
-
-@pytest.mark.slow
-def test_states_that_were_lost_or_damaged_are_made_again_and_are_the_same(
-    backbone_folder: Folder, tmp_path: Path, whole: dict[str, str], fills: list[str]
-) -> None:
-    tasks = tasks_of(backbone_folder())
-    with pytest.raises(Interrupted):
-        learn(tasks, tmp_path, callbacks=[SignalAt(4)])
-    folder = tmp_path / ".progress" / "one" / prefix_files.FOLDER
-    os.truncate(folder / "train.states", 1000)
-    (folder / "validation.json").unlink()
-    assert bank_digests(learn(tasks, tmp_path)) == whole
-    assert fills == 2 * ["train.states", "validation.states"]
-
-
-class Nth:
-    """Does something at the n-th batch whose states are computed."""
-
-    def __init__(self, number: int, act: Callable[[], Any]) -> None:
-        self._left, self._act = number, act
-
-    def __call__(self, *args: Any) -> Tensor:
-        self._left -= 1
-        if self._left == 0:
-            self._act()
-        return states_below(*args)
-
-
-@pytest.mark.slow
-def test_a_stop_while_states_are_made_is_heeded_at_once(
-    backbone_folder: Folder, tmp_path: Path, whole: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tasks = tasks_of(backbone_folder())
-    with monkeypatch.context() as patch:
-        patch.setattr(prefix_files, "states_below", Nth(2, lambda: signal.raise_signal(signal.SIGTERM)))
-        with pytest.raises(Interrupted, match="while the frozen states of task 'one' were computed"):
-            learn(tasks, tmp_path)
-    assert list((tmp_path / ".progress" / "one" / prefix_files.FOLDER).iterdir()) == []
-    assert bank_digests(learn(tasks, tmp_path)) == whole
-
-
-@pytest.mark.slow
-def test_a_kill_while_states_are_made_leaves_a_half_that_is_never_used(
-    backbone_folder: Folder, tmp_path: Path, whole: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tasks = tasks_of(backbone_folder())
-    child = os.fork()
-    if child == 0:
-        monkeypatch.setattr(prefix_files, "states_below", Nth(3, lambda: os.kill(os.getpid(), signal.SIGKILL)))
-        learn(tasks, tmp_path)
-        os._exit(1)
-    _, status = os.waitpid(child, 0)
-    assert os.WTERMSIG(status) == signal.SIGKILL
-    folder = tmp_path / ".progress" / "one" / prefix_files.FOLDER
-    assert [path.name for path in folder.iterdir()] == [f".train.states.{child}.new"]
-    seen: list[list[str]] = []
-
-    class Look(StreamCallback):
-        def on_train_start(self, *args: Any) -> None:
-            seen.append(sorted(path.name for path in folder.iterdir()))
-
-    assert bank_digests(learn(tasks, tmp_path, callbacks=[Look()])) == whole
-    assert seen == [["train.json", "train.states", "validation.json", "validation.states"]]
-
-
-CHANGES: dict[str, dict[str, Any]] = {
-    "data": {"rows": ROWS + 1},
-    "layer": {"bank": {"preset": "probe"}},
-    "max_length": {"backbone": {"max_length": 6}},
-    "batch_size": {"training": {"batch_size": 4}},
-    "precision": {"training": {"precision": "bf16"}},
-    "attention": {"backbone": {"attention": "sdpa"}},
-    "backbone": {"family": "electra"},
-}
-
-
-@pytest.mark.parametrize("change", few([*CHANGES, "tokenizer"]))
-def test_states_of_anything_else_are_made_again(
-    backbone_folder: Folder, tmp_path: Path, fills: list[str], monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
-    """Without the check of the half-learned task, which discards them before."""
-    more = dict(CHANGES.get(change, {}))
-    place = backbone_folder(more.pop("family", "bert"))
-    more["backbone"] = {"name": str(place), "pooling": "mean"} | more.get("backbone", {})
-
-    def fill(tasks: TaskStream) -> int:
-        fills.clear()
-        course = Open(tasks, tmp_path)
-        if change == "tokenizer" and tasks is other:
-            monkeypatch.setattr(type(course.session.residents), "preparation", "another")
-        course.filled().close()
-        return len(fills)
-
-    same, other = tasks_of(backbone_folder()), tasks_of(place, **more)
-    assert [fill(same), fill(same)] == [2, 0]
-    assert [fill(other) > 0, fill(other)] == [True, 0]
 
 
 def test_a_batch_of_other_rows_gets_no_states(backbone_folder: Folder, tmp_path: Path) -> None:

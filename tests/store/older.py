@@ -32,7 +32,7 @@ def as_format_1(folder: Path, *, first: bool) -> None:
         _older_probe(path / "probe.safetensors")
         raw = run.store.manifest(task).model_dump(mode="json")
         if first:
-            raw["preparation"] = run.session.residents._first_digest()
+            raw["preparation"] = run.session.residents.inputs.first_digest()
         seal = _write(path, raw, seal, first=first)
     rows = []
     for line in lines:

@@ -46,7 +46,7 @@ def told(folder: Path) -> str:
     """Return what verify and the loader say of task one; both have to refuse it, and take little memory to do so."""
     run = Run(folder)
     residents, loaded = run.session.residents, _WARM[0]
-    residents.backbones, residents._tokenizer = dict(loaded.backbones), loaded._tokenizer
+    residents.backbones, residents.inputs._tokenizer = dict(loaded.backbones), loaded.inputs._tokenizer
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     problems = [text for check in run.verify() for text in check.problems]
     try:

@@ -106,7 +106,7 @@ def outcome(states: States, read: Callable[[Run], Any], folder: Path) -> Any:
     # Not the session's own store, which is that of another folder.
     run = Run(folder)
     run.session.residents.backbones.update(states.session.residents.backbones)
-    run.session.residents._tokenizer = states.session.residents.tokenizer
+    run.session.residents.inputs._tokenizer = states.session.residents.tokenizer
     try:
         return read(run)
     except (InputError, StoreError) as error:

@@ -38,7 +38,7 @@ def opened(folder: Path, before: Run, **more: Any) -> Run:
     """Open a run on a backbone that is in memory already."""
     run = Run(folder, **more)
     run.session.residents.backbones.update(before.session.residents.backbones)
-    run.session.residents._tokenizer = before.session.residents.tokenizer
+    run.session.residents.inputs._tokenizer = before.session.residents.tokenizer
     return run
 
 

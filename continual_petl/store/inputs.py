@@ -1,0 +1,114 @@
+"""What makes a backbone's inputs of texts or images, and the digest of everything that decides how.
+
+A bank learned with one tokenizer means nothing with another: its certificate holds the digest, and no row is answered while
+it is not that of the tokenizer at hand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from continual_petl.backbones.backbone import Backbone, load_tokenizer
+from continual_petl.digests import combined_digest
+from continual_petl.streams.encoding.image_processing import ImageProcessing, image_processing
+from continual_petl.streams.encoding.tokenise import padding_id
+from continual_petl.streams.schema.stream_spec import BackboneSpec
+
+_USUAL = {"truncation_side": "right", "split_special_tokens": False, "clean_up_tokenization_spaces": False}
+"""At which end long texts are cut, whether texts may spell special tokens, and how generated tokens become a text."""
+_IMAGES = ("processing of images", "image would become other pixels")
+
+
+class BackboneInputs:
+    """Tokenizer or image processing of a backbone, loaded when they are needed and only then.
+
+    Args:
+        spec: which backbone.
+        backbone: gives the backbone, in whatever precision, and is asked only when something else is.
+    """
+
+    def __init__(self, spec: BackboneSpec, backbone: Callable[[], Backbone]) -> None:
+        self._spec, self._backbone = spec, backbone
+        self._tokenizer: PreTrainedTokenizerBase | None = None
+        self._images: ImageProcessing | None = None
+        self._digest: str | None = None
+        self._first: str | None = None
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase | None:
+        """The backbone's tokenizer; None where it reads images."""
+        if self._tokenizer is None and not self._backbone().anatomy.images:
+            self._tokenizer = load_tokenizer(
+                self._spec.name, revision=self._spec.revision, remote_code=self._spec.remote_code
+            )
+        return self._tokenizer
+
+    @property
+    def images(self) -> ImageProcessing | None:
+        """What makes the backbone's inputs of images; None where it reads texts."""
+        backbone = self._backbone()
+        if self._images is None and backbone.anatomy.images:
+            self._images = image_processing(self._spec.name, self._spec.revision, backbone.model.config)
+        return self._images
+
+    @property
+    def pad_token_id(self) -> int:
+        """What fills up short rows."""
+        return 0 if self.tokenizer is None else padding_id(self.tokenizer)
+
+    @property
+    def digest(self) -> str:
+        """Digest of everything that decides how a text becomes token ids, or an image pixels; kept once it is made."""
+        if self._digest is None:
+            self._digest = self._made()
+        return self._digest
+
+    def look_again(self) -> None:
+        """Make the digest anew when it is asked for: someone may have changed the tokenizer in memory."""
+        self._digest = self._first = None
+
+    def problems(self, task: str, then: str, written_in: int) -> list[str]:
+        """Return one problem if a task was learned with another tokenizer or image processing.
+
+        Args:
+            task: its name.
+            then: the digest in its certificate.
+            written_in: format of its certificate.
+        """
+        if then == self.digest or (written_in == 1 and then == self.first_digest()):
+            return []
+        what, same = ("tokenizer", "text would become other tokens") if self.images is None else _IMAGES
+        return [
+            f"task {task!r} was learned with a {what} of digest {then[:12]}, but that of backbone {self._spec.name!r} "
+            f"has {self.digest[:12]}: the same {same}. Restore the {what}'s files."
+        ]
+
+    def first_digest(self) -> str | None:
+        """Return the digest that certificates of format 1 hold, which knew no generation; None for images."""
+        if self._first is None and self.tokenizer is not None:
+            inputs, pad = self.tokenizer.model_input_names, int(self.tokenizer.pad_token_id or 0)
+            self._first = combined_digest({"tokenizer": self._rules(), "inputs": inputs, "pad": pad})
+        return self._first
+
+    def _rules(self) -> dict[str, Any]:
+        assert self.tokenizer is not None
+        rules: dict[str, Any] = json.loads(self.tokenizer.backend_tokenizer.to_str())
+        # What the last call asked for, not what the tokenizer is.
+        del rules["truncation"], rules["padding"]
+        return rules
+
+    def _made(self) -> str:
+        if self.images is not None:
+            return self.images.digest
+        assert self.tokenizer is not None
+        rules = self._rules()
+        # The end token is what targets end with.
+        special = {"pad": self.pad_token_id, "end": self.tokenizer.eos_token_id}
+        # Settings of tokenizer_config.json that the rules do not hold; what is usual is left out.
+        named = {key: getattr(self.tokenizer, key, usual) for key, usual in _USUAL.items()}
+        unusual = {key: value for key, value in named.items() if value != _USUAL[key]}
+        return combined_digest({"tokenizer": rules, "inputs": self.tokenizer.model_input_names, **special, **unusual})
