@@ -23,7 +23,7 @@ from experiments.benchmarks.peers.clock import use_clock
 from experiments.benchmarks.result import Result
 from experiments.benchmarks.shapes import Shape, make_shape
 
-TABLES = ("step", "breakdown", "inference", "mixed", "growth", "prefix", "end_to_end")
+TABLES = ("step", "breakdown", "inference", "mixed", "same_rows", "growth", "prefix", "end_to_end", "memory", "start")
 MODULES = {"transformers": "plain", "peft": "with_peft", "adapters": "with_adapters"}
 
 

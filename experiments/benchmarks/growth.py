@@ -3,16 +3,13 @@
 One course learns many small tasks into one run folder (a few steps each, `evaluate: certified`), and notes of every task its
 seconds, the memory of the process and the bytes that joined the folder. Then a store of all banks and one of ten are opened
 in turn, and banks are switched, those in memory and those on disk. Every function returns numbers; nothing is judged here.
-
-The slope is that of a straight line through the costs of the tasks from the tenth on (least squares), told as the share of
-the mean by which the line rises from its first task to its last, with the 95 percent interval of that share.
+How flat costs are is told by `experiments.benchmarks.slope`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import random
 import resource
@@ -28,34 +25,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import torch
-
 from continual_petl import Run, StreamCallback, StreamSpec, TaskStream, learn
 from continual_petl.callbacks import TaskEvent
 from continual_petl.store.store import Store
+from experiments.benchmarks.slope import FIRST, Slope, slope
 
-WORDS = (
-    "the",
-    "of",
-    "and",
-    "to",
-    "in",
-    "for",
-    "is",
-    "on",
-    "that",
-    "by",
-    "this",
-    "with",
-    "from",
-    "at",
-    "as",
-    "it",
-    "are",
-    "be",
-)
-FIRST = 10
-"""The task from which on costs have to be flat."""
+WORDS = "the of and to in for is on that by this with from at as it are be"
 FEW = 10
 """Banks of the small store."""
 
@@ -74,18 +49,6 @@ class Cost:
     """The most that it ever was until then."""
     stored_bytes: int
     """That joined the run folder."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Slope:
-    """A straight line through the costs of tasks."""
-
-    mean: float
-    share: float
-    """By which the line rises from the first task to the last, as a share of the mean."""
-    low: float
-    """End of the 95 percent interval of ``share``."""
-    high: float
 
 
 class _Costs(StreamCallback):
@@ -127,7 +90,7 @@ def many_tasks(backbone: str, num_tasks: int, *, bottleneck: int = 8, seed: int 
     def rows(count: int, task: int) -> list[dict[str, Any]]:
         found: dict[str, str] = {}
         while len(found) < count:
-            words = draw.choices(WORDS, k=draw.randint(6, 14))
+            words = draw.choices(WORDS.split(), k=draw.randint(6, 14))
             found[" ".join([*words, str(len(found)), f"t{task}"])] = ("no", "yes")[len(found) % 2]
         return [{"text": text, "label": label} for text, label in found.items()]
 
@@ -135,11 +98,12 @@ def many_tasks(backbone: str, num_tasks: int, *, bottleneck: int = 8, seed: int 
     for number in range(num_tasks):
         drawn = rows(24, number)
         data = {"train": drawn[:16], "validation": drawn[16:]}
-        tasks.append({"name": f"t{number}", "kind": "classification", "data": data})
+        # Names of one length: that of a name is in every file of its task.
+        tasks.append({"name": f"t{number:04}", "kind": "classification", "data": data})
     spec = {
         "name": "growth",
         "seed": seed,
-        "backbone": {"name": backbone, "max_length": 32},
+        "backbone": {"name": backbone, "max_length": 32, "pooling": "mean"},
         "bank": {"preset": "houlsby", "bottleneck": bottleneck},
         "training": {"epochs": 1, "batch_size": 8, "learning_rate": 1e-3, "precision": "fp32"},
         "evaluate": "certified",
@@ -162,30 +126,6 @@ def resident_bytes() -> int:
     except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def slope(values: Sequence[float], *, first: int = FIRST) -> Slope:
-    """Return the line through the values of tasks ``first`` (counted from 1) and later.
-
-    Raises:
-        ValueError: if these are fewer than three.
-
-    Example:
-        >>> found = slope([9.0, 1.0, 1.5, 2.0], first=2)
-        >>> round(found.mean, 3), round(found.share, 3), round(found.high - found.low, 3)
-        (1.5, 0.667, 0.0)
-    """
-    y = torch.tensor(list(values[first - 1 :]), dtype=torch.float64)
-    if len(y) < 3:
-        raise ValueError(f"slope: got {len(y)} values from task {first} on; a line with an interval needs three")
-    x = torch.arange(len(y), dtype=torch.float64)
-    x = x - x.mean()
-    rise = float((x * y).sum() / (x * x).sum())
-    left = y - y.mean() - rise * x
-    error = math.sqrt(float((left * left).sum()) / (len(y) - 2) / float((x * x).sum()))
-    whole, mean = len(y) - 1, float(y.mean())
-    ends = [number * whole / mean for number in (rise, rise - 1.96 * error, rise + 1.96 * error)]
-    return Slope(mean=mean, share=ends[0], low=ends[1], high=ends[2])
 
 
 def slopes(costs: Sequence[Cost], *, first: int = FIRST) -> dict[str, Slope]:

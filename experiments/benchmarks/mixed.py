@@ -25,6 +25,9 @@ from continual_petl.learner.plan import TaskPlan, build_bank
 from continual_petl.learner.precision import resolve_precision
 from continual_petl.learner.together import Part, respond_together
 from continual_petl.streams.schema.training_spec import TrainingSpec
+from experiments.benchmarks.alternate import Candidate
+from experiments.benchmarks.bench import Bench
+from experiments.benchmarks.peers.clock import seconds
 
 BANKS: dict[str, dict[str, Any]] = {
     "houlsby": {"preset": "houlsby", "bottleneck": 48},
@@ -103,14 +106,11 @@ def _in_turn(backbone: Backbone, turns: list[list[Part]], batch: dict[str, Tenso
     return lambda: respond_together(backbone, turns[next(number) % len(turns)], batch, stacks)
 
 
-def candidates(bench: Any) -> tuple[list[Any], dict[str, dict[str, Any]]]:
+def candidates(bench: Bench) -> tuple[list[Candidate], dict[str, dict[str, Any]]]:
     """Return what the table ``mixed`` measures of ours, with its facts."""
-    from experiments.benchmarks.alternate import Candidate
-    from experiments.benchmarks.peers.clock import seconds
-
     options, found, facts = bench.options, [], {}
     backbone = load_backbone(bench.shape.source, precision=resolve_precision("auto"), pooling="mean")
-    backbone.model.to(options.device)
+    backbone.model.to(options.device)  # type: ignore[arg-type]
     batch = batch_of(options.batch, options.length, bench.shape.vocabulary, backbone.model.device)
     numbers = (2, 8) if options.quick else (32, 256)
 

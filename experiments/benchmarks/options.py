@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 PEERS = ("peft", "adapters")
 ENVIRONMENTS = ROOT / ".benchmarks"
 """Where `environments` puts the peers'; git ignores it."""
-BY_PROCESSOR = ("step", "breakdown", "inference", "mixed")
+BY_PROCESSOR = ("step", "breakdown", "inference", "mixed", "same_rows")
 LEAST = 5
 """Repetitions that a median needs at least, but for a quick look."""
 
@@ -95,7 +95,7 @@ def parse(arguments: Sequence[str], tables: Sequence[str]) -> Options:
         length=length,
         bottleneck=given.bottleneck if given.bottleneck is not None else (4 if given.quick else 48),
         repetitions=repetitions,
-        warmup=1 if given.quick else 2,
+        warmup=0 if given.quick else 2,
         count=given.count if given.count is not None else (1 if given.quick else 2),
         threads=threads,
         clock=given.clock,

@@ -6,13 +6,12 @@ what it needed until then is in the table. Ours is measured by `experiments.benc
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
 from statistics import median
 from typing import Any
 
 from experiments.benchmarks.alternate import Samples
 from experiments.benchmarks.bench import Bench, Measured
+from experiments.benchmarks.growth import measure as measure_course
 from experiments.benchmarks.markdown import factor, grid, number, percent
 from experiments.benchmarks.peers.client import Peer, PeerError
 from experiments.benchmarks.peers.setting import Method, Setting
@@ -20,7 +19,6 @@ from experiments.benchmarks.result import Result
 from experiments.benchmarks.task import give_tokenizer
 
 MOST = 1_000
-OURS = "experiments.benchmarks.growth"
 TARGET = 0.02
 WINDOW = 5
 """A number in the table is the median of so many neighbouring tasks."""
@@ -55,13 +53,10 @@ def measure(bench: Bench) -> Measured:
 
 def _ours(bench: Bench, most: int) -> tuple[Samples, dict[str, Any]]:
     """Return what each of as many tasks cost a course, and what else there is to say of its store."""
-    if find_spec(OURS) is None:
-        bench.tell(f"{OURS} is not there: the table has peers alone")
-        return {}, {}
     if bench.shape.name != "minilm":
         give_tokenizer(bench.shape.folder)
     repetitions = bench.options.repetitions
-    found: dict[str, Any] = import_module(OURS).measure(
+    found: dict[str, Any] = measure_course(
         bench.scratch / "growth", tasks=most, backbone=bench.shape.source, repetitions=repetitions
     )
     costs = found.pop("costs")

@@ -7,26 +7,24 @@ measured at its defaults and at the setting in which it is fastest on a batch of
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from experiments.benchmarks.alternate import Candidate, spread
 from experiments.benchmarks.bench import Bench, Measured
 from experiments.benchmarks.markdown import factor, grid, number, percent
+from experiments.benchmarks.mixed import candidates as our_candidates
 from experiments.benchmarks.peers.client import Peer
 from experiments.benchmarks.peers.scouting import bf16_ratio, fastest, scout, settings_of
 from experiments.benchmarks.peers.setting import Method, Setting
 from experiments.benchmarks.result import Result
 
 TARGET_SHARE, TARGET_FACTOR = 0.95, 1.2
-OURS = "experiments.benchmarks.mixed"
 Facts = dict[str, dict[str, Any]]
 
 
 def measure(bench: Bench) -> Measured:
     """Measure all candidates side by side."""
-    candidates, facts = _ours(bench)
+    candidates, facts = our_candidates(bench)
     numbers = num_tasks(bench)
     tried = {}
     for name, peer in bench.peers.items():
@@ -68,14 +66,6 @@ def rows_of(num_rows: int, tasks: int) -> list[str]:
         (['task_0', 'task_0', 'task_1', 'task_1'], ['task_0', 'task_2'])
     """
     return [f"task_{row * tasks // num_rows}" for row in range(num_rows)]
-
-
-def _ours(bench: Bench) -> tuple[list[Candidate], Facts]:
-    if find_spec(OURS) is None:
-        bench.tell(f"{OURS} is not there: the table has peers alone")
-        return [], {}
-    found: tuple[list[Candidate], Facts] = import_module(OURS).candidates(bench)
-    return found
 
 
 def _theirs(

@@ -5,29 +5,25 @@ What is measured is `experiments.benchmarks.prefix`.
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
-from continual_petl.errors import InputError
 from experiments.benchmarks.alternate import Samples, spread
 from experiments.benchmarks.bench import Bench, Measured
 from experiments.benchmarks.markdown import factor, grid, number, percent
+from experiments.benchmarks.prefix import measure as measure_epochs
+from experiments.benchmarks.prefix import options_of
 from experiments.benchmarks.result import Result
 from experiments.benchmarks.task import give_tokenizer, needs_rows
 
 TARGET = 1.5
-OURS = "experiments.benchmarks.prefix"
 
 
 def measure(bench: Bench) -> Measured:
     """Learn the task in turns with kept states and without.
 
     Raises:
-        InputError: if there is no such cache in this checkout, or there are no rows.
+        InputError: if there are no rows.
     """
-    if find_spec(OURS) is None:
-        raise InputError(f"prefix: {OURS} is not in this checkout, so there is nothing to measure.")
     options, layers = bench.options, bench.shape.num_layers
     if bench.shape.name != "minilm":
         give_tokenizer(bench.shape.folder)
@@ -37,8 +33,7 @@ def measure(bench: Bench) -> Measured:
     asked += ["--bottleneck", str(options.bottleneck)]
     asked += ["--quick"] if options.data is None and options.quick else ["--data", str(needs_rows(options))]
     asked += ["--rows", str(options.rows)] if options.rows is not None else []
-    module = import_module(OURS)
-    found: dict[str, Any] = module.measure(module.options_of(asked))
+    found: dict[str, Any] = measure_epochs(options_of(asked))
     return Measured("seconds of an epoch", *_samples(found))
 
 

@@ -1,0 +1,83 @@
+"""Starting up, each time in a fresh process: ``--help``, and one text answered from a store of many banks.
+
+Beside it stands what transformers itself needs, in a process of its own, to load backbone and tokenizer.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from continual_petl.errors import InputError
+from experiments.benchmarks.alternate import Candidate, spread
+from experiments.benchmarks.bench import Bench, Measured
+from experiments.benchmarks.growth import learn_many, many_tasks
+from experiments.benchmarks.markdown import factor, grid, number, percent
+from experiments.benchmarks.result import Result
+from experiments.benchmarks.task import give_tokenizer
+
+HELP, TRANSFORMERS, PREDICT = "--help", "transformers alone", "predict one text"
+MOST_HELP, MOST_PREDICT = 0.5, 1.5
+_LOAD = """
+import sys
+from transformers import AutoModel, AutoTokenizer
+AutoModel.from_pretrained(sys.argv[1])
+AutoTokenizer.from_pretrained(sys.argv[1])
+"""
+
+
+def measure(bench: Bench) -> Measured:
+    """Learn the banks, then start process after process."""
+    num_banks = 3 if bench.options.quick else 100
+    if bench.shape.name != "minilm":
+        give_tokenizer(bench.shape.folder)
+    run = bench.scratch / "run"
+    stream = many_tasks(bench.shape.source, num_banks)
+    learn_many(run, stream, bench.tell)
+    middle = stream.spec.tasks[num_banks // 2].name
+    ours = [sys.executable, "-m", "continual_petl"]
+    commands = {
+        HELP: [*ours, "--help"],
+        TRANSFORMERS: [sys.executable, "-c", _LOAD, str(bench.shape.folder)],
+        PREDICT: [*ours, "predict", str(run), "--task", middle, "the text that is asked about"],
+    }
+    candidates = [Candidate(name, _process(command, bench.scratch)) for name, command in commands.items()]
+    return Measured("seconds of a process", bench.alternate(candidates), {"banks": num_banks})
+
+
+def _process(command: Sequence[str], folder: Path) -> Callable[[], float]:
+    """Return a block that runs a process to its end."""
+    # As it is where people work: code that was imported once is not compiled again, and nothing is asked of the Hub.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment |= {"HF_HUB_OFFLINE": "1"}
+
+    def block() -> float:
+        began = time.perf_counter()
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        taken = time.perf_counter() - began
+        if done.returncode:
+            raise InputError(f"{' '.join(command[1:4])} failed: {done.stderr.strip()[-300:]}")
+        return taken
+
+    return block
+
+
+def body(result: Result) -> str:
+    """Return the table and what follows from it."""
+    medians = result.medians
+    rows = [[name, number(value), percent(spread(result.samples[name]))] for name, value in medians.items()]
+    times = medians[PREDICT] / medians[TRANSFORMERS]
+    lines = [
+        f"* {HELP} takes {number(medians[HELP])} s; the target is under {MOST_HELP} s: {_said(medians[HELP] < MOST_HELP)}.",
+        f"* {PREDICT} from a store of {result.facts['banks']} banks takes {factor(times)} of what transformers needs to load "
+        f"backbone and tokenizer; the target is under {factor(MOST_PREDICT)}: {_said(times < MOST_PREDICT)}.",
+    ]
+    return "\n".join([grid(["", "seconds", "spread"], rows), "", *lines])
+
+
+def _said(met: bool) -> str:
+    return "met" if met else "missed"
