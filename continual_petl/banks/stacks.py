@@ -46,6 +46,8 @@ class _Entry(NamedTuple):
     """What is known of one bank in its present state."""
 
     tensors: Mapping[str, Tensor]
+    owners: Sequence[tuple[Mapping[str, Any], str, Tensor]]
+    """Where the bank has each of them: the parameters of a module, and the name among those."""
     version: tuple[int, torch.device]
     serial: int
     """Of this state of this bank; no other has it."""
@@ -62,6 +64,11 @@ def _version(tensors: Mapping[str, Tensor]) -> tuple[int, torch.device]:
         return next(_serials), torch.device("cpu")
 
 
+def _replaced(entry: _Entry) -> bool:
+    """Return whether a bank has others in the place of its parameters; these tell of no change."""
+    return any(parameters.get(name) is not tensor for parameters, name, tensor in entry.owners)
+
+
 class Stack:
     """The parameters of banks of one kind.
 
@@ -71,7 +78,7 @@ class Stack:
     """
 
     def __init__(self, first: Mapping[str, Tensor], most: int) -> None:
-        self._first, self.most = first, most
+        self.most = most
         self.key: tuple[int, ...] = ()
         """Serials of the banks that it holds."""
         self.num_users = 0
@@ -83,6 +90,8 @@ class Stack:
             self._names[flat].append(name)
             self._places[name] = (ends[flat], ends[flat] + tensor.numel())
             ends[flat] += tensor.numel()
+        self._shapes = {name: tensor.shape for name, tensor in first.items()}
+        self._only: Mapping[str, Tensor] = {}
         like = next(iter(first.values()), torch.empty(0))
         # Tensors of inference mode could not be filled again outside of it.
         with torch.inference_mode(False):
@@ -93,7 +102,8 @@ class Stack:
     def fill(self, entries: Sequence[_Entry]) -> None:
         """Hold these banks; what already lies in its row is not copied again."""
         # If copying is broken off, nobody shall take this for what it was.
-        before, self.key, self._first = self.key, (), entries[0].tensors
+        before, self.key = self.key, ()
+        self._only = entries[0].tensors if self.most == 1 else {}
         matrices = list(self._matrices.values())
         for row, entry in enumerate(entries):
             if before[row : row + 1] == (entry.serial,):
@@ -107,8 +117,8 @@ class Stack:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all that is held."""
-        return sum(t.nbytes for t in (self._vectors, *self._matrices.values()))
+        """Bytes of all that is held; the tensors of a single bank too, which stay in memory with it."""
+        return sum(t.nbytes for t in (self._vectors, *self._matrices.values(), *self._only.values()))
 
     @property
     def vectors(self) -> Tensor:
@@ -123,12 +133,12 @@ class Stack:
     def matrix(self, name: str, dtype: torch.dtype) -> Tensor:
         """Return one matrix of all banks ``(T, ...)``; all are cast at once, and once."""
         if not self._matrices:
-            return self._first[name].detach().to(dtype).unsqueeze(0)
+            return self._only[name].detach().to(dtype).unsqueeze(0)
         if dtype not in self._matrices:
             with torch.inference_mode(False):
                 self._matrices[dtype] = next(iter(self._matrices.values())).to(dtype)
         start, stop = self._places[name]
-        return self._matrices[dtype][: len(self.key), start:stop].view(-1, *self._first[name].shape)
+        return self._matrices[dtype][: len(self.key), start:stop].view(-1, *self._shapes[name])
 
 
 def _copy(entry: _Entry, names: Sequence[str], into: Tensor) -> None:
@@ -158,7 +168,7 @@ class Stacks:
         return found
 
     def kind(self, bank: Bank) -> Hashable:
-        """Return what banks have in common that one stack can hold: what they compute, where, and all shapes."""
+        """Return what banks have in common that one stack can hold: what they compute, where, and how their tensors lie."""
         with self._lock:
             return self._entry(bank).kind
 
@@ -222,10 +232,16 @@ class Stacks:
 
     def _entry(self, bank: Bank) -> _Entry:
         entry = self._entries.get(bank)
-        if entry is None or entry.version != _version(entry.tensors):
-            tensors = {n: p for n, p in bank.named_parameters() if not n.startswith("head.")}
+        if entry is None or entry.version != _version(entry.tensors) or _replaced(entry):
+            tensors, owners = {}, []
+            for path, module in bank.named_modules():
+                for name, tensor in module.named_parameters(path, recurse=False):
+                    if not name.startswith("head."):
+                        tensors[name] = tensor
+                        owners.append((module._parameters, name.rpartition(".")[2], tensor))
             what = tuple(arithmetic(m) for m in bank.spec.modifications if m.form != "additive")
-            shapes = tuple((name, tensor.shape) for name, tensor in tensors.items())
-            entry = _Entry(tensors, _version(tensors), next(_serials), (what, shapes))
+            # Tensors of another device or dtype would be copied into memory that is not of theirs.
+            alike = tuple((name, t.shape, t.dtype, t.device) for name, t in tensors.items())
+            entry = _Entry(tensors, owners, _version(tensors), next(_serials), (what, alike))
             self._entries[bank] = entry
         return entry

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import re
+import weakref
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from continual_petl.banks.sharing import per_row, why_alone
 from continual_petl.banks.spec import BankSpec
 from continual_petl.banks.stacked import stacked
 from continual_petl.banks.stacks import Stack, Stacks
+from continual_petl.banks.together import Share, run_together
 from tests.banks.mixing import batch_of, learned_bank
 from tests.small import small
 from tests.tiny import make_model
@@ -129,3 +132,34 @@ def test_a_part_that_nobody_knows_how_to_stack_is_an_error() -> None:
         TypeError, match=r"Bilinear at here\.gate has parameters, and no way to have those of several banks"
     ):
         stacked(placement.form, "here", Stack({}, 1), Layout(0, [1], 1, CPU))
+
+
+def test_what_is_kept_of_a_single_bank_counts_with_the_tensors_that_it_keeps_in_memory() -> None:
+    model = make_model("bert").requires_grad_(False)
+    stacks, made = Stacks(max_bytes=2**16), []
+    for seed in range(30):
+        # Unlike in kind, so each is a group of one bank.
+        pair = [learned_bank(model, preset, seed) for preset in ("houlsby", "lora")]
+        run_together(model, [Share(bank, 1) for bank in pair], batch_of("bert", 2), stacks)
+        made += [(weakref.ref(p), p.nbytes) for bank in pair for p in bank.parameters()]
+    del pair
+    gc.collect()
+    assert sum(num_bytes for tensor, num_bytes in made if tensor() is not None) <= stacks.num_bytes <= stacks.max_bytes
+
+
+def test_a_stack_follows_parameters_that_are_replaced_or_moved() -> None:
+    model = make_model("bert")
+    banks = [learned_bank(model, "houlsby", seed) for seed in range(3)]
+    name = next(name for name, value in banks[0].named_parameters() if value.ndim == 2)
+    stacks = Stacks(max_bytes=1)
+    with stacks.stack(banks[:2]) as first:
+        before = first.matrix(name, torch.float32).clone()
+    banks[1].load_state_dict(banks[2].state_dict(), assign=True)
+    with stacks.stack(banks[:2]) as again:
+        now = again.matrix(name, torch.float32)
+        assert torch.equal(now[0], before[0])
+        assert torch.equal(now[1], banks[2].get_parameter(name))
+    for bank in banks:
+        bank.to("meta")
+    with stacks.stack(banks[:2]) as moved:
+        assert moved.vectors.is_meta, "memory of another device is not filled again"
