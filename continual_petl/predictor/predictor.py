@@ -77,13 +77,14 @@ class Predictor:
 
         Args:
             rows: what all of the tasks were learned on; see `predict`.
-            tasks: learned tasks.
+            tasks: learned tasks, or the name of one.
             batch_size: rows at a time, or rows times tasks where there are few rows.
 
         Raises:
             InputError: if a task is not learned, or a row is not what it expects.
         """
         store, residents = self._residents.store, self._residents
+        tasks = [tasks] if isinstance(tasks, str) else list(tasks)
         self._check_learned(tasks)
         if not rows:
             return {task: [] for task in tasks}
