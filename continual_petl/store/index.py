@@ -117,6 +117,8 @@ def _checked(
         isinstance(task, str)
         and type(shared) is bool
         and all(type(number) is int for number in numbers)
+        # Zeros are what stands for a manifest that is not there.
+        and any(numbers[1:])
         and 0 <= index < 2**53
         and all(isinstance(text, str) and _DIGEST.fullmatch(text) for text in texts)
     )

@@ -75,7 +75,11 @@ class Shelf:
         """
         if not (is_name(task) and os.path.lexists(self.bank_folder(task))):
             return False
-        return self.link(task).seal not in {tombstone.removed.seal for tombstone in self.counting()}
+        seal = self.link(task).seal
+        if all(self.tombstone(path).removed.seal != seal for path in self.tombstone_files()):
+            return True
+        # A bank that has its tombstone was left by a kill. Whether the tombstone counts, the other banks say.
+        return seal not in {tombstone.removed.seal for tombstone in self.counting()}
 
     def names(self) -> list[str]:
         """Return the names of all bank folders, readable or not."""

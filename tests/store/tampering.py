@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ TASKS = [task(name, num_rows=16) for name in ("one", "two", "three")]
 QUICK = {"epochs": 1}
 
 
-def learn_one_more(backbone: Path, folder: Path) -> Run:
-    return learn(stream(backbone, [*TASKS, task("four", num_rows=16)], training=QUICK), folder)
+def learn_one_more(backbone: Path, folder: Path, *, replace: Sequence[str] = ()) -> Run:
+    tasks = stream(backbone, [*TASKS, task("four", num_rows=16)], training=QUICK)
+    return learn(tasks, folder, replace=replace)
 
 
 def problems(folder: Path) -> dict[str, str]:

@@ -194,6 +194,32 @@ def test_forgotten_and_replaced_banks(many: Path, backbone_folder: Folder) -> No
     assert Store(many).tasks[-1] == "four"
 
 
+def test_an_index_makes_no_task_of_a_folder_without_a_certificate(many: Path) -> None:
+    (many / "banks" / "nine").mkdir()
+    add_to_index(
+        index_file(many), signature_of(many / "banks" / "nine" / "bank.json"), Link(9, "a" * 64, "b" * 64, "nine")
+    )
+    with pytest.raises(StoreError, match="nine"):
+        Store(many).links()
+
+
+def test_after_a_replacement_one_task_is_still_looked_at_alone(
+    many: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn_one_more(backbone_folder(), many)
+    learn_one_more(backbone_folder(), many, replace=["four"])
+    edit(many / "banks" / "copy3" / "bank.json", sealed=False, seed=5)
+    store = Store(many)
+    assert store.tombstone(store.tombstone_files()[-1]).why == "replaced"
+    looks = Looks(many, monkeypatch)
+    assert store.has("one")
+    assert store.has("four")
+    assert {path for path in looks.asked if path.endswith("bank.json")} == {
+        "banks/one/bank.json",
+        "banks/four/bank.json",
+    }
+
+
 def test_an_index_that_cannot_be_written_is_no_fault(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, expected = index_file(many), links_of(many)
 
