@@ -53,7 +53,7 @@ class CacheFiles:
             name: of the kind: its folder in the cache folder.
 
         Raises:
-            InputError: if the environment says something else than a number of bytes.
+            InputError: if the environment says something else than a number of bytes, or names a folder that none can be.
         """
         bound = os.environ.get(BOUND) or str(MOST_BYTES)
         if not (bound.isascii() and bound.isdecimal()):
@@ -102,6 +102,7 @@ class CacheFiles:
                 handle.write(_seal(key, content))
                 handle.write(content)
             os.replace(beside, self._path(key))
+            self._trim()
         except OSError as error:
             if beside is not None:
                 with suppress(OSError):
@@ -110,15 +111,17 @@ class CacheFiles:
                 f"the cache {self.folder} cannot be written to ({error.strerror or error}), so what it would hold is made "
                 f"again in every run: free space, or set {PLACE} to another folder or to off."
             )
-            return
-        self._trim()
 
     def refuse(self, key: str, why: str) -> None:
         """Remove what lies under a key, and tell why it is not used."""
         path = self._path(key)
-        with suppress(OSError):
-            path.unlink()
-        self._tell(f"the cache file {path} was not used, since {why}; it was removed, and is made again.")
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            what = f"it could not be removed either ({error.strerror or error}), so it is made again in every run: remove it"
+        else:
+            what = "it was removed, and is made again"
+        self._tell(f"the cache file {path} was not used, since {why}; {what}.")
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}{_SUFFIX}"
@@ -158,7 +161,10 @@ def _root() -> Path | None:
         said = os.path.join(base if os.path.isabs(base) else os.path.expanduser("~/.cache"), "continual-petl")
         if not os.path.isabs(said):
             return None
-    return Path(said).expanduser().absolute()
+    try:
+        return Path(said).expanduser().absolute()
+    except RuntimeError as error:
+        raise InputError(f"{PLACE}: got {said!r}, but that user has no home: name a folder, or say off.") from error
 
 
 def _seal(key: str, content: bytes) -> bytes:

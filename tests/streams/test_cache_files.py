@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -138,6 +139,26 @@ def test_a_file_where_the_folder_should_be_costs_the_cache_alone(tmp_path: Path)
     assert len(files.notices) == 2
 
 
+def test_a_folder_that_goes_meanwhile_costs_the_cache_alone(files: CacheFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.replace
+
+    def replaced(one: str, other: Path) -> None:
+        real(one, other)
+        shutil.rmtree(files.folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("continual_petl.streams.encoding.cache_files.os.replace", replaced)
+        files.write("b", CONTENT)
+    assert "cannot be written to (No such file or directory)" in files.notices[0]
+    assert files.read("b") is None
+
+
+def test_what_cannot_be_removed_is_not_said_to_be(files: CacheFiles) -> None:
+    _path(files, "b").mkdir()
+    assert files.read("b") is None
+    assert "it could not be removed either" in files.notices[0]
+
+
 def test_many_writers_and_readers_see_whole_files(tmp_path: Path) -> None:
     wrong: list[object] = []
 
@@ -176,6 +197,14 @@ def test_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for off in ("off", "OFF", ""):
         monkeypatch.setenv("CONTINUAL_PETL_CACHE", off)
         assert place() is None
+
+
+def test_a_home_that_nobody_has_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONTINUAL_PETL_CACHE", "~nobody-of-this-name/tokens")
+    with pytest.raises(
+        InputError, match="CONTINUAL_PETL_CACHE: got '~nobody-of-this-name/tokens', but that user has no"
+    ):
+        CacheFiles.usual("tokens")
 
 
 def test_the_bound_is_a_number_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
