@@ -201,7 +201,8 @@ def _with_effect(store: Store, task: str, backbone: Backbone | None, damage: Dam
         inputs, certified = certified_probe(store, task)
         check_probe(manifest, backbone, inputs, certified[OUTPUTS])
         bank = fitting_bank(store.plan(task), backbone, manifest.tensors, lambda: damage.tensors)
-        found = replay(backbone, bank.to(backbone.model.device), manifest.pooling, inputs)
+        with attending(backbone, manifest.environment.attention) as as_learned:
+            found = replay(as_learned, bank.to(backbone.model.device), manifest.pooling, inputs)
     except (StoreError, *_REFUSED):
         return finding
     if _form(found) != _form(certified[OUTPUTS]):

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from continual_petl import Run, learn
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.backbones.fastest import FASTEST, this_device
 from continual_petl.store.manifest import read_manifest
-from tests.store.tampering import QUICK, edit
+from tests.store.tampering import QUICK, change_tensors, edit
 from tests.streams_in_code import stream, task
 
 Folder = Callable[..., Path]
@@ -94,3 +95,29 @@ def test_replayed_with_another_one_it_would_hold_within_a_tolerance_only(
     run = learn(_stream(backbone_folder(), attention="eager"), folder)
     (check,) = run.verify()
     assert "attention was sdpa, is eager" in check.how
+
+
+def test_what_a_damaged_bank_answers_is_told_with_the_attention_it_was_learned_with(
+    folder: Path, backbone_folder: Folder, tmp_path: Path
+) -> None:
+    other, told = shutil.copytree(folder, tmp_path / "other"), []
+    learn(_stream(backbone_folder(), attention="eager"), other)
+    for place in (folder, other):
+        (check,) = _damaged(place).verify("one")
+        told.append(check.problems[0].replace(str(place), ""))
+    assert "Its answers to the probe are still the certified ones" in told[0]
+    assert told[1] == told[0]
+
+
+def _damaged(folder: Path) -> Run:
+    path = folder / "banks" / "one" / "bank.safetensors"
+    # So little that no answer changes.
+    change_tensors(path, lambda tensors: _smallest(tensors).mul_(1 + 2**-22))
+    return Run(folder)
+
+
+def _smallest(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+    weights = max((tensor for name, tensor in tensors.items() if "modifications" in name), key=torch.Tensor.numel).view(
+        -1
+    )
+    return weights[weights.abs().argmin()]
