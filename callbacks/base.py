@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import lightning as L
@@ -11,6 +11,7 @@ import lightning as L
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.store.finding import Finding
 from continual_petl.store.store import Store
+from continual_petl.store.verify import TaskCheck
 
 
 class Rechecked(Protocol):
@@ -41,6 +42,8 @@ class TaskEvent:
     """What the user should know and need not act on."""
     residents: frozenset[str] = frozenset()
     """Tasks whose banks are in memory."""
+    checked: Mapping[str, TaskCheck] = field(default_factory=dict)
+    """Earlier tasks whose certificates, probes included, the course itself has checked after this task, and what it found."""
     recheck: Callable[[str], Rechecked] | None = None
     """Answers the test rows of a learned task again and holds them against its certificate, where they are at hand."""
 

@@ -116,7 +116,7 @@ class NoForgetting(StreamCallback):
         for task in self._chosen(event, earlier):
             # A task of a precision that this course does not use has no backbone here; `Run.verify` loads it.
             backbone = event.backbones.get(store.manifest(task).environment.precision)
-            check = check_task(store, task, backbone, probe=self.policy != "digests")
+            check = event.checked.get(task) or check_task(store, task, backbone, probe=self.policy != "digests")
             self._raise_if(check.findings)
             self.checks[event.task].append(check)
             if self.policy == "full" and event.recheck is not None and backbone is not None:

@@ -31,7 +31,7 @@ def finish_task(
     start = time.perf_counter()
     # Callbacks check certificates on it, also where nothing was measured.
     session.residents.backbone_of(task)
-    row, notices = measure_row(session, task, request)
+    row, notices, checked = measure_row(session, task, request)
     store = session.store
     store.append_results([row])
     measured = time.perf_counter()
@@ -44,6 +44,7 @@ def finish_task(
         backbones=session.residents.backbones,
         notices=tuple(notices),
         residents=frozenset(learner.plans),
+        checked=checked,
         recheck=lambda earlier: recheck_rows(session, earlier),
     )
     watching = [callback for callback in callbacks if isinstance(callback, StreamCallback)]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
+from continual_petl.callbacks.no_forgetting import rotating
 from continual_petl.course.evaluate import evaluate
 from continual_petl.course.session import Session
 from continual_petl.course.signals import StopRequest
@@ -13,7 +14,7 @@ from continual_petl.errors import ForgettingError, InputError
 from continual_petl.seeding import derive_seed
 from continual_petl.store.chain import Link
 from continual_petl.store.results_file import Cell, RowLine, Status
-from continual_petl.store.verify import check_task
+from continual_petl.store.verify import TaskCheck, check_task
 
 MEASURE_ALL_UP_TO = 20
 """``evaluate: auto`` measures every earlier task up to this many, and certifies beyond."""
@@ -28,8 +29,18 @@ class _NotAtHand(Exception):
     """The rows that an earlier task was measured on cannot be read."""
 
 
-def measure_row(session: Session, after: str, request: StopRequest | None = None) -> tuple[RowLine, list[str]]:
-    """Return the row of R after learning a task, and what the user should know of it.
+class Row(NamedTuple):
+    """What is known of every task after a new one."""
+
+    line: RowLine
+    notices: list[str]
+    """What the user should know."""
+    checks: dict[str, TaskCheck]
+    """Of the earlier tasks whose certificates were checked for it."""
+
+
+def measure_row(session: Session, after: str, request: StopRequest | None = None) -> Row:
+    """Return the row of R after learning a task.
 
     Whatever the policy, the cost is bounded: beyond `MEASURE_ALL_UP_TO` tasks a row measures and certifies samples,
     and only the last row of a stream is complete. Cells that nobody looked at are left out: they are not measured.
@@ -44,6 +55,7 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
     cells: list[Cell] = []
     notices: list[str] = []
     gone: dict[str, str] = {}
+    checks: dict[str, TaskCheck] = {}
     measured, certified = _choose(session, after, links[:index])
     for link in links[: index + 1]:
         task = link.task
@@ -63,9 +75,9 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
             except _NotAtHand as error:
                 gone[task] = str(error)
         elif task in certified:
-            check = check_task(store, task, session.residents.backbone_of(task))
-            if not check.ok:
-                raise ForgettingError(" ".join(check.problems))
+            checks[task] = check_task(store, task, session.residents.backbone_of(task))
+            if not checks[task].ok:
+                raise ForgettingError(" ".join(checks[task].problems))
             status = _CERTIFIED
         cells.append(
             Cell(
@@ -79,7 +91,7 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
             )
         )
     notices += [*_not_at_hand(gone), *session.untold()]
-    return RowLine(after=after, index=links[index].index, cells=tuple(cells)), notices
+    return Row(RowLine(after=after, index=links[index].index, cells=tuple(cells)), notices, checks)
 
 
 def _not_at_hand(gone: dict[str, str]) -> list[str]:
@@ -107,11 +119,12 @@ def _choose(session: Session, after: str, earlier: list[Link]) -> tuple[set[str]
     if policy == "all":
         return {link.task for link in earlier}, set()
     generator = torch.Generator().manual_seed(derive_seed(session.spec.seed, after, "row"))
-    shuffled = [own[number] for number in torch.randperm(len(own), generator=generator).tolist()]
     num_measured = _SAMPLE if policy == "sample" else 0
+    measured = {own[number] for number in torch.randperm(len(own), generator=generator).tolist()[:num_measured]}
+    rest = [task for task in own if task not in measured]
     last = after == session.spec.tasks[-1].name
-    rest = shuffled[num_measured:]
-    return shared | set(shuffled[:num_measured]), set(rest if last else rest[:_CHECKED])
+    # Those whose turn it is for `NoForgetting` too, which need not look at them again.
+    return shared | measured, set(rest) if last else rotating(rest, len(earlier), _CHECKED)
 
 
 def _measure(session: Session, task: str, digest: str) -> tuple[float | None, str | None]:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from continual_petl import ForgettingError, NoForgetting, StreamCallback, learn
-from continual_petl.callbacks import TaskEvent
+from continual_petl.callbacks import TaskEvent, no_forgetting
 from continual_petl.callbacks.no_forgetting import rotating
 from continual_petl.course import evaluate, row
 from continual_petl.course.evaluate import outputs_of
@@ -190,3 +190,22 @@ def test_a_task_that_is_not_learned_is_told_with_those_that_are(first: Path, tmp
     run = Run(multiply(shutil.copytree(first, tmp_path / "run"), 3))
     with pytest.raises(InputError, match=r"task 'two' is not learned in .*; learned are: one, copy1, copy2"):
         run.predict(["w1"], task="two")
+
+
+def test_what_the_row_has_certified_is_not_checked_again_in_the_same_turn(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[tuple[str, str]] = []
+    for where, module in (("row", row), ("callback", no_forgetting)):
+        real = module.check_task
+
+        def check(store: Store, name: str, *args: Any, where: str = where, real: Any = real, **more: Any) -> Any:
+            checked.append((where, name))
+            return real(store, name, *args, **more)
+
+        monkeypatch.setattr(module, "check_task", check)
+    tasks = stream(backbone_folder(), [task(name, num_rows=8) for name in "abc"], training=QUICK, evaluate="certified")
+    watcher = NoForgetting()
+    learn(tasks, tmp_path, callbacks=[watcher])
+    assert sorted(checked) == [("row", "a"), ("row", "a"), ("row", "b")]
+    assert [watcher.kinds(name) for name in "abc"] == [[], ["probe"], ["probe", "probe"]]
