@@ -1,149 +1,140 @@
-"""What the k-th task costs, and what many banks cost afterwards: ``python -m experiments.benchmarks.growth --tasks 1000``.
+"""What the k-th task costs for several k, side by side, and what many banks cost afterwards.
 
-One course learns many small tasks into one run folder (a few steps each, `evaluate: certified`), and notes of every task its
-seconds, the memory of the process and the bytes that joined the folder. Then a store of all banks and one of ten are opened
-in turn, and banks are switched, those in memory and those on disk. Every function returns numbers; nothing is judged here.
-How flat costs are is told by `experiments.benchmarks.slope`.
+Run folders of 10 to 1,000 banks are made: one small task is learned, the others are committed as copies of its bank, each
+with certificate, index and results like any other. Then one course per folder goes on with tasks of its own, and the courses
+take turns, task by task (`experiments.benchmarks.growing`; ``evaluate: certified``). At last the smallest and the largest
+store are opened in turn, and banks are switched, those in memory and those on disk. Every function returns numbers; nothing
+is judged here.
+
+    python -m experiments.benchmarks.growth LEARN_ALL_OF_1000_TASKS_INTO_THIS_FOLDER
+
+learns all 1,000 tasks in one course instead, and prints what each cost.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import random
-import resource
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from continual_petl import Run, StreamCallback, StreamSpec, TaskStream, learn
-from continual_petl.callbacks import TaskEvent
-from continual_petl.store.store import Store
-from experiments.benchmarks.slope import FIRST, Slope, slope
+from continual_petl import Run, learn
+from continual_petl.learner.plan import build_bank
+from continual_petl.store.commit import Evidence, commit_task
+from continual_petl.store.probe import make_probe
+from continual_petl.store.results_file import Cell, RowLine, TaskLine
+from continual_petl.streams.stream import TaskStream
+from experiments.benchmarks.growing import Cost, Costs, many_tasks
+from experiments.benchmarks.slope import slope
 
-WORDS = "the of and to in for is on that by this with from at as it are be"
-FEW = 10
-"""Banks of the small store."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cost:
-    """What one task cost."""
-
-    seconds: float
-    """By the clock, from the end of the task before."""
-    cpu_seconds: float
-    """Of this process."""
-    resident_bytes: int
-    """Memory of this process at the task's end."""
-    peak_bytes: int
-    """The most that it ever was until then."""
-    stored_bytes: int
-    """That joined the run folder."""
-
-
-class _Costs(StreamCallback):
-    """Notes what each task cost. The last callback of a course, so that it sees the work of all others."""
-
-    def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
-        self.costs: list[Cost] = []
-        self._folder, self._tell = folder, tell
-        self._before = (0.0, 0.0, 0)
-
-    def on_course_start(self, notices: tuple[str, ...]) -> None:
-        self._before = (time.perf_counter(), time.process_time(), 0)
-
-    def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
-        lines = sum(path.stat().st_size for path in self._files() if path.exists())
-        now = (time.perf_counter(), time.process_time(), lines)
-        self.costs.append(
-            Cost(
-                seconds=now[0] - self._before[0],
-                cpu_seconds=now[1] - self._before[1],
-                resident_bytes=resident_bytes(),
-                peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-                stored_bytes=event.store.num_bytes(event.task) + now[2] - self._before[2],
-            )
-        )
-        if (event.index + 1) % 50 == 0:
-            self._tell(f"task {event.index + 1} of {event.num_tasks}: {self.costs[-1].seconds:.2f} s")
-        # What noting cost belongs to no task.
-        self._before = (time.perf_counter(), time.process_time(), lines)
-
-    def _files(self) -> list[Path]:
-        return [self._folder / "results.jsonl", self._folder / ".index.jsonl"]
-
-
-def many_tasks(backbone: str, num_tasks: int, *, bottleneck: int = 8, seed: int = 0) -> TaskStream:
-    """Return a stream of small tasks of two labels: 16 rows to learn from, 8 to validate on, two steps each."""
-    draw = random.Random(seed)
-
-    def rows(count: int, task: int) -> list[dict[str, Any]]:
-        found: dict[str, str] = {}
-        while len(found) < count:
-            words = draw.choices(WORDS.split(), k=draw.randint(6, 14))
-            found[" ".join([*words, str(len(found)), f"t{task}"])] = ("no", "yes")[len(found) % 2]
-        return [{"text": text, "label": label} for text, label in found.items()]
-
-    tasks = []
-    for number in range(num_tasks):
-        drawn = rows(24, number)
-        data = {"train": drawn[:16], "validation": drawn[16:]}
-        # Names of one length: that of a name is in every file of its task.
-        tasks.append({"name": f"t{number:04}", "kind": "classification", "data": data})
-    spec = {
-        "name": "growth",
-        "seed": seed,
-        "backbone": {"name": backbone, "max_length": 32, "pooling": "mean"},
-        "bank": {"preset": "houlsby", "bottleneck": bottleneck},
-        "training": {"epochs": 1, "batch_size": 8, "learning_rate": 1e-3, "precision": "fp32"},
-        "evaluate": "certified",
-        "tasks": tasks,
-    }
-    return TaskStream(StreamSpec.model_validate(spec))
+SIZES, FEW_SIZES = (10, 20, 100, 250, 500, 1_000), (4, 8)
+"""Banks in the stores when the measured tasks are learned; those of a quick look."""
+SAMPLE = 20
+"""So many earlier tasks are checked after every task at most; from this task on the work is the same."""
+_DROPPED = 2
+"""Tasks of each course that do not count: the first stands behind the opening."""
 
 
 def learn_many(folder: Path, stream: TaskStream, tell: Callable[[str], None] = print) -> list[Cost]:
     """Learn a stream into a fresh run folder; return what each task cost, in order."""
-    costs = _Costs(folder, tell)
-    learn(stream, folder, callbacks=[costs])
-    return costs.costs
+    costs: list[Cost] = []
+
+    def told(cost: Cost) -> None:
+        costs.append(cost)
+        if len(costs) % 50 == 0:
+            tell(f"task {len(costs)} of {len(stream.spec.tasks)}: {cost.seconds:.2f} s")
+
+    learn(stream, folder, callbacks=[Costs(folder, told)])
+    return costs
 
 
-def resident_bytes() -> int:
-    """Return the memory of this process; its peak where the system does not say more."""
+def fill(folder: Path, count: int) -> None:
+    """Commit copies of the first task's bank under other names, until the store has so many."""
+    run = Run(folder)
+    store, residents = run.store, run.session.residents
+    name, backbone = store.tasks[0], residents.backbone("fp32")
+    first, tensors = store.manifest(name), store.tensors(name)
+    for number in range(len(store.tasks), count):
+        plan = replace(store.plan(name), name=f"t{number:04}")
+        bank = build_bank(plan, backbone, folded=True)
+        bank.load_state_dict(tensors)
+        evidence = Evidence(
+            probe=make_probe(plan, backbone, residents.tokenizer, first.max_length),
+            scores=first.scores,
+            data=first.data,
+            notices=(),
+            max_length=first.max_length,
+            preparation=first.preparation,
+        )
+        commit_task(store, plan, bank.eval(), backbone, evidence)
+        known = first.scores["validation"]
+        cell = Cell(
+            task=plan.name,
+            index=number,
+            split="validation",
+            metric=first.metric,
+            value=known.scores[first.metric],
+            num_examples=known.num_examples,
+            status="measured",
+        )
+        line = RowLine(after=plan.name, index=number, cells=(cell,))
+        store.append_results([line, TaskLine(task=plan.name, index=number, seconds={"train": 0.0})])
+
+
+class _Course:
+    """A course in a process of its own, that learns a task when it is asked to."""
+
+    def __init__(self, folder: Path, backbone: str, first: int, count: int, threads: int) -> None:
+        argv = [sys.executable, "-W", "ignore", "-m", "experiments.benchmarks.growing", str(folder), backbone]
+        argv += [str(first), str(count), str(threads)]
+        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._begun = False
+
+    def task(self) -> Cost:
+        """Learn the next task; return what it cost."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        if self._begun:
+            process.stdin.write("\n")
+            process.stdin.flush()
+        self._begun = True
+        for line in process.stdout:
+            if line.startswith("{"):
+                return Cost(**json.loads(line))
+        raise RuntimeError(f"a course of the benchmark ended with {process.wait()}")
+
+    def close(self) -> None:
+        """End it between two tasks."""
+        self._process.communicate()
+
+
+def tasks_in_turns(
+    folders: dict[int, Path], backbone: str, *, repetitions: int, threads: int, tell: Callable[[str], None]
+) -> dict[int, list[Cost]]:
+    """Return what tasks cost, by the number of banks that the store held before; courses take turns, task by task."""
+    # The last task of a stream checks all of them, and is never learned.
+    count = _DROPPED + repetitions + 1
+    courses = {size: _Course(folder, backbone, size, count, threads) for size, folder in folders.items()}
+    found: dict[int, list[Cost]] = {size: [] for size in folders}
     try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def slopes(costs: Sequence[Cost], *, first: int = FIRST) -> dict[str, Slope]:
-    """Return the slope of each kind of cost."""
-    return {name: slope([float(getattr(cost, name)) for cost in costs], first=first) for name in asdict(costs[0])}
-
-
-def few_of(folder: Path, small: Path, count: int = FEW) -> Path:
-    """Make a run folder of the first banks of another one. Its index is made by whoever commits next; see `index_of`."""
-    store = Store(folder)
-    small.mkdir(parents=True)
-    for name in ("backbone.json", "stream.yaml"):
-        shutil.copy2(folder / name, small / name)
-    for task in store.tasks[:count]:
-        shutil.copytree(store.bank_folder(task), small / "banks" / task)
-    indexed = Store(small)
-    indexed.note(indexed.tasks[-1])
-    return small
+        for number in range(_DROPPED + repetitions):
+            for size, course in courses.items():
+                cost = course.task()
+                if number >= _DROPPED:
+                    found[size].append(cost)
+            tell(f"round {number + 1} of {_DROPPED + repetitions}")
+    finally:
+        for course in courses.values():
+            course.close()
+    return found
 
 
 _OPEN = """
@@ -188,39 +179,42 @@ def _timed(do: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def measure(folder: Path, *, tasks: int, backbone: str, repetitions: int = 5) -> dict[str, Any]:
+def measure(
+    folder: Path,
+    *,
+    sizes: Sequence[int],
+    backbone: str,
+    repetitions: int,
+    threads: int,
+    tell: Callable[[str], None] = print,
+) -> dict[str, Any]:
     """Measure everything in a scratch folder; return plain numbers."""
-    many = folder / "many"
-    costs = learn_many(many, many_tasks(backbone, tasks))
-    small = few_of(many, folder / "few")
+    folders, begun = {}, folder / "begun"
+    learn_many(begun, many_tasks(backbone, 1), tell)
+    for size in sizes:
+        fill(begun, size)
+        folders[size] = shutil.copytree(begun, folder / str(size))
+        tell(f"a store of {size} banks")
+    costs = tasks_in_turns(folders, backbone, repetitions=repetitions, threads=threads, tell=tell)
+    few, many = folders[sizes[0]], folders[sizes[-1]]
     opened: dict[str, list[float]] = {"few": [], "many": []}
     for number in range(-1, repetitions):
-        for name, path, other in (("few", small, many), ("many", many, small)):
+        for name, path, other in (("few", few, many), ("many", many, few)):
             taken = open_seconds(path, other)
             opened[name] += [taken] if number >= 0 else []
+    same_work = [size for size in sizes if size >= SAMPLE] or list(sizes)
+    kinds = asdict(costs[sizes[0]][0])
+    lines = {
+        name: slope([(size, float(getattr(cost, name))) for size in same_work for cost in costs[size]])
+        for name in kinds
+    }
     return {
-        "tasks": tasks,
-        "costs": [asdict(cost) for cost in costs],
-        "slopes": {name: asdict(found) for name, found in slopes(costs, first=min(FIRST, tasks // 2)).items()},
+        "costs": {str(size): [asdict(cost) for cost in found] for size, found in costs.items()},
+        "slopes": {name: asdict(line) for name, line in lines.items()},
         "open_seconds": {name: median(values) for name, values in opened.items()},
-        "switch_seconds": switch_seconds(many, times=min(50, tasks - 2)),
+        "switch_seconds": switch_seconds(many, times=min(50, sizes[-1] - 2)),
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, and print the numbers as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--tasks", type=int, default=1_000)
-    parser.add_argument("--quick", action="store_true", help="12 tasks on whatever backbone, to see that all runs")
-    parser.add_argument("--backbone", default="minilm")
-    parser.add_argument("--folder", type=Path, help="keep the run folders here")
-    asked = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as scratch:
-        found = measure(
-            asked.folder or Path(scratch), tasks=12 if asked.quick else asked.tasks, backbone=asked.backbone
-        )
-    print(json.dumps({key: value for key, value in found.items() if key != "costs"}, indent=2))
-
-
 if __name__ == "__main__":
-    main()
+    print(json.dumps([asdict(cost) for cost in learn_many(Path(sys.argv[1]), many_tasks("minilm", 1_000))]))

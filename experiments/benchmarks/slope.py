@@ -1,7 +1,7 @@
-"""Whether costs rise from task to task: a straight line through them.
+"""Whether costs rise with the number of tasks: a straight line through them, of least squares.
 
-The line is that of least squares through the costs of the tasks from the tenth on. It is told as the share of the mean by
-which it rises from its first task to its last, with the 95 percent interval of that share.
+It is told as the share of the mean by which it rises from its first task to its last, with the 95 percent interval of that
+share.
 """
 
 from __future__ import annotations
@@ -11,9 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-
-FIRST = 10
-"""The task from which on costs have to be flat."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,25 +25,27 @@ class Slope:
     high: float
 
 
-def slope(values: Sequence[float], *, first: int = FIRST) -> Slope:
-    """Return the line through the values of tasks ``first`` (counted from 1) and later.
+def slope(points: Sequence[tuple[float, float]]) -> Slope:
+    """Return the line through costs.
+
+    Args:
+        points: number of a task, and its cost; in any order.
 
     Raises:
-        ValueError: if these are fewer than three.
+        ValueError: if these are fewer than three, or all of one task.
 
     Example:
-        >>> found = slope([9.0, 1.0, 1.5, 2.0], first=2)
+        >>> found = slope([(2, 1.0), (3, 1.5), (4, 2.0)])
         >>> round(found.mean, 3), round(found.share, 3), round(found.high - found.low, 3)
         (1.5, 0.667, 0.0)
     """
-    y = torch.tensor(list(values[first - 1 :]), dtype=torch.float64)
-    if len(y) < 3:
-        raise ValueError(f"slope: got {len(y)} values from task {first} on; a line with an interval needs three")
-    x = torch.arange(len(y), dtype=torch.float64)
+    x, y = torch.tensor(list(points), dtype=torch.float64).reshape(-1, 2).unbind(1)
+    if len(y) < 3 or bool((x == x[0]).all()):
+        raise ValueError(f"slope: got {len(y)} costs; a line with an interval needs three, of more than one task")
+    whole, mean = float(x.max() - x.min()), float(y.mean())
     x = x - x.mean()
     rise = float((x * y).sum() / (x * x).sum())
     left = y - y.mean() - rise * x
     error = math.sqrt(float((left * left).sum()) / (len(y) - 2) / float((x * x).sum()))
-    whole, mean = len(y) - 1, float(y.mean())
     ends = [number * whole / mean for number in (rise, rise - 1.96 * error, rise + 1.96 * error)]
     return Slope(mean=mean, share=ends[0], low=ends[1], high=ends[2])

@@ -1,7 +1,8 @@
 """Adding the k-th bank and switching to it: the peers, for as long as they still answer.
 
 Peers take turns, task by task. One that needs longer than the time limit in all, or a tenth of it for one task, is stopped;
-what it needed until then is in the table. Ours is measured by `experiments.benchmarks.growth` on a store.
+what it needed until then is in the table. Ours is measured by `experiments.benchmarks.growth`: courses on stores of 10 to
+1,000 banks take turns.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 from experiments.benchmarks.alternate import Samples
 from experiments.benchmarks.bench import Bench, Measured
+from experiments.benchmarks.growth import FEW_SIZES, SAMPLE, SIZES
 from experiments.benchmarks.growth import measure as measure_course
 from experiments.benchmarks.markdown import factor, grid, number, percent
 from experiments.benchmarks.peers.client import Peer, PeerError
@@ -22,7 +24,7 @@ MOST = 1_000
 TARGET = 0.02
 WINDOW = 5
 """A number in the table is the median of so many neighbouring tasks."""
-SHOWN = (1, 10, 30, 100, 300, 1_000)
+SHOWN = (1, 10, 20, 100, 250, 500, 1_000)
 
 
 def measure(bench: Bench) -> Measured:
@@ -47,20 +49,29 @@ def measure(bench: Bench) -> Measured:
         if not running:
             break
     kept = {name: values for name, values in samples.items() if values}
-    ours, facts = _ours(bench, most)
+    ours, facts = _ours(bench)
     return Measured("seconds", ours | kept, {"stopped": stopped, "ours": facts})
 
 
-def _ours(bench: Bench, most: int) -> tuple[Samples, dict[str, Any]]:
-    """Return what each of as many tasks cost a course, and what else there is to say of its store."""
+def _ours(bench: Bench) -> tuple[Samples, dict[str, Any]]:
+    """Return what tasks cost a course after so many others, and what else there is to say of its store."""
     if bench.shape.name != "minilm":
         give_tokenizer(bench.shape.folder)
-    repetitions = bench.options.repetitions
+    options = bench.options
     found: dict[str, Any] = measure_course(
-        bench.scratch / "growth", tasks=most, backbone=bench.shape.source, repetitions=repetitions
+        bench.scratch / "growth",
+        sizes=FEW_SIZES if options.quick else SIZES,
+        backbone=bench.shape.source,
+        repetitions=options.repetitions,
+        threads=options.threads,
+        tell=bench.tell,
     )
-    costs = found.pop("costs")
-    return {"ours, learn and commit": [cost["seconds"] for cost in costs]}, found
+    costs: dict[str, list[dict[str, float]]] = found["costs"]
+    return {_name(size): [cost["seconds"] for cost in costs[size]] for size in costs}, found
+
+
+def _name(size: str) -> str:
+    return f"ours, after {size} tasks"
 
 
 def _setting(bench: Bench, name: str) -> Setting:
@@ -97,24 +108,39 @@ def around(values: list[float], task: int) -> float | None:
 
 
 def body(result: Result) -> str:
-    """Return the table and who was stopped."""
+    """Return the tables and who was stopped."""
     rows = []
     for name, values in result.samples.items():
-        shown: list[Any] = [around(values, task) for task in SHOWN]
+        if name.startswith("ours"):
+            continue
+        shown = [around(values, task) for task in SHOWN]
         first, last = around(values, 1), around(values, len(values))
         assert first is not None
         assert last is not None
         cells = ["" if value is None else number(1000 * value) for value in shown]
         rows.append([name, *cells, str(len(values)), factor(last / first)])
     header = ["ms for task", *(str(task) for task in SHOWN), "tasks reached", "last against first"]
+    ours = result.facts["ours"]
     lines = [f"* {name} {why}." for name, why in result.facts["stopped"].items()]
-    for name, slope in result.facts["ours"].get("slopes", {}).items():
+    for name, line in ours["slopes"].items():
         lines.append(
-            f"* ours, {name}: from the tenth task to the last {percent(slope['share'])} of the mean (95 percent interval "
-            f"{percent(slope['low'])} to {percent(slope['high'])}); the target is within {percent(TARGET)}: "
-            f"{'met' if abs(slope['share']) <= TARGET else 'missed'}."
+            f"* ours, {name}: from task {SAMPLE} to the last {percent(line['share'])} of the mean (95 percent interval "
+            f"{percent(line['low'])} to {percent(line['high'])}); the target is within {percent(TARGET)}: "
+            f"{'met' if abs(line['share']) <= TARGET else 'missed'}."
         )
     for what in ("open_seconds", "switch_seconds"):
-        for name, seconds in result.facts["ours"].get(what, {}).items():
+        for name, seconds in ours[what].items():
             lines.append(f"* ours, {what.partition('_')[0]}, {name}: {number(1000 * seconds)} ms.")
-    return "\n".join([grid(header, rows), "", *lines])
+    return "\n".join([_our_costs(ours["costs"]), "", *([grid(header, rows), ""] if rows else []), *lines])
+
+
+def _our_costs(costs: dict[str, list[dict[str, float]]]) -> str:
+    """Return what a task costs a course after so many others."""
+    sizes = sorted(costs, key=int)
+    kinds = {"seconds": 1.0, "cpu_seconds": 1.0, "peak_bytes": 1e-6, "stored_bytes": 1e-3}
+    names = ["seconds", "CPU seconds", "peak memory of the process, MB", "stored, kB"]
+    rows = [
+        [name, *(number(unit * median(cost[kind] for cost in costs[size]), 4) for size in sizes)]
+        for name, (kind, unit) in zip(names, kinds.items(), strict=True)
+    ]
+    return grid(["ours: a task after so many others", *sizes], rows)

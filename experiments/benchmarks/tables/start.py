@@ -15,7 +15,8 @@ from pathlib import Path
 from continual_petl.errors import InputError
 from experiments.benchmarks.alternate import Candidate, spread
 from experiments.benchmarks.bench import Bench, Measured
-from experiments.benchmarks.growth import learn_many, many_tasks
+from experiments.benchmarks.growing import many_tasks
+from experiments.benchmarks.growth import fill, learn_many
 from experiments.benchmarks.markdown import factor, grid, number, percent
 from experiments.benchmarks.result import Result
 from experiments.benchmarks.task import give_tokenizer
@@ -31,14 +32,14 @@ AutoTokenizer.from_pretrained(sys.argv[1])
 
 
 def measure(bench: Bench) -> Measured:
-    """Learn the banks, then start process after process."""
+    """Make the store, then start process after process."""
     num_banks = 3 if bench.options.quick else 100
     if bench.shape.name != "minilm":
         give_tokenizer(bench.shape.folder)
     run = bench.scratch / "run"
-    stream = many_tasks(bench.shape.source, num_banks)
-    learn_many(run, stream, bench.tell)
-    middle = stream.spec.tasks[num_banks // 2].name
+    learn_many(run, many_tasks(bench.shape.source, 1), bench.tell)
+    fill(run, num_banks)
+    middle = f"t{num_banks // 2:04}"
     ours = [sys.executable, "-m", "continual_petl"]
     commands = {
         HELP: [*ours, "--help"],

@@ -1,0 +1,123 @@
+"""A course of small tasks that takes turns: after each it says what the task cost, and waits for a line before the next.
+
+``python -m experiments.benchmarks.growing RUN BACKBONE FIRST COUNT THREADS`` learns tasks FIRST to FIRST + COUNT - 1.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from continual_petl import StreamCallback, StreamSpec, TaskStream, learn
+from continual_petl.callbacks import TaskEvent
+
+WORDS = "the of and to in for is on that by this with from at as it are be"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What one task cost."""
+
+    seconds: float
+    """By the clock, from the end of the task before."""
+    cpu_seconds: float
+    """Of this process."""
+    peak_bytes: int
+    """The most memory that this process ever had until then."""
+    stored_bytes: int
+    """That joined the run folder."""
+
+
+class Costs(StreamCallback):
+    """Notes what each task cost. The last callback of a course, so that it sees the work of all others.
+
+    Args:
+        folder: the run folder.
+        tell: is told the cost of each task; what it takes until it returns belongs to no task.
+    """
+
+    def __init__(self, folder: Path, tell: Callable[[Cost], None]) -> None:
+        self._folder, self._tell = folder, tell
+        self._before = (0.0, 0.0, 0)
+
+    def on_course_start(self, notices: tuple[str, ...]) -> None:
+        self._before = (time.perf_counter(), time.process_time(), 0)
+
+    def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
+        lines = sum(path.stat().st_size for path in self._files() if path.exists())
+        now = (time.perf_counter(), time.process_time(), lines)
+        self._tell(
+            Cost(
+                seconds=now[0] - self._before[0],
+                cpu_seconds=now[1] - self._before[1],
+                peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                stored_bytes=event.store.num_bytes(event.task) + now[2] - self._before[2],
+            )
+        )
+        self._before = (time.perf_counter(), time.process_time(), lines)
+
+    def _files(self) -> list[Path]:
+        return [self._folder / "results.jsonl", self._folder / ".index.jsonl"]
+
+
+def many_tasks(backbone: str, num_tasks: int, *, first: int = 0, bottleneck: int = 8, seed: int = 0) -> TaskStream:
+    """Return a stream of small tasks of two labels: 16 rows to learn from, 8 to validate on, two steps each.
+
+    Args:
+        backbone: what `load_backbone` calls it.
+        num_tasks: of the stream.
+        first: number of the first of them.
+        bottleneck: of their banks.
+        seed: of the stream.
+    """
+    draw = random.Random(seed)
+
+    def rows(count: int, task: int) -> list[dict[str, Any]]:
+        found: dict[str, str] = {}
+        while len(found) < count:
+            words = draw.choices(WORDS.split(), k=draw.randint(6, 14))
+            found[" ".join([*words, str(len(found)), f"t{task}"])] = ("no", "yes")[len(found) % 2]
+        return [{"text": text, "label": label} for text, label in found.items()]
+
+    tasks = []
+    for number in range(first, first + num_tasks):
+        drawn = rows(24, number)
+        data = {"train": drawn[:16], "validation": drawn[16:]}
+        # Names of one length: that of a name is in every file of its task.
+        tasks.append({"name": f"t{number:04}", "kind": "classification", "data": data})
+    spec = {
+        "name": "growth",
+        "seed": seed,
+        "backbone": {"name": backbone, "max_length": 32, "pooling": "mean"},
+        "bank": {"preset": "houlsby", "bottleneck": bottleneck},
+        "training": {"epochs": 1, "batch_size": 8, "learning_rate": 1e-3, "precision": "fp32"},
+        "evaluate": "certified",
+        "tasks": tasks,
+    }
+    return TaskStream(StreamSpec.model_validate(spec))
+
+
+def main(folder: str, backbone: str, first: str, count: str, threads: str) -> None:
+    """Learn in turns, until there are no more lines."""
+    torch.set_num_threads(int(threads))
+
+    def told(cost: Cost) -> None:
+        print(json.dumps(asdict(cost)), flush=True)
+        if not sys.stdin.readline():
+            raise SystemExit
+
+    stream = many_tasks(backbone, int(count), first=int(first))
+    learn(stream, folder, callbacks=[Costs(Path(folder), told)])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
