@@ -47,7 +47,7 @@ def commit_staged(
     Args:
         session: the course.
         task: what was learned.
-        lost: what the worker has to say of progress that did not fit any more.
+        lost: what the worker has to say of its start; see `Learned`.
         callbacks: what watches.
         request: whether to stop.
 

@@ -110,7 +110,7 @@ def learn_bank(
         backbone=backbone,
         evidence=evidence,
         seconds=clock.laps,
-        lost=dropped,
+        lost=(*data.cache_notices, *dropped, *told),
     )
 
 

@@ -27,7 +27,7 @@ class Learned:
     seconds: dict[str, float]
     """Spent on data, training and evaluation."""
     lost: tuple[str, ...]
-    """What the user should know of progress that did not fit any more."""
+    """What the user should know of this start of it, and the certificate does not say."""
 
 
 class Ranks(Protocol):

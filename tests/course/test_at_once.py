@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from continual_petl import InputError, learn
-from continual_petl.course import hand_over
+from continual_petl.course import hand_over, learn_task
 from continual_petl.course.finish_task import finish_task
 from continual_petl.course.hand_over import commit_staged
+from continual_petl.course.prefix import decide_prefix
 from continual_petl.course.session import Session
 from continual_petl.course.signals import StopRequest
 from continual_petl.course.worker import Worker, brief_of
@@ -92,8 +93,11 @@ def test_what_a_worker_stages_is_committed_with_the_bytes_of_a_course(
     with session.store.lock():
         session.store.write_stream(dump_stream(tasks.spec))
     worker = Worker(brief_of(session, ()), ())
-    report = worker.learn("one")
+    with monkeypatch.context() as patch:
+        patch.setattr(learn_task, "decide_prefix", lambda *args, **more: (decide_prefix(*args, **more)[0], ("told",)))
+        report = worker.learn("one")
     assert report.state == "learned", report.message
+    assert report.notices == ("told",)
     request = StopRequest()
     if not alike:
         # As if this process had another processor than the worker.
