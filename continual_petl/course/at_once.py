@@ -112,22 +112,26 @@ def needed(session: Session, tasks: Sequence[TaskSpec]) -> dict[str, set[str]]:
 
 def _persist(elsewhere: Elsewhere, task: str) -> Report:
     """Have a task learned, and begun again from its last checkpoint if its worker dies, so often."""
+    began = True
     for attempt in range(1 + elsewhere.retries):
         try:
-            report = elsewhere.learn(task)
-        except WorkerDied:
+            report, began = elsewhere.learn(task), True
+        except WorkerDied as death:
+            began = death.began
             report = Report(task=task, state="stopped")
         if elsewhere.stopping or report.state != "stopped":
             if report.state == "failed" and not elsewhere.stopping:
                 _log.warning("task %r failed; the others go on until its turn in the stream comes.", task)
             return report
         if attempt < elsewhere.retries:
-            _log.warning("task %r: its worker was killed; it goes on from its last checkpoint in a new one.", task)
+            how = "was killed" if began else "ended before it could begin"
+            _log.warning("task %r: its worker %s; it goes on from its last checkpoint in a new one.", task, how)
+    what = "its worker was killed" if began else "its worker ended before it could begin, as may be told above,"
     message = (
-        f"task {task!r}: its worker was killed {1 + elsewhere.retries} times. The system does that when memory runs out: "
+        f"task {task!r}: {what} {1 + elsewhere.retries} times. The system does that when memory runs out: "
         "each worker holds a backbone of its own, so try fewer --jobs or a smaller batch_size. (In a script of your own, "
-        'learn(...) has to stand under `if __name__ == "__main__":`, or no worker can begin.) What the others learned is '
-        "saved, and the same command goes on."
+        'learn(...) has to stand under `if __name__ == "__main__":`, and callbacks in a file that can be imported, or no '
+        "worker can begin.) What the others learned is saved, and the same command goes on."
     )
     return Report(task=task, state="failed", error=Interrupted.__name__, message=message)
 

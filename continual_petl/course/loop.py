@@ -13,7 +13,7 @@ from continual_petl.callbacks import NoForgetting, StreamCallback
 from continual_petl.course.at_once import learn_at_once
 from continual_petl.course.finish_task import finish_task
 from continual_petl.course.learn_task import learn_task
-from continual_petl.course.pool import Executor, Pool, sharing
+from continual_petl.course.pool import Executor, Pool, is_being_started, sharing
 from continual_petl.course.preflight import preflight
 from continual_petl.course.removal import check_replaced
 from continual_petl.course.run import Run
@@ -79,7 +79,8 @@ def learn(
             store.clean()
     session = _opened(spec, run_dir, replace)
     seen = _state(session.store)
-    with session.store.lock(wait=wait), listening() as request:
+    # A worker's import of a script without a guard would wait for the course that waits for this worker.
+    with session.store.lock(wait=wait and not is_being_started()), listening() as request:
         if _state(session.store) != seen:
             # Another process was faster; what it wrote was not looked at.
             session = _opened(spec, run_dir, replace)

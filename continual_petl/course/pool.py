@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -40,9 +41,20 @@ class Pool:
             raise InputError(f"jobs: got {jobs}; the number of tasks that are learned at once is at least 1.")
         if executor not in get_args(Executor):
             raise InputError(f"executor: got {executor!r}; allowed are {', '.join(get_args(Executor))}.")
+        most = max(2, os.cpu_count() or 1)
+        if executor == "processes" and (jobs or 1) > most:
+            raise InputError(
+                f"jobs: got {jobs}, and each is a process with a backbone of its own, but here are {os.cpu_count()} cores "
+                f"for them: give at most {most}, or learn on more machines: executor ray."
+            )
         if executor == "ray":
             check_ray()
         self._jobs, self._executor = jobs, executor
+        if self.is_elsewhere and is_being_started():
+            raise InputError(
+                "jobs: a worker imports the script that started it, and this one would learn again there: write learn(...) "
+                'under `if __name__ == "__main__":`.'
+            )
 
     @property
     def is_elsewhere(self) -> bool:
@@ -77,6 +89,12 @@ class Pool:
         return Processes(brief, min(self._jobs or 1, max(most, 1)))
 
 
+def is_being_started() -> bool:
+    """Return whether this is a process that Python is starting for another one, whose script it imports now."""
+    # As Python itself asks, before it refuses to start processes here.
+    return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
+
+
 @contextmanager
 def sharing(session: Session, callbacks: Sequence[L.Callback]) -> Iterator[Ranks | None]:
     """Give the processes that share the fit of each task, or None where one process is enough."""
@@ -99,8 +117,9 @@ def _world_size(session: Session) -> int:
 def _sendable(session: Session, callbacks: Sequence[L.Callback]) -> Brief:
     """Return what workers have to know, or say what of it cannot be sent to another process."""
     brief = brief_of(session, tuple(callbacks))
-    given = {f"callback {type(each).__name__}": each for each in brief.callbacks}
-    for what, value in {**given, **{f"trainer.{key}": value for key, value in brief.spec.trainer.items()}}.items():
+    given = [(f"callback {type(each).__name__}", each) for each in brief.callbacks]
+    given += [(f"trainer.{key}", value) for key, value in brief.spec.trainer.items()]
+    for what, value in [*given, ("the stream", brief.spec)]:
         try:
             ForkingPickler.dumps(value)
         except Exception as error:

@@ -2,6 +2,9 @@
 
 A pool ends as a whole when one of its processes is killed, and does not say which task that was. One pool for each process
 does, and leaves the others alone. Processes are spawned: a forked one would inherit locks that threads of torch hold.
+
+A worker imports this module first, so nothing heavy is imported here: it minds Ctrl-C and the end of the course before it
+spends seconds on torch.
 """
 
 from __future__ import annotations
@@ -11,13 +14,17 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from multiprocessing import connection
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
-from continual_petl.course.worker import Brief, Report, Worker
+from continual_petl.errors import InputError
+
+if TYPE_CHECKING:
+    from continual_petl.course.worker import Brief, Report, Worker
 
 _OTHER_LAUNCHERS = ("SLURM_", "TORCHELASTIC_", "LSB_")
 _worker: Worker | None = None
@@ -25,7 +32,15 @@ _worker: Worker | None = None
 
 
 class WorkerDied(RuntimeError):
-    """A worker process ended without a word."""
+    """A worker process ended without a word.
+
+    Args:
+        began: whether it had taken up the course.
+    """
+
+    def __init__(self, *, began: bool = True) -> None:
+        super().__init__()
+        self.began = began
 
 
 class Slot:
@@ -39,35 +54,55 @@ class Slot:
     def __init__(self, brief: Brief, environment: dict[str, str] | None = None) -> None:
         self._brief, self._environment = brief, environment or {}
         self._pool: ProcessPoolExecutor | None = None
-        self._began: Future[int] | None = None
+        self._opened: Future[str] | None = None
         self._pid: int | None = None
 
     def start(self) -> None:
-        """Start the process, and do not wait until it has begun."""
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(
-                1,
-                mp_context=multiprocessing.get_context("spawn"),
-                initializer=_begin,
-                initargs=(self._brief, self._environment),
-            )
-            self._began = self._pool.submit(os.getpid)
+        """Start the process, and do not wait until it has begun.
+
+        Raises:
+            WorkerDied: if the system starts no process.
+        """
+        if self._pool is not None:
+            return
+        pool = ProcessPoolExecutor(
+            1,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_begin,
+            initargs=(self._environment,),
+        )
+        try:
+            # Known before torch is imported, so that one that is being started can be ended too.
+            pool.submit(os.getpid).add_done_callback(self._answered)
+            self._opened = pool.submit(_open, self._brief)
+        except (OSError, BrokenProcessPool) as error:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise WorkerDied(began=False) from error
+        self._pool = pool
+
+    def _answered(self, pid: Future[int]) -> None:
+        with suppress(BrokenProcessPool, CancelledError):
+            self._pid = pid.result()
 
     def submit(self, act: Callable[[str], Report], task: str) -> Future[Report]:
         """Have the process do something about a task.
 
         Raises:
             WorkerDied: if it cannot be started, or was killed since the last time.
+            InputError: if it cannot take up the course.
         """
+        self.start()
+        assert self._pool is not None
+        assert self._opened is not None
         try:
-            self.start()
-            assert self._pool is not None
-            assert self._began is not None
-            self._pid = self._began.result()
+            problem = self._opened.result()
+            if problem:
+                raise InputError(problem)
             return self._pool.submit(act, task)
-        except BrokenProcessPool as error:
+        except (BrokenProcessPool, CancelledError) as error:
+            began = self._opened.done() and not self._opened.cancelled() and self._opened.exception() is None
             self.close()
-            raise WorkerDied from error
+            raise WorkerDied(began=began) from error
 
     def result(self, future: Future[Report]) -> Report:
         """Wait for what `submit` began.
@@ -89,9 +124,10 @@ class Slot:
 
     def close(self) -> None:
         """End the process when it has done what it does."""
-        pool, self._pool, self._pid = self._pool, None, None
+        pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=True, cancel_futures=True)
+        self._pid = None
 
 
 class Processes:
@@ -111,6 +147,8 @@ class Processes:
         """Learn a task in a process that is free."""
         slot = self._free.get()
         try:
+            if self.stopping:
+                raise WorkerDied  # none is started for it any more
             future = slot.submit(learn_here, task)
             if self.stopping:
                 slot.signal(signal.SIGTERM)  # it was being started when the others were told
@@ -148,8 +186,7 @@ def fit_here(task: str) -> Report:
     return _worker.fit(task)
 
 
-def _begin(brief: Brief, environment: dict[str, str]) -> None:
-    global _worker
+def _begin(environment: dict[str, str]) -> None:
     # Ctrl-C in a terminal reaches all processes; what is to be done about it, the course says by SIGTERM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_the_course()
@@ -158,7 +195,20 @@ def _begin(brief: Brief, environment: dict[str, str]) -> None:
         for name in [name for name in os.environ if name.startswith(_OTHER_LAUNCHERS)]:
             del os.environ[name]
         os.environ.update(environment)
-    _worker = Worker(brief, (signal.SIGTERM,))
+
+
+def _open(brief: Brief) -> str:
+    """Take up the course in this worker process; return what went wrong, or nothing."""
+    global _worker
+    try:
+        from continual_petl.course.worker import Worker
+
+        _worker = Worker(brief, (signal.SIGTERM,))
+    except InputError as error:
+        return str(error)
+    except Exception as error:
+        return f"a worker cannot take up the course: {type(error).__name__}: {error}"
+    return ""
 
 
 def _end_with_the_course() -> None:

@@ -70,7 +70,9 @@ class LocalRanks:
         raise Interrupted(
             f"task {task!r}: one of the {self.world_size} processes that share it was killed {1 + _RETRIES} times. The "
             "system does that when memory runs out: each holds a backbone of its own. Use fewer devices or a smaller "
-            "batch_size; the same command goes on from the last checkpoint.",
+            "batch_size; the same command goes on from the last checkpoint. (In a script of your own, learn(...) has to "
+            'stand under `if __name__ == "__main__":`, and callbacks in a file that can be imported, or no process can '
+            "begin.)",
             signal.SIGKILL,
         )
 
@@ -84,13 +86,16 @@ class LocalRanks:
 
     def _fit(self, task: str, request: StopRequest) -> list[Report]:
         """Return the reports of all processes; of those that ended if one failed, which the others would wait for."""
-        if not self._slots:
-            self._slots = self._started()
-        futures = {slot.submit(fit_here, task): slot for slot in self._slots}
-        left: set[Future[Report]] = set(futures)
+        futures: dict[Future[Report], Slot] = {}
         done: list[Report] = []
         told = False
+        # Also while they are started: one that fits already waits for the others, and for ever if they never come.
         try:
+            if not self._slots:
+                self._start()
+            for slot in self._slots:
+                futures[slot.submit(fit_here, task)] = slot
+            left = set(futures)
             while left:
                 ended, left = wait(left, timeout=_POLL, return_when=FIRST_COMPLETED)
                 done += [futures[future].result(future) for future in ended]
@@ -106,7 +111,7 @@ class LocalRanks:
             raise
         return done
 
-    def _started(self) -> list[Slot]:
+    def _start(self) -> None:
         shared = {
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(find_free_network_port()),
@@ -115,10 +120,9 @@ class LocalRanks:
             # Lightning would choose another number, and the last bits with it.
             "OMP_NUM_THREADS": str(self._brief.num_threads),
         }
-        slots = [Slot(self._brief, {**shared, "LOCAL_RANK": str(rank)}) for rank in range(self.world_size)]
-        for slot in slots:
+        self._slots = [Slot(self._brief, {**shared, "LOCAL_RANK": str(rank)}) for rank in range(self.world_size)]
+        for slot in self._slots:
             slot.start()
-        return slots
 
     @staticmethod
     def _compare(task: str, reports: list[Report]) -> None:

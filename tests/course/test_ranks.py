@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from continual_petl import Interrupted, IsolationError, learn
+from continual_petl.course import ranks as ranks_module
 from continual_petl.course.processes import WorkerDied
 from continual_petl.course.ranks import LocalRanks
 from continual_petl.course.session import Session
@@ -90,6 +92,38 @@ def test_processes_that_are_killed_again_and_again_are_given_up(
     with pytest.raises(Interrupted, match="task 'one': one of the 2 processes that share it was killed 3 times"):
         ranks.fit("one", StopRequest())
     assert times == ["one"] * 3
+
+
+def test_processes_are_killed_where_the_start_of_one_of_them_is_cut_short(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, Any]] = []
+
+    class Cut:
+        """The first one fits already, and waits for the second, which never comes: it would not end by itself."""
+
+        def __init__(self, brief: Any, environment: dict[str, str]) -> None:
+            self.rank = environment["LOCAL_RANK"]
+
+        def start(self) -> None: ...
+
+        def submit(self, act: Any, task: str) -> Future[Report]:
+            if self.rank == "1":
+                raise KeyboardInterrupt
+            return Future()
+
+        def signal(self, number: int) -> None:
+            asked.append((self.rank, number))
+
+        def close(self) -> None:
+            asked.append((self.rank, "close"))
+
+    monkeypatch.setattr(ranks_module, "Slot", Cut)
+    ranks = told(tmp_path, backbone_folder())
+    with pytest.raises(KeyboardInterrupt):
+        ranks.fit("one", StopRequest())
+    ranks.close()
+    assert asked == [("0", signal.SIGKILL), ("0", "close"), ("1", signal.SIGKILL), ("1", "close")]
 
 
 @pytest.mark.slow

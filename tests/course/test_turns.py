@@ -46,8 +46,8 @@ class Told:
         self.begun.append(task)
         said = self.says.get(task, "learned")
         said = said.pop(0) if isinstance(said, list) else said
-        if said == "dies":
-            raise WorkerDied
+        if said in ("dies", "cannot begin"):
+            raise WorkerDied(began=said == "dies")
         if said == "goes on":
             self.going.set()
             assert self._ended.wait(30)
@@ -142,6 +142,12 @@ def test_a_worker_that_always_dies_is_given_up_with_the_name_of_its_task(committ
     assert told.value.signal_number == signal.SIGKILL
 
 
+def test_a_worker_that_never_begins_is_not_said_to_have_been_killed(committed: Committed) -> None:
+    with pytest.raises(Interrupted, match=r"task 'b': its worker ended before it could begin, .* 3 times\. .*__main__"):
+        committed.learn(Told({"b": "cannot begin"}))
+    assert committed == ["a"]
+
+
 def test_a_task_that_fails_fails_when_its_turn_comes_and_the_others_are_asked_to_save(committed: Committed) -> None:
     elsewhere = Told({"c": "fails beside another", "d": "goes on"}, jobs=4)
     with pytest.raises(InputError, match="task 'c' diverged"):
@@ -196,6 +202,7 @@ def test_more_threads_than_cores_are_told_of(
     ("more", "message"),
     [
         ({"jobs": 0}, "jobs: got 0; the number of tasks that are learned at once is at least 1"),
+        ({"jobs": 1000}, r"jobs: got 1000, and each is a process with a backbone of its own, .* give at most \d+"),
         ({"executor": "threads"}, "executor: got 'threads'; allowed are processes, ray"),
         ({"jobs": 2, "trainer": {"devices": 2, "accelerator": "cpu"}}, "a course does one or the other"),
         (
