@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pytest
 
 from continual_petl import Interrupted, Run, learn
 from continual_petl.streams.stream import TaskStream
-from tests.streams_in_code import regression_task, stream, task
+from tests.streams_in_code import regression_task, task
 
 TRAINING = {"batch_size": 5, "learning_rate": 0.05, "checkpoint_every": 2, "head_dropout": 0.3}
 TASKS: list[dict[str, Any]] = [
@@ -51,12 +51,14 @@ class DieOnce(L.Callback):
 
 
 class Tells(L.Callback):
-    """Say at every step which task which process learns, wait for another one, and take one's time."""
+    """Say at every step of some tasks which process learns, wait for another one, and take one's time."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = str(folder)
+    def __init__(self, folder: Path, tasks: tuple[str, str]) -> None:
+        self.folder, self.tasks = str(folder), tasks
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, *args: Any) -> None:
+        if pl_module.plan.name not in self.tasks:
+            return
         Path(self.folder, f"{pl_module.plan.name}-{os.getpid()}").touch()
         until = time.monotonic() + 400
         while len(os.listdir(self.folder)) < 2 and time.monotonic() < until:
@@ -78,24 +80,20 @@ def when_two_have_begun(folder: Path, act: Callable[[], None]) -> threading.Thre
     return thread
 
 
-def stop_half_way(tasks: TaskStream, folder: Path, **more: Any) -> None:
-    """Learn, and send this process a SIGTERM when two tasks are being learned; nothing is committed then."""
+def stop_half_way(
+    tasks: TaskStream, folder: Path, during: tuple[str, str], callbacks: Sequence[L.Callback] = (), **more: Any
+) -> None:
+    """Learn, and send this process a SIGTERM when two tasks are being learned, which are not committed then."""
     (folder / "begun").mkdir(parents=True)
     thread = when_two_have_begun(folder / "begun", lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Interrupted, match="what they learned is saved") as told:
-        learn(tasks, folder / "run", callbacks=[Tells(folder / "begun")], **more)
+        learn(tasks, folder / "run", callbacks=[Tells(folder / "begun", during), *callbacks], **more)
     thread.join()
     assert told.value.signal_number == signal.SIGTERM
     begun = {path.name.split("-")[0] for path in (folder / "begun").iterdir()}
-    assert begun == {"one", "two"}
+    assert begun == set(during)
     assert all((folder / "run" / ".progress" / name / "last.ckpt").exists() for name in begun)
-    assert Run(folder / "run").store.tasks == []
-
-
-def main(backbone: str, folder: str) -> None:
-    """Learn at once, as a process of its own."""
-    tasks = stream(Path(backbone), TASKS, training=TRAINING)
-    learn(tasks, Path(folder, "run"), jobs=2, callbacks=[Tells(Path(folder, "begun"))])
+    assert not begun & set(Run(folder / "run").store.tasks)
 
 
 def is_alive(pid: int) -> bool:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
-import time
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from continual_petl import InputError, learn
+from continual_petl import InputError, Run, learn
 from continual_petl.course import hand_over, learn_task
 from continual_petl.course.finish_task import finish_task
 from continual_petl.course.hand_over import commit_staged
@@ -22,61 +19,29 @@ from continual_petl.course.worker import Worker, brief_of
 from continual_petl.store.environment import current_environment
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import dump_stream
-from tests.course.at_once import TASKS, TRAINING, DieOnce, files_of, is_alive, stop_half_way, when_two_have_begun
-from tests.house import ROOT
+from tests.course.at_once import TASKS, TRAINING, DieOnce, files_of, stop_half_way
 from tests.streams_in_code import stream, task
 
 Folder = Callable[..., Path]
 
 
-@pytest.fixture(scope="module")
-def sequential(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    run = tmp_path_factory.mktemp("sequential") / "run"
-    learn(stream(backbone_folder(), TASKS, training=TRAINING), run)
-    return files_of(run)
-
-
 @pytest.mark.slow
-def test_two_processes_leave_the_bytes_of_one_also_where_a_worker_is_killed(
-    backbone_folder: Folder, tmp_path: Path, sequential: dict[str, bytes], caplog: pytest.LogCaptureFixture
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes")
+@pytest.mark.usefixtures("imported_twice")
+def test_two_processes_leave_the_bytes_of_one_also_where_a_worker_is_killed_and_then_all_are_stopped(
+    backbone_folder: Folder, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tasks = stream(backbone_folder(), TASKS, training=TRAINING)
-    run = learn(tasks, tmp_path / "run", jobs=2, callbacks=[DieOnce(tmp_path / "died", "two")])
+    learn(tasks, tmp_path / "sequential")
+    # By then the workers' banks of the first two are committed, or as good as that.
+    stop_half_way(tasks, tmp_path, ("three", "four"), [DieOnce(tmp_path / "died", "two")], jobs=2)
     assert (tmp_path / "died").exists()
     assert "task 'two': its worker was killed; it goes on from its last checkpoint" in caplog.text
-    assert files_of(tmp_path / "run") == sequential
+    assert Run(tmp_path / "run").store.tasks[:1] == ["one"]
+    run = learn(tasks, tmp_path / "run")
+    assert files_of(tmp_path / "run") == files_of(tmp_path / "sequential")
     assert all(check.ok for check in run.verify(data=True))
     assert list((tmp_path / "run" / ".progress").iterdir()) == []
-
-
-@pytest.mark.slow
-def test_a_signal_stops_all_workers_and_one_process_goes_on(
-    backbone_folder: Folder, tmp_path: Path, sequential: dict[str, bytes]
-) -> None:
-    tasks = stream(backbone_folder(), TASKS, training=TRAINING)
-    stop_half_way(tasks, tmp_path, jobs=2)
-    learn(tasks, tmp_path / "run")
-    assert files_of(tmp_path / "run") == sequential
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes as Linux shows them")
-def test_a_course_that_is_killed_takes_its_workers_along(
-    backbone_folder: Folder, tmp_path: Path, sequential: dict[str, bytes]
-) -> None:
-    (tmp_path / "begun").mkdir()
-    code = "import sys; from tests.course.at_once import main; main(*sys.argv[1:])"
-    course = subprocess.Popen([sys.executable, "-c", code, str(backbone_folder()), str(tmp_path)], cwd=ROOT)
-    when_two_have_begun(tmp_path / "begun", course.kill).join()
-    assert course.wait(60) == -signal.SIGKILL
-    workers = {int(path.name.split("-")[1]) for path in (tmp_path / "begun").iterdir()}
-    assert len(workers) == 2
-    until = time.monotonic() + 60
-    while any(map(is_alive, workers)) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not any(map(is_alive, workers))
-    learn(stream(backbone_folder(), TASKS, training=TRAINING), tmp_path / "run")
-    assert files_of(tmp_path / "run") == sequential
 
 
 @pytest.mark.parametrize("alike", [True, pytest.param(False, marks=pytest.mark.slow)])

@@ -50,7 +50,7 @@ def test_a_cluster_of_two_leaves_the_bytes_of_one_process_also_where_a_worker_is
 ) -> None:
     tasks = stream(backbone_folder(), TASKS, training=TRAINING)
     learn(tasks, tmp_path / "one")
-    stop_half_way(tasks, tmp_path, executor="ray")
+    stop_half_way(tasks, tmp_path, ("one", "two"), executor="ray")
     learn(tasks, tmp_path / "run", executor="ray", callbacks=[DieOnce(tmp_path / "died", "two")])
     assert (tmp_path / "died").exists()
     assert files_of(tmp_path / "run") == files_of(tmp_path / "one")

@@ -127,6 +127,8 @@ def test_processes_are_killed_where_the_start_of_one_of_them_is_cut_short(
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes")
+@pytest.mark.usefixtures("imported_twice")
 def test_three_tasks_one_after_the_other_on_two_processes(
     backbone_folder: Folder, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,7 +1,7 @@
-"""A process that learns tasks with a Trainer of its own, through `begin_task`, as each of two ranks.
+"""Two ranks that learn tasks with a Trainer of their own, through `begin_task`.
 
-``main(BACKBONE, OUT, STRATEGY, ...)`` forks two processes for each strategy, so that torch is imported once; they find each
-other as under torchrun, and each writes what it ended with to OUT/STRATEGY.RANK.json.
+They are forked, so that torch is not imported again; they find each other as under torchrun, and each writes what it ended
+with to OUT/STRATEGY.RANK.json, and what it was warned of to OUT/STRATEGY.RANK.warnings.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sys
 import traceback
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -58,14 +58,13 @@ def learn_all(backbone: Path, strategy: str, devices: int) -> list[dict[str, Any
     return found
 
 
-def main(backbone: str, out: str, *strategies: str) -> None:
-    """Run as said above."""
-    torch.set_num_threads(1)
+def run_two(backbone: Path, out: Path, *strategies: str) -> None:
+    """Run two processes for each strategy, as said above."""
     for strategy in strategies:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        children = [_fork(rank, port, Path(backbone), Path(out), strategy) for rank in (0, 1)]
+        children = [_fork(rank, port, backbone, out, strategy) for rank in (0, 1)]
         for child in children:
             os.waitpid(child, 0)
 
@@ -77,11 +76,16 @@ def _fork(rank: int, port: int, backbone: Path, out: Path, strategy: str) -> int
     os.environ.update(
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), LOCAL_RANK=str(rank), WORLD_SIZE="2", NODE_RANK="0"
     )
+    found: Any = "ended without a word"
     try:
-        found: Any = learn_all(backbone, strategy, devices=2)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            found = learn_all(backbone, strategy, devices=2)
+        (out / f"{strategy}.{rank}.warnings").write_text("\n".join(str(warning.message) for warning in told))
     except Exception as error:
-        traceback.print_exc()
-        found = f"{type(error).__name__}: {error}"
-    (out / f"{strategy}.{rank}.json").write_text(json.dumps(found))
-    sys.stderr.flush()
-    os._exit(0)
+        found = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+    finally:
+        try:
+            (out / f"{strategy}.{rank}.json").write_text(json.dumps(found))
+        finally:
+            os._exit(0)  # whatever happens, no second pytest goes on from here
