@@ -26,7 +26,8 @@ class Run:
         remote_code: whether Python code beside the backbone may be executed where the folder's stream asks for it. A folder
             may come from anyone; unless you say so, all that needs the backbone is refused then.
         resident_bytes: how much the banks in memory may take together; the one that was asked for longest ago goes first,
-            and one is always held. Left out, 1 GiB, or what the session has.
+            and one is always held. Left out, 1 GiB, or what the session has. Batches of several tasks bring copies of their
+            banks together, of which up to 256 MiB are kept beside.
 
     Raises:
         InputError: if the folder holds no run.

@@ -41,9 +41,7 @@ class Residents:
     def __init__(
         self, store: Store, spec: BackboneSpec, *, consent: bool = True, resident_bytes: int = RESIDENT_BYTES
     ) -> None:
-        self.store = store
-        self.spec = spec
-        self.consent = consent
+        self.store, self.spec, self.consent = store, spec, consent
         self.backbones: dict[str, Backbone] = {}
         self.held_banks = HeldBanks(resident_bytes)
         self.stacks = Stacks()
@@ -148,8 +146,9 @@ class Residents:
         return self._learners[precision]
 
     def evict_all(self) -> None:
-        """Let go of every bank in memory; those on disk stay."""
+        """Let go of every bank in memory, and of copies of them; those on disk stay."""
         self.held_banks.clear()
+        self.stacks = Stacks()
         for learner in self._learners.values():
             for task in list(learner.plans):
                 learner.evict(task)

@@ -163,8 +163,10 @@ def test_learning_holds_no_other_bank(folder: Path, backbone_folder: Folder) -> 
     run = learn(stream(backbone_folder(), [*TASKS, task("four", num_rows=16)], training=QUICK), folder)
     residents = run.session.residents
     assert len(residents.held_banks) > 0, "the row of R was measured with them"
+    run.predict(TEXTS, task=["one", "two"])
+    assert residents.stacks.num_bytes > 0
     residents.evict_all()
-    assert len(residents.held_banks) == 0
+    assert len(residents.held_banks) == residents.stacks.num_bytes == 0
     assert all(not learner.plans for learner in residents._learners.values())
 
 
