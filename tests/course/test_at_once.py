@@ -38,7 +38,7 @@ def test_two_processes_leave_the_bytes_of_one_also_where_a_worker_is_killed_and_
     assert (tmp_path / "died").exists()
     assert "task 'two': its worker was killed; it goes on from its last checkpoint" in caplog.text
     assert Run(tmp_path / "run").store.tasks[:1] == ["one"]
-    run = learn(tasks, tmp_path / "run")
+    run = learn(tasks, tmp_path / "run", jobs=2)
     assert files_of(tmp_path / "run") == files_of(tmp_path / "sequential")
     assert all(check.ok for check in run.verify(data=True))
     assert list((tmp_path / "run" / ".progress").iterdir()) == []
