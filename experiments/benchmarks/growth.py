@@ -198,7 +198,7 @@ def measure(
     costs = tasks_in_turns(folders, backbone, repetitions=repetitions, threads=threads, tell=tell)
     few, many = folders[sizes[0]], folders[sizes[-1]]
     opened: dict[str, list[float]] = {"few": [], "many": []}
-    for number in range(-1, repetitions):
+    for number in range(-1 if repetitions > 1 else 0, repetitions):
         for name, path, other in (("few", few, many), ("many", many, few)):
             taken = open_seconds(path, other)
             opened[name] += [taken] if number >= 0 else []

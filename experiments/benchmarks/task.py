@@ -74,7 +74,7 @@ def real_task(bench: Bench) -> RealTask:
                 "kind": "classification",
                 "data": str(folder),
                 **({"labels": str(labels)} if labels.exists() else {}),
-                **({"limits": {"train": options.rows}} if options.rows is not None else {}),
+                **({"limits": {"train": options.rows, "validation": options.rows // 2}} if options.rows else {}),
             }
         ],
     }
