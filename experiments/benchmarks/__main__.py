@@ -1,6 +1,7 @@
 """The command: ``python -m experiments.benchmarks TABLE [--quick] [--out FOLDER] ...``.
 
-``render FILE.json ...`` makes the Markdown of results anew; ``environments`` makes the peers' environments.
+``render FILE.json ...`` makes the Markdown of results anew, ``readme`` the tables of README from the committed ones;
+``environments`` makes the peers' environments.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from pathlib import Path
 from continual_petl.errors import InputError
 from experiments.benchmarks.bench import TABLES, render, run
 from experiments.benchmarks.environments import make_environments
-from experiments.benchmarks.options import parse
+from experiments.benchmarks.options import ROOT, parse
 from experiments.benchmarks.peers.client import PeerError
 from experiments.benchmarks.result import read_result
+from experiments.benchmarks.summary import written
 
 
 def main(arguments: list[str]) -> int:
@@ -23,6 +25,9 @@ def main(arguments: list[str]) -> int:
             case ["render", *files]:
                 for file in map(Path, files):
                     file.with_suffix(".md").write_text(render(read_result(file)), encoding="utf-8")
+            case ["readme"]:
+                readme = ROOT / "README.md"
+                readme.write_text(written(readme.read_text(encoding="utf-8")), encoding="utf-8")
             case ["environments", *more]:
                 make_environments(more)
             case _:

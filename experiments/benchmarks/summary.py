@@ -1,0 +1,100 @@
+"""The three tables of README, made from the committed results: a step, rows of many tasks in one batch, the k-th task.
+
+``python -m experiments.benchmarks readme`` writes them between two marks; a test holds README to the results.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from continual_petl.errors import InputError
+from experiments.benchmarks.markdown import factor, grid, number, percent
+from experiments.benchmarks.result import Result, read_result
+from experiments.benchmarks.tables.growth import SHOWN, around
+from experiments.benchmarks.tables.step import best_peer
+
+RESULTS = Path(__file__).parent / "results"
+BEGIN, END = "<!-- begin of the benchmarks -->", "<!-- end of the benchmarks -->"
+
+
+def section(folder: Path = RESULTS) -> str:
+    """Return what stands between the two marks."""
+    step, mixed, growth = (read_result(folder / f"{name}.json") for name in ("step", "mixed", "growth"))
+    machine = step.machine
+    units = ", ".join(machine.units)
+    intro = (
+        f"MiniLM on {machine.cores} cores ({machine.processor}, {units}), fp32, in turns in one run, medians; peers "
+        f"{_version(step, 'adapters')} and {_version(step, 'peft')} at their best settings."
+    )
+    return "\n\n".join([intro, _step(step), _mixed(mixed), _growth(growth)])
+
+
+def written(readme: str, folder: Path = RESULTS) -> str:
+    """Return README with the section as it has to be.
+
+    Raises:
+        InputError: if README lacks one of the marks.
+    """
+    before, begin, rest = readme.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise InputError(f"README.md: it needs the lines {BEGIN} and {END}; between them the tables are written.")
+    return f"{before}{BEGIN}\n{section(folder)}\n{END}{after}"
+
+
+def _version(result: Result, peer: str) -> str:
+    return f"{peer} {result.versions[peer][peer]}"
+
+
+def _step(result: Result) -> str:
+    settings, facts = result.settings, result.facts["candidates"]
+    shown = {"ours": "ours"}
+    for who in ("adapters", "peft"):
+        names = [name for name in result.samples if facts[name]["who"] == who]
+        shown[min(names, key=lambda name: result.medians[name])] = who
+    rows = [
+        [
+            f"{label}, {facts[name].get('method', 'houlsby').replace('_', ' ')}",
+            number(settings["batch"] / result.medians[name]),
+            percent(result.medians["ceiling"] / result.medians[name]),
+        ]
+        for name, label in shown.items()
+    ]
+    best = best_peer(result)
+    assert best is not None
+    room = result.medians[best] / result.medians["ceiling"]
+    head = f"one training step, {settings['batch']} x {settings['length']} tokens"
+    table = grid([head, "examples/s", "of what the machine's matrix products allow"], rows)
+    return f"{table}\n\nIn this arithmetic nothing can be more than {factor(room)} as fast as the fastest peer."
+
+
+def _mixed(result: Result) -> str:
+    facts = result.facts["candidates"]
+    kinds = {
+        "ours, lora": "ours, lora",
+        "peft, tuned": "peft, lora",
+        "ours, houlsby": "ours, houlsby",
+        "adapters, tuned": "adapters, houlsby",
+    }
+    numbers = sorted({int(name.rpartition(", ")[2].split()[0]) for name in facts if facts[name]["single"]})
+    rows = []
+    for prefix, label in kinds.items():
+        speeds = [result.medians[f"{prefix}, {what}"] for what in ("one task", *(f"{n} tasks" for n in numbers))]
+        rows.append([label, *(number(result.settings["batch"] / seconds) for seconds in speeds)])
+    head = f"examples/s, batches of {result.settings['batch']} rows"
+    return grid([head, "all of one task", *(f"of {n} tasks" for n in numbers)], rows)
+
+
+def _growth(result: Result) -> str:
+    costs = result.facts["ours"]["costs"]
+    sizes = sorted(int(size) for size in costs if int(size) in SHOWN)
+    ours = [number(1000 * result.medians[f"ours, after {size} tasks"]) for size in sizes]
+    switch = number(1000 * result.facts["ours"]["switch_seconds"]["resident"])
+    rows = [["ours, learn, check 20 earlier tasks, commit", *ours], ["ours, switch", *[""] * (len(sizes) - 1), switch]]
+    for name, values in result.samples.items():
+        if not name.startswith("ours"):
+            cells = [around(values, task) for task in sizes]
+            rows.append([name, *("" if cell is None else number(1000 * cell) for cell in cells)])
+    limit = number(result.settings["time_limit"])
+    table = grid(["ms after so many tasks", *map(str, sizes)], rows)
+    return f"{table}\n\nA peer was stopped after {limit} s of adding and switching in all."

@@ -1,0 +1,39 @@
+"""Committed results: the Markdown is that of the raw numbers, and README says what they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from continual_petl.errors import InputError
+from experiments.benchmarks.bench import TABLES, render
+from experiments.benchmarks.result import read_result
+from experiments.benchmarks.summary import BEGIN, END, RESULTS, section, written
+from tests.house import ROOT
+
+FILES = sorted(RESULTS.glob("*.json"))
+
+
+def test_results_are_of_tables_that_there_are() -> None:
+    found = {read_result(file).table for file in FILES}
+    assert {"step", "mixed", "growth"} <= found <= set(TABLES)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_result_is_of_a_commit_and_its_markdown_is_made_from_it(file: Path) -> None:
+    result = read_result(file)
+    assert not result.changed
+    assert not result.settings["quick"]
+    assert file.with_suffix(".md").read_text(encoding="utf-8") == render(result)
+
+
+def test_readme_says_what_the_results_say() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert written(readme) == readme
+    assert section() in readme
+
+
+def test_readme_without_its_marks_is_an_error() -> None:
+    with pytest.raises(InputError, match=f"it needs the lines {BEGIN} and {END}"):
+        written(f"# Title\n{BEGIN}\n")
