@@ -43,7 +43,7 @@ class Result(FrozenModel):
         folder.mkdir(parents=True, exist_ok=True)
         name = self.table if self.settings["name"] == "" else f"{self.table}-{self.settings['name']}"
         files = folder / f"{name}.json", folder / f"{name}.md"
-        files[0].write_text(json.dumps(self.model_dump(mode="json"), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        files[0].write_text(json.dumps(self.model_dump(mode="json"), indent=1) + "\n", encoding="utf-8")
         files[1].write_text(markdown, encoding="utf-8")
         return files
 
