@@ -55,6 +55,7 @@ def _step(result: Result) -> str:
     rows = [
         [
             f"{label}, {facts[name].get('method', 'houlsby').replace('_', ' ')}",
+            f"{facts[name]['trainable']:,}",
             number(settings["batch"] / result.medians[name]),
             percent(result.medians["ceiling"] / result.medians[name]),
         ]
@@ -64,7 +65,7 @@ def _step(result: Result) -> str:
     assert best is not None
     room = result.medians[best] / result.medians["ceiling"]
     head = f"one training step, {settings['batch']} x {settings['length']} tokens"
-    table = grid([head, "examples/s", "of what the machine's matrix products allow"], rows)
+    table = grid([head, "parameters", "examples/s", "of what the machine's matrix products allow"], rows)
     return f"{table}\n\nIn this arithmetic nothing can be more than {factor(room)} as fast as the fastest peer."
 
 
