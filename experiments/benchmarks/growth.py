@@ -34,7 +34,7 @@ from continual_petl.streams.stream import TaskStream
 from experiments.benchmarks.growing import Cost, Costs, many_tasks
 from experiments.benchmarks.slope import slope
 
-SIZES, FEW_SIZES = (10, 20, 100, 250, 500, 1_000), (4, 8)
+SIZES, FEW_SIZES = (10, 20, 100, 250, 500, 1_000), (4, 6, 8)
 """Banks in the stores when the measured tasks are learned; those of a quick look."""
 SAMPLE = 20
 """So many earlier tasks are checked after every task at most; from this task on the work is the same."""
