@@ -10,44 +10,20 @@ import resource
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 from continual_petl import Run, learn
-from continual_petl.learner.plan import build_bank
-from continual_petl.store.commit import Evidence, commit_task
-from continual_petl.store.probe import make_probe
-from continual_petl.store.results_file import Cell, RowLine, TaskLine
 from continual_petl.store.store import Store
+from experiments.benchmarks.growth import fill
 from tests.store.tampering import QUICK, TASKS
 from tests.streams_in_code import stream
 
 
 def commit(folder: Path, backbone_folder: Path, count: int) -> None:
-    """Commit copies of a first task's bank under names of their own, with a line of results each."""
-    run = Run(folder) if folder.exists() else learn(stream(backbone_folder, TASKS[:1], training=QUICK), folder)
-    store, residents = run.store, run.session.residents
-    backbone, first = residents.backbone("fp32"), run.store.manifest("one")
-    for number in range(len(store.tasks), count):
-        name = f"t{number}"
-        plan = replace(store.plan("one"), name=name)
-        bank = build_bank(plan, backbone, folded=True)
-        bank.load_state_dict(store.tensors("one"))
-        evidence = Evidence(
-            probe=make_probe(plan, backbone, residents.tokenizer, first.max_length),
-            scores=first.scores,
-            data=first.data,
-            notices=(),
-            max_length=first.max_length,
-            preparation=first.preparation,
-        )
-        commit_task(store, plan, bank.eval(), backbone, evidence)
-        cells = [
-            Cell(task=task, index=i, split="test", metric="accuracy", value=0.5, num_examples=16, status="measured")
-            for task, i in ((name, number),)
-        ]
-        done = TaskLine(task=name, index=number, seconds={"train": 0.1})
-        store.append_results([RowLine(after=name, index=number, cells=tuple(cells)), done])
+    """Learn one task, and commit copies of its bank."""
+    if not folder.exists():
+        learn(stream(backbone_folder, TASKS[:1], training=QUICK), folder)
+    fill(folder, count)
 
 
 def main(folder: str, backbone: str, count: str, role: str = "verify") -> None:
