@@ -25,7 +25,7 @@ LABELS = {
     "packages": set(packages.PACKAGES),
     "signatures": {"match", "mismatch"},
     "definitions": {"class", "function"},
-    "chapters": {"built-in types", "data model", "debugger", "expressions", "statements"},
+    "chapters": {"built-in types", "data model", "execution", "expressions", "statements"},
     "outcomes": {"nothing", "value"},
 }
 
