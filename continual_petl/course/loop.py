@@ -69,14 +69,8 @@ def learn(
     """
     pool = Pool(jobs, executor)
     spec = stream.spec.model_copy(update={"trainer": stream.spec.trainer | (trainer or {})})
-    watching = list(callbacks)
-    if not any(isinstance(callback, NoForgetting) for callback in watching):
-        watching.append(NoForgetting())
-    store = Store(Path(run_dir))
-    if store.folder.is_dir() and cut_short(store) is not None:
-        # The task to be replaced may be out of its place.
-        with store.lock(wait=wait):
-            store.clean()
+    watching = _watched(callbacks)
+    _put_back(Store(Path(run_dir)), wait)
     session = _opened(spec, run_dir, replace)
     seen = _state(session.store)
     # A worker's import of a script without a guard would wait for the course that waits for this worker.
@@ -88,10 +82,7 @@ def learn(
         session.check_backbone()
         # What was given in Python only (loggers, strategies) is of this process, not of the stream.
         session.store.write_stream(dump_stream(stream.spec.anchored()))
-        notices = (*changed_settings(session), *pool.notices())
-        for callback in watching:
-            if isinstance(callback, StreamCallback):
-                callback.on_course_start(notices)
+        _tell_start(watching, (*changed_settings(session), *pool.notices()))
         _learn_all(session, watching, request, replace, pool)
     return Run(session.store.folder, session=session)
 
@@ -114,6 +105,25 @@ def _learn_all(
             seconds = learn_task(session, task, watching, request, ranks)
             session.forget_split(task.name)
             finish_task(session, task.name, watching, seconds, request)
+
+
+def _watched(callbacks: Sequence[L.Callback]) -> list[L.Callback]:
+    """Return the callbacks, `NoForgetting` among them in any case."""
+    given = any(isinstance(callback, NoForgetting) for callback in callbacks)
+    return [*callbacks] if given else [*callbacks, NoForgetting()]
+
+
+def _tell_start(callbacks: Sequence[L.Callback], notices: tuple[str, ...]) -> None:
+    for callback in callbacks:
+        if isinstance(callback, StreamCallback):
+            callback.on_course_start(notices)
+
+
+def _put_back(store: Store, wait: bool) -> None:
+    """Clean a store whose `replace` was cut short: the task to be replaced may be out of its place."""
+    if store.folder.is_dir() and cut_short(store) is not None:
+        with store.lock(wait=wait):
+            store.clean()
 
 
 def _opened(spec: StreamSpec, run_dir: str | Path, replace: Collection[str]) -> Session:
