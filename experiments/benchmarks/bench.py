@@ -23,7 +23,9 @@ from experiments.benchmarks.peers.clock import use_clock
 from experiments.benchmarks.result import Result
 from experiments.benchmarks.shapes import Shape, make_shape
 
-TABLES = ("step", "breakdown", "inference", "mixed", "same_rows", "growth", "prefix", "end_to_end", "memory", "start")
+TABLES = (
+    "step", "breakdown", "inference", "mixed", "same_rows", "growth", "course", "prefix", "end_to_end", "memory", "start",
+)  # fmt: skip
 MODULES = {"transformers": "plain", "peft": "with_peft", "adapters": "with_adapters"}
 
 

@@ -4,11 +4,7 @@ Run folders of 10 to 1,000 banks are made: one small task is learned, the others
 with certificate, index and results like any other. Then one course per folder goes on with tasks of its own, and the courses
 take turns, task by task (`experiments.benchmarks.growing`; ``evaluate: certified``). At last the smallest and the largest
 store are opened in turn, and banks are switched, those in memory and those on disk. Every function returns numbers; nothing
-is judged here.
-
-    python -m experiments.benchmarks.growth LEARN_ALL_OF_1000_TASKS_INTO_THIS_FOLDER
-
-learns all 1,000 tasks in one course instead, and prints what each cost.
+is judged here. `experiments.benchmarks.tables.course` learns all 1,000 in one course instead.
 """
 
 from __future__ import annotations
@@ -214,7 +210,3 @@ def measure(
         "open_seconds": {name: median(values) for name, values in opened.items()},
         "switch_seconds": switch_seconds(many, times=min(50, sizes[-1] - 2)),
     }
-
-
-if __name__ == "__main__":
-    print(json.dumps([asdict(cost) for cost in learn_many(Path(sys.argv[1]), many_tasks("minilm", 1_000))]))

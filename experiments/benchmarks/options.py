@@ -96,7 +96,7 @@ def parse(arguments: Sequence[str], tables: Sequence[str]) -> Options:
         bottleneck=given.bottleneck if given.bottleneck is not None else (4 if given.quick else 48),
         repetitions=repetitions,
         # A whole course, from a fresh bank to its test score, holds whatever comes first.
-        warmup=0 if given.quick or given.table == "end_to_end" else 2,
+        warmup=0 if given.quick or given.table in ("end_to_end", "course") else 2,
         count=given.count if given.count is not None else (1 if given.quick else 2),
         threads=threads,
         clock=given.clock,

@@ -1,0 +1,92 @@
+"""One course of 1,000 small tasks, each learned: what each of them cost, and whether costs rise with their number.
+
+A course of a few tasks goes before, so that nothing is done for the first time. The last task of a stream checks the
+certificates of all others, not of a sample: it is told apart, and is no part of the lines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+from experiments.benchmarks.bench import Bench, Measured
+from experiments.benchmarks.growing import Cost, many_tasks
+from experiments.benchmarks.growth import SAMPLE, learn_many, open_seconds, switch_seconds
+from experiments.benchmarks.markdown import grid, number, percent
+from experiments.benchmarks.result import Result
+from experiments.benchmarks.slope import slope
+from experiments.benchmarks.task import give_tokenizer
+
+NAME = "ours, learn task k"
+FEW, MANY = 10, 1_000
+TARGET = 0.02
+SHOWN = (10, 20, 50, 100, 200, 300, 400, 500, 600, 700, 800, 900, 1_000)
+_AROUND = 10
+"""Tasks on each side, of which a number in the table is the median."""
+_UNITS = {"seconds": 1.0, "cpu_seconds": 1.0, "peak_bytes": 1e-6, "stored_bytes": 1e-3}
+_NAMES = ("seconds", "CPU seconds", "peak memory of the process, MB", "stored, kB")
+
+
+def measure(bench: Bench) -> Measured:
+    """Learn them all."""
+    options, source = bench.options, bench.shape.source
+    if bench.shape.name != "minilm":
+        give_tokenizer(bench.shape.folder)
+    few, many = (3, 6) if options.quick else (FEW, MANY)
+    learn_many(bench.scratch / "few", many_tasks(source, few), bench.tell)
+    costs = learn_many(bench.scratch / "many", many_tasks(source, many + 1), bench.tell)
+    last = costs.pop()
+    opened: dict[str, list[float]] = {"few": [], "many": []}
+    for number_of in range(-1, options.repetitions):
+        for one, other in (("few", "many"), ("many", "few")):
+            taken = open_seconds(bench.scratch / one, bench.scratch / other)
+            opened[one] += [taken] if number_of >= 0 else []
+    facts = {
+        "costs": {name: [getattr(cost, name) for cost in costs] for name in _UNITS},
+        "last": asdict(last),
+        "lines": {str(first): _lines(costs, first) for first in ((few,) if options.quick else (FEW, SAMPLE))},
+        "open_seconds": {name: median(values) for name, values in opened.items()},
+        "switch_seconds": switch_seconds(bench.scratch / "many", times=min(50, many - 2)),
+    }
+    return Measured("seconds", {NAME: [cost.seconds for cost in costs]}, facts)
+
+
+def _lines(costs: list[Cost], first: int) -> dict[str, Any]:
+    """Return the lines from a task on, counted from 1."""
+    return {
+        name: asdict(slope([(k, float(getattr(cost, name))) for k, cost in enumerate(costs, 1) if k >= first]))
+        for name in _UNITS
+    }
+
+
+def body(result: Result) -> str:
+    """Return the table and what follows from it."""
+    costs: dict[str, list[float]] = result.facts["costs"]
+    count = len(costs["seconds"])
+    shown = [k for k in SHOWN if k <= count] or [count]
+    rows = [
+        [name, *(number(unit * median(costs[kind][max(0, k - 1 - _AROUND) : k + _AROUND]), 4) for k in shown)]
+        for name, (kind, unit) in zip(_NAMES, _UNITS.items(), strict=True)
+    ]
+    lines = []
+    for first, found in result.facts["lines"].items():
+        for name, line in zip(_NAMES, found.values(), strict=True):
+            lines.append(
+                f"* {name.partition(',')[0]}, from task {first} to {count}: the line rises by {percent(line['share'])} of "
+                f"the mean (95 percent interval {percent(line['low'])} to {percent(line['high'])}); the target is within "
+                f"{percent(TARGET)}: {'met' if abs(line['share']) <= TARGET else 'missed'}."
+            )
+    last, opened = result.facts["last"], result.facts["open_seconds"]
+    lines.append(
+        f"* The last task of the stream, after which the certificates of all {count} others are checked and not of "
+        f"{SAMPLE}, took {number(last['seconds'])} s."
+    )
+    lines.append(
+        f"* The store opens in {number(1000 * opened['many'])} ms, the one of the short course in "
+        f"{number(1000 * opened['few'])} ms."
+    )
+    for name, seconds in result.facts["switch_seconds"].items():
+        lines.append(f"* Switching the active bank, {name}: {number(1000 * seconds)} ms.")
+    head = f"medians around task k, {2 * _AROUND + 1} tasks"
+    return "\n".join([grid([head, *map(str, shown)], rows), "", *lines])
