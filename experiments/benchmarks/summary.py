@@ -10,6 +10,7 @@ from pathlib import Path
 from continual_petl.errors import InputError
 from experiments.benchmarks.markdown import factor, grid, number, percent
 from experiments.benchmarks.result import Result, read_result
+from experiments.benchmarks.tables.course import NAME
 from experiments.benchmarks.tables.growth import SHOWN, around
 from experiments.benchmarks.tables.step import best_peer
 
@@ -19,14 +20,16 @@ BEGIN, END = "<!-- begin of the benchmarks -->", "<!-- end of the benchmarks -->
 
 def section(folder: Path = RESULTS) -> str:
     """Return what stands between the two marks."""
-    step, mixed, growth = (read_result(folder / f"{name}.json") for name in ("step", "mixed", "growth"))
+    step, mixed, growth, course = (
+        read_result(folder / f"{name}.json") for name in ("step", "mixed", "growth", "course")
+    )
     machine = step.machine
     units = ", ".join(machine.units)
     intro = (
         f"MiniLM on {machine.cores} cores ({machine.processor}, {units}), fp32, in turns in one run, medians; peers "
         f"{_version(step, 'adapters')} and {_version(step, 'peft')} at their best settings."
     )
-    return "\n\n".join([intro, _step(step), _mixed(mixed), _growth(growth)])
+    return "\n\n".join([intro, _step(step), _mixed(mixed), _growth(growth), _course(course)])
 
 
 def written(readme: str, folder: Path = RESULTS) -> str:
@@ -99,3 +102,17 @@ def _growth(result: Result) -> str:
     limit = number(result.settings["time_limit"])
     table = grid(["ms after so many tasks", *map(str, sizes)], rows)
     return f"{table}\n\nA peer was stopped after {limit} s of adding and switching in all."
+
+
+def _course(result: Result) -> str:
+    count, lines = len(result.samples[NAME]), result.facts["lines"]
+    told = [
+        f"from task {first} {percent(line['share'])} ({percent(line['low'])} to {percent(line['high'])})"
+        for first, line in ((first, found["seconds"]) for first, found in lines.items())
+    ]
+    first = min(lines, key=int)
+    peak, stored = (percent(lines[first][name]["share"]) for name in ("peak_bytes", "stored_bytes"))
+    return (
+        f"One course of {count:,} learned tasks: by how much of their mean a straight line through the seconds of its tasks "
+        f"rises to the last, with the 95 percent interval: {'; '.join(told)}. Peak memory: {peak}; bytes stored: {stored}."
+    )

@@ -17,7 +17,7 @@ FILES = sorted(RESULTS.glob("*.json"))
 
 def test_results_are_of_tables_that_there_are() -> None:
     found = {read_result(file).table for file in FILES}
-    assert {"step", "mixed", "growth"} <= found <= set(TABLES)
+    assert {"step", "mixed", "growth", "course"} <= found <= set(TABLES)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
