@@ -23,6 +23,8 @@ from continual_petl.learner import TaskPlan
 
 _RETRIES = 2
 _POLL = 0.2
+_GRACE = 5.0
+"""Seconds in which a process that was killed is found dead, after another one failed for the want of it."""
 _log = logging.getLogger(__name__)
 
 
@@ -100,6 +102,9 @@ class LocalRanks:
                 ended, left = wait(left, timeout=_POLL, return_when=FIRST_COMPLETED)
                 done += [futures[future].result(future) for future in ended]
                 if left and any(report.state == "failed" for report in done):
+                    # Who waits for one that was killed fails, and may tell so before the death is known here.
+                    for future in wait(left, timeout=_GRACE, return_when=FIRST_COMPLETED).done:
+                        futures[future].result(future)
                     self.close(at_once=True)
                     return done
                 if request.signal_number is not None and not told:

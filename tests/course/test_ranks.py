@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +126,44 @@ def test_processes_are_killed_where_the_start_of_one_of_them_is_cut_short(
         ranks.fit("one", StopRequest())
     ranks.close()
     assert asked == [("0", signal.SIGKILL), ("0", "close"), ("1", signal.SIGKILL), ("1", "close")]
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_process_that_fails_because_another_was_killed_is_no_failure_of_the_task(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: bool
+) -> None:
+    class Place:
+        """The first one tells that its connection was reset; that the second was killed is known a moment later."""
+
+        def __init__(self, brief: Any, environment: dict[str, str]) -> None:
+            self.rank = environment["LOCAL_RANK"]
+
+        def start(self) -> None: ...
+
+        def submit(self, act: Any, task: str) -> Future[Report]:
+            future: Future[Report] = Future()
+            if self.rank == "0":
+                future.set_result(Report(task=task, state="failed", error="RuntimeError", message="Connection reset"))
+            elif dies:
+                threading.Timer(0.3, future.set_exception, [BrokenProcessPool()]).start()
+            return future
+
+        def result(self, future: Future[Report]) -> Report:
+            try:
+                return future.result()
+            except BrokenProcessPool as error:
+                raise WorkerDied from error
+
+        def signal(self, number: int) -> None: ...
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(ranks_module, "Slot", Place)
+    monkeypatch.setattr(ranks_module, "_GRACE", 60.0 if dies else 0.0)
+    ranks = told(tmp_path, backbone_folder())
+    error, message = (Interrupted, "was killed 3 times") if dies else (RuntimeError, "Connection reset")
+    with pytest.raises(error, match=message):
+        ranks.fit("one", StopRequest())
 
 
 @pytest.mark.slow
