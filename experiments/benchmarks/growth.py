@@ -156,6 +156,16 @@ def open_seconds(folder: Path, other: Path) -> float:
     return float(subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[0])
 
 
+def opened_in_turns(few: Path, many: Path, repetitions: int) -> dict[str, float]:
+    """Return the median seconds to open a small and a large store, each in a fresh process, in turns."""
+    opened: dict[str, list[float]] = {"few": [], "many": []}
+    for number in range(-1 if repetitions > 1 else 0, repetitions):
+        for name, path, other in (("few", few, many), ("many", many, few)):
+            taken = open_seconds(path, other)
+            opened[name] += [taken] if number >= 0 else []
+    return {name: median(values) for name, values in opened.items()}
+
+
 def switch_seconds(folder: Path, *, times: int = 50) -> dict[str, float]:
     """Return the median seconds to switch the active bank: between two in memory, and to one that is only on disk."""
     run = Run(folder)
@@ -193,11 +203,6 @@ def measure(
         tell(f"a store of {size} banks")
     costs = tasks_in_turns(folders, backbone, repetitions=repetitions, threads=threads, tell=tell)
     few, many = folders[sizes[0]], folders[sizes[-1]]
-    opened: dict[str, list[float]] = {"few": [], "many": []}
-    for number in range(-1 if repetitions > 1 else 0, repetitions):
-        for name, path, other in (("few", few, many), ("many", many, few)):
-            taken = open_seconds(path, other)
-            opened[name] += [taken] if number >= 0 else []
     same_work = [size for size in sizes if size >= SAMPLE] or list(sizes)
     kinds = asdict(costs[sizes[0]][0])
     lines = {
@@ -207,6 +212,6 @@ def measure(
     return {
         "costs": {str(size): [asdict(cost) for cost in found] for size, found in costs.items()},
         "slopes": {name: asdict(line) for name, line in lines.items()},
-        "open_seconds": {name: median(values) for name, values in opened.items()},
+        "open_seconds": opened_in_turns(few, many, repetitions),
         "switch_seconds": switch_seconds(many, times=min(50, sizes[-1] - 2)),
     }

@@ -1,4 +1,5 @@
-"""The three tables of README, made from the committed results: a step, rows of many tasks in one batch, the k-th task.
+"""The tables of README, made from the committed results: a step, rows of many tasks in one batch, the k-th task; and a line
+on one course of many tasks.
 
 ``python -m experiments.benchmarks readme`` writes them between two marks; a test holds README to the results.
 """

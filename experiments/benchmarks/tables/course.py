@@ -12,7 +12,7 @@ from typing import Any
 
 from experiments.benchmarks.bench import Bench, Measured
 from experiments.benchmarks.growing import Cost, many_tasks
-from experiments.benchmarks.growth import SAMPLE, learn_many, open_seconds, switch_seconds
+from experiments.benchmarks.growth import SAMPLE, learn_many, opened_in_turns, switch_seconds
 from experiments.benchmarks.markdown import grid, number, percent
 from experiments.benchmarks.result import Result
 from experiments.benchmarks.slope import slope
@@ -37,16 +37,11 @@ def measure(bench: Bench) -> Measured:
     learn_many(bench.scratch / "few", many_tasks(source, few), bench.tell)
     costs = learn_many(bench.scratch / "many", many_tasks(source, many + 1), bench.tell)
     last = costs.pop()
-    opened: dict[str, list[float]] = {"few": [], "many": []}
-    for number_of in range(-1, options.repetitions):
-        for one, other in (("few", "many"), ("many", "few")):
-            taken = open_seconds(bench.scratch / one, bench.scratch / other)
-            opened[one] += [taken] if number_of >= 0 else []
     facts = {
         "costs": {name: [getattr(cost, name) for cost in costs] for name in _UNITS},
         "last": asdict(last),
         "lines": {str(first): _lines(costs, first) for first in ((few,) if options.quick else (FEW, SAMPLE))},
-        "open_seconds": {name: median(values) for name, values in opened.items()},
+        "open_seconds": opened_in_turns(bench.scratch / "few", bench.scratch / "many", options.repetitions),
         "switch_seconds": switch_seconds(bench.scratch / "many", times=min(50, many - 2)),
     }
     return Measured("seconds", {NAME: [cost.seconds for cost in costs]}, facts)
@@ -88,5 +83,6 @@ def body(result: Result) -> str:
     )
     for name, seconds in result.facts["switch_seconds"].items():
         lines.append(f"* Switching the active bank, {name}: {number(1000 * seconds)} ms.")
+    once = "Each task is learned and measured once; only the opening of the stores is repeated."
     head = f"medians around task k, {2 * _AROUND + 1} tasks"
-    return "\n".join([grid([head, *map(str, shown)], rows), "", *lines])
+    return "\n".join([once, "", grid([head, *map(str, shown)], rows), "", *lines])
