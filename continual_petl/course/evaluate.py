@@ -73,14 +73,18 @@ def evaluate(
         arguments: what the stream says under ``trainer``.
         folder: where Lightning may write; it does not.
     """
-    found = outputs_of(learner, rows, pad_token_id, arguments, folder)
+    return score(learner, rows, outputs_of(learner, rows, pad_token_id, arguments, folder))
+
+
+def score(learner: ContinualLearner, rows: TokenisedRows, found: list[Any]) -> SplitScores:
+    """Score what the active bank said to the rows of a split; see `outputs_of`."""
     bank, plan = learner.active_bank, learner.plan
     scores = make_scores(plan.kind, plan.labels)
     if plan.generation is not None:
         count(scores, bank, found, None, rows.references, learner.tokenizer)
         digest = combined_digest({"token_ids": found})
     elif plan.kind == "token-classification":
-        count(scores, bank, pad_sequence(found, batch_first=True), _labels_of_words(rows), None, None)
+        count(scores, bank, pad_sequence(found, batch_first=True), _padded(labels_of_words(rows)), None, None)
         digest = tensor_digest(torch.cat(found))
     else:
         outputs_NC = torch.stack(found)
@@ -95,8 +99,12 @@ def evaluate(
     )
 
 
-def _labels_of_words(rows: TokenisedRows) -> Tensor:
-    """Return the true tag numbers of every row's words, (N, W) with -100 behind the last."""
+def labels_of_words(rows: TokenisedRows) -> list[Tensor]:
+    """Return the true tag numbers of every row's words."""
     assert rows.labels is not None
-    each = [torch.tensor(rows.row(number).label)[places_of_words(rows, number)] for number in range(len(rows))]
-    return pad_sequence(each, batch_first=True, padding_value=IGNORED)
+    return [torch.tensor(rows.row(number).label)[places_of_words(rows, number)] for number in range(len(rows))]
+
+
+def _padded(labels: list[Tensor]) -> Tensor:
+    """Return (N, W), with -100 behind the last word of each row."""
+    return pad_sequence(labels, batch_first=True, padding_value=IGNORED)

@@ -75,6 +75,7 @@ def commit_staged(
         max_length=manifest.max_length,
         preparation=manifest.preparation,
         parent=manifest.parent,
+        history=staged.history(task.name),
     )
     learned = Learned(
         plan=manifest.plan(),

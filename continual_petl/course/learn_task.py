@@ -9,8 +9,11 @@ from torch import Tensor
 
 from continual_petl.callbacks import BankCheckpoint, StreamCallback, TaskEvent
 from continual_petl.callbacks.bank_checkpoint import BEST, LAST
-from continual_petl.course.evaluate import evaluate
+from continual_petl.callbacks.learning_curve import LearningCurve
+from continual_petl.course.answered import answered
+from continual_petl.course.evaluate import outputs_of, score
 from continual_petl.course.half_learned import keep_or_discard
+from continual_petl.course.history import history_of
 from continual_petl.course.learned import FITTED, Clock, Learned, Ranks
 from continual_petl.course.parents import parent_bank, parent_of
 from continual_petl.course.prefix import Prefix, decide_prefix
@@ -89,10 +92,13 @@ def learn_bank(
 
     splits = {"validation": data.validation} | ({"test": data.test} if data.test is not None else {})
     pad, trainer = residents.pad_token_id, session.spec.trainer
-    scores = {}
+    scores, kept = {}, {}
+    keeps_rows = session.spec.resolved_probe(task) == "validation"
     for split, rows in splits.items():
         request.stop_here(f"before task {plan.name!r} answered its {split} split; what it learned is saved")
-        scores[split] = evaluate(learner, rows, pad, trainer, session.folder)
+        found = outputs_of(learner, rows, pad, trainer, session.folder)
+        scores[split] = score(learner, rows, found)
+        kept[split] = answered(learner, rows, found, references=keeps_rows)
     request.stop_here(f"before task {plan.name!r} was committed; what it learned is saved")
     evidence = Evidence(
         probe=_probe(session, task, plan, data),
@@ -102,6 +108,7 @@ def learn_bank(
         max_length=backbone.max_length,
         preparation=residents.preparation,
         parent=parent_of(session, plan),
+        history=history_of(store.progress_folder(plan.name), plan, kept),
     )
     clock.lap("evaluate")
     return Learned(
@@ -184,7 +191,7 @@ def _fit(
     module.frozen = prefix
     last = folder / LAST
     with quiet():
-        watching = [*callbacks, checkpoint, KeepSignals(request)]
+        watching = [*callbacks, LearningCurve(folder), checkpoint, KeepSignals(request)]
         trainer = fitting_trainer(training, session.spec.trainer, watching, session.folder)
         try:
             trainer.fit(learner, datamodule=module, ckpt_path=last if last.exists() else None, weights_only=True)

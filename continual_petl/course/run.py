@@ -117,9 +117,15 @@ class Run:
             self.check_learned(task)
         return list(verify_run(self._session, task, data=data))
 
-    def predict(self, rows: Sequence[Row], task: str | Sequence[str]) -> list[Answer]:
-        """Return one answer per text (or pair of texts), from the bank of one task, or of one task for each row."""
-        return Predictor(self._session.residents).predict(rows, task)
+    def predict(self, rows: Sequence[Row], task: str | Sequence[str], *, batch_size: int = 32) -> list[Answer]:
+        """Return one answer per text (or pair of texts), from the bank of one task, or of one task for each row.
+
+        Args:
+            rows: see `Predictor.predict`.
+            task: the learned task that answers, or one for each row.
+            batch_size: rows at a time.
+        """
+        return Predictor(self._session.residents).predict(rows, task, batch_size=batch_size)
 
     def predict_all(self, rows: Sequence[Row], tasks: Sequence[str]) -> dict[str, list[Answer]]:
         """Return the answers of several tasks to the same texts, what is frozen below their banks computed once."""

@@ -22,7 +22,8 @@ from continual_petl.store.atomic import new_folder, write_file
 from continual_petl.store.chain import Link
 from continual_petl.store.environment import current_environment
 from continual_petl.store.fill import entries_of, fitting_bank
-from continual_petl.store.manifest import Manifest, Parent, SplitScores, TensorEntry, write_manifest
+from continual_petl.store.history import History, write_history
+from continual_petl.store.manifest import HISTORY, Manifest, Parent, SplitScores, TensorEntry, write_manifest
 from continual_petl.store.replay import OUTPUTS, decode_probe, replay
 from continual_petl.store.store import Store
 from continual_petl.store.tensor_file import most_bytes, read_tensors
@@ -42,6 +43,8 @@ class Evidence:
     max_length: int
     preparation: str
     parent: Parent | None = None
+    history: History | None = None
+    """How the task was learned, and what its bank answered; for people."""
 
 
 def commit_task(
@@ -83,6 +86,8 @@ def commit_task(
         outputs = replay(backbone, resident, plan.pooling, inputs)
         certified = {**inputs, OUTPUTS: outputs, **decode_probe(backbone, resident, plan.generation, inputs)}
         files["probe.safetensors"] = _write(folder / "probe.safetensors", certified)
+        if evidence.history is not None:
+            files[HISTORY] = write_history(folder / HISTORY, evidence.history)
         manifest = _manifest(plan, bank, backbone, evidence, newest, entries, files, certified)
         write_manifest(folder / "bank.json", manifest)
     store.joined(plan.name)

@@ -29,6 +29,7 @@ Index = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
 PARTS = ("modifications", "own", "head")
 """What parameters are counted by."""
 FILES = ("bank.safetensors", "probe.safetensors")
+HISTORY = "history.json"
 
 
 class TensorEntry(FrozenModel):
@@ -96,7 +97,8 @@ class Manifest(FrozenModel):
     probe: Digest
     """Of all tensors of the probe together."""
     files: dict[str, Digest]
-    """SHA-256 of the bytes of bank.safetensors and probe.safetensors; empty in certificates of format 1."""
+    """SHA-256 of the bytes of bank.safetensors, probe.safetensors and, where there is one, history.json; empty in
+    certificates of format 1."""
     scores: dict[str, SplitScores]
     """By split: validation, and test where there is one."""
     data: dict[str, str]
@@ -125,8 +127,8 @@ class Manifest(FrozenModel):
             raise ValueError("scores: those of the validation split, or the digest of a split's data, are missing")
         if set(self.parameters) != set(PARTS):
             raise ValueError(f"parameters: expected the parts {', '.join(PARTS)}")
-        if set(self.files) not in (set(), set(FILES)):
-            raise ValueError(f"files: expected {' and '.join(FILES)}")
+        if self.files.keys() - {HISTORY} not in (set(), set(FILES)) or set(self.files) == {HISTORY}:
+            raise ValueError(f"files: expected {' and '.join(FILES)}, and perhaps {HISTORY}")
         return self
 
     def plan(self) -> TaskPlan:

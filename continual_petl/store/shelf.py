@@ -19,7 +19,7 @@ from continual_petl.store import chain
 from continual_petl.store.chain import Link
 from continual_petl.store.files import Signature, entries, refuse_link, signature_of
 from continual_petl.store.index import Entries, add_to_index, index_file, read_index, write_index
-from continual_petl.store.manifest import Manifest, read_manifest
+from continual_petl.store.manifest import HISTORY, Manifest, read_manifest
 from continual_petl.store.tombstone import Tombstone, read_tombstone
 
 MOST_MANIFESTS = 64
@@ -170,6 +170,10 @@ class Shelf:
     def probe_file(self, task: str) -> Path:
         """Return where a bank's probe lies."""
         return self.bank_folder(task) / "probe.safetensors"
+
+    def history_file(self, task: str) -> Path:
+        """Return where a bank's history lies."""
+        return self.bank_folder(task) / HISTORY
 
     def progress_folder(self, task: str) -> Path:
         """Return where a half-learned task keeps its checkpoint.

@@ -20,6 +20,7 @@ from continual_petl.store.atomic import make_folder, write_file
 from continual_petl.store.chain import Link
 from continual_petl.store.files import Signature, signature_of
 from continual_petl.store.fill import fitting_bank
+from continual_petl.store.history import History, read_history
 from continual_petl.store.leftovers import clean
 from continual_petl.store.lock import RunLock
 from continual_petl.store.pin import Pin, pin_backbone, read_pin
@@ -160,6 +161,14 @@ class Store(Shelf):
             StoreError: naming the first tensor that is missing, unexpected or changed.
         """
         return certified_tensors(self.bank_folder(task) / "bank.safetensors", self.manifest(task))
+
+    def history(self, task: str) -> History | None:
+        """Return how a task was learned, and what its bank answered; None for one of an older release.
+
+        Raises:
+            StoreError: if it is not the one that was certified.
+        """
+        return self.steadily(lambda: read_history(self.history_file(task), self.manifest(task)), task)
 
     def plan(self, task: str) -> TaskPlan:
         """Return what the learner knew of a learned task."""

@@ -87,6 +87,7 @@ def check_task(store: Store, task: str, backbone: Backbone | None, *, probe: boo
     difference, how = float("nan"), "digests"
     findings: list[Finding] = []
     try:
+        store.history(task)
         if probe and backbone is not None:
             difference, how, findings = _replay(store, task, backbone)
         else:

@@ -93,7 +93,7 @@ INSTANTS: dict[str, Callable[[], At]] = {
     "second-epoch": lambda: At("on_train_batch_start", 8),
     "last-batch": lambda: At("on_train_batch_end", 10),
     "fit-end": lambda: At("on_fit_end"),
-    "before-the-commit": lambda: in_place_of(learn_task, "evaluate"),
+    "before-the-commit": lambda: in_place_of(learn_task, "outputs_of"),
     "half-a-manifest": lambda: in_place_of(atomic, "write_file", "bank.json", half=True),
     "bank-written": lambda: in_place_of(commit, "write_manifest"),
     "after-the-commit": lambda: in_place_of(loop, "finish_task"),

@@ -33,7 +33,7 @@ PHASES: dict[str, tuple[Any, str]] = {
     "validation": (ContinualLearner, "validation_step"),
     "best bank": (BankCheckpoint, "on_validation_end"),
     "checkpoint": (BankCheckpoint, "_save"),
-    "evaluating": (learn_task, "evaluate"),
+    "evaluating": (learn_task, "outputs_of"),
     "commit": (learn_task, "commit_task"),
     "row": (finish_task, "measure_row"),
     "results": (Store, "append_results"),
@@ -123,6 +123,7 @@ class Kills:
             if sorted(path.name for path in store.bank_folder(task).iterdir()) != [
                 "bank.json",
                 "bank.safetensors",
+                "history.json",
                 "probe.safetensors",
             ]:
                 self.wrong.append(f"kill {sum(self.phases.values())}: half a bank of {task!r}")

@@ -29,7 +29,7 @@ def test_one_task_from_stream_to_a_verified_bank_on_disk(backbone_folder: Folder
         "stream.yaml",
     ]
     files = {p.name for p in (tmp_path / "run" / "banks" / "first").iterdir()}
-    assert files == {"bank.safetensors", "bank.json", "probe.safetensors"}
+    assert files == {"bank.safetensors", "bank.json", "probe.safetensors", "history.json"}
     # From the folder alone, as another process would.
     (check,) = Run(tmp_path / "run").verify()
     assert check.ok

@@ -72,7 +72,7 @@ PHASES: dict[str, tuple[Any, str, str]] = {
     "fit, first batch": (None, "on_train_batch_start", "task 'two' was stopped; everything up to this step is saved"),
     "validation": (None, "on_validation_batch_start", "task 'two' was stopped"),
     "fit, end": (None, "on_train_end", "before task 'two' answered its validation split; what it learned is saved"),
-    "split": (learn_task, "evaluate", "before task 'two' answered its test split; what it learned is saved"),
+    "split": (learn_task, "outputs_of", "before task 'two' answered its test split; what it learned is saved"),
     "probe": (learn_task, "make_probe", "after task 'two' was committed, before its row was measured"),
     "commit": (learn_task, "commit_task", "after task 'two' was committed, before its row was measured"),
     "row": (row, "_measure", "while the row of task 'two' was measured; the task is committed"),

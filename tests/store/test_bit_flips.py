@@ -19,7 +19,7 @@ from tests.streams_in_code import stream
 
 Folder = Callable[..., Path]
 OF_RUN = (
-    *("banks/two/bank.safetensors", "banks/two/bank.json", "banks/two/probe.safetensors"),
+    *("banks/two/bank.safetensors", "banks/two/bank.json", "banks/two/probe.safetensors", "banks/two/history.json"),
     *("results.jsonl", "backbone.json", "tombstones/000003.json"),
 )
 OF_BACKBONE = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")

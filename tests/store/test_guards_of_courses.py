@@ -95,6 +95,9 @@ def test_a_bank_that_diverged_is_still_unchanged(
     wild = {"learning_rate": 1e30, "optimizer": "sgd", "gradient_clip": None, "warmup": 0.0, "epochs": 1}
     run = learn(stream(backbone_folder(), TASKS[:2], training=wild), tmp_path / "run")
     assert run.store.tensors("one")["head.output.bias"].isnan().all()
+    history = run.store.history("one")
+    assert history is not None
+    assert history.curve.losses[-1].loss is None
     assert all(check.ok for check in run.verify())
 
 
