@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from types import ModuleType
@@ -21,11 +23,13 @@ def _check_wheel() -> ModuleType:
     return module
 
 
-def _wheel(folder: Path, names: set[str]) -> Path:
+def _wheel(folder: Path, names: set[str], *requirements: str) -> Path:
     path = folder / "continual_petl-0-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
-        for name in names | {"continual_petl-0.dist-info/METADATA"}:
+        for name in names:
             archive.writestr(name, "")
+        lines = ["Metadata-Version: 2.4", "Name: continual-petl", *(f"Requires-Dist: {each}" for each in requirements)]
+        archive.writestr("continual_petl-0.dist-info/METADATA", "\n".join(lines))
     return path
 
 
@@ -49,3 +53,22 @@ def test_any_other_wheel_is_refused(tmp_path: Path, added: set[str], removed: se
     check = _check_wheel()
     with pytest.raises(SystemExit, match=message):
         check.check_contents(_wheel(tmp_path, check.files_on_disk() - removed | added))
+
+
+def test_what_a_wheel_asks_for_is_found_with_what_that_asks_for_and_no_extra(tmp_path: Path) -> None:
+    wheel = _wheel(tmp_path, set(), "Jinja2>=3", "pytest; extra == 'dev'", "nothing; python_version < '3'")
+    assert set(_check_wheel().required(wheel)) == {"jinja2", "markupsafe"}
+
+
+def test_what_was_not_installed_with_the_project_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"needs 'no-such-package>=2', which is not in the environment"):
+        _check_wheel().required(_wheel(tmp_path, set(), "no-such-package>=2"))
+
+
+def test_a_linked_package_can_be_imported_and_brings_no_script(tmp_path: Path) -> None:
+    check = _check_wheel()
+    check.link(check.required(_wheel(tmp_path, set(), "pygments"))["pygments"], tmp_path / "packages")
+    code = "import pygments, sys; sys.exit(not pygments.__file__.startswith(sys.path[-1]))"
+    argv = [sys.executable, "-S", "-I", "-c", f"import sys; sys.path.append({str(tmp_path / 'packages')!r}); {code}"]
+    assert subprocess.run(argv, check=False).returncode == 0
+    assert {path.name.split("-")[0] for path in (tmp_path / "packages").iterdir()} == {"pygments"}
