@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import importlib.metadata
 import json
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
-
-from tests.tiny import PREPROCESSOR, make_model, make_tokenizer
 
 # What the tests read and write lies in folders of their own; those that look at the cache give it one.
 os.environ["CONTINUAL_PETL_CACHE"] = "off"
-# More threads only get in each other's way on models of this size.
-torch.set_num_threads(1)
 # A shell that starts the tests in the background has them ignore Ctrl-C, which some tests raise.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# Every Trainer reads the metadata of every installed package, which stay the same while tests run.
+importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)  # type: ignore[assignment]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make a process ready that runs tests; one that only hands them out to others needs no torch."""
+    if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
+        return
+    import torch
+
+    # More threads only get in each other's way on models of this size.
+    torch.set_num_threads(1)
+    # A seed for a device that is not here is kept for later, with the stack it came from: three deep stacks for each.
+    devices: list[Any] = [torch.cuda, torch.xpu, torch.mtia]
+    for device in devices:
+        if not device.is_available():
+            device.manual_seed_all = int
+    # No test can cut the power, which is all that waiting for the disk is good for; a wrong descriptor is still an error.
+    os.fsync = os.fstat  # type: ignore[assignment]
 
 
 def pytest_collection_finish() -> None:
@@ -32,12 +49,16 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
+    import torch
+
     torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")
 def backbone_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Return a function from a family to a folder with a tiny model and what prepares its inputs, as users have it."""
+    from tests.tiny import PREPROCESSOR, make_model, make_tokenizer
+
     made: dict[str, Path] = {}
 
     def get(family: str = "bert") -> Path:
