@@ -18,10 +18,12 @@ install := $(pip) install --quiet --no-compile --constraint constraints.txt
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow smoke lint format types wheel check hooks clean
+.PHONY: help environment demo test test-slow smoke lint format types wheel check hooks clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
+
+environment: $(VENV)/.all  ## install all that `make check` needs in one go; the other targets install what they need
 
 demo: $(VENV)/.quickstart  ## learn the packaged quickstart stream, offline, into RUN_DIR (runs/quickstart)
 	HF_HUB_OFFLINE=1 WANDB_MODE=$${WANDB_MODE:-offline} $(bin)/continual-petl run quickstart --run-dir $(RUN_DIR)
@@ -76,3 +78,8 @@ $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 $(VENV)/.quickstart: $(VENV)/.torch pyproject.toml
 	$(install) --editable '.[quickstart]'
 	@touch $@
+
+# pip takes as long to see that nothing more is missing as to install the little that is.
+$(VENV)/.all: $(VENV)/.torch pyproject.toml
+	$(install) --editable '.[dev,quickstart]'
+	@touch $(VENV)/.dev $(VENV)/.quickstart $@
