@@ -16,6 +16,8 @@ import pytest
 
 # What the tests read and write lies in folders of their own; those that look at the cache give it one.
 os.environ["CONTINUAL_PETL_CACHE"] = "off"
+# More threads only get in each other's way on models of this size, also in processes that tests start.
+os.environ["OMP_NUM_THREADS"] = "1"
 # A shell that starts the tests in the background has them ignore Ctrl-C, which some tests raise.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -29,7 +31,6 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     import torch
 
-    # More threads only get in each other's way on models of this size.
     torch.set_num_threads(1)
     # A seed for a device that is not here is kept for later, with the stack it came from: three deep stacks for each.
     devices: list[Any] = [torch.cuda, torch.xpu, torch.mtia]

@@ -1,15 +1,19 @@
-"""``python -m tests.store.many RUN BACKBONE COUNT``: commit banks nobody trained until there are COUNT, and verify them.
+"""``python -m tests.store.many RUN BACKBONE COUNT ...``: commit banks nobody trained until there are COUNT; verify them.
 
-The committing is a process of its own, so that the peak of memory is that of verifying.
+The committing is a process of its own, and so is each verifying, so that the peak of memory is that of verifying. All are
+forked from one that has only imported.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import resource
-import subprocess
 import sys
 import time
+import traceback
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from continual_petl import Run, learn
@@ -26,25 +30,34 @@ def commit(folder: Path, backbone_folder: Path, count: int) -> None:
     fill(folder, count)
 
 
-def main(folder: str, backbone: str, count: str, role: str = "verify") -> None:
-    """Commit in another process, then verify in this one and print what it took."""
-    if role == "commit":
-        commit(Path(folder), Path(backbone), int(count))
-        return
-    begin = time.perf_counter()
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.store.many", folder, backbone, count, "commit"], check=True
-    )
-    committed = time.perf_counter() - begin
+def in_a_process(act: Callable[[], None]) -> None:
+    """Act in a process of its own; end with its code when that is not 0."""
+    child = os.fork()
+    if child == 0:
+        code = 9
+        try:
+            act()
+            sys.stdout.flush()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    if code := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+        sys.exit(code)
+
+
+def verify(folder: Path, count: int, committed: float) -> None:
+    """Verify all banks and print what it took."""
     run = Run(folder)
     run.verify("one")  # whatever is loaded once
     before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
     checks = run.verify()
     seconds = time.perf_counter() - begin
-    assert len(checks) == int(count)
+    assert len(checks) == count
     assert all(check.ok for check in checks)
     begin = time.perf_counter()
-    tasks = Store(Path(folder)).tasks
+    tasks = Store(folder).tasks
     listed = time.perf_counter() - begin
     again = run.store.tasks == tasks
     assert again
@@ -61,6 +74,15 @@ def main(folder: str, backbone: str, count: str, role: str = "verify") -> None:
         "manifests": len(run.store._manifests),
     }
     print(json.dumps(found))
+
+
+def main(folder: str, backbone: str, *counts: str) -> None:
+    """Commit and verify, for one count after the other."""
+    run = Path(folder)
+    for count in map(int, counts):
+        begin = time.perf_counter()
+        in_a_process(partial(commit, run, Path(backbone), count))
+        in_a_process(partial(verify, run, count, time.perf_counter() - begin))
 
 
 if __name__ == "__main__":

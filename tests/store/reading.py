@@ -1,13 +1,11 @@
-"""A writer that keeps a run changing, and readers of it: ``python -m tests.store.reading ROLE RUN BACKBONE ...``.
-
-``versions`` notes beside the run what task one answers and scores, learned in one way and in the other.
-"""
+"""A writer that keeps a run changing, and readers of it, each in a process of its own that imports nothing again."""
 
 from __future__ import annotations
 
 import json
-import sys
+import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,21 @@ TEXTS = ["w0 w1 w2", "w40 w50"]
 WAYS = [{**TASKS[0], "training": {"epochs": epochs}} for epochs in (1, 2)]
 
 
+def in_a_process(act: Callable[[], object], told: Path) -> int:
+    """Start a process that acts, writes what came of it to a file and ends with 0; return its number."""
+    child = os.fork()
+    if child:
+        return child
+    code = 9
+    try:
+        told.write_text(json.dumps(act()))
+        code = 0
+    finally:
+        os._exit(code)
+
+
 def versions(folder: Path, backbone: Path) -> None:
-    """Write what a reader may see of task one."""
+    """Write beside the run what a reader may see of task one, learned in one way and in the other."""
     known = []
     for number, way in enumerate(WAYS):
         run = learn(stream(backbone, [way], training=QUICK), folder.with_name(f"alone-{number}"))
@@ -67,26 +78,13 @@ def problem(run: Run, how: str, known: Any, number: int) -> str | None:
         return f"{type(error).__name__}: {error}"
 
 
-def read(folder: Path, how: str, seconds: float) -> None:
-    """Look again and again; print how often, and what was wrong."""
+def read(folder: Path, how: str, seconds: float) -> tuple[int, list[str]]:
+    """Look again and again; return how often, and what was wrong."""
     known = json.loads(folder.with_name("versions.json").read_text())
-    wrong, count, end = [], 0, time.monotonic() + seconds
+    wrong: list[str] = []
+    count, end = 0, time.monotonic() + seconds
     while time.monotonic() < end:
         count += 1
         told = problem(Run(folder), how, known, count)
         wrong += [] if told is None else [told]
-    print(json.dumps([how, count, wrong]))
-
-
-def main(role: str, folder: str, backbone: str, *more: str) -> None:
-    """Play one role."""
-    if role == "versions":
-        versions(Path(folder), Path(backbone))
-    elif role == "write":
-        write(Path(folder), Path(backbone), float(more[0]))
-    else:
-        read(Path(folder), more[0], float(more[1]))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    return count, wrong

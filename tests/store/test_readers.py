@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,7 +19,7 @@ from continual_petl.course.removal import forget
 from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.errors import InputError, StoreError
 from continual_petl.store import files
-from tests.house import ROOT
+from tests.store import reading
 from tests.store.tampering import QUICK, TASKS
 from tests.streams_in_code import stream
 
@@ -185,21 +184,21 @@ def test_whatever_is_written_between_two_files(
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_readers_of_a_course_in_other_processes(tmp_path: Path, backbone_folder: Folder) -> None:
-    argv = [sys.executable, "-W", "ignore", "-m", "tests.store.reading"]
-    folder, backbone = str(tmp_path / "run"), str(backbone_folder())
-    subprocess.run([*argv, "versions", folder, backbone], cwd=ROOT, check=True, env=dict(os.environ))
-    writer = subprocess.Popen([*argv, "write", folder, backbone, "12"], cwd=ROOT)
-    readers = [
-        subprocess.Popen([*argv, "read", folder, backbone, how, "12"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        for how in ("verify", "predict", "report")
-    ]
+    folder, backbone = tmp_path / "run", backbone_folder()
+    reading.versions(folder, backbone)
+    acts: dict[str, Callable[[], object]] = {
+        how: partial(reading.read, folder, how, 12.0) for how in ("verify", "predict", "report")
+    }
+    acts["write"] = partial(reading.write, folder, backbone, 12.0)
+    children = {name: reading.in_a_process(act, tmp_path / name) for name, act in acts.items()}
+    codes = {name: os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for name, child in children.items()}
+    assert codes == dict.fromkeys(acts, 0)
     counts = {}
-    for reader in readers:
-        said, _ = reader.communicate(timeout=900)
-        how, count, wrong = json.loads(said.splitlines()[-1])
+    for how in ("verify", "predict", "report"):
+        counts[how], wrong = json.loads((tmp_path / how).read_text())
         assert wrong == []
-        counts[how] = count
-    assert writer.wait(timeout=900) == 0
     assert min(counts.values()) >= 1, counts
     print(counts)
