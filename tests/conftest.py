@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import gc
-import importlib.metadata
 import json
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,8 +18,6 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # A shell that starts the tests in the background has them ignore Ctrl-C, which some tests raise.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-# Every Trainer reads the metadata of every installed package, which stay the same while tests run.
-importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)  # type: ignore[assignment]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -31,14 +26,10 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     import torch
 
+    from tests.quick import make_quick
+
     torch.set_num_threads(1)
-    # A seed for a device that is not here is kept for later, with the stack it came from: three deep stacks for each.
-    devices: list[Any] = [torch.cuda, torch.xpu, torch.mtia]
-    for device in devices:
-        if not device.is_available():
-            device.manual_seed_all = int
-    # No test can cut the power, which is all that waiting for the disk is good for; a wrong descriptor is still an error.
-    os.fsync = os.fstat  # type: ignore[assignment]
+    make_quick()
 
 
 def pytest_collection_finish() -> None:
