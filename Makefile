@@ -34,7 +34,7 @@ test: $(VENV)/.dev  ## the default tests: small, seeded, offline
 	$(offline) $(bin)/pytest --numprocesses auto --dist loadfile $(ARGS)
 
 test-slow: $(VENV)/.dev $(VENV)/.quickstart  ## the tests marked slow: the real MiniLM, many examples
-	$(offline) $(bin)/pytest --numprocesses auto -m slow $(ARGS)
+	$(offline) $(bin)/pytest --numprocesses auto --dist worksteal -m slow $(ARGS)
 
 smoke: $(VENV)/.dev  ## a few seconds: what the pre-commit hook runs
 	$(offline) $(bin)/pytest --quiet -m smoke
