@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,12 @@ from tests.streams_in_code import TRAINING, write_rows
 Folder = Callable[..., Path]
 
 
-@pytest.fixture
-def stream_file(backbone_folder: Folder, tmp_path: Path) -> Path:
-    write_rows(tmp_path / "data" / "single", "single")
-    write_rows(tmp_path / "data" / "pair", "pair", pairs=True)
+@pytest.fixture(scope="module")
+def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return where a user works, and the copy of what lay there after a run: data, stream.yaml and run."""
+    place = tmp_path_factory.mktemp("user") / "work"
+    write_rows(place / "data" / "single", "single")
+    write_rows(place / "data" / "pair", "pair", pairs=True)
     spec: dict[str, Any] = {
         "name": "files",
         "seed": 1,
@@ -34,17 +36,29 @@ def stream_file(backbone_folder: Folder, tmp_path: Path) -> Path:
             {"name": "pair", "kind": "classification", "data": "data/pair", "columns": {"text_pair": "text_pair"}},
         ],
     }
-    file = tmp_path / "stream.yaml"
-    file.write_text(yaml.safe_dump(spec, sort_keys=False))
-    return file
+    (place / "stream.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
+    assert main(["run", str(place / "stream.yaml"), "--run-dir", str(place / "run"), "--quiet"]) == 0
+    return place, place.rename(place.with_name("kept"))
 
 
 @pytest.fixture
-def run_dir(stream_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    folder = tmp_path / "run"
-    assert main(["run", str(stream_file), "--run-dir", str(folder)]) == 0
-    capsys.readouterr()
-    return folder
+def tmp_path(learned: tuple[Path, Path]) -> Iterator[Path]:
+    """The place where it was learned, for the paths in a run are those of its data; empty for each test."""
+    place, _ = learned
+    place.mkdir()
+    yield place
+    shutil.rmtree(place)
+
+
+@pytest.fixture
+def stream_file(learned: tuple[Path, Path], tmp_path: Path) -> Path:
+    shutil.copytree(learned[1] / "data", tmp_path / "data")
+    return Path(shutil.copy(learned[1] / "stream.yaml", tmp_path))
+
+
+@pytest.fixture
+def run_dir(learned: tuple[Path, Path], stream_file: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(learned[1] / "run", tmp_path / "run"))
 
 
 def test_run_shows_matrix_scores_costs_and_verdict(
