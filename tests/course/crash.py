@@ -1,8 +1,8 @@
 """A process that learns one small course and is killed, without warning, at a named instant of it.
 
-``main(BACKBONE, FOLDER, INSTANT, ...)`` forks one child per instant, so that torch is imported once; the run folder of an
-instant is FOLDER/INSTANT, where the first of two tasks may be learned already. ``main(BACKBONE, FOLDER, "waits")`` tells
-every step, waits in the fifth for a line on standard input, and ends with 100 plus the number of the signal that stopped it.
+`deaths` forks one child per instant, so that torch is not imported again; the run folder of an instant is FOLDER/INSTANT,
+where the first of two tasks may be learned already. ``main(BACKBONE, FOLDER)`` tells every step, waits in the fifth for a
+line on standard input, and ends with 100 plus the number of the signal that stopped it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,21 +102,29 @@ INSTANTS: dict[str, Callable[[], At]] = {
 }
 
 
-def main(backbone: str, folder: str, *instants: str) -> None:
-    """Run as said above."""
-    tasks = tasks_of(Path(backbone))
-    if instants == ("waits",):
-        try:
-            learn(tasks, Path(folder), callbacks=[Waits()])
-        except Interrupted as stop:
-            sys.exit(100 + stop.signal_number)
+def deaths(backbone: Path, folder: Path, instants: Sequence[str]) -> dict[str, int]:
+    """Return the number of the signal that ended the process of each instant; 0 if it ended otherwise."""
+    found = {}
     for instant in instants:
         child = os.fork()
         if child == 0:
-            learn(tasks, Path(folder) / instant, callbacks=[INSTANTS[instant]()])
-            os._exit(0)
+            try:
+                learn(tasks_of(backbone), folder / instant, callbacks=[INSTANTS[instant]()])
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(0)
         _, status = os.waitpid(child, 0)
-        print(instant, os.WTERMSIG(status) if os.WIFSIGNALED(status) else "lived", flush=True)
+        found[instant] = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    return found
+
+
+def main(backbone: str, folder: str) -> None:
+    """Run as said above."""
+    try:
+        learn(tasks_of(Path(backbone)), Path(folder), callbacks=[Waits()])
+    except Interrupted as stop:
+        sys.exit(100 + stop.signal_number)
 
 
 class Waits(L.Callback):

@@ -16,7 +16,7 @@ import pytest
 from continual_petl import Run, learn
 from continual_petl.errors import StoreError
 from continual_petl.streams.stream import TaskStream
-from tests.course.crash import INSTANTS, tasks_of
+from tests.course.crash import INSTANTS, deaths, tasks_of
 from tests.desk import bank_digests
 from tests.house import ROOT
 
@@ -25,7 +25,10 @@ Folder = Callable[..., Path]
 QUICK = ("half-a-checkpoint",)
 SLOW = tuple(instant for instant in INSTANTS if instant not in QUICK)
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes and signals")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes and signals"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+]
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
@@ -63,9 +66,7 @@ def test_killed_at_any_instant_the_course_goes_on_to_the_same_banks(
     learn(TaskStream(spec.model_copy(update={"tasks": spec.tasks[:1]})), tmp_path / "first")
     for instant in instants:
         shutil.copytree(tmp_path / "first", tmp_path / instant)
-    with start(str(backbone_folder()), str(tmp_path), *instants) as process:
-        out, _ = process.communicate(timeout=900)
-    assert dict(line.split() for line in out.splitlines()) == dict.fromkeys(instants, str(int(signal.SIGKILL)))
+    assert deaths(backbone_folder(), tmp_path, instants) == dict.fromkeys(instants, signal.SIGKILL)
     problems = []
     for instant in instants:
         folder = tmp_path / instant
@@ -89,7 +90,7 @@ def test_killed_at_any_instant_the_course_goes_on_to_the_same_banks(
 def test_a_signal_saves_ends_and_goes_on(
     backbone_folder: Folder, tmp_path: Path, uninterrupted: dict[str, str], number: int
 ) -> None:
-    with start(str(backbone_folder()), str(tmp_path / "run"), "waits") as process:
+    with start(str(backbone_folder()), str(tmp_path / "run")) as process:
         assert process.stdout is not None
         for _ in range(5):
             assert process.stdout.readline() == "step\n"
