@@ -147,8 +147,7 @@ def test_signals_at_random_instants_of_the_command(learned: Learned, tmp_path: P
         while sent < 20:
             child = os.fork()
             if child == 0:
-                _be_quiet(tmp_path / "err")
-                os._exit(main(command))
+                _command(command, tmp_path / "err")
             started = time.monotonic()
             if seconds:
                 time.sleep(draw.uniform(0, min(seconds, 1.0)))
@@ -166,6 +165,19 @@ def test_signals_at_random_instants_of_the_command(learned: Learned, tmp_path: P
     assert main(command) == 0
     assert bank_digests(Run(run)) == learned.whole
     assert sum(count for (_, code), count in codes.items() if code >= 128) >= 20
+
+
+def _command(command: list[str], said: Path) -> None:
+    """Run a command and end this process with its code, as Python does."""
+    code = 9
+    try:
+        _be_quiet(said)
+        code = main(command)
+    except KeyboardInterrupt:  # before the command has begun to run
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        os._exit(code)
 
 
 def _be_quiet(path: Path) -> None:
