@@ -5,6 +5,7 @@ Every message is one paragraph: where, what came, what is allowed, what to do.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
 
@@ -63,3 +64,21 @@ def printable(text: str, *, keep: str = "") -> str:
         \x1b[2Jgood\r
     """
     return _COMMANDS.sub(lambda m: m[0] if m[0] in keep else m[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def known_names(known: Sequence[str], wanted: object = "", *, most: int = 20) -> str:
+    """Return the names that there are, for a message about one that is not there.
+
+    Args:
+        known: in their order, which is kept where nothing is alike.
+        wanted: what was asked for; names like it come first.
+        most: how many are written out.
+
+    Example:
+        >>> known_names(["sst2", "agnews", "trec"], "ag_news")
+        'agnews, sst2, trec'
+    """
+    alike = difflib.get_close_matches(wanted, known, n=5) if isinstance(wanted, str) else []
+    names = [*alike, *(name for name in known if name not in set(alike))]
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return (", ".join(names[:most]) or "none") + more

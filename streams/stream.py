@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from continual_petl import _notebook
 from continual_petl.errors import InputError
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream_file.yaml_file import load_stream
@@ -87,3 +88,16 @@ class TaskStream:
             f"TaskStream({self.name!r}, seed={self.seed}, backbone={self.spec.backbone.name!r}, "
             f"{count}: {', '.join(shown + more)})"
         )
+
+    def _repr_html_(self) -> str:
+        rows = ((task.name, task.kind, _where(task.data), task.metric or "its kind's") for task in self)
+        heads = ("task", "kind", "data", "metric")
+        return _notebook.table(f"TaskStream {self.name}, on {self.spec.backbone.name}", heads, rows, len(self))
+
+
+def _where(data: object) -> str:
+    """Return where a task's rows come from, never the rows."""
+    if isinstance(data, str):
+        return data
+    path = data.get("path") if isinstance(data, Mapping) else getattr(data, "path", None)
+    return path if isinstance(path, str) else "rows in code"

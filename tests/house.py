@@ -25,7 +25,7 @@ FLOORS = (
     {"heads", "metrics"},
     {"banks"},
     {"backbones"},
-    {"digests", "errors", "seeding", "_frozen", "_version"},
+    {"digests", "errors", "seeding", "_frozen", "_notebook", "_version"},
 )
 """Top floor first. A room may import rooms of lower floors and itself; nothing else, not even under TYPE_CHECKING."""
 
@@ -33,6 +33,7 @@ FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in room
 
 INSIDE_STREAMS = (
     {"batches", "stream"},
+    {"starting"},
     {"preparation", "stream_file"},
     {"encoding"},
     {"sources"},

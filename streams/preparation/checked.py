@@ -129,12 +129,18 @@ def labels_of(spec: StreamSpec, task: TaskSpec, train: SplitRows) -> tuple[tuple
     """
     if task.kind not in LABELLED:
         return None, False
-    given = spec.resolved_labels(task)
+    given = train.labels_file or spec.resolved_labels(task)
     if isinstance(given, str):
         try:
             given = read_label_names(given)
         except InputError as error:
             raise InputError(f"task {task.name!r}, {error}") from error
+    if train.labels_file is not None and isinstance(task.labels, tuple) and len(task.labels) != len(given or ()):
+        raise InputError(
+            f"task {task.name!r}: {train.labels_file} names {len(given or ())} classes, and the task has "
+            f"{len(task.labels)} (labels: {', '.join(task.labels)}): this is a copy of something else, so name another one "
+            f"(--tasks.{task.name}.data.local), or remove the file."
+        )
     check_rows(train.where, len(train))
     column = _answer_column(task)
     names: Iterable[str]

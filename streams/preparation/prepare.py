@@ -22,7 +22,7 @@ from continual_petl.streams.encoding.tokenise_sources import room_for
 from continual_petl.streams.preparation.checked import Checked, check_split, labels_of
 from continual_petl.streams.preparation.dividing import carve, limited
 from continual_petl.streams.preparation.labels import absent_notice
-from continual_petl.streams.schema.stream_spec import SplitName, StreamSpec, TaskSpec
+from continual_petl.streams.schema.stream_spec import DataSpec, Rows, SplitName, StreamSpec, TaskSpec
 from continual_petl.streams.sources.checks import overlap_notice
 from continual_petl.streams.sources.read import read_splits
 
@@ -108,6 +108,13 @@ def prepare_task(
     )
 
 
+def _copy_notice(task: TaskSpec, data: str | DataSpec | Rows) -> str | None:
+    """Return a notice if the rows are those of a local copy: its certificate then says so."""
+    if not isinstance(data, DataSpec) or data.local is None or not isinstance(task.data, DataSpec):
+        return None
+    return f"task {task.name!r}: read from the local copy {task.data.local!r}, and not from {data.path} on the Hub."
+
+
 def _cuts(task: TaskSpec, splits: Mapping[str, TokenisedRows], max_length: int) -> list[str]:
     """Say how many rows lost tokens."""
     notices = []
@@ -161,10 +168,11 @@ def check_data(spec: StreamSpec, task: TaskSpec) -> tuple[str, ...] | None:
 
 def _read(spec: StreamSpec, task: TaskSpec) -> tuple[tuple[str, ...] | None, dict[str, Checked], list[str]]:
     """Return the labels, the checked, divided and limited splits, and what the user should know of them."""
-    raw = read_splits(task.name, spec.resolved_data(task), task.columns, kind=task.kind)
+    data = spec.resolved_data(task)
+    raw = read_splits(task.name, data, task.columns, kind=task.kind)
     labels, positions = labels_of(spec, task, raw["train"])
     splits: dict[str, Checked] = {name: check_split(spec, task, rows, labels, positions) for name, rows in raw.items()}
-    notices: list[str | None] = []
+    notices: list[str | None] = [_copy_notice(task, data)]
     if "validation" not in splits:
         splits["train"], splits["validation"] = carve(spec, task, splits["train"])
         notices.append(
@@ -222,7 +230,7 @@ def prepare_split(
             f"task {task.name!r}: the data has no {split} split any more; restore it, or evaluate on another."
         )
     rows = raw["train" if carved else split]
-    positions = task.labels is not None and rows.class_names is None
+    positions = (task.labels is not None or rows.labels_file is not None) and rows.class_names is None
     checked = check_split(spec, task, rows, labels, positions)
     if carved:
         checked = carve(spec, task, checked)[split == "validation"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import string
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -76,8 +77,38 @@ _Files: TypeAlias = Annotated[
 ]
 
 
+def template_fields(template: str) -> tuple[str, ...]:
+    """Return the columns that ``template`` names in braces, in order.
+
+    Raises:
+        ValueError: if a brace stands alone, nothing is in braces, or more than the name of a column is.
+    """
+    fields = []
+    try:
+        for _, field, form, conversion in string.Formatter().parse(template):
+            if field is not None:
+                if not field or form or conversion:
+                    raise ValueError("only the name of a column can stand in braces")
+                fields.append(field)
+    except ValueError as error:
+        raise ValueError(
+            f"got {template!r}: {error}; write such as '{{title}} {{content}}', and {{{{ for a brace"
+        ) from None
+    if not fields:
+        raise ValueError(f"got {template!r}, which names no column; write such as '{{title}} {{content}}'")
+    return tuple(fields)
+
+
+def _template(text: str) -> str:
+    template_fields(text)
+    return text
+
+
+Templates: TypeAlias = Annotated[dict[Text, Annotated[Text, AfterValidator(_template)]], Field(min_length=1)]
+
+
 class DataSpec(FrozenModel):
-    """What `datasets.load_dataset` takes."""
+    """What `datasets.load_dataset` takes, and what is made of it."""
 
     path: Text
     """A reader (csv, json, parquet, arrow, text), the id of a data set on the Hub, embedded, or a ./local/folder."""
@@ -91,6 +122,12 @@ class DataSpec(FrozenModel):
     """Files for a reader: a path, a list, or a mapping from split to those; globs are fine."""
     data_dir: Text | None = None
     """Folder for a reader, or inside a Hub data set."""
+    templates: Templates | None = None
+    """Columns made of others, such as {text: "{title} {content}"}; a.b reaches into a column of mappings. Missing values
+    count as empty, space at both ends goes."""
+    local: Text | None = None
+    """A copy of this data set: a folder with train/validation/test files, or a file, counted from the stream's data_dir and
+    read instead where the stream is given a data_dir; docs/catalog.md says what columns and labels it has."""
 
     @property
     def is_local(self) -> bool:
@@ -100,13 +137,18 @@ class DataSpec(FrozenModel):
     @model_validator(mode="after")
     def _fits(self) -> DataSpec:
         if self.path == "embedded":
-            given = [key for key in ("revision", "split", "data_files", "data_dir") if getattr(self, key) is not None]
+            keys = ("revision", "split", "data_files", "data_dir", "templates", "local")
+            given = [key for key in keys if getattr(self, key) is not None]
             if given:
                 raise ValueError(f"{', '.join(given)} has no effect with path: embedded, so remove it")
             if self.name is None:
                 raise ValueError("path: embedded needs the name of the built-in data set under name")
         if self.path in READERS and self.data_files is None and self.data_dir is None:
             raise ValueError(f"path: {self.path} reads files, so name them under data_files")
+        if self.is_local and self.local is not None:
+            raise ValueError(
+                f"local is a copy of a data set on the Hub and has no effect with path: {self.path}: remove it"
+            )
         if self.is_local and (self.name is not None or self.revision is not None):
             key = "name" if self.name is not None else "revision"
             raise ValueError(f"{key} is for data sets on the Hub and has no effect with path: {self.path}: remove it")
@@ -147,12 +189,24 @@ def join_path(base: str, path: str) -> str:
     return path if is_url(path) else os.path.normpath(os.path.join(base, path))
 
 
-def locate(data: str | DataSpec | Rows, base: str) -> str | DataSpec | Rows:
-    """Return ``data`` with every relative path of this machine counted from the folder ``base``."""
+def without_copy(data: str | DataSpec | Rows) -> str | DataSpec | Rows:
+    """Return ``data`` as it is read where there is no data_dir: a local copy is out of reach."""
+    return data.model_copy(update={"local": None}) if isinstance(data, DataSpec) and data.local is not None else data
+
+
+def locate(data: str | DataSpec | Rows, base: str | None) -> str | DataSpec | Rows:
+    """Return ``data`` with every relative path of this machine counted from the folder ``base``.
+
+    Without a ``base`` paths stay as they are (they count from the working directory), and local copies are out of reach.
+    """
+    if base is None:
+        return without_copy(data)
     if isinstance(data, str):
         return join_path(base, data)
-    if not isinstance(data, DataSpec) or not data.is_local:
+    if not isinstance(data, DataSpec):
         return data
+    if not data.is_local:
+        return data if data.local is None else data.model_copy(update={"local": join_path(base, data.local)})
     files = data.data_files
     located: Any = files
     if isinstance(files, str):

@@ -34,9 +34,10 @@ from continual_petl.streams.schema.data_spec import Data as Data
 from continual_petl.streams.schema.data_spec import DataSpec as DataSpec
 from continual_petl.streams.schema.data_spec import Rows as Rows
 from continual_petl.streams.schema.data_spec import SplitName as SplitName
-from continual_petl.streams.schema.data_spec import Text, join_path, locate, looks_like_path
+from continual_petl.streams.schema.data_spec import Text, join_path, locate, looks_like_path, without_copy
 from continual_petl.streams.schema.field_types import Labels, Name
 from continual_petl.streams.schema.generation import GenerationSpec as GenerationSpec
+from continual_petl.streams.schema.limits_spec import LimitsSpec as LimitsSpec
 from continual_petl.streams.schema.of_kind import (
     COLUMNS,
     POOLED,
@@ -52,17 +53,6 @@ from continual_petl.streams.schema.training_spec import TrainingSpec as Training
 
 _V = TypeVar("_V")
 Probe = Literal["random", "validation"]
-
-
-class LimitsSpec(FrozenModel):
-    """Take only so many rows of a split, chosen by the seed and not by their order in the file."""
-
-    train: Count | None = None
-    """Rows of the training split; null means all."""
-    validation: Count | None = None
-    """Rows of the validation split; null means all."""
-    test: Count | None = None
-    """Rows of the test split; null means all."""
 
 
 class TaskSpec(FrozenModel):
@@ -188,7 +178,8 @@ class StreamSpec(FrozenModel):
     """Inputs that a task's certificate holds the answers to. random: tokens or pixels drawn by the task's seed, so that it
     shows no data. validation: rows of the validation split, which everyone who has the run folder can then read."""
     data_dir: Text | None = None
-    """Folder from which relative data paths count; null means the folder of the stream file."""
+    """Folder from which relative data paths count, and where local copies lie (data.local of a task); null means the
+    folder of the stream file, and no copies."""
     tasks: Annotated[tuple[TaskSpec, ...], Field(min_length=1)]
     """The tasks, in the order in which they arrive."""
 
@@ -215,7 +206,13 @@ class StreamSpec(FrozenModel):
         name = self.backbone.name
         backbone = {"name": join_path(os.getcwd(), os.path.expanduser(name))} if looks_like_path(name) else {}
         data_dir = join_path(os.getcwd(), self.data_dir or os.curdir)
-        return self.model_copy(update={"data_dir": data_dir, "backbone": self.backbone.model_copy(update=backbone)})
+        spec = self if self.data_dir is not None else self.without_copies()
+        return spec.model_copy(update={"data_dir": data_dir, "backbone": self.backbone.model_copy(update=backbone)})
+
+    def without_copies(self) -> StreamSpec:
+        """Return the same stream with every task read from its source, whatever the data_dir."""
+        tasks = tuple(task.model_copy(update={"data": without_copy(task.data)}) for task in self.tasks)
+        return self.model_copy(update={"tasks": tasks})
 
     def resolved_training(self, task: TaskSpec) -> TrainingSpec:
         """Return how ``task`` is trained: the stream's settings with the task's own in their place.
@@ -241,7 +238,7 @@ class StreamSpec(FrozenModel):
 
     def resolved_data(self, task: TaskSpec) -> str | DataSpec | Rows:
         """Return the data of ``task`` with relative paths counted from `data_dir`."""
-        return task.data if self.data_dir is None else locate(task.data, self.data_dir)
+        return locate(task.data, self.data_dir)
 
     def resolved_labels(self, task: TaskSpec) -> tuple[str, ...] | str | None:
         """Return the labels of ``task``; the path of a label file counts from `data_dir`."""

@@ -96,8 +96,7 @@ def find_files(task: str, path: str) -> dict[SplitName, list[str]]:
             listed = ", ".join(sorted(os.listdir(path))[:10]) or "nothing"
             raise InputError(
                 f"{here}: the folder has no file named after a split; it holds {listed}. Name the files train, "
-                "validation and "
-                f"test with a suffix of {_FORMATS}, or list them under data.data_files."
+                f"validation and test with a suffix of {_FORMATS}, or list them under data.data_files."
             )
     elif os.path.isfile(path):
         found = {"train": [path]}
@@ -108,8 +107,7 @@ def find_files(task: str, path: str) -> dict[SplitName, list[str]]:
             other = next(name for name in files if not split_of(name))
             raise InputError(
                 f"{here}: {named[0]} is named after a split and {other} is not, so it is unclear which rows are "
-                "trained on; "
-                "narrow the glob, or list the files under data.data_files: {train: ..., test: ...}."
+                "trained on; narrow the glob, or list the files under data.data_files: {train: ..., test: ...}."
             )
         found = _by_split(here, files) if named else {"train": files} if files else {}
     else:
@@ -120,8 +118,7 @@ def find_files(task: str, path: str) -> dict[SplitName, list[str]]:
         if reader_of(file) is None:
             raise InputError(
                 f"{here}: the format of {file} is not known by its name; allowed: {_FORMATS}. Rename the file, or say "
-                "which "
-                "reader it needs: data: {path: csv, data_files: ...}."
+                "which reader it needs: data: {path: csv, data_files: ...}."
             )
     return found
 
@@ -156,8 +153,7 @@ def _by_split(here: str, files: Sequence[str]) -> dict[SplitName, list[str]]:
         if len(kinds) > 1:
             raise InputError(
                 f"{here}: more than one file could be the {split} split: {', '.join(found[split])}. Keep one, or "
-                "choose under "
-                f"data.data_files: {{{split}: ...}}."
+                f"choose under data.data_files: {{{split}: ...}}."
             )
     return {split: found[split] for split in SPLITS if split in found}
 
@@ -169,8 +165,7 @@ def _nothing_there(path: str) -> str:
     listed = ", ".join(sorted(os.listdir(folder))[:10]) or "nothing"
     return (
         f"there is no such file or folder; {folder.resolve()} holds {listed}. Relative paths count from data_dir, or "
-        "from the folder of "
-        "the stream file; for a data set on the Hub write data: {path: NAME}."
+        "from the folder of the stream file; for a data set on the Hub write data: {path: NAME}."
     )
 
 

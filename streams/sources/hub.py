@@ -13,6 +13,7 @@ from continual_petl.streams.sources.checks import Where
 from continual_petl.streams.sources.files import ALIASES
 from continual_petl.streams.sources.plain_values import columns_of
 from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
+from continual_petl.streams.sources.templates import fill_templates
 
 _HUB_ERRORS = (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError, LookupError)
 
@@ -48,14 +49,14 @@ def from_hub(task: str, data: DataSpec, columns: Columns, splits: Sequence[Split
             f"task {task!r}, data: cannot load {data.path!r}{config} from the Hub: {type(error).__name__}: {error}. "
             "Check the name and "
             "the network (HF_HUB_OFFLINE allows cached data only); offline, put the files into a folder and write "
-            "data: FOLDER. For "
+            "data: FOLDER, or give a --data-dir with copies where the stream names some (data.local). For "
             f"local data that is not on the Hub, begin the path with ./ (./{data.path})."
         ) from error
     found = {}
     for split, dataset in loaded.items():
-        names = _class_names(dataset.features.get([*columns.values()][-1]))
-        table = columns_of(dataset)
-        found[split] = pick(Where(task=task, split=split, origin=f"Hub {data.path}"), table, columns, names)
+        names = class_names(dataset.features.get([*columns.values()][-1]))
+        where = Where(task=task, split=split, origin=f"Hub {data.path}")
+        found[split] = pick(where, fill_templates(where, columns_of(dataset), data.templates), columns, names)
     if "train" in splits and "train" not in found:
         raise InputError(
             f"task {task!r}, data {data.path}: there is no split named train; it has {', '.join(there)}. Say which "
@@ -65,7 +66,7 @@ def from_hub(task: str, data: DataSpec, columns: Columns, splits: Sequence[Split
     return found
 
 
-def _class_names(feature: Any) -> tuple[str, ...] | None:
+def class_names(feature: Any) -> tuple[str, ...] | None:
     """Return the names that a data set declares for its labels, also where a row has a list of them."""
     while not isinstance(feature, datasets.ClassLabel) and hasattr(feature, "feature"):
         feature = feature.feature

@@ -17,7 +17,9 @@ from continual_petl.streams.schema.stream_spec import SPLITS, ColumnsSpec, DataS
 from continual_petl.streams.sources.checks import Where
 from continual_petl.streams.sources.files import expand, find_files, read_files, reader_of
 from continual_petl.streams.sources.hub import from_hub
+from continual_petl.streams.sources.local import Take, check_copy, labels_file, taker
 from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
+from continual_petl.streams.sources.templates import Table, fill_templates
 
 
 def read_splits(
@@ -32,7 +34,8 @@ def read_splits(
 
     Args:
         task: name of the task, for messages.
-        data: a path, what ``datasets.load_dataset`` takes, or rows; relative paths count from the working directory.
+        data: a path, what ``datasets.load_dataset`` takes, or rows; relative paths count from the working directory, and
+            where there is a local copy, that is read.
         columns: which columns mean what.
         splits: which splits to read, if they exist.
         kind: the kind of the task, which decides what columns are read.
@@ -44,8 +47,13 @@ def read_splits(
         InputError: if the data, a column or the training split is missing, or something cannot be read.
     """
     read = columns.read_by(kind)
+
+    def take(where: Where, table: Table) -> SplitRows:
+        templates = data.templates if isinstance(data, DataSpec) else None
+        return pick(where, fill_templates(where, table, templates), read, None)
+
     if isinstance(data, str):
-        return _from_path(task, data, read, splits, None)
+        return _from_path(task, data, take, splits, None)
     if isinstance(data, Mapping):
         return _from_rows(task, data, "rows given in the task", read, splits)
     if data.path == "embedded":
@@ -55,15 +63,18 @@ def read_splits(
         except InputError as error:
             raise InputError(f"task {task!r}, data: {error}") from error
         return _from_rows(task, rows, f"embedded {data.name}", read, splits)
+    if data.local is not None:
+        path = check_copy(task, data)
+        return _from_path(task, path, taker(data, columns, kind, labels_file(task, path, kind)), splits, None)
     if not data.is_local:
         return from_hub(task, data, read, splits)
     if data.data_files is None:
-        return _from_path(task, data.data_dir or data.path, read, splits, data)
-    return _from_data_files(task, data, read, splits)
+        return _from_path(task, data.data_dir or data.path, take, splits, data)
+    return _from_data_files(task, data, take, splits)
 
 
 def _from_path(
-    task: str, path: str, columns: Columns, splits: Sequence[SplitName], spec: DataSpec | None
+    task: str, path: str, take: Take, splits: Sequence[SplitName], spec: DataSpec | None
 ) -> dict[SplitName, SplitRows]:
     files = {"train": [path]} if "://" in path else find_files(task, os.path.expanduser(path))
     files = cast("dict[SplitName, list[str]]", files)
@@ -81,13 +92,11 @@ def _from_path(
     for reader, group in by_reader.items():
         if reader is None:
             raise InputError(f"task {task!r}, data {path}: name a reader: data: {{path: csv, data_files: {path}}}.")
-        found |= _from_files(task, reader, group, columns, splits, None if spec is None else spec.split)
+        found |= _from_files(task, reader, group, take, splits, None if spec is None else spec.split)
     return _checked(task, path, found, splits)
 
 
-def _from_data_files(
-    task: str, data: DataSpec, columns: Columns, splits: Sequence[SplitName]
-) -> dict[SplitName, SplitRows]:
+def _from_data_files(task: str, data: DataSpec, take: Take, splits: Sequence[SplitName]) -> dict[SplitName, SplitRows]:
     if data.data_dir is not None or data.path not in READERS:
         raise InputError(
             f"task {task!r}, data: got path {data.path} and data_dir {data.data_dir} together with data_files; with "
@@ -100,7 +109,7 @@ def _from_data_files(
         files = {split: expand(task, given[split]) for split in SPLITS if split in given}
     else:
         files = {"train": expand(task, given)}
-    found = _from_files(task, data.path, files, columns, splits, data.split)
+    found = _from_files(task, data.path, files, take, splits, data.split)
     return _checked(task, ", ".join(name for names in files.values() for name in names), found, splits)
 
 
@@ -108,7 +117,7 @@ def _from_files(
     task: str,
     reader: str,
     files: Mapping[SplitName, Sequence[str]],
-    columns: Columns,
+    take: Take,
     splits: Sequence[SplitName],
     expressions: Mapping[SplitName, str] | None,
 ) -> dict[SplitName, SplitRows]:
@@ -121,7 +130,7 @@ def _from_files(
     found = {}
     for split, table in read_files(task, reader, files, wanted).items():
         origin = chosen[split] if expressions else ", ".join(files[split])
-        found[split] = pick(Where(task=task, split=split, origin=origin), table, columns, None)
+        found[split] = take(Where(task=task, split=split, origin=origin), table)
     return found
 
 

@@ -27,13 +27,20 @@ class SplitRows:
     """The ``columns.label``, ``target`` or ``tags`` of every row; class numbers of a Hub data set are already names."""
     class_names: tuple[str, ...] | None
     """The classes in order, where the data set itself declares them."""
+    labels_file: str | None = None
+    """A JSON file that names the classes in order instead of the task, beside a local copy."""
 
     def __len__(self) -> int:
         return len(self.inputs)
 
 
 def pick(
-    where: Where, table: Mapping[str, list[Any]], columns: Columns, class_names: tuple[str, ...] | None
+    where: Where,
+    table: Mapping[str, list[Any]],
+    columns: Columns,
+    class_names: tuple[str, ...] | None,
+    *,
+    labels_file: str | None = None,
 ) -> SplitRows:
     """Return the columns that a task reads, with the names of its classes for their numbers.
 
@@ -58,6 +65,7 @@ def pick(
         pairs=None if pair is None else table[pair],
         answers=answers,
         class_names=class_names,
+        labels_file=labels_file,
     )
 
 

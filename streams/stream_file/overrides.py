@@ -1,11 +1,13 @@
 """Dotted overrides from the command line, applied to the plain data of a stream file.
 
-``training.learning_rate`` goes down the keys, ``tasks.agnews.training.epochs`` finds a task by its name and
-``tasks.0.training.epochs`` by its number. What a value means is decided as in the file.
+``training.learning_rate`` goes down the keys, ``tasks.agnews.training.epochs`` finds a task by its name,
+``tasks.0.training.epochs`` by its number, and ``tasks.*.limits.train`` means every task. What a value means is decided as in
+the file.
 """
 
 from __future__ import annotations
 
+import copy
 import difflib
 from collections.abc import Sequence
 from typing import Any
@@ -26,9 +28,10 @@ def apply_overrides(tree: dict[str, Any], overrides: Sequence[tuple[str, str]], 
     for key, text in overrides:
         option = f"--{key.removeprefix('--')}"
         try:
-            path = _key_path(option[2:], tree)
+            paths = _key_paths(option[2:], tree)
             value = _value(text)
-            _set(tree, path, value, option, places)
+            for path in paths:
+                _set(tree, path, copy.deepcopy(value), option, places)
         except _Unusable as error:
             places.report_option(option, str(error))
 
@@ -37,10 +40,21 @@ class _Unusable(Exception):
     """Why an override cannot be applied."""
 
 
-def _key_path(key: str, tree: dict[str, Any]) -> KeyPath:
+def _key_paths(key: str, tree: dict[str, Any]) -> list[KeyPath]:
+    """Return the key path that ``key`` means; with ``tasks.*`` one for every task."""
     parts = key.split(".")
     if not all(parts):
         raise _Unusable("this is not a key: write names with single dots between them, such as --training.epochs")
+    if parts[:2] != ["tasks", "*"]:
+        return [_key_path(key, parts, tree)]
+    if len(parts) == 2:
+        raise _Unusable("this is not a key: name one below tasks.*, such as --tasks.*.limits.train")
+    if not (names := task_names(tree)):
+        raise _Unusable("there are no tasks here")
+    return [("tasks", number, *parts[2:]) for number in range(len(names))]
+
+
+def _key_path(key: str, parts: list[str], tree: dict[str, Any]) -> KeyPath:
     if parts[0] != "tasks" or len(parts) == 1:
         return tuple(parts)
     rest, names = key.removeprefix("tasks."), task_names(tree)

@@ -67,7 +67,7 @@ def _paths(tree: Any, above: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
     if isinstance(backbone, dict):
         yield from _own(backbone, "name", (*above, "backbone"))
     if isinstance(data, dict) and "path" in data:
-        for key in ("path", "data_files", "data_dir"):
+        for key in ("path", "data_files", "data_dir", "local"):
             yield from _nested(data, key, (*above, "data"))
     for number, task in enumerate(tasks if isinstance(tasks, list) else ()):
         yield from _paths(task, (*above, "tasks", number))

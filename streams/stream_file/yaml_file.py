@@ -42,6 +42,9 @@ def load_stream(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str
             of two for the same key the later one holds. A relative ``data_dir``, or path of a backbone, counts from the
             working directory here; the data of tasks count from ``data_dir`` wherever they are written.
 
+    Returns:
+        The stream. Local copies of its data (``data.local``) are left out where no ``data_dir`` is given.
+
     Raises:
         StreamFileError: with all mistakes of file and overrides.
     """
@@ -49,9 +52,11 @@ def load_stream(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str
     expand_paths(tree, folder, places)
     for where, text in contradictions(tree):
         places.report(where, text, tree)
-    if tree.get("data_dir") is None:
+    has_copies = tree.get("data_dir") is not None
+    if not has_copies:
         tree["data_dir"] = folder
-    return _validate(StreamSpec, tree, places)
+    spec = _validate(StreamSpec, tree, places)
+    return spec if has_copies else spec.without_copies()
 
 
 def load_task(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]] = ()) -> TaskSpec:
@@ -64,6 +69,11 @@ def load_task(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]]
     """
     tree, places, folder = _read(path, overrides)
     expand_paths(tree, folder, places)
+    data = tree.get("data")
+    if isinstance(data, dict) and data.get("local") is not None:
+        places.report(
+            ("data", "local"), "a file of one task has no data_dir, where copies lie: write data: FOLDER", tree
+        )
     task = _validate(TaskSpec, tree, places)
     labels = join_path(folder, task.labels) if isinstance(task.labels, str) else task.labels
     return task.model_copy(update={"data": locate(task.data, folder), "labels": labels})

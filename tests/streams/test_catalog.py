@@ -1,23 +1,71 @@
-"""The stream files that come with the package are valid, and quickstart needs nothing but the package."""
+"""The stream files that come with the package are valid, in the published orders, and quickstart needs nothing else."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from continual_petl.errors import InputError
 from continual_petl.streams import embedded
 from continual_petl.streams.preparation.prepare import check_data
 from continual_petl.streams.schema.stream_spec import DataSpec
+from continual_petl.streams.stream_file.catalog import ALIASES, catalog, description, find_stream
 from continual_petl.streams.stream_file.yaml_file import load_stream, load_task
 
 CATALOG = Path(__file__).parents[2] / "streams" / "catalog"
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+DOCS = (Path(__file__).parents[2] / "docs" / "catalog.md").read_text("utf-8")
+
+# Written down once more, from de Masson d'Autume et al. 2019 and Wang et al. 2023, and not read from the catalog.
+ORDERS = {
+    "classic5": "yelp agnews dbpedia amazon yahoo",
+    "classic5-2": "dbpedia yahoo agnews amazon yelp",
+    "classic5-3": "yelp yahoo amazon dbpedia agnews",
+    "classic5-4": "agnews yelp amazon yahoo dbpedia",
+    "long15": "mnli cb wic copa qqp boolqa rte imdb yelp amazon sst2 dbpedia agnews multirc yahoo",
+    "long15-5": "multirc boolqa wic mnli cb copa qqp rte imdb sst2 dbpedia agnews yelp amazon yahoo",
+    "long15-6": "yelp amazon mnli cb copa qqp rte imdb sst2 dbpedia agnews yahoo multirc boolqa wic",
+    "glue": "cola sst2 mrpc stsb qqp mnli qnli rte",
+    "unified-view": "xsum en-ro mnli sst2",
+}
 
 
 @pytest.mark.parametrize("file", sorted(CATALOG.glob("*.yaml")), ids=lambda file: file.stem)
 def test_a_catalog_file_is_valid_and_named_as_its_stream(file: Path) -> None:
     assert load_stream(file).name == file.stem
+
+
+def test_a_name_or_a_number_of_the_literature_finds_its_stream() -> None:
+    assert list(catalog()) == sorted([*ORDERS, "quickstart", "digits"])
+    assert {name: find_stream(name).stem for name in ALIASES} == {"classic5-1": "classic5", "long15-4": "long15"}
+    for name, file in catalog().items():
+        assert find_stream(name) == file
+        assert 20 < len(description(file)) < 120
+        assert description(file).endswith(".")
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(
+        InputError, match=r"^clasic5: there is no such file.*did you mean classic5\?.*long15-6, quickstart"
+    ):
+        find_stream("clasic5")
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_a_catalog_stream_has_its_published_order(name: str) -> None:
+    assert [task.name for task in load_stream(catalog()[name]).tasks] == ORDERS[name].split()
+
+
+@pytest.mark.parametrize("family", ["classic5", "long15"])
+def test_a_task_is_the_same_in_every_order(family: str) -> None:
+    first, *others = (load_stream(file) for name, file in catalog().items() if name.partition("-")[0] == family)
+    tasks = {task.name: task for task in first.tasks}
+    assert len(others) == {"classic5": 3, "long15": 2}[family]
+    for other in others:
+        assert {task.name: task for task in other.tasks} == tasks
+        assert other.model_copy(update={"name": first.name, "tasks": first.tasks}) == first
 
 
 @pytest.mark.parametrize("file", sorted(EXPERIMENTS.rglob("*.yaml")), ids=lambda file: file.stem)
@@ -52,3 +100,19 @@ def test_digits_are_the_embedded_images() -> None:
     spec = load_stream(CATALOG / "digits.yaml", [("backbone.name", "./my/vit")])
     assert {task.kind for task in spec.tasks} == {"image-classification"}
     assert [check_data(spec, task) for task in spec.tasks] == [tuple("01234"), tuple("56789"), ("even", "odd")]
+
+
+def test_the_docs_list_every_stream_in_its_order() -> None:
+    rows = re.findall(r"^\| `([\w-]+)` \| ([^|]*) \|", DOCS, re.MULTILINE)
+    assert {name: order.split() for name, order in rows} == {
+        name: [task.name for task in load_stream(file).tasks] for name, file in catalog().items()
+    }
+
+
+def test_the_stream_in_the_docs_is_one(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", DOCS, re.DOTALL)
+    (tmp_path / "mine.yaml").write_text(block)
+    spec = load_stream(tmp_path / "mine.yaml")
+    data = spec.resolved_data(spec.tasks[0])
+    assert isinstance(data, DataSpec)
+    assert data.local == str(tmp_path / "data" / "dbpedia")

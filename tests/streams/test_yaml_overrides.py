@@ -63,6 +63,34 @@ def test_an_override_reaches_its_key(
     assert look(load_stream(file, [DIR, override])) == value
 
 
+def test_a_star_reaches_every_task_and_what_comes_later_one_of_them(file: Path) -> None:
+    options = [DIR, ("tasks.*.limits", "{train: 9, test: 4}"), ("tasks.sst.limits.train", "8")]
+    stream = load_stream(file, options)
+    assert [(task.limits.train, task.limits.test) for task in stream.tasks] == [(9, 4), (9, 4), (8, 4)]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problems"),
+    [
+        ("tasks.*", "1", ["--tasks.*: this is not a key: name one below tasks.*, such as --tasks.*.limits.train"]),
+        ("tasks.*.limits.trian", "1", ["--tasks.*.limits.trian: unknown key 'trian' (did you mean 'train'?)"]),
+        ("tasks.*..x", "1", ["--tasks.*..x: this is not a key: write names with single dots between them"]),
+    ],
+)
+def test_a_star_that_reaches_no_key(file: Path, key: str, value: str, problems: list[str]) -> None:
+    with pytest.raises(StreamFileError) as caught:
+        load_stream(file, [DIR, (key, value)])
+    found = caught.value.problems
+    assert len(found) == len(problems)
+    assert all(text.startswith(start) for text, start in zip(found, problems, strict=True)), found
+
+
+def test_a_file_of_one_task_has_no_tasks_to_reach(tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text("{name: t, kind: classification, data: a.csv}")
+    with pytest.raises(StreamFileError, match=r"^--tasks\.\*\.limits\.train: there are no tasks here$"):
+        load_task(tmp_path / "t.yaml", [("tasks.*.limits.train", "1")])
+
+
 def test_the_later_of_two_holds(file: Path) -> None:
     stream = load_stream(file, [DIR, ("bank.rank", "3"), ("training.epochs", "1"), ("training.epochs", "2")])
     assert stream.training.epochs == 2

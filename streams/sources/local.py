@@ -1,0 +1,105 @@
+"""Local copies of data sets of the Hub, for machines without it: read from the data_dir of a stream.
+
+A copy has the columns that the Hub's data set has, or the usual ones of the task's kind (``text``, ``label``, ...): all of
+the ones, or all of the others. Its numbers mean the names of a ``labels.json`` beside its files, where there is one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from glob import glob, has_magic
+from typing import Any
+
+from continual_petl.errors import InputError
+from continual_petl.heads.kinds import LABELLED, Kind
+from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec
+from continual_petl.streams.sources.checks import Where
+from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
+from continual_petl.streams.sources.templates import Table, fill_templates, has_fields
+
+Take = Callable[[Where, Mapping[str, list[Any]]], SplitRows]
+"""Makes rows of the table of a split."""
+
+LABELS_FILE = "labels.json"
+"""Names the classes of a copy in the order of their numbers: a list, or a mapping with a list under ``names``."""
+
+
+def check_copy(task: str, data: DataSpec) -> str:
+    """Return the path of the local copy of ``data``.
+
+    Raises:
+        InputError: if nothing is there; it says what is, and what to do.
+    """
+    assert data.local is not None
+    path = os.path.expanduser(data.local)
+    if os.path.exists(path) or (has_magic(path) and glob(path, recursive=True)):
+        return path
+    folder = os.path.dirname(path)
+    no_folder = "" if os.path.isdir(folder) else f", nor even a folder {folder}"
+    while not os.path.isdir(folder) and folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+    names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    listed = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+    raise InputError(
+        f"task {task!r}, data.local: there is no {path}{no_folder}, and the stream has a data_dir, so this task is to be "
+        f"read from a copy; {folder} holds {listed or 'nothing'}. Put a folder with train, validation and test files there, "
+        f"name another one (--tasks.{task}.data.local NAME), or read this task from {data.path} on the Hub "
+        f"(--tasks.{task}.data.local null)."
+    )
+
+
+def labels_file(task: str, path: str, kind: Kind) -> str | None:
+    """Return the file that names the classes of the copy at ``path``, if it has one and the kind has classes.
+
+    Raises:
+        InputError: if the copy is a file, or several, and names of classes lie beside it: nothing says that they are its own.
+    """
+    if kind not in LABELLED:
+        return None
+    file = os.path.join(path, LABELS_FILE)
+    if os.path.isfile(file):
+        return file
+    beside = os.path.join(os.path.dirname(path), LABELS_FILE)
+    if not os.path.isdir(path) and os.path.isfile(beside):
+        raise InputError(
+            f"task {task!r}, data.local: {beside} lies beside {path}, and nothing says whether it names the classes of this "
+            "copy. Give the folder as the copy, with files named after their splits, or move that file away and name the "
+            "classes as labels."
+        )
+    return None
+
+
+def taker(data: DataSpec, columns: ColumnsSpec, kind: Kind, names: str | None) -> Take:
+    """Return what makes rows of the tables of a copy: by the Hub's columns if all are there, else by the usual ones."""
+    hub = columns.read_by(kind)
+    usual = ColumnsSpec(text_pair=None if columns.text_pair is None else "text_pair").read_by(kind)
+    made: Mapping[str, str] = data.templates or {}
+
+    def take(where: Where, table: Table) -> SplitRows:
+        as_on_hub = has_fields(table, made) and _are_there(table, hub, made)
+        if not as_on_hub and not _are_there(table, usual, ()):
+            wanted = " or ".join(sorted({_listed(_read(hub, made)), _listed([*filter(None, usual.values())])}))
+            raise InputError(
+                f"{where}: a local copy of {data.path} has the columns {wanted}; this one has "
+                f"{', '.join(map(repr, table))}. Rename them, or say which they are: write this task with data: FOLDER and "
+                "columns."
+            )
+        if as_on_hub:
+            return pick(where, fill_templates(where, table, made), hub, None, labels_file=names)
+        return pick(where, table, usual, None, labels_file=names)
+
+    return take
+
+
+def _are_there(table: Table, columns: Columns, made: Mapping[str, str] | Sequence[str]) -> bool:
+    return all(name is None or name in table or name in made for name in columns.values())
+
+
+def _read(columns: Columns, made: Mapping[str, str]) -> list[str]:
+    from_templates = [text for name, text in made.items() if name in columns.values()]
+    return [*from_templates, *(name for name in columns.values() if name is not None and name not in made)]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))

@@ -1,0 +1,90 @@
+"""Columns made of others: a data set with title and content becomes one with a text.
+
+What a template may say is checked by the schema; here it meets the rows.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping
+from typing import Any
+
+from continual_petl.errors import InputError
+from continual_petl.streams.schema.data_spec import template_fields
+from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
+
+Table = Mapping[str, list[Any]]
+"""Columns of plain values by name."""
+
+
+def has_fields(table: Table, templates: Mapping[str, str]) -> bool:
+    """Say whether ``table`` has every column that the templates name."""
+    return all(_column(table, field) is not None for text in templates.values() for field in template_fields(text))
+
+
+def fill_templates(where: Where, table: Table, templates: Mapping[str, str] | None) -> Table:
+    """Return ``table`` with the columns that the templates make.
+
+    Args:
+        where: the split, for messages.
+        table: its columns as they were read.
+        templates: name of a new column to a text with columns in braces; a missing value counts as empty, and space at
+            both ends goes.
+
+    Raises:
+        InputError: if a column is missing or there already, or a value is neither a text nor a whole number.
+    """
+    if not templates:
+        return table
+    there = f"there are {', '.join(map(repr, table))}"
+    made: dict[str, list[Any]] = {}
+    for name, template in templates.items():
+        if name in table:
+            raise InputError(
+                f"{where}: data.templates makes a column {name!r}, but there is one already; {there}. Give it another "
+                "name, there and under columns."
+            )
+        columns = {}
+        for field in template_fields(template):
+            column = _column(table, field)
+            if column is None:
+                raise InputError(
+                    f"{where}: data.templates.{name} is {template!r}, but there is no column {field!r}; {there}. Name the "
+                    "right one."
+                )
+            columns[field] = _texts(where, field, column)
+        num_rows = len(next(iter(columns.values())))
+        made[name] = [_filled(template, columns, row) for row in range(num_rows)]
+    return {**table, **made}
+
+
+def _column(table: Table, field: str) -> list[Any] | None:
+    """Return a column by its name, or what stands under ``b`` in every mapping of column ``a`` where ``field`` is ``a.b``."""
+    if field in table:
+        return table[field]
+    name, dot, key = field.partition(".")
+    if (
+        not dot
+        or name not in table
+        or not all(isinstance(value, Mapping) for value in table[name] if value is not None)
+    ):
+        return None
+    rows = [{} if value is None else value for value in table[name]]
+    return [row.get(key) for row in rows] if any(key in row for row in rows) else None
+
+
+def _texts(where: Where, field: str, values: list[Any]) -> list[str]:
+    faults = [
+        Fault(row=row, what=f"{show(value)} is {type(value).__name__}")
+        for row, value in enumerate(values)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, str | int))
+    ]
+    raise_faults(where, field, faults, "A template takes texts and whole numbers; name another column.")
+    return ["" if value is None else str(value) for value in values]
+
+
+def _filled(template: str, columns: Mapping[str, list[str]], row: int) -> str:
+    parts = []
+    for text, field, _, _ in string.Formatter().parse(template):
+        parts += [text, "" if field is None else columns[field][row]]
+    return "".join(parts).strip()

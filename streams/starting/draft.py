@@ -1,0 +1,177 @@
+"""The text of a first stream file: one task for each data set, with a word on why each line is as it is."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+from continual_petl.errors import InputError
+from continual_petl.streams.preparation.labels import read_label_names
+from continual_petl.streams.schema.data_spec import SPLITS
+from continual_petl.streams.starting.choose import Chosen
+from continual_petl.streams.starting.guess import Guess
+from continual_petl.streams.starting.look import Seen
+
+_SHOWN = 6
+_LENGTHS = (64, 128, 256, 512)
+_LETTERS_OF_TOKEN = 4
+"""Of English; other languages have fewer, and then the run says how many rows are cut."""
+_PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./-]*")
+_WORDS = {"true", "false", "null", "yes", "no", "on", "off"}
+
+
+def draft(file: str, name: str, tasks: Sequence[tuple[Seen, Guess]], folder: str, *, backbone: Chosen) -> str:
+    """Return the text of a stream file.
+
+    Args:
+        file: where it will lie, for the commands in its comments.
+        name: of the stream.
+        tasks: what was seen of each data set, and what was made of it.
+        folder: of the file; paths are written as they count from there.
+        backbone: what the tasks are learned on.
+    """
+    letters = max(guess.letters for _, guess in tasks)
+    lines = [
+        "# Made by `continual-petl init`, by looking at the data. Look it over; `continual-petl schema` has every key.",
+        f"#   continual-petl run {_safe(file)} --dry-run    shows what would be learned",
+        f"#   continual-petl run {_safe(file)}              learns it",
+        f"name: {quoted(name)}",
+        "seed: 13",
+        "backbone:",
+        f"  # {backbone.why}",
+        f"  name: {_backbone(backbone.name, folder)}",
+    ]
+    if letters:
+        length = _max_length(letters, backbone, [guess.kind for _, guess in tasks])
+        room = f"99 of 100 rows have at most {letters:,} letters"
+        lines.append(f"  # tokens; {room}; longer rows are cut, and the run says so")
+        lines.append(f"  max_length: {length}")
+    lines += [
+        "bank: houlsby    # each task gets one of its own; others: lora, parallel, prefix, mam, ... (docs/methods.md)",
+        "training: {epochs: 3, batch_size: 32, learning_rate: 1.0e-3}    # a task can have a `training` of its own",
+        "tasks:",
+    ]
+    used: set[str] = set()
+    for seen, guess in tasks:
+        lines += _task(seen, guess, _fresh(seen.task, used), folder)
+    return "\n".join(lines) + "\n"
+
+
+def quoted(text: str) -> str:
+    """Return a text as YAML reads it back."""
+    plain = _PLAIN.fullmatch(text) and text.lower() not in _WORDS and not _is_number(text)
+    return text if plain else '"' + "".join(map(_escaped, text)) + '"'
+
+
+def _escaped(letter: str) -> str:
+    if letter in '"\\':
+        return "\\" + letter
+    return letter if letter.isprintable() else f"\\U{ord(letter):08x}"
+
+
+def _task(seen: Seen, guess: Guess, name: str, folder: str) -> list[str]:
+    names = _label_names(seen, guess)
+    lines = [f"  - name: {quoted(name)}"]
+    lines += [f"    # {line}" for line in _comments(seen, guess, names)]
+    lines.append(f"    kind: {guess.kind}")
+    lines.append(f"    data: {_data(seen, folder)}")
+    written = ", ".join(f"{key}: {quoted(column)}" for key, column in guess.columns.items())
+    lines.append(f"    columns: {{{written}}}")
+    if names is not None and seen.labels is not None:
+        lines.append(f"    labels: {_path(seen.labels, folder)}")
+    return lines
+
+
+def _comments(seen: Seen, guess: Guess, names: Sequence[str] | None) -> list[str]:
+    pair = " of pairs" if "text_pair" in guess.columns else ""
+    about = [f"read as: {guess.kind}{pair}, because {_safe(guess.why)} in {seen.rows}"]
+    if guess.labels:
+        shown = names or guess.labels
+        more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
+        about.append(f"labels: {_safe(', '.join(shown[:_SHOWN]))}{more}")
+    if (
+        guess.kind == "classification"
+        and names is None
+        and len(guess.labels) > 2
+        and all(map(_is_number, guess.labels))
+    ):
+        about.append(
+            "the labels are numbers: if one is more than another, as with stars, `kind: regression` learns that"
+        )
+    if guess.unread:
+        about.append(f"not read: {_safe(', '.join(guess.unread))}")
+    missing = [split for split in SPLITS[1:] if split not in seen.splits]
+    if seen.hidden:
+        about.append(f"the answers of {', '.join(seen.hidden)} are hidden (-1), so these rows are left out")
+    if "validation" in missing:
+        about.append("no validation rows: a tenth of the training rows is set apart (`validation: 0.1`)")
+    if "test" in missing:
+        about.append("no test rows: scores are those on validation rows")
+    return about
+
+
+def _label_names(seen: Seen, guess: Guess) -> tuple[str, ...] | None:
+    """Return the names in labels.json, if the labels of the rows are these, or their places among them."""
+    if seen.labels is None or guess.kind != "classification":
+        return None
+    try:
+        names = read_label_names(os.path.expanduser(seen.labels))
+    except InputError:
+        return None  # a file of that name with something else in it
+    return names if set(guess.labels) <= {*names} or set(guess.labels) <= set(map(str, range(len(names)))) else None
+
+
+def _data(seen: Seen, folder: str) -> str:
+    if not seen.on_hub:
+        return _path(seen.data, folder)
+    parts = [f"path: {quoted(seen.data)}"]
+    if seen.config is not None:
+        parts.append(f"name: {quoted(seen.config)}")
+    if seen.hidden:
+        parts.append("split: {" + ", ".join(f"{split}: {split}" for split in SPLITS if split in seen.splits) + "}")
+    return "{" + ", ".join(parts) + "}"
+
+
+def _max_length(letters: int, backbone: Chosen, kinds: Sequence[str]) -> int:
+    """Return a number of tokens that most rows fit into, as far as the backbone takes so many."""
+    wanted = letters / _LETTERS_OF_TOKEN + (128 if "causal-lm" in kinds else 0)  # there the answer stands behind
+    length = next((each for each in _LENGTHS if each >= wanted), _LENGTHS[-1])
+    return length if backbone.most_tokens is None else min(length, backbone.most_tokens)
+
+
+def _backbone(name: str, folder: str) -> str:
+    """Return a name, or a path as a stream file tells it from a name."""
+    if os.path.isabs(name) or not os.path.isdir(os.path.expanduser(name)):
+        return quoted(name)
+    path = os.path.relpath(os.path.expanduser(name), folder)
+    return quoted(path if path.startswith("..") else os.path.join(".", path))
+
+
+def _path(path: str, folder: str) -> str:
+    path = os.path.expanduser(path)
+    return quoted(path if os.path.isabs(path) else os.path.relpath(path, folder))
+
+
+def _fresh(name: str, used: set[str]) -> str:
+    fresh, number = name, 1
+    while fresh in used:
+        number += 1
+        fresh = f"{name}-{number}"
+    used.add(fresh)
+    return fresh
+
+
+def _safe(text: str) -> str:
+    """Return a text for a comment: on one line, and not longer than one."""
+    line = " ".join(text.split())
+    line = "".join(letter if letter.isprintable() else "?" for letter in line)
+    return line if len(line) <= 100 else line[:99] + "…"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

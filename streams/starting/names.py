@@ -1,0 +1,31 @@
+"""What people call their columns; where several columns would do, the one with the first of these names is taken."""
+
+from __future__ import annotations
+
+# fmt: off
+TEXT = (
+    "text", "sentence", "content", "body", "review", "question", "title", "utterance", "document", "comment", "tweet",
+    "message", "query", "input", "premise",
+)
+LABEL = (
+    "label", "labels", "class", "category", "intent", "sentiment", "topic", "stars", "rating", "score", "similarity",
+    "target", "y", "is_duplicate",
+)
+SOURCE = ("source", "src", "document", "article", "dialogue", "input", "question", "text", "prompt", "en")
+TARGET = ("target", "tgt", "summary", "highlights", "output", "answer", "completion", "response", "translation")
+TOKENS = ("tokens", "words")
+TAGS = ("tags", "ner_tags", "ner", "pos_tags", "labels")
+IMAGE = ("image", "img", "picture", "file", "path")
+# fmt: on
+ROW_NAMES = ("id", "idx", "index", "guid", "uid", "row_id", "uuid", "unnamed: 0")
+"""Columns that only say which row it is."""
+PAIRS = (
+    ("text", "text_pair"),
+    ("text1", "text2"),
+    ("sentence1", "sentence2"),
+    ("sentence_a", "sentence_b"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("question", "context"),
+)

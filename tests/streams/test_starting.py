@@ -1,0 +1,186 @@
+"""A first stream file: what columns hold, what task that makes, and a text that is read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import datasets  # type: ignore[import-untyped]
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from continual_petl.errors import InputError
+from continual_petl.streams.starting.choose import choose
+from continual_petl.streams.starting.draft import draft, quoted
+from continual_petl.streams.starting.guess import guess
+from continual_petl.streams.starting.look import look, name_of
+from continual_petl.streams.starting.profile import profile
+from continual_petl.streams.stream_file.yaml_nodes import parse
+
+LONG = [f"sentence number {number} with a few words of its own" for number in range(40)]
+LABELS = ["no", "yes"] * 20
+WORDS = [["a", "few", "words", str(number)] for number in range(40)]
+TAGS = [["O", "O", "B-X", "O"] for _ in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("table", "kind", "columns"),
+    [
+        ({"text": LONG, "label": LABELS}, "classification", {"text": "text", "label": "label"}),
+        ({"id": range(40), "review": LONG, "stars": [1, 2, 3, 4] * 10},
+         "classification", {"text": "review", "label": "stars"}),
+        ({"sentence1": LONG, "sentence2": LONG[::-1], "label": LABELS},
+         "classification", {"text": "sentence1", "text_pair": "sentence2", "label": "label"}),
+        ({"text": LONG, "score": [number / 7 for number in range(40)]},
+         "regression", {"text": "text", "label": "score"}),
+        ({"text": LONG, "label": [str(number / 5) for number in range(40)]},
+         "regression", {"text": "text", "label": "label"}),
+        ({"text": LONG, "labels": [["a", "b"], ["c"]] * 20}, "multilabel", {"text": "text", "label": "labels"}),
+        ({"tokens": WORDS, "ner_tags": TAGS}, "token-classification", {"tokens": "tokens", "tags": "ner_tags"}),
+        ({"document": [text * 5 for text in LONG], "summary": LONG},
+         "seq2seq", {"source": "document", "target": "summary"}),
+        ({"n": [str(n) for n in range(40)], "text": LONG, "kind": ["x"] * 40, "label": LABELS},
+         "classification", {"text": "text", "label": "label"}),
+        ({"text": LONG[:10], "label": ["a", "b", "c", "d", "e"] * 2}, "classification", {"text": "text", "label": "label"}),
+        ({"text": LONG, "spam": [True, False] * 20}, "classification", {"text": "text", "label": "spam"}),
+        ({"text": LONG, "label": ['["a", "b"]', '["c"]'] * 20}, "multilabel", {"text": "text", "label": "label"}),
+        ({"text": LONG, "score": [str(n) for n in range(40)]}, "regression", {"text": "text", "label": "score"}),
+        ({"image": [f"{number}.png" for number in range(40)], "label": LABELS},
+         "image-classification", {"image": "image", "label": "label"}),
+    ],
+)  # fmt: skip
+def test_columns_make_a_kind_of_task(table: dict[str, Sequence[Any]], kind: str, columns: dict[str, str]) -> None:
+    found = guess("here", profile({name: list(values) for name, values in table.items()}))
+    assert (found.kind, found.columns) == (kind, columns)
+
+
+def test_what_is_not_read_is_told() -> None:
+    found = guess("here", profile({"id": list(range(40)), "text": LONG, "label": LABELS, "when": list(range(40))}))
+    assert found.unread == ("id", "when")
+
+
+def test_columns_that_make_no_task_are_an_error() -> None:
+    with pytest.raises(
+        InputError, match=r"no kind of task was found in its columns: a \(whole number\), b \(nothing\)"
+    ):
+        guess("here", profile({"a": list(range(40)), "b": [None] * 40}))
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        ("data/agnews/train.jsonl.gz", "agnews"),
+        ("data/stsb/", "stsb"),
+        ("my rows.csv", "my-rows"),
+        ("x/*.parquet", "x"),
+    ],
+)
+def test_a_task_is_called_after_its_data(data: str, name: str) -> None:
+    assert name_of(data) == name
+
+
+@given(st.text(min_size=1, max_size=40))
+def test_any_text_is_read_back_as_it_is(text: str) -> None:
+    found = parse(f"key: {quoted(text)}\n")
+    if not found.problems:  # letters that no file may hold are told of
+        assert found.tree == {"key": text}
+
+
+def test_data_that_is_nowhere_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"there is no such file or folder"):
+        look(str(tmp_path / "nothing.csv"))
+
+
+def test_rows_are_looked_at_all_over_a_file_that_is_sorted_by_its_labels(tmp_path: Path) -> None:
+    rows = [{"text": f"sentence {number} of them", "label": number // 8_000} for number in range(25_000)]
+    (tmp_path / "sorted.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    seen = look(str(tmp_path / "sorted.jsonl"))
+    assert seen.rows == "8,334 of 25,000 rows"
+    assert guess("here", profile(seen.table)).labels == ("0", "1", "2", "3")
+
+
+class Rows:
+    """What ``datasets`` has of a data set of the Hub."""
+
+    def __init__(self, labels: list[int]) -> None:
+        names = datasets.ClassLabel(names=["no", "yes"])
+        features = datasets.Features({"sentence": datasets.Value("string"), "label": names})
+        table = {"sentence": [f"sentence {n} of them" for n in range(len(labels))], "label": labels}
+        self.rows = datasets.Dataset.from_dict(table, features=features)
+
+
+def test_a_data_set_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str | None]] = []
+
+    def load(path: str, config: str | None = None) -> Any:
+        asked.append((path, config))
+        return {"train": Rows([0, 1] * 20).rows, "dev": Rows([0, 1]).rows, "test": Rows([-1] * 4).rows}
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    seen = look("nyu-mll/glue:sst2")
+    assert asked == [("nyu-mll/glue", "sst2")]
+    assert (seen.task, seen.splits, seen.hidden) == ("sst2", ("train", "validation"), ("test",))
+    found = guess("glue", profile(seen.table))
+    assert (found.kind, found.labels) == ("classification", ("no", "yes"))
+    text = draft("s.yaml", "s", [(seen, found)], ".", backbone=choose({"glue": found.kind}, None))
+    assert "data: {path: nyu-mll/glue, name: sst2, split: {train: train, validation: validation}}" in text
+    assert "the answers of test are hidden" in text
+
+
+def test_without_a_network_a_name_of_the_hub_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: object) -> Any:
+        raise ConnectionError("offline")
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    with pytest.raises(InputError, match=r"ConnectionError: offline.*put the files into a folder"):
+        look("ag_news")
+
+
+def test_a_backbone_that_can_answer_every_kind_is_chosen(tmp_path: Path) -> None:
+    assert choose({"a": "classification", "b": "regression"}, None).name == "minilm"
+    assert choose({"a": "classification", "b": "seq2seq"}, None).name == "facebook/bart-base"
+    assert choose({"a": "image-classification"}, None).name.startswith("google/vit")
+    with pytest.raises(InputError, match="b holds images and a texts"):
+        choose({"a": "classification", "b": "image-classification"}, None)
+    with pytest.raises(InputError, match="b needs one that can, and minilm cannot write texts"):
+        choose({"a": "classification", "b": "seq2seq"}, "minilm")
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["GPT2LMHeadModel"]}))
+    assert choose({"a": "seq2seq"}, str(tmp_path)).writes == "causal-lm"
+    assert choose({"a": "seq2seq"}, "google-t5/t5-small").writes == "seq2seq"
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ({"text": LONG, "label": ["x"] * 40}, r"label \(the same in every row\)"),
+        ({"text": LONG, "label": [f"label {n}" for n in range(40)]}, r"label that comes again in other rows"),
+        ({"text;label": LONG}, r"is that several columns\? They are told apart by commas"),
+        ({}, "no column at all"),
+    ],
+)
+def test_what_makes_no_task_is_told_with_what_it_lacks(table: dict[str, list[Any]], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        guess("here", profile(table))
+
+
+def test_addresses_are_not_looked_at() -> None:
+    with pytest.raises(InputError, match="fetch the file, and give its path"):
+        look("https://example.org/rows.csv")
+
+
+def test_rows_are_given_room_for_all_but_the_longest(tmp_path: Path) -> None:
+    rows = [
+        {"text": "w" * (300 if number % 20 == 0 else 30) + str(number), "label": number % 2} for number in range(400)
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    seen = look(str(tmp_path / "rows.jsonl"))
+    found = guess("rows", profile(seen.table))
+    text = draft("s.yaml", "s", [(seen, found)], ".", backbone=choose({"rows": found.kind}, None))
+    assert "99 of 100 rows have at most 303 letters" in text
+    assert "max_length: 128" in text
+    few = replace(choose({"rows": found.kind}, None), most_tokens=48)
+    assert "max_length: 48" in draft("s.yaml", "s", [(seen, found)], ".", backbone=few)
