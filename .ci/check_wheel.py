@@ -33,6 +33,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "continual_petl"
 ROOMS = {"continual_petl": PACKAGE, "streams": f"{PACKAGE}/streams", "callbacks": f"{PACKAGE}/callbacks"}
+SOURCES = (".py", ".j2", ".css", ".js")
 NOT_SOURCE = ("build", "dist", "runs", ".git", ".venv", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis")
 TYPE_PROBE = (
     "from continual_petl.errors import InputError\n"
@@ -67,7 +68,7 @@ def files_on_disk() -> set[str]:
     for folder, inside in ROOMS.items():
         for path in (ROOT / folder).rglob("*"):
             relative = path.relative_to(ROOT / folder)
-            wanted = path.suffix == ".py" or path.name == "py.typed" or relative.match("catalog/*.yaml")
+            wanted = path.suffix in SOURCES or path.name == "py.typed" or relative.match("catalog/*.yaml")
             linked = folder == PACKAGE and relative.parts[0] in ROOMS
             if wanted and not linked:
                 found.add(f"{inside}/{relative.as_posix()}")

@@ -3,6 +3,9 @@
 from continual_petl.callbacks.bank_checkpoint import BankCheckpoint as BankCheckpoint
 from continual_petl.callbacks.base import StreamCallback as StreamCallback
 from continual_petl.callbacks.base import TaskEvent as TaskEvent
+from continual_petl.callbacks.dashboard import Dashboard as Dashboard
+from continual_petl.callbacks.event_lines import EventLines as EventLines
+from continual_petl.callbacks.live import LiveProgress as LiveProgress
 from continual_petl.callbacks.no_forgetting import NoForgetting as NoForgetting
 from continual_petl.callbacks.parameter_growth import ParameterGrowth as ParameterGrowth
 from continual_petl.callbacks.progress import Progress as Progress

@@ -59,6 +59,10 @@ class StreamCallback(L.Callback):
         """
         return None
 
+    def notices(self) -> list[str]:
+        """Return what the user should know of this callback before a course begins; all callbacks are told."""
+        return []
+
     def on_course_start(self, notices: tuple[str, ...]) -> None:
         """A course begins.
 
@@ -85,4 +89,12 @@ class StreamCallback(L.Callback):
             event: which task.
             seconds: what it cost by phase: data, train, evaluate, commit, measure, verify.
             checks: number of earlier certificates that were checked, by what was done: digests, probe, full.
+        """
+
+    def on_course_end(self, store: Store, error: BaseException | None) -> None:
+        """A course ends: everything is learned, or something stopped it.
+
+        Args:
+            store: the run.
+            error: what is about to be raised; None if all is well.
         """

@@ -39,6 +39,12 @@ class LearningCurve(StreamCallback):
         self._count = 0
         self._stretch = 1
 
+    @staticmethod
+    def of(trainer: L.Trainer) -> LearningCurve | None:
+        """Return the one that watches a Trainer of a course; None where there is none."""
+        found: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]  # Lightning sets it from outside
+        return next((each for each in found if isinstance(each, LearningCurve)), None)
+
     @override
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -63,7 +69,8 @@ class LearningCurve(StreamCallback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         # Where gradients are accumulated, Lightning hands out the loss divided by the number of batches.
-        loss = outputs["loss"].detach().double() * trainer.accumulate_grad_batches
+        loss = outputs["loss"].detach()
+        loss = loss.to(_widest(loss.device)) * trainer.accumulate_grad_batches
         self._sum, self._count = self._sum + loss, self._count + 1
         if self._count == self._stretch:
             self._note(trainer)
@@ -84,6 +91,11 @@ class LearningCurve(StreamCallback):
             make_folder(self._folder)
             write_json(self._folder / CURVE, self.curve.model_dump(mode="json"))
 
+    def since(self, num_losses: int, num_scores: int) -> tuple[list[LossPoint], list[ScorePoint]]:
+        """Return the points that joined after the first so many."""
+        losses, scores = self._losses[num_losses:], self._scores[num_scores:]
+        return [LossPoint.model_validate(each) for each in losses], [ScorePoint.model_validate(each) for each in scores]
+
     @property
     def curve(self) -> Curve:
         """What was noted so far."""
@@ -93,8 +105,14 @@ class LearningCurve(StreamCallback):
         )
 
     def _note(self, trainer: L.Trainer) -> None:
-        mean = torch.as_tensor(self._sum, dtype=torch.float64, device=trainer.strategy.root_device) / self._count
+        device = trainer.strategy.root_device
+        mean = torch.as_tensor(self._sum, dtype=_widest(device), device=device) / self._count
         mean = trainer.strategy.reduce(mean, reduce_op="mean")
         loss = float(mean)
         self._losses.append({"step": trainer.global_step, "loss": loss if math.isfinite(loss) else None})
         self._sum, self._count = 0.0, 0
+
+
+def _widest(device: torch.device) -> torch.dtype:
+    """Return what sums are kept in: Apple's devices have nothing wider than float32."""
+    return torch.float32 if device.type == "mps" else torch.float64

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import lightning as L
@@ -14,6 +16,7 @@ from typing_extensions import override
 from continual_petl.callbacks.base import StreamCallback, TaskEvent
 from continual_petl.errors import printable
 from continual_petl.learner import ContinualLearner
+from continual_petl.report.console import Told
 
 _CHECKS = {"digests": "digests", "probe": "digests and probe", "full": "digests, probe and test rows"}
 
@@ -21,13 +24,18 @@ _CHECKS = {"digests": "digests", "probe": "digests and probe", "full": "digests,
 class Progress(StreamCallback):
     """Print a few lines per task; readable in a terminal, a log file and a notebook.
 
+    A reader that goes away (``2>&1 | head``) ends the lines, and not the course.
+
     Args:
         console: where to print; None means standard error.
+        verbose: whether to print also each epoch's mean loss, each row of R, and how long each phase took.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True)
+    def __init__(self, console: Console | None = None, *, verbose: bool = False) -> None:
+        self._console = console or Told(stderr=True)
+        self._verbose = verbose
         self._start = time.perf_counter()
+        self._unread = False
 
     @override
     def for_worker(self) -> L.Callback:
@@ -49,7 +57,9 @@ class Progress(StreamCallback):
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.sanity_checking or trainer.state.fn != TrainerFn.FITTING:
             return
-        self._say(f"  {_epoch(trainer, pl_module, self._start)}")
+        loss = trainer.callback_metrics.get("train/loss") if self._verbose else None
+        more = "" if loss is None else f", last training loss {float(loss):.4f}"
+        self._say(f"  {_epoch(trainer, pl_module, self._start)}{more}")
 
     @override
     def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
@@ -60,9 +70,15 @@ class Progress(StreamCallback):
         earlier = [cell for cell in cells[:-1] if cell["status"] != "not measured"]
         others = f"; this row of R has {len(earlier)} of {event.index} earlier scores" if event.index else ""
         self._say(f"  learned: {own['split']} {own['metric']} {value} on {own['num_examples']} rows{others}")
+        for cell in earlier if self._verbose else ():
+            score = "not defined" if cell["value"] is None else f"{cell['value']:.4f}"
+            self._say(f"    {escape(cell['task'])}: {cell['split']} {cell['metric']} {score}, {cell['status']}")
 
     @override
     def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
+        if self._verbose:
+            spent = ", ".join(f"{phase} {value:.2f} s" for phase, value in seconds.items())
+            self._say(f"  time: {spent}")
         if not checks:
             return
         done = ", ".join(f"{number} by {_CHECKS[kind]}" for kind, number in sorted(checks.items()))
@@ -71,7 +87,15 @@ class Progress(StreamCallback):
 
     def _say(self, text: str) -> None:
         # A line stays one line, however narrow the terminal or the log is.
-        self._console.print(printable(text), highlight=False, soft_wrap=True)
+        self._tried(lambda: self._console.print(printable(text), highlight=False, soft_wrap=True))
+
+    def _tried(self, draw: Callable[[], None]) -> None:
+        if self._unread:
+            return
+        try:
+            draw()
+        except OSError:  # a pipe or a terminal that was closed: there is nobody to tell
+            self._unread = True
 
 
 class _EpochsElsewhere(L.Callback):
@@ -90,7 +114,8 @@ class _EpochsElsewhere(L.Callback):
             return
         assert isinstance(pl_module, ContinualLearner)
         line = f"{escape(pl_module.plan.name)}: {_epoch(trainer, pl_module, self._start)}"
-        Console(stderr=True).print(printable(line), highlight=False, soft_wrap=True)
+        with suppress(OSError):
+            Told(stderr=True).print(printable(line), highlight=False, soft_wrap=True)
 
 
 def _epoch(trainer: L.Trainer, module: L.LightningModule, start: float) -> str:

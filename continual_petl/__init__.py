@@ -12,6 +12,7 @@ from continual_petl._version import VERSION
 
 if TYPE_CHECKING:
     from continual_petl.backbones.backbone import load_backbone as load_backbone
+    from continual_petl.callbacks import Dashboard as Dashboard
     from continual_petl.callbacks import NoForgetting as NoForgetting
     from continual_petl.callbacks import ParameterGrowth as ParameterGrowth
     from continual_petl.callbacks import Progress as Progress
@@ -32,6 +33,7 @@ __version__ = VERSION
 
 _HOME = {
     "ContinualLearner": "continual_petl.learner",
+    "Dashboard": "continual_petl.callbacks",
     "ForgettingError": "continual_petl.errors",
     "InputError": "continual_petl.errors",
     "Interrupted": "continual_petl.errors",

@@ -12,7 +12,8 @@ import yaml
 
 from continual_petl.banks.choice import BankChoice
 from continual_petl.banks.presets import PRESETS
-from continual_petl.cli.main import build_parser, main
+from continual_petl.cli.main import main
+from continual_petl.cli.parser import build_parser
 from continual_petl.streams.stream_file.yaml_file import load_stream
 from tests.small import small
 from tests.streams_in_code import write_rows

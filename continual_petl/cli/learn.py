@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import PurePath
 
 from continual_petl.cli.run import learn_and_show
 from continual_petl.course.run import Run
@@ -24,6 +25,13 @@ def _learn(run: Run, arguments: argparse.Namespace, overrides: list[tuple[str, s
     # From here on the stream speaks for the user.
     run.session.residents.check_code()
     spec = run.session.spec
+    if PurePath(arguments.task_file).suffix in (".csv", ".tsv", ".jsonl", ".parquet", ".gz"):
+        raise InputError(
+            f"{arguments.task_file}: learn wants a file that describes a task, and this one holds rows. Write a YAML file "
+            "with the keys name, kind and data "
+            f"({{name: mine, kind: classification, data: {arguments.task_file}}}), and columns where yours have other "
+            "names; what `continual-petl init` lists under tasks is made of such ones."
+        )
     task = load_task(arguments.task_file, overrides)
     learned = run.store.tasks
     # A stream cannot be empty: its last task stays in the file when it is forgotten, and is not learned again for that.

@@ -1,19 +1,117 @@
-"""``continual-petl report``: what a run has learned, forgotten and cost; read from its folder alone."""
+"""``continual-petl report``: what runs have learned, forgotten and cost; read from their folders alone."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import sys
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
 
 from continual_petl.cli._console import out, print_json
 from continual_petl.course.run import Run
+from continual_petl.errors import InputError, printable
 from continual_petl.report.terminal import print_report
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
-    run = Run(arguments.run)
+    _check(arguments)
+    runs = [Run(folder) for folder in arguments.runs]
     if arguments.json:
-        print_json(run.to_json())
-    else:
-        print_report(out(), run.results, run.growth)
+        print_json(runs[0].to_json() if len(runs) == 1 else [run.to_json() for run in runs])
+        return 0
+    from continual_petl.report.facts import Reader  # with what draws, which a JSON report does not need
+    from continual_petl.report.write import PAGE, write_comparison, write_report
+
+    folder = Path(arguments.output or _beside(arguments.runs))
+    readers = [Reader(run.store.folder) for run in runs]
+
+    def draw() -> bool:
+        facts = [reader.read() for reader in readers]
+        if len(facts) == 1:
+            write_report(folder, facts[0], live=arguments.serve)
+        else:
+            write_comparison(folder, facts, live=arguments.serve)
+        return all(each.ok for each in facts)
+
+    if arguments.serve:
+        return _serve(folder, arguments, draw, runs)
+    ok = draw()
+    out().print(f"report: {folder / PAGE}", soft_wrap=True, markup=False)
+    if arguments.open:
+        _open((folder / PAGE).resolve().as_uri())
+    if len(runs) == 1:  # of a damaged run, whose page is drawn, this may tell no more
+        print_report(out(), runs[0].results, runs[0].growth)
+    return 0 if ok else 1
+
+
+def _open(address: str) -> None:
+    """Open a browser with a window; one that would take the terminal, or none, is no place for a page with figures."""
+    try:
+        opened = type(webbrowser.get()) is not webbrowser.GenericBrowser and webbrowser.open(address)
+    except webbrowser.Error:
+        opened = False
+    if not opened:
+        out().print(
+            f"no browser to open it with was found here; its address is {address}", soft_wrap=True, markup=False
+        )
+
+
+def _beside(runs: list[str]) -> Path:
+    """Return where the report goes unless someone says: into the run, and of several into the first one."""
+    return Path(runs[0]) / "report" if len(runs) == 1 else Path(runs[0]) / "report" / "comparison"
+
+
+def _serve(folder: Path, arguments: argparse.Namespace, draw: Callable[[], bool], runs: list[Run]) -> int:
+    from continual_petl.report.serve import Server
+    from continual_petl.store.files import signature_of
+
+    def state() -> object:
+        return [signature_of(run.store.results_file) for run in runs]
+
+    drawn: list[object] = []
+
+    def again() -> None:
+        if [now := state()] != drawn:  # looked at before it is read: what comes meanwhile is drawn next time
+            draw()
+            drawn[:] = [now]
+
+    again()
+    server = Server(folder, arguments.port, again, tell=_tell)
+    out().print(f"serving {server.address} to this machine; Ctrl-C ends it", soft_wrap=True, markup=False)
+    if arguments.open:
+        _open(server.address)
+    try:
+        server.run()
+    except KeyboardInterrupt:
+        out().print("ended; the page stays in", folder, soft_wrap=True, markup=False)
     return 0
+
+
+def _tell(words: str) -> None:
+    print(printable(f"continual-petl: {words}"), file=sys.stderr, flush=True)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse what does not go together."""
+    if arguments.json and (arguments.serve or arguments.open or arguments.output):
+        raise InputError("--json prints a report instead of writing one: leave out --serve, --open and --output")
+    if arguments.port and not arguments.serve:
+        raise InputError("--port: is that of --serve, which was not given; add --serve, or leave --port out")
+    if not 0 <= arguments.port < 2**16:
+        raise InputError(f"--port: got {arguments.port}; allowed are 1 to 65535, and 0 for any that is free")
+    places = [os.path.realpath(run) for run in arguments.runs]
+    twice = [run for run, place in zip(arguments.runs, places, strict=True) if places.count(place) > 1]
+    if twice:
+        raise InputError(f"{twice[0]}: was given twice; give each run once")
+    if arguments.output:
+        _check_output(Path(arguments.output))
+
+
+def _check_output(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--output {folder}: this is a file; a report is a folder, so give another name")
+    if (folder / "stream.yaml").exists() or (folder / "bank.json").exists():
+        raise InputError(f"--output {folder}: this is a run, or a part of one; give a folder of the report's own")

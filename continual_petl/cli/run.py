@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
+import json
 from collections.abc import Collection
 from pathlib import Path
 
 import lightning as L
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from continual_petl.callbacks import NoForgetting, ParameterGrowth, Progress
-from continual_petl.cli._console import find_stream, out, print_json
+from continual_petl.callbacks import Dashboard, EventLines, LiveProgress, NoForgetting, ParameterGrowth
+from continual_petl.cli._console import out, print_json
 from continual_petl.course.dry_run import TaskFacts, dry_run
 from continual_petl.course.loop import learn
 from continual_petl.course.pool import Executor
@@ -23,10 +22,13 @@ from continual_petl.errors import printable
 from continual_petl.report.terminal import print_report
 from continual_petl.store.store import Store
 from continual_petl.streams.stream import TaskStream
+from continual_petl.streams.stream_file.catalog import find_stream
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
+    if arguments.data_dir is not None:
+        overrides = [*overrides, ("data_dir", json.dumps(arguments.data_dir))]
     stream = TaskStream.from_yaml(find_stream(arguments.stream), overrides)
     folder = Path(arguments.run_dir or f"runs/{stream.name}")
     if arguments.dry_run:
@@ -53,16 +55,23 @@ def learn_and_show(
     executor: Executor = "processes",
 ) -> int:
     """Learn what is new in a stream, verify everything, print the report; 1 if anything was forgotten."""
-    console = Console(stderr=True)
-    callbacks: list[L.Callback] = [ParameterGrowth(), NoForgetting(arguments.check)]
-    if not arguments.quiet:
-        callbacks.append(Progress(console))
-        elsewhere = executor == "ray" or (jobs or 1) > 1
-        if sys.stderr.isatty() and not elsewhere:
-            # Standard output is for results: it may be a file or a pipe while this is a terminal.
-            callbacks.append(L.pytorch.callbacks.RichProgressBar(leave=False, console_kwargs={"stderr": True}))
+    callbacks: list[L.Callback] = [ParameterGrowth(), NoForgetting(arguments.check), *watching(arguments)]
     run = learn(stream, folder, callbacks=callbacks, replace=replace, wait=wait, jobs=jobs, executor=executor)
     return show(run, as_json=arguments.json)
+
+
+def watching(arguments: argparse.Namespace) -> list[L.Callback]:
+    """Return what tells of a course, as the options ask: standard output is for its result.
+
+    Raises:
+        InputError: if a logger cannot work here.
+    """
+    found: list[L.Callback] = []
+    if arguments.log or arguments.log_banks:
+        found.append(Dashboard(arguments.log, log_banks=arguments.log_banks))
+    if not arguments.quiet:
+        found.append(EventLines() if arguments.json else LiveProgress(verbose=arguments.verbose))
+    return found
 
 
 def show(run: Run, *, as_json: bool) -> int:

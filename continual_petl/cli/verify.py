@@ -7,7 +7,7 @@ import argparse
 from continual_petl.cli._console import out, print_json
 from continual_petl.course.run import Run
 from continual_petl.errors import printable
-from continual_petl.report.terminal import check_table
+from continual_petl.report.terminal import NOTHING_YET, check_table
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
@@ -25,7 +25,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         for problem in dict.fromkeys(problem for check in checks for problem in check.problems):
             console.print(printable(problem), markup=False, soft_wrap=True)
         if not checks:
-            console.print("no task is learned yet; continual-petl run goes on")
+            console.print(NOTHING_YET, markup=False, soft_wrap=True)
         if whole and (head := run.store.head()) is not None:
             console.print(f"newest entry of the chain: number {head.index}, seal {head.seal}", soft_wrap=True)
     return 0 if whole else 1

@@ -5,6 +5,7 @@ Shape suffixes: N rows (or words, for token-classification), C labels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,8 +52,7 @@ def answered(learner: ContinualLearner, rows: TokenisedRows, found: Sequence[Any
     predicted = head.predictions(torch.stack(list(found)))
     labels_N = torch.tensor(rows.labels)
     if plan.kind == "regression":
-        places = _spaced(len(rows), MOST_POINTS)
-        return Points(pairs=tuple((float(labels_N[place]), float(predicted[place])) for place in places))
+        return _points(labels_N, predicted)
     if plan.kind == "multilabel":
         return _per_label(labels_N.bool(), predicted.bool())
     return _confusion(labels_N, predicted, num_labels)
@@ -70,6 +70,12 @@ def _confusion(labels_N: Tensor, predicted_N: Tensor, num_labels: int) -> Confus
     kept = sorted(order[:MOST_CELLS].tolist())
     cells = tuple((place // num_labels, place % num_labels, int(counts[place])) for place in kept)
     return Confusion(cells=cells, others=int(counts[order[MOST_CELLS:]].sum()))
+
+
+def _points(labels_N: Tensor, predicted_N: Tensor) -> Points:
+    places = _spaced(len(labels_N), MOST_POINTS)
+    said = [number if math.isfinite(number) else None for number in predicted_N[places].tolist()]
+    return Points(pairs=tuple(zip(labels_N[places].tolist(), said, strict=True)))
 
 
 def _per_label(labels_NC: Tensor, predicted_NC: Tensor) -> PerLabel:

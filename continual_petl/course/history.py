@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from continual_petl.callbacks.learning_curve import CURVE
+from continual_petl.errors import StoreError
 from continual_petl.learner import TaskPlan
 from continual_petl.store.files import read_json
 from continual_petl.store.history import Answered, Curve, History
@@ -37,7 +38,16 @@ def _curve(path: Path) -> Curve:
         # The fit ended in an older release.
         return Curve(losses=(), scores=())
     except ValidationError as error:
-        raise invalid(path, error) from error
+        raise _damaged(invalid(path, error)) from error
+    except StoreError as error:
+        raise _damaged(error) from error
+
+
+def _damaged(error: StoreError) -> StoreError:
+    # It stands before the commit of a task that is learned: there is a way on.
+    return StoreError(
+        f"{str(error).rstrip('.')}. No bank depends on it: without a copy remove it, and the task is kept without its curve."
+    )
 
 
 def _kept(curve: Curve, plan: TaskPlan) -> int | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 
-from continual_petl.callbacks import NoForgetting, StreamCallback
+from continual_petl.callbacks import Dashboard, NoForgetting, StreamCallback
 from continual_petl.course.at_once import learn_at_once
 from continual_petl.course.finish_task import finish_task
 from continual_petl.course.learn_task import learn_task
@@ -19,6 +20,7 @@ from continual_petl.course.removal import check_replaced
 from continual_petl.course.run import Run
 from continual_petl.course.session import Session, changed_settings
 from continual_petl.course.signals import StopRequest, listening
+from continual_petl.errors import InputError
 from continual_petl.store.leftovers import cut_short
 from continual_petl.store.results_file import unfinished
 from continual_petl.store.store import Store
@@ -62,7 +64,7 @@ def learn(
         The run: results, verification, predictions.
 
     Raises:
-        InputError: if the stream or its data cannot be used; nothing already learned is touched.
+        InputError: if the stream, its data or the callbacks cannot be used; nothing already learned is touched.
         ForgettingError: if anything learned before has changed.
         StoreError: if the run folder is damaged, belongs to another backbone, or is in use.
         Interrupted: after Ctrl-C or SIGTERM; calling again goes on.
@@ -82,8 +84,8 @@ def learn(
         session.check_backbone()
         # What was given in Python only (loggers, strategies) is of this process, not of the stream.
         session.store.write_stream(dump_stream(stream.spec.anchored()))
-        _tell_start(watching, (*changed_settings(session), *pool.notices()))
-        _learn_all(session, watching, request, replace, pool)
+        with _told(watching, session.store, (*changed_settings(session), *pool.notices())):
+            _learn_all(session, watching, request, replace, pool)
     return Run(session.store.folder, session=session)
 
 
@@ -109,14 +111,32 @@ def _learn_all(
 
 def _watched(callbacks: Sequence[L.Callback]) -> list[L.Callback]:
     """Return the callbacks, `NoForgetting` among them in any case."""
+    if sum(isinstance(callback, Dashboard) for callback in callbacks) > 1:
+        raise InputError(
+            "callbacks: got more than one Dashboard; each would write over how far the loggers of the other came. Give one, "
+            "with all loggers: Dashboard([...])."
+        )
     given = any(isinstance(callback, NoForgetting) for callback in callbacks)
     return [*callbacks] if given else [*callbacks, NoForgetting()]
 
 
-def _tell_start(callbacks: Sequence[L.Callback], notices: tuple[str, ...]) -> None:
-    for callback in callbacks:
-        if isinstance(callback, StreamCallback):
-            callback.on_course_start(notices)
+@contextmanager
+def _told(callbacks: Sequence[L.Callback], store: Store, notices: tuple[str, ...]) -> Iterator[None]:
+    """Tell the callbacks that the course begins, and that it ends, however it does."""
+    watching = [callback for callback in callbacks if isinstance(callback, StreamCallback)]
+    stopped: BaseException | None = None
+    try:
+        told = (*notices, *(notice for callback in watching for notice in callback.notices()))
+        for callback in watching:
+            callback.on_course_start(told)
+        yield
+    except BaseException as error:
+        stopped = error
+        raise
+    finally:
+        with ExitStack() as ends:  # all of them hear it, whatever one of them raises
+            for callback in reversed(watching):
+                ends.callback(callback.on_course_end, store, stopped)
 
 
 def _put_back(store: Store, wait: bool) -> None:

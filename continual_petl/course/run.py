@@ -3,18 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from continual_petl import _notebook
 from continual_petl.course.session import Session
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, StoreError, known_names
 from continual_petl.heads.words import Answer
 from continual_petl.predictor.predictor import Predictor, Row
 from continual_petl.report.growth import GrowthRow, growth
+from continual_petl.report.inventory import entry_of
 from continual_petl.report.results import Results, read_results
 from continual_petl.store.store import Store
 from continual_petl.store.verify import TaskCheck
 from continual_petl.streams.stream_file.yaml_file import load_stream
+
+if TYPE_CHECKING:
+    from continual_petl.report.figures.every import Figures
+
+_SHOWN = ("task", "kind", "bank", "metric", "score", "parameters", "bytes")
+
+
+def open_store(folder: str | Path) -> Store:
+    """Return the store of a run folder, without a look at its stream.
+
+    Raises:
+        InputError: if the folder holds no run.
+    """
+    store = Store(Path(folder))
+    if not store.stream_file.is_file():
+        there = "no stream.yaml in it" if store.folder.is_dir() else f"no such folder in {Path.cwd()}"
+        raise InputError(
+            f"{folder}: no run here ({there}); give a folder that `continual-petl run` made, such as runs/NAME"
+        )
+    return store
+
+
+def check_learned(store: Store, task: str) -> None:
+    """Raise `InputError`, naming the learned tasks, if this is not one of them."""
+    if not store.has(task):
+        known = known_names(store.tasks, task)
+        raise InputError(f"task {task!r} is not learned in {store.folder}; learned are: {known}")
 
 
 class Run:
@@ -47,17 +77,22 @@ class Run:
         remote_code: bool = False,
         resident_bytes: int | None = None,
     ) -> None:
-        self.store = Store(Path(folder))
-        if not self.store.stream_file.is_file():
-            raise InputError(
-                f"{folder}: no run here (no stream.yaml in it); give a folder that `continual-petl run` made"
-            )
+        self.store = open_store(folder)
         self._session = session or Session(load_stream(self.store.stream_file), self.store, consent=remote_code)
         if resident_bytes is not None:
             self._session.residents.held_banks.limit(resident_bytes)
 
     def __repr__(self) -> str:
-        return f"Run({str(self.store.folder)!r}, tasks: {', '.join(self.store.tasks) or 'none'})"
+        return f"Run({str(self.store.folder)!r}, tasks: {_notebook.names(lambda: self.store.tasks)})"
+
+    def _repr_html_(self) -> str:
+        try:
+            tasks = self.store.tasks
+            # Read one by one while the table asks for more: of many tasks, the first ones.
+            rows = ([entry[key] for key in _SHOWN] for entry in map(partial(entry_of, self.store), tasks))
+            return _notebook.table(f"Run {self.store.folder}", _SHOWN, rows, len(tasks))
+        except (StoreError, OSError):
+            return _notebook.table(repr(self), (), (), 0)
 
     @property
     def session(self) -> Session:
@@ -73,6 +108,30 @@ class Run:
     def growth(self) -> list[GrowthRow]:
         """What each task cost."""
         return self.store.steadily(lambda: growth(self.store.snapshot()))
+
+    def figures(self, task: str | None = None) -> Figures:
+        """Return the report's figures, of the run or of one task, as plotly figures by name; a notebook shows them inline.
+
+        Args:
+            task: a learned task; None means the run.
+
+        Raises:
+            InputError: if the task is not learned.
+
+        Example::
+
+            run.figures()  # all of them
+            run.figures()["matrix"]  # one
+            run.figures("agnews")["curve"]
+        """
+        from continual_petl.report.facts import read_facts  # with what draws, which takes a moment to import
+        from continual_petl.report.figures.every import figures_of_run, figures_of_task
+
+        if task is not None:
+            self.check_learned(task)
+        facts = read_facts(self.store.folder)
+        own = next((each for each in facts.tasks if each.name == task), None)
+        return figures_of_run(facts) if own is None else figures_of_task(own)
 
     def to_json(self) -> dict[str, Any]:
         """Return all there is to say about the run as JSON values, with what it was learned on and with."""
@@ -97,9 +156,7 @@ class Run:
 
     def check_learned(self, task: str) -> None:
         """Raise `InputError`, naming the learned tasks, if this is not one of them."""
-        if not self.store.has(task):
-            known = ", ".join(self.store.tasks) or "none"
-            raise InputError(f"task {task!r} is not learned in {self.store.folder}; learned are: {known}")
+        check_learned(self.store, task)
 
     def verify(self, task: str | None = None, *, data: bool = False) -> list[TaskCheck]:
         """Check certificates, of one task or of all; nothing is raised for what was forgotten, only told.

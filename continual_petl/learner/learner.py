@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torchmetrics import MetricCollection
 from transformers import PreTrainedTokenizerBase
 
+from continual_petl import _notebook
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.backbones.moving import moves_in_training
 from continual_petl.banks.bank import Bank
@@ -58,8 +59,20 @@ class ContinualLearner(Guarded):
         self.train(self.training)
 
     def __repr__(self) -> str:
-        tasks = ", ".join(f"{name}*" if name == self.active else name for name in self.plans) or "none"
-        return f"ContinualLearner(backbone={self.backbone.name!r}, banks in memory: {tasks})"
+        # Also half-made, as in a traceback. The module tree is `torch.nn.Module.__repr__(learner)`.
+        known = self.__dict__
+        backbone, plans, active = (known.get(key) for key in ("backbone", "plans", "active"))
+        tasks = _notebook.names(lambda: [f"{name}*" if name == active else name for name in plans or ()])
+        return f"ContinualLearner(backbone={getattr(backbone, 'name', None)!r}, banks in memory: {tasks})"
+
+    def _repr_html_(self) -> str:
+        sizes = {name: sum(p.numel() for p in self.banks[bank_key(name)].parameters()) for name in self.plans}
+        rows = (
+            (name, plan.kind, f"{sizes[name]:,}", "yes" if name == self.active else "")
+            for name, plan in self.plans.items()
+        )
+        heads = ("bank in memory", "kind", "parameters", "active")
+        return _notebook.table(f"ContinualLearner on {self.backbone.name}", heads, rows, len(self.plans))
 
     def add_task(
         self,

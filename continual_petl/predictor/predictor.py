@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 import numpy as np
 import torch
 
-from continual_petl.errors import InputError, StoreError
+from continual_petl.errors import InputError, StoreError, known_names
 from continual_petl.heads.words import Answer
 from continual_petl.learner.memory import memory_told
 from continual_petl.learner.respond import respond
@@ -122,7 +122,7 @@ class Predictor:
         store = self._residents.store
         unknown = [task for task in tasks if not isinstance(task, str) or not store.has(task)]
         if unknown:
-            known = ", ".join(store.tasks) or "none"
+            known = known_names(store.tasks, unknown[0])
             more = f" (nor are {len(unknown) - 1} others of those asked)" if len(unknown) > 1 else ""
             raise InputError(f"task {unknown[0]!r} is not learned in {store.folder}{more}; learned are: {known}")
 

@@ -15,6 +15,13 @@ from continual_petl.report.growth import GrowthRow
 from continual_petl.report.results import Results
 from continual_petl.store.verify import TaskCheck
 
+WHOLE_UP_TO = 12
+"""Tasks that are shown one by one; of more, the newest are."""
+NEWEST = 8
+NOTHING_YET = (
+    "no task is learned yet; continual-petl run goes on. Where this folder holds a stream file of yours, its run is another "
+    "one: runs/NAME, or what --run-dir said"
+)
 _COLOURS = {"unchanged": "green", "not checked": "yellow", "CHANGED": "red"}
 
 
@@ -24,17 +31,33 @@ def _shown(text: str) -> str:
 
 
 def result_table(results: Results) -> Table:
-    """Return R: a row after each task, a column for each task's score."""
-    table = Table(
-        title="Result matrix R: score on each task (column) after learning each task (row)", title_justify="left"
-    )
+    """Return R: a row after each task, a column for each task's score; of many tasks the newest, the rest in one column."""
+    count = len(results.tasks)
+    first = 0 if count <= WHOLE_UP_TO else count - NEWEST
+    title = "Result matrix R: score on each task (column) after learning each task (row)"
+    if first:
+        title += f"; the last {NEWEST} of {count:,} tasks (the report shows all)"
+    table = Table(title=title, title_justify="left")
     table.add_column("after")
-    for task, metric in zip(results.tasks, results.metrics, strict=True):
+    if first:
+        table.add_column("mean of\nthe others", justify="right")
+    for task, metric in zip(results.tasks[first:], results.metrics[first:], strict=True):
         table.add_column(f"{_shown(task)}\n{_shown(metric)}", justify="right")
-    for i, task in enumerate(results.tasks):
-        cells = [_cell(float(results.R[i, j]), results.status[i][j], i, j) for j in range(len(results.tasks))]
-        table.add_row(_shown(task), *cells)
+    for i in range(first, count):
+        cells = [_cell(float(results.R[i, j]), results.status[i][j], i, j) for j in range(first, count)]
+        if first:
+            cells.insert(0, _mean(results.R[i, :first].tolist()))
+        table.add_row(_shown(results.tasks[i]), *cells)
     return table
+
+
+def _mean(values: Sequence[float]) -> str:
+    """Return the mean of the known scores, and how many they are if not all."""
+    known = [value for value in values if not math.isnan(value)]
+    if not known:
+        return "not measured"
+    of = "" if len(known) == len(values) else f" ({len(known):,})"
+    return f"{sum(known) / len(known):.4f}{of}"
 
 
 def _cell(value: float, status: str, i: int, j: int) -> str:
@@ -75,7 +98,12 @@ def cost_table(rows: Sequence[GrowthRow], results: Results) -> Table:
     table = Table(title="What each task cost", title_justify="left")
     for header in ("task", "parameters added", "of backbone", "bytes of bank", "time"):
         table.add_column(header, justify="left" if header == "task" else "right")
-    for row in rows:
+    first = 0 if len(rows) <= WHOLE_UP_TO else len(rows) - NEWEST
+    if first:
+        before = rows[first - 1]
+        parameters, share = f"{before.stored:,}", f"{before.stored / before.full_copies:.2%} of each"
+        table.add_row(f"the first {first:,}", parameters, share, f"{before.cumulative_bytes:,}", "")
+    for row in rows[first:]:
         seconds = results.seconds.get(row.task)
         spent = f"{sum(seconds.values()):.1f} s" if seconds else ""
         table.add_row(_shown(row.task), f"{row.trainable:,}", f"{row.share:.2%}", f"{row.num_bytes:,}", spent)
@@ -93,7 +121,7 @@ def print_report(
 ) -> None:
     """Print the whole report."""
     if not results.tasks:
-        console.print("no task is learned yet")
+        console.print(NOTHING_YET, markup=False, soft_wrap=True)
         return
     console.print(Group(result_table(results), summary(results, checks), Text(), cost_table(rows, results)))
 

@@ -1,7 +1,7 @@
 """``history.json``: how a task was learned and what its bank answered, for people to look at.
 
-It lies beside the bank, is committed with it, and its bytes are in the certificate; nothing is ever computed from it. It is
-of bounded size, however long a task was learned and however many rows it has.
+It lies beside the bank, is committed with it, and its bytes are in the certificate; nothing is ever computed from it. It
+grows with epochs and labels, not with rows or steps.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ from pydantic import Field, ValidationError
 from continual_petl._frozen import FrozenModel
 from continual_petl.errors import StoreError
 from continual_petl.store.atomic import json_bytes, write_file
-from continual_petl.store.files import parse_json, read_file
+from continual_petl.store.files import MAX_JSON_BYTES, parse_json, read_file
 from continual_petl.store.manifest import HISTORY, Index, Manifest
 from continual_petl.store.sealed import check_version, invalid
 from continual_petl.streams.schema.field_types import Name
-
-MOST_BYTES = 2**22
 
 
 class LossPoint(FrozenModel):
@@ -56,8 +54,8 @@ class Points(FrozenModel):
     """Numbers that were to be answered, with those that were."""
 
     type: Literal["points"] = "points"
-    pairs: tuple[tuple[float, float], ...]
-    """(true, answered) of rows evenly spaced over the split."""
+    pairs: tuple[tuple[float, float | None], ...]
+    """(true, answered) of rows evenly spaced over the split; None where the answer is not finite."""
 
 
 class PerLabel(FrozenModel):
@@ -131,7 +129,7 @@ def read_history(path: Path, manifest: Manifest) -> History | None:
         return None
     what = f"task {manifest.task!r}"
     try:
-        content = read_file(path, MOST_BYTES)
+        content = read_file(path, MAX_JSON_BYTES)
     except FileNotFoundError:
         raise StoreError(
             f"{what}: {path} is missing. No answer depends on it, but it belongs to the certificate: restore it from a copy."

@@ -11,6 +11,7 @@ from typing import Literal, TypeVar
 
 from torch import Tensor
 
+from continual_petl import _notebook
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.errors import StoreError
@@ -66,7 +67,7 @@ class Store(Shelf):
         self._view: _View | None = None
 
     def __repr__(self) -> str:
-        return f"Store({str(self.folder)!r}, tasks: {', '.join(self.tasks) or 'none'})"
+        return f"Store({str(self.folder)!r}, tasks: {_notebook.names(lambda: self.tasks)})"
 
     @property
     def tasks(self) -> list[str]:

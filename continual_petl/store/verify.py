@@ -87,7 +87,6 @@ def check_task(store: Store, task: str, backbone: Backbone | None, *, probe: boo
     difference, how = float("nan"), "digests"
     findings: list[Finding] = []
     try:
-        store.history(task)
         if probe and backbone is not None:
             difference, how, findings = _replay(store, task, backbone)
         else:
@@ -97,6 +96,11 @@ def check_task(store: Store, task: str, backbone: Backbone | None, *, probe: boo
         findings = [_with_effect(store, task, backbone, damage) if probe else damage.finding]
     except StoreError as error:
         findings = [Finding(message=str(error))]
+    try:
+        store.history(task)
+    except StoreError as error:
+        if str(error) not in {finding.message for finding in findings}:  # as if the manifest itself cannot be read
+            findings = [*findings, Finding(message=str(error))]
     return TaskCheck(
         task=task,
         findings=tuple(findings),

@@ -25,8 +25,22 @@ CASES = [
     ),
     Case("learn, no file", ["nope.yaml: there is no such file"], command=["learn", "FOLDER/run", "FOLDER/nope.yaml"]),
     Case(
+        "learn, rows",
+        [
+            "rows.csv: learn wants a file that describes a task",
+            "name: mine, kind: classification, data: FOLDER/rows.csv",
+        ],
+        files={"rows.csv": "text,label\na,b\n"},
+        command=["learn", "FOLDER/run", "FOLDER/rows.csv"],
+    ),
+    Case(
+        "no folder",
+        ["FOLDER/rum: no run here (no such folder in "],
+        command=["predict", "FOLDER/rum", "--task", "x", "w1"],
+    ),
+    Case(
         "no run",
-        ["FOLDER/data: no run here", "continual-petl run"],
+        ["FOLDER/data: no run here (no stream.yaml in it)", "continual-petl run"],
         command=["predict", "FOLDER/data", "--task", "x", "w1"],
     ),
     Case(
@@ -44,7 +58,7 @@ CASES = [
     ),
     Case(
         "output suffix",
-        ["ends in '.xml'; allowed are .jsonl and .csv"],
+        ["ends in '.xml'; allowed are .jsonl, .csv, .parquet"],
         options=["w1", "--output", "FOLDER/a.xml"],
         command=_PREDICT,
     ),

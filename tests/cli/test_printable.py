@@ -14,7 +14,7 @@ from rich.console import Console
 
 from continual_petl import learn
 from continual_petl.callbacks import Progress
-from continual_petl.cli import predict
+from continual_petl.cli.answers_out import line_of
 from continual_petl.cli.main import main
 from continual_petl.errors import printable
 from continual_petl.heads.words import Answer
@@ -113,6 +113,15 @@ def test_answers(evil_run: Path, capsys: pytest.CaptureFixture[str], tmp_path: P
     assert json.loads(written)["answer"].startswith(EVIL)
 
 
+@pytest.mark.parametrize("words", [["show", "RUN", "a"], ["list", "RUN"], ["diff", "RUN", "RUN"]])
+def test_what_is_known_of_tasks(evil_run: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main([str(evil_run) if word == "RUN" else word for word in words]) == 0
+    shown = capsys.readouterr().out
+    assert not set("\x1b\x07\r\u202e") & set(shown)
+    assert (words[0] == "show") == (r"\x1b[2J\x1b]0;x\x07\r\u202e<b>[bold]no" in shown)
+
+
 @pytest.mark.parametrize(
     ("kind", "value", "line"),
     [
@@ -124,7 +133,7 @@ def test_answers(evil_run: Path, capsys: pytest.CaptureFixture[str], tmp_path: P
 def test_answers_of_other_kinds(evil_run: Path, kind: str, value: list[str] | str, line: str) -> None:
     manifest = Store(evil_run).manifest("a").model_copy(update={"kind": kind, "labels": (EVIL, "O")})
     shares = (0.75, 0.25) if kind == "multilabel" else None
-    assert predict._line(Answer(value=value, probabilities=shares), manifest) == line
+    assert line_of(Answer(value=value, probabilities=shares), manifest) == line
 
 
 def test_errors(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:

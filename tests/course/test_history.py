@@ -6,16 +6,31 @@ import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
 
 from continual_petl import Interrupted, Run, StoreError, learn
-from continual_petl.callbacks.learning_curve import MOST_LOSSES
-from continual_petl.course.answered import MOST_CELLS, _confusion, _spaced
-from continual_petl.store.history import Confusion, PerLabel, Points, Samples
+from continual_petl.callbacks import learning_curve
+from continual_petl.course.answered import MOST_CELLS, MOST_POINTS, _confusion, _points, _spaced
+from continual_petl.course.history import history_of
+from continual_petl.learner import TaskPlan
+from continual_petl.store.history import (
+    Confusion,
+    Curve,
+    History,
+    PerLabel,
+    Points,
+    Samples,
+    read_history,
+    write_history,
+)
+from continual_petl.store.manifest import HISTORY, Manifest
 from tests.course.test_resume import SignalAt
 from tests.streams_in_code import regression_task, stream, task, task_of_kind
+from tests.usual import few
 
 Folder = Callable[..., Path]
 
@@ -34,17 +49,18 @@ def test_losses_and_scores_of_a_fit_are_kept(backbone_folder: Folder, tmp_path: 
     assert manifest.scores["validation"].scores["accuracy"] == pytest.approx(best)
 
 
-def test_a_long_fit_is_kept_in_few_points(backbone_folder: Folder, tmp_path: Path) -> None:
-    tasks = stream(backbone_folder(), [task("one", num_rows=21)], training={"batch_size": 1, "epochs": 12})
+def test_a_long_fit_is_kept_in_few_points(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning_curve, "MOST_LOSSES", 20)
+    tasks = stream(backbone_folder(), [task("one", num_rows=21)], training={"batch_size": 3, "epochs": 5})
     history = learn(tasks, tmp_path / "run").store.history("one")
     assert history is not None
     losses = history.curve.losses
-    assert len(losses) == 126 <= MOST_LOSSES
-    assert [point.step for point in losses[:2]] == [2, 4]
-    assert losses[-1].step == 21 * 12
+    assert [point.step for point in losses] == [*range(2, 35, 2), 35], "the rest is a shorter stretch"
 
 
-@pytest.mark.parametrize("at", [3, 7, 12])
+@pytest.mark.parametrize("at", few([7, 3, 12]))
 def test_an_interrupted_fit_keeps_the_same_history(backbone_folder: Folder, tmp_path: Path, at: int) -> None:
     training = {"batch_size": 5, "epochs": 3, "checkpoint_every": 2, "head_dropout": 0.3}
     tasks = stream(backbone_folder(), [task("one", num_rows=24)], training=training)
@@ -97,6 +113,14 @@ def test_numbers_are_kept_with_those_that_were_true(backbone_folder: Folder, tmp
     assert len(points.pairs) == 16
 
 
+def test_answers_that_are_no_numbers_are_kept_as_unknown() -> None:
+    said = torch.tensor([0.5, torch.nan, torch.inf])
+    assert _points(torch.tensor([1.0, 2.0, 3.0]), said).pairs == ((1.0, 0.5), (2.0, None), (3.0, None))
+    many = _points(torch.arange(2000.0), torch.arange(2000.0)).pairs
+    assert len(many) == MOST_POINTS
+    assert many[:2] == ((0.0, 0.0), (4.0, 4.0))
+
+
 def test_labels_are_counted_each_for_itself(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = stream(backbone_folder(), [task_of_kind("multilabel", num_rows=20)])
     run = learn(tasks, tmp_path / "run")
@@ -140,6 +164,20 @@ def test_a_history_that_is_not_the_certified_one_is_told(backbone_folder: Folder
     assert "history.json" in check.problems[0]
     with pytest.raises(StoreError, match="restore it from a copy"):
         run.store.history("one")
+
+
+def test_a_history_of_very_many_labels_can_be_read_again(tmp_path: Path) -> None:
+    counts = PerLabel(counts=((1_000_000, 1_000_000, 1_000_000),) * 60_000)
+    made = History(task="wide", curve=Curve(losses=(), scores=()), kept=None, answered={"test": counts})
+    manifest = SimpleNamespace(task="wide", files={HISTORY: write_history(tmp_path / HISTORY, made)})
+    assert read_history(tmp_path / HISTORY, cast(Manifest, manifest)) == made
+
+
+@pytest.mark.parametrize("content", ["{", '{"losses": 1}', "{}\n"])
+def test_a_damaged_curve_says_how_its_task_is_kept(tmp_path: Path, content: str) -> None:
+    (tmp_path / "curve.json").write_text(content)
+    with pytest.raises(StoreError, match=r"curve\.json: .*without a copy remove it, and the task is kept"):
+        history_of(tmp_path, cast(TaskPlan, None), {})
 
 
 def test_places_are_spaced_evenly() -> None:

@@ -182,6 +182,10 @@ def test_three_tasks_one_after_the_other_on_two_processes(
         assert manifest.notices[-1] == f"task {name!r} was learned by 2 processes: each step took 2 batches of 5 rows"
         first, second = seen(tmp_path, name, "scores")
         assert first == second, "both saw the scores of all rows"
+        history = run.store.history(name)
+        assert history is not None
+        assert [point.scores for point in history.curve.scores] == first
+        assert [point.step for point in history.curve.losses] == [1, 2, 3, 4, 5, 6]
         last = manifest.training.select == "last"
         chosen = first[-1] if last else max(first, key=lambda scores: scores[manifest.metric])
         # The certificate's were computed by one process, in other batches: they may differ in the last bits.

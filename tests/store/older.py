@@ -12,10 +12,11 @@ from safetensors.torch import load_file, save_file
 from continual_petl import Run
 from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.store.atomic import json_bytes
-from continual_petl.store.manifest import Manifest
+from continual_petl.store.manifest import HISTORY, Manifest
 from continual_petl.store.replay import DECODED
 from continual_petl.store.results_file import TaskLine
 from continual_petl.store.sealed import SEAL, seal_of
+from continual_petl.store.store import Store
 
 JOINED = {"files", "parent"}
 JOINED_EARLY = {"class_weights", "generation", "max_target_length"}
@@ -30,6 +31,7 @@ def as_format_1(folder: Path, *, first: bool) -> None:
     for task in tasks:
         path = run.store.bank_folder(task)
         _older_probe(path / "probe.safetensors")
+        (path / HISTORY).unlink(missing_ok=True)
         raw = run.store.manifest(task).model_dump(mode="json")
         if first:
             raw["preparation"] = run.session.residents.inputs.first_digest()
@@ -45,6 +47,18 @@ def as_format_1(folder: Path, *, first: bool) -> None:
     pin = json.loads((folder / "backbone.json").read_text())
     kept = {key: pin[key] for key in ("name", "revision", "digest", "family", "num_parameters")}
     (folder / "backbone.json").write_bytes(json_bytes(kept | ({"num_bytes": 1} if first else {})))
+
+
+def without_histories(folder: Path) -> None:
+    """Rewrite the certificates of a run folder as those of the first release of format 2, which kept no histories."""
+    store, before = Store(folder), None
+    for manifest in [store.manifest(task) for task in store.tasks]:
+        path = store.bank_folder(manifest.task)
+        (path / HISTORY).unlink()
+        raw = manifest.model_dump(mode="json") | {"predecessor": before}
+        del raw["files"][HISTORY]
+        before = seal_of(raw)
+        (path / "bank.json").write_bytes(json_bytes({**raw, SEAL: before}))
 
 
 def _write(path: Path, raw: dict[str, Any], predecessor: str | None, *, first: bool) -> str:

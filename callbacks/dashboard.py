@@ -1,0 +1,218 @@
+"""Send what a course shows to Lightning's loggers: W&B, TensorBoard, CSV, or any other, through one interface.
+
+One logger serves a whole course, and goes on where it was when the course does: in another process, with another task. A
+Trainer's own ``logger`` cannot: every task has a Trainer of its own, and its steps begin at 0.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.loggers import Logger, WandbLogger
+from typing_extensions import override
+
+from continual_petl.callbacks.axis import Axes
+from continual_petl.callbacks.base import StreamCallback, TaskEvent
+from continual_petl.callbacks.course_numbers import CourseNumbers, replayed
+from continual_petl.callbacks.learning_curve import LearningCurve
+from continual_petl.callbacks.loggers import FOLDER, check_kinds, is_disabled, made, told_about
+from continual_petl.callbacks.sink import Sink
+from continual_petl.callbacks.wandb_board import WandbBoard
+from continual_petl.errors import InputError, StoreError
+from continual_petl.report.growth import GrowthRow, growth
+from continual_petl.report.results import read_results
+from continual_petl.store.results_file import TaskLine
+from continual_petl.store.store import Store
+
+AXES = "axes.json"
+_log = logging.getLogger(__name__)
+
+
+class Dashboard(StreamCallback):
+    """Log losses and scores while a task is learned, and the course's numbers after each task.
+
+    Names: ``train/loss`` (means over stretches of batches) and ``val/...`` with ``epoch`` and ``task``, its number from 1, at
+    the steps of a fit: the points of the report's learning curves. After each task ``course/...`` (acc, bwt, forgetting,
+    newest_score, largest_change, tasks), ``score/TASK`` of the first 50 tasks, ``growth/...`` (parameters, full_copies,
+    bytes) and ``seconds/PHASE``. W&B also gets the report's figures and tables, and banks as artifacts if they are asked for.
+
+    Tasks that the run folder has and a logger does not are logged when a course begins to learn. Where the fit is in another
+    process, its points come when the task is committed.
+
+    Args:
+        loggers: ``wandb``, ``tensorboard`` and ``csv`` write below ``logs`` in the run folder; or loggers of Lightning. All
+            of them are closed when the course ends, but for W&B runs of your own.
+        log_banks: whether W&B gets every bank as an artifact.
+
+    Raises:
+        InputError: if a name is unknown, its package is not installed, or banks are asked for without W&B.
+
+    Example::
+
+        learn(stream, "runs/mine", callbacks=[Dashboard(["csv", WandbLogger(project="mine")])])
+    """
+
+    def __init__(self, loggers: Sequence[Logger | str], *, log_banks: bool = False) -> None:
+        names = [logger for logger in loggers if isinstance(logger, str)]
+        check_kinds(names)
+        if log_banks and not any(logger == "wandb" or isinstance(logger, WandbLogger) for logger in loggers):
+            raise InputError(
+                "log_banks: only W&B keeps banks as artifacts: add the logger wandb, or leave log_banks out."
+            )
+        self._given: list[Logger | str] = [
+            *dict.fromkeys(names),
+            *(logger for logger in loggers if not isinstance(logger, str)),
+        ]
+        self._log_banks = log_banks
+        self._sinks: list[Sink] = []
+        self._boards: list[tuple[Sink, WandbBoard]] = []
+        self._numbers = CourseNumbers()
+        self._growth: list[GrowthRow] = []
+        self._opened = False
+        self._row: dict[str, float] = {}
+        self._polled = (0, 0)
+        self._task, self._number = "", 0
+
+    @override
+    def notices(self) -> list[str]:
+        return told_about([logger for logger in self._given if isinstance(logger, str)])
+
+    @override
+    def on_task_start(self, event: TaskEvent) -> None:
+        self._open(event.store)
+        self._task, self._number = event.task, event.index + 1
+
+    @override
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._polled = (0, 0)
+        for sink in self._sinks:
+            sink.begin(self._task, anew=trainer.global_step == 0)
+
+    @override
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._poll(trainer)
+
+    @override
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._poll(trainer)
+
+    @override
+    def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
+        self._open(event.store, without=event.task)
+        self._row = {cell["task"]: _number(cell["value"]) for cell in cells}
+
+    @override
+    def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
+        if self._numbers.num_tasks != event.index or event.task not in self._row:
+            # Tasks were replaced: the columns are others now.
+            self._recount(event.store)
+        else:
+            self._growth = growth(event.store, self._growth)
+            values = self._numbers.add(event.task, self._row) | self._cost(event.index, seconds)
+            self._whole(event.store, event.task, event.index + 1, values)
+        for sink, board in self._boards:
+            sink.guarded(partial(board.after, event.task, sink))
+
+    @override
+    def on_course_end(self, store: Store, error: BaseException | None) -> None:
+        for sink, board in self._boards:
+            sink.guarded(partial(board.end, sink))
+        for sink in self._sinks:
+            sink.end(well=error is None)
+            sink.remind()
+        self._sinks, self._boards, self._opened = [], [], False
+
+    def _open(self, store: Store, without: str | None = None) -> None:
+        """Make the loggers, and log what they do not have yet; see `_recount`."""
+        if self._opened:
+            return
+        self._opened = True
+        try:
+            axes = Axes(store.folder / FOLDER / AXES)
+        except StoreError as error:
+            _log.warning("nothing is logged in this course: %s", error)
+            return
+        for place, given in enumerate(self._given):
+            if given == "wandb" and is_disabled():
+                continue
+            self._sinks.append(self._made(place, axes, store.folder))
+            if given == "wandb" or isinstance(given, WandbLogger):
+                self._boards.append((self._sinks[-1], WandbBoard(store, log_banks=self._log_banks)))
+        for sink, board in self._boards:
+            sink.guarded(partial(board.begin, sink))
+        self._recount(store, without)
+
+    def _recount(self, store: Store, without: str | None = None) -> None:
+        """Read all rows of R once, and give the loggers those that they do not have.
+
+        Args:
+            store: the run.
+            without: a task that is about to be looked at, with which all ends that is known.
+        """
+        self._numbers, self._growth = CourseNumbers(), growth(store)
+        seconds = {(line.task, line.index): line.seconds for line in store.results() if isinstance(line, TaskLine)}
+        for number, (task, row) in enumerate(replayed(read_results(store))):
+            if task == without:
+                break
+            spent = seconds.get((task, store.link(task).index), {})
+            self._whole(store, task, number + 1, self._numbers.add(task, row) | self._cost(number, spent))
+        del self._growth[self._numbers.num_tasks :]
+
+    def _made(self, place: int, axes: Axes, folder: Path) -> Sink:
+        given = self._given[place]
+        if isinstance(given, str):
+            return Sink(given, partial(made, given, folder), axes, owned=True)
+        kind = type(given).__name__
+        before = sum(type(other).__name__ == kind for other in self._given[:place])
+        name = kind if not before else f"{kind} {before + 1}"
+
+        def same(run_id: str | None) -> Logger:
+            return given
+
+        return Sink(name, same, axes, owned=False)
+
+    def _whole(self, store: Store, task: str, number: int, values: Mapping[str, float]) -> None:
+        """Give a committed task to the loggers that do not have it whole."""
+        index = store.link(task).index
+        missing = [sink for sink in self._sinks if sink.axis.done < index and sink.problem is None]
+        history = None
+        with suppress(StoreError):  # damaged: the task's check tells it
+            history = store.history(task) if missing else None
+        for sink in missing:
+
+            def act(sink: Sink = sink) -> None:
+                sink.begin(task, anew=False)
+                if history is not None:
+                    sink.points(history.curve.losses, history.curve.scores, {"task": float(number)})
+                sink.whole(index, values)
+
+            sink.guarded(act)
+
+    def _cost(self, number: int, seconds: Mapping[str, float]) -> dict[str, float]:
+        row = self._growth[number]
+        grown = {"parameters": row.stored, "full_copies": row.full_copies, "bytes": row.cumulative_bytes}
+        values = {f"growth/{name}": float(value) for name, value in grown.items()}
+        return values | {f"seconds/{phase}": value for phase, value in seconds.items()}
+
+    def _poll(self, trainer: L.Trainer) -> None:
+        """Log the points that joined the curve of the fit; without a course there is none."""
+        curve = LearningCurve.of(trainer)
+        if curve is None:
+            return
+        losses, scores = curve.since(*self._polled)
+        self._polled = (self._polled[0] + len(losses), self._polled[1] + len(scores))
+        if losses or scores:
+            for sink in self._sinks:
+                sink.guarded(partial(sink.points, losses, scores, {"task": float(self._number)}))
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value

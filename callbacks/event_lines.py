@@ -1,0 +1,132 @@
+"""Say what a course is doing as JSON, one object a line, for programs; ``--json`` writes them to standard error.
+
+Every object has ``event`` and ``time`` (seconds since 1970). More keys may join.
+
+==========  ==========================================================================================================
+event       keys
+==========  ==========================================================================================================
+course      ``notices``: what the user should know
+task        ``task``, ``number`` (from 1), ``num_tasks``, ``notices``: it begins, its data is ready
+epoch       ``task``, ``epoch`` (from 1), ``step`` (optimizer steps of the task), ``loss`` (mean of the last stretch of
+            batches; null if none ended yet), ``scores`` (validation, by name; those that are not defined are left out)
+learned     ``task``, ``number``, ``num_tasks``, ``split``, ``metric``, ``value`` (null if not defined), ``num_examples``,
+            ``row``: the known row of R, objects with task, metric, split, value, status
+checked     ``task``, ``checks`` (number of earlier certificates, by what was done), ``seconds`` (by phase)
+end         ``state`` (learned, stopped, failed), ``num_tasks`` (learned ones; null if the folder cannot be read),
+            ``message`` (null if all is well)
+==========  ==========================================================================================================
+
+Where the fit is in another process, its epochs come when the task is committed. Other lines on standard error do not begin
+with ``{``: warnings, and the error that ends the command.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from contextlib import suppress
+from typing import Any, TextIO
+
+import lightning as L
+from typing_extensions import override
+
+from continual_petl.callbacks.base import StreamCallback, TaskEvent
+from continual_petl.callbacks.learning_curve import LearningCurve
+from continual_petl.errors import Interrupted, StoreError
+from continual_petl.store.history import LossPoint, ScorePoint
+from continual_petl.store.store import Store
+
+_ROW = ("task", "metric", "split", "value", "status")
+
+
+class EventLines(StreamCallback):
+    """Write one JSON object a line. A reader that goes away ends the lines, and not the course.
+
+    Args:
+        file: where to; None means standard error.
+    """
+
+    def __init__(self, file: TextIO | None = None) -> None:
+        self._file = file
+        self._unread = False
+        self._task, self._num_scores = "", 0
+
+    @override
+    def on_course_start(self, notices: tuple[str, ...]) -> None:
+        self._write("course", notices=list(notices))
+
+    @override
+    def on_task_start(self, event: TaskEvent) -> None:
+        self._task, self._num_scores = event.task, 0
+        self._write("task", **_place(event), notices=list(event.notices))
+
+    @override
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        curve = LearningCurve.of(trainer)
+        if curve is not None:
+            self._num_scores = len(curve.since(0, 0)[1])  # those before an interruption were told then
+
+    @override
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        curve = LearningCurve.of(trainer)
+        if curve is not None:
+            losses, scores = curve.since(0, self._num_scores)
+            self._epochs(self._task, losses, scores)
+
+    @override
+    def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
+        if event.task == self._task and not self._num_scores:
+            history = None
+            with suppress(StoreError):  # damaged: the task's check tells it
+                history = event.store.history(event.task)
+            if history is not None:
+                self._epochs(event.task, list(history.curve.losses), list(history.curve.scores))
+        own = cells[-1]
+        row = [{key: cell[key] for key in _ROW} for cell in cells if cell["status"] != "not measured"]
+        value = {key: own[key] for key in ("split", "metric", "value", "num_examples")}
+        self._write("learned", **_place(event), **value, row=row)
+
+    @override
+    def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
+        self._write("checked", task=event.task, checks=checks, seconds=seconds)
+
+    @override
+    def on_course_end(self, store: Store, error: BaseException | None) -> None:
+        stopped = isinstance(error, KeyboardInterrupt | Interrupted)
+        state = "learned" if error is None else "stopped" if stopped else "failed"
+        message = None if error is None else str(error) or type(error).__name__
+        num_tasks = None
+        with suppress(StoreError):  # what stopped the course is to be told, not this
+            num_tasks = len(store.tasks)
+        self._write("end", state=state, num_tasks=num_tasks, message=message)
+
+    def _epochs(self, task: str, losses: list[LossPoint], scores: list[ScorePoint]) -> None:
+        for point in scores:
+            loss = next((each.loss for each in reversed(losses) if each.step <= point.step), None)
+            self._write("epoch", task=task, epoch=point.epoch, step=point.step, loss=loss, scores=point.scores)
+        self._num_scores += len(scores)
+
+    def _write(self, event: str, **values: Any) -> None:
+        if self._unread:
+            return
+        line = json.dumps({"event": event, "time": time.time(), **_plain(values)}, allow_nan=False)
+        file = sys.stderr if self._file is None else self._file
+        try:
+            file.write(line + "\n")
+            file.flush()
+        except OSError:
+            self._unread = True
+
+
+def _place(event: TaskEvent) -> dict[str, Any]:
+    return {"task": event.task, "number": event.index + 1, "num_tasks": event.num_tasks}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,152 @@
+"""Draw a course in a terminal while it learns: bars over tasks and steps, the time that is left, and the newest rows of R.
+
+Nothing is drawn from a thread: a loader that forks must not find a lock held. The display is drawn anew when a batch is
+done, at most so often; the lines of `Progress` stand above it and stay.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import lightning as L
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+from typing_extensions import override
+
+from continual_petl.callbacks.base import TaskEvent
+from continual_petl.callbacks.pace import CoursePace, Pace, in_words
+from continual_petl.callbacks.progress import Progress
+from continual_petl.errors import printable
+from continual_petl.report.console import can_draw
+from continual_petl.report.newest import MOST_ROWS, NewestRow, newest_table
+from continual_petl.store.store import Store
+
+_SECONDS = 0.25
+"""Between two drawings."""
+
+
+class LiveProgress(Progress):
+    """Progress with a live display, where the console is a terminal; elsewhere its lines alone.
+
+    Only fits in this process are drawn. Where other processes learn (``jobs``, several devices), their lines come mixed with
+    those of this one, and nothing is drawn over them.
+
+    Args:
+        console: where to print; None means standard error.
+        verbose: see `Progress`.
+        clock: seconds, never turning back.
+    """
+
+    def __init__(
+        self, console: Console | None = None, *, verbose: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(console, verbose=verbose)
+        self._clock = clock
+        self._live: Live | None = None
+        self._drawn = 0.0
+        self._rows: deque[NewestRow] = deque(maxlen=MOST_ROWS)
+        self._course = CoursePace()
+        self._pace: Pace | None = None
+        self._task, self._number, self._num_tasks, self._epochs, self._loss = "", 0, 0, "", ""
+
+    @override
+    def on_task_start(self, event: TaskEvent) -> None:
+        super().on_task_start(event)
+        self._task, self._number, self._num_tasks = event.task, event.index + 1, event.num_tasks
+        self._course.begin(self._clock())
+        self._pace, self._epochs, self._loss = None, "", ""
+        self._draw()
+
+    @override
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._pace = Pace(trainer.estimated_stepping_batches, trainer.global_step, self._clock())
+        if self._live is None and can_draw(self._console):
+            self._live = Live(
+                console=self._console,
+                auto_refresh=False,
+                transient=True,
+                get_renderable=self.renderable,
+                # Standard output is for results: what others print there stays there if it is no terminal.
+                redirect_stdout=sys.stdout.isatty(),
+            )
+            self._tried(self._live.start)
+
+    @override
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self._live is None or self._pace is None or self._clock() - self._drawn < _SECONDS:
+            return  # a loss is read from its device only when it is shown
+        self._pace.done = trainer.global_step
+        self._epochs = f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}"
+        self._loss = f"loss {float(outputs['loss']) * trainer.accumulate_grad_batches:.4f}"
+        self._draw()
+
+    @override
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self._pace is not None:
+            self._pace.done = trainer.global_step
+            self._epochs, self._loss = "answering and certifying", ""
+            self._draw()
+
+    @override
+    def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
+        super().on_task_end(event, cells)
+        known = {cell["task"]: cell["value"] for cell in cells if cell["status"] != "not measured"}
+        self._rows.append(NewestRow(task=event.task, number=event.index + 1, scores=known))
+        self._draw()
+
+    @override
+    def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
+        super().on_task_checked(event, seconds, checks)
+        self._course.end(self._clock())
+        self._number = event.index + 1
+        self._draw()
+
+    @override
+    def on_course_end(self, store: Store, error: BaseException | None) -> None:
+        live, self._live = self._live, None
+        if live is not None:
+            self._tried(live.stop)
+        super().on_course_end(store, error)
+
+    def renderable(self) -> RenderableType:
+        """Return the display."""
+        now = self._clock()
+        width = self._console.width
+        finished = len(self._rows) and self._rows[-1].number == self._number
+        done = self._number - (0 if finished else 1)
+        left = self._course.left(now, self._num_tasks - done)
+        bars = Table.grid(padding=(0, 1))
+        # Too narrow for a bar, numbers alone are left.
+        bar = max(0, min(30, width - 34))
+        for _ in range(3 if bar >= 5 else 2):
+            bars.add_column(no_wrap=True, overflow="ellipsis")
+        self._bar(bars, "tasks", done, self._num_tasks, left, bar)
+        lines: list[RenderableType] = [bars]
+        if self._pace is not None:
+            self._bar(bars, "steps", self._pace.done, self._pace.total, self._pace.left(now), bar)
+            said = ", ".join(part for part in (printable(self._task), self._epochs, self._loss) if part)
+            lines.insert(0, Text(said, no_wrap=True, overflow="ellipsis"))
+        if self._rows:
+            lines.append(newest_table(list(self._rows), width))
+        return Group(*lines)
+
+    @staticmethod
+    def _bar(bars: Table, what: str, done: int, total: float | None, left: float | None, width: int) -> None:
+        count = f"{done:,}/{total:,.0f}" if total is not None else f"{done:,}"
+        numbers = Text(f"{count}, {in_words(left)} left")
+        drawn = [ProgressBar(total=total, completed=done, width=width)] if width >= 5 else []
+        bars.add_row(Text(what), *drawn, numbers)
+
+    def _draw(self) -> None:
+        self._drawn = self._clock()
+        if self._live is not None:
+            self._tried(self._live.refresh)

@@ -1,0 +1,142 @@
+"""Loggers by name, of one run folder each: what they need, where they write, and whether W&B sends anything away."""
+
+from __future__ import annotations
+
+import netrc
+import os
+import secrets
+import string
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+from urllib.parse import urlsplit
+
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+
+from continual_petl.errors import InputError
+
+Kind = Literal["wandb", "tensorboard", "csv"]
+FOLDER = "logs"
+"""Of a run folder: what loggers wrote, and how far they came."""
+_HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")
+
+
+def check_kinds(kinds: Sequence[str]) -> None:
+    """Refuse loggers that there are none of, or that cannot work here, before anything is learned.
+
+    Raises:
+        InputError: naming what is missing.
+    """
+    for kind in kinds:
+        if kind not in get_args(Kind):
+            raise InputError(f"log: got {kind!r}; allowed are {', '.join(get_args(Kind))}.")
+    if "tensorboard" in kinds and not _has_tensorboard():
+        raise InputError(
+            "log: tensorboard is not installed. Install it (pip install 'continual-petl[tensorboard]'), or choose another "
+            "logger: csv, wandb."
+        )
+
+
+def _has_tensorboard() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("tensorboard") is not None or find_spec("tensorboardX") is not None
+
+
+def made(kind: str, run_folder: Path, run_id: str | None) -> Logger:
+    """Return a logger that writes below ``logs`` in a run folder.
+
+    Args:
+        kind: which.
+        run_folder: the run.
+        run_id: of its W&B run; None: `new_id`.
+    """
+    folder = run_folder / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    if kind == "csv":
+        # Lightning's logger empties a file that is there: each start of a course gets the next number.
+        return CSVLogger(folder, name="csv")
+    if kind == "tensorboard":
+        return TensorBoardLogger(folder, name="tensorboard", version="", default_hp_metric=False)
+    return _wandb(folder, run_folder.resolve().name, run_id or new_id())
+
+
+def new_id() -> str:
+    """Return an id for a W&B run. It is drawn from the system, not from the generators that learning draws from."""
+    return "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(10))
+
+
+def _wandb(folder: Path, name: str, run_id: str) -> Logger:
+    import wandb
+
+    if wandb.run is not None:
+        # Lightning would log into it, and the end of the course would end it.
+        raise InputError(
+            "log: a W&B run is open in this process. End it (wandb.finish()), or log into it: Dashboard([WandbLogger()])."
+        )
+    more: dict[str, Any] = {} if goes_online() is not False else {"mode": "offline"}
+    return WandbLogger(
+        name=name,
+        save_dir=folder,
+        project=os.environ.get("WANDB_PROJECT", "continual-petl"),
+        id=run_id,
+        # What a course prints is not W&B's to catch: it would stand in front of the live display.
+        settings=wandb.Settings(console="off", silent=True),
+        **more,
+    )
+
+
+def goes_online() -> bool | None:
+    """Return whether W&B sends what is logged; None where the user has said it: ``WANDB_MODE``, or ``wandb offline``.
+
+    Without an account it would ask for one, and a course in a script would wait for an answer.
+    """
+    if os.environ.get("WANDB_MODE"):
+        return None
+    import wandb
+
+    settings = wandb.Settings()
+    if settings.mode not in (None, "online"):
+        return None
+    return has_account(settings.base_url)
+
+
+def has_account(url: str = "") -> bool:
+    """Return whether there is a key for W&B, in the environment or in the netrc file; nobody is asked.
+
+    Args:
+        url: of the server, if it is not W&B's own.
+    """
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    given = os.environ.get("NETRC")
+    files = [Path(given)] if given else [Path.home() / ".netrc", Path.home() / "_netrc"]
+    hosts = [host for host in (urlsplit(url or os.environ.get("WANDB_BASE_URL", "")).hostname, *_HOSTS) if host]
+    for file in files:
+        try:
+            known = netrc.netrc(file)
+        except (OSError, netrc.NetrcParseError):
+            continue
+        return any(host in known.hosts for host in hosts)
+    return False
+
+
+def is_disabled() -> bool:
+    """Return whether the user has switched W&B off."""
+    return os.environ.get("WANDB_MODE") == "disabled"
+
+
+def told_about(kinds: Sequence[str]) -> list[str]:
+    """Return what the user should know of the loggers before a course begins."""
+    if "wandb" not in kinds:
+        return []
+    if is_disabled():
+        return [
+            "W&B: WANDB_MODE is disabled, so nothing is logged there; a later course without it logs what is missing."
+        ]
+    if goes_online() is False:
+        return [
+            "W&B: no account is known here, so the run is kept on disk, below logs/wandb of the run folder; after `wandb "
+            "login`, `wandb sync` sends it. WANDB_MODE decides otherwise."
+        ]
+    return []

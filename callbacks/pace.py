@@ -1,0 +1,81 @@
+"""How long something still takes, from the steps that are done; nothing is said before there is something to go by."""
+
+from __future__ import annotations
+
+import math
+
+SURE_STEPS = 5
+SURE_SECONDS = 2.0
+
+
+class Pace:
+    """Steps over time.
+
+    Args:
+        total: steps in all; infinite or 0 where nobody knows.
+        done: steps that were done before, by another process: they say nothing about this one's pace.
+        now: seconds, of any clock that never turns back.
+    """
+
+    def __init__(self, total: float, done: int, now: float) -> None:
+        self.total = total if math.isfinite(total) and total > 0 else None
+        self.done = done
+        self._first, self._begun = done, now
+
+    def left(self, now: float) -> float | None:
+        """Return the seconds that are left; None as long as that would be a guess."""
+        steps, spent = self.done - self._first, now - self._begun
+        if self.total is None or steps < SURE_STEPS or spent < SURE_SECONDS:
+            return None
+        return max(0.0, (self.total - self.done) * spent / steps)
+
+
+class CoursePace:
+    """Tasks over time: what is left of a course is told by the tasks that this process has finished."""
+
+    def __init__(self) -> None:
+        self._spent, self._num = 0.0, 0
+        self._begun: float | None = None
+
+    def begin(self, now: float) -> None:
+        """A task begins."""
+        self._begun = now
+
+    def end(self, now: float) -> None:
+        """The task is learned, and its row measured; one that an earlier process learned says nothing of the pace."""
+        if self._begun is None:
+            return
+        self._spent, self._num, self._begun = self._spent + now - self._begun, self._num + 1, now
+
+    def left(self, now: float, num_left: int) -> float | None:
+        """Return the seconds that are left; None before the first task is finished.
+
+        Args:
+            now: of the same clock.
+            num_left: tasks that are not finished, the one that is being learned among them.
+        """
+        if not num_left:
+            return 0.0
+        if not self._num or self._begun is None:
+            return None
+        mean = self._spent / self._num
+        return max(0.0, mean - (now - self._begun)) + mean * (num_left - 1)
+
+
+def in_words(seconds: float | None) -> str:
+    """Return a time for people: ``?`` where it is not known.
+
+    Example:
+        >>> in_words(None), in_words(7.4), in_words(75), in_words(7260), in_words(200_000)
+        ('?', '7 s', '1:15', '2:01:00', '2 days 7 h')
+    """
+    if seconds is None:
+        return "?"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02}"
+    if whole < 86_400:
+        return f"{whole // 3600}:{whole % 3600 // 60:02}:{whole % 60:02}"
+    return f"{whole // 86_400} days {whole % 86_400 // 3600} h"

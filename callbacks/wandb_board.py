@@ -1,0 +1,134 @@
+"""What only W&B can show: the report's figures and tables, and banks as artifacts that say what they were learned from."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import TYPE_CHECKING, Any
+
+from lightning.pytorch.loggers import WandbLogger
+
+from continual_petl._version import VERSION
+from continual_petl.callbacks.sink import Sink, send
+from continual_petl.report.facts import Reader, RunFacts
+from continual_petl.store.store import Store
+
+if TYPE_CHECKING:
+    from wandb import Artifact
+
+DRAWN_UP_TO = 20
+"""Tasks after each of which everything is drawn anew; beyond, when there are a tenth more of them, and at the end."""
+WHOLE_UP_TO = 100
+"""Tasks of which the table of R has every known cell; beyond, the first and the newest score of each."""
+
+
+class WandbBoard:
+    """The tables, figures and artifacts of one course.
+
+    Args:
+        store: the run.
+        log_banks: whether banks become artifacts.
+    """
+
+    def __init__(self, store: Store, *, log_banks: bool) -> None:
+        self._store, self._log_banks = store, log_banks
+        self._reader = Reader(store.folder)
+        self._drawn = self._seen = 0
+
+    def begin(self, sink: Sink) -> None:
+        """Write down what is learned; no row and no text of a task is in it."""
+        sink.logger.log_hyperparams({"continual-petl": VERSION, **learned_from(self._store)})
+
+    def after(self, task: str, sink: Sink) -> None:
+        """Show a task that was learned."""
+        self._seen += 1
+        if self._log_banks:
+            assert isinstance(sink.logger, WandbLogger)
+            sink.logger.experiment.log_artifact(artifact(self._store, task))
+        self._draw_task(task, sink)
+        count = len(self._store.tasks)
+        if count <= DRAWN_UP_TO or count >= 1.1 * self._drawn:
+            self._draw(sink)
+
+    def end(self, sink: Sink) -> None:
+        """Draw what the last tasks have changed."""
+        if self._seen:
+            self._draw(sink)
+
+    def _draw_task(self, task: str, sink: Sink) -> None:
+        """Draw what the report shows of one task; the same two names for all, which W&B lays behind each other."""
+        import wandb
+
+        from continual_petl.report.figures import answered, curves
+
+        facts = self._reader.task(task)
+        found = {"curve": curves.figure(facts), "answers": answered.figure(facts)}
+        values = {f"newest task/{name}": wandb.Plotly(each) for name, each in found.items() if each is not None}
+        if values:
+            send(sink.logger, values, sink.axis.logged)
+
+    def _draw(self, sink: Sink) -> None:
+        import wandb
+
+        from continual_petl.report.page.sections import sections  # with plotly, which takes a moment to import
+
+        facts = self._reader.read()
+        shown = [figure for part in sections(facts) for figure in part.figures]
+        values: dict[str, Any] = {f"figures/{each.name}": wandb.Plotly(each.figure) for each in shown}
+        for name, (columns, rows) in tables(facts).items():
+            values[f"tables/{name}"] = wandb.Table(columns=columns, data=rows)
+        send(sink.logger, values, sink.axis.logged)
+        self._drawn, self._seen = len(facts.tasks), 0
+
+
+def tables(facts: RunFacts) -> dict[str, tuple[list[str | int], list[list[Any]]]]:
+    """Return R and growth: columns and rows, None for what is not known."""
+    results = facts.results
+    count = len(results.tasks)
+    rows = []
+    for i, after in enumerate(results.tasks):
+        for j, task in enumerate(results.tasks[: i + 1]):
+            if count <= WHOLE_UP_TO or j == i or i == count - 1:
+                value = float(results.R[i, j])
+                score = None if math.isnan(value) else value
+                rows.append([i + 1, after, task, results.metrics[j], score, results.status[i][j]])
+    grown = [list(row.to_json().values()) for row in facts.growth]
+    heads: list[str | int] = list(facts.growth[0].to_json()) if facts.growth else []
+    return {"R": (["row", "after", "task", "metric", "score", "status"], rows), "growth": (heads, grown)}
+
+
+def learned_from(store: Store) -> dict[str, Any]:
+    """Return what all banks of a run rest on."""
+    pin = store.pin()
+    stream = store.stream_file
+    return {
+        "backbone": None if pin is None else pin.name,
+        "backbone revision": None if pin is None else pin.revision,
+        "backbone digest": None if pin is None else pin.digest,
+        "stream digest": hashlib.sha256(stream.read_bytes()).hexdigest() if stream.is_file() else None,
+    }
+
+
+def artifact(store: Store, task: str) -> Artifact:
+    """Return a bank as an artifact, with what it was learned from: backbone, stream, and another bank if it began as one."""
+    import wandb
+
+    manifest = store.manifest(task)
+    parent = manifest.parent
+    metadata = {
+        **learned_from(store),
+        "task": task,
+        "kind": manifest.kind,
+        "digest": manifest.digest,
+        "seal": manifest.seal,
+        "predecessor": manifest.predecessor,
+        "scope": manifest.bank.scope,
+        "began as": None if parent is None else {"task": parent.task, "digest": parent.digest},
+        "parameters": sum(manifest.parameters.values()),
+        "continual-petl": VERSION,
+    }
+    how = "its own beginning" if parent is None else f"a copy of bank-{parent.task} ({parent.digest[:12]})"
+    said = f"Bank of the task {task}, learned from {how} on the backbone {metadata['backbone']}."
+    made = wandb.Artifact(f"bank-{task}", type="bank", description=said, metadata=metadata)
+    made.add_dir(str(store.bank_folder(task)))
+    return made

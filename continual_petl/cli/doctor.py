@@ -1,0 +1,82 @@
+"""``continual-petl doctor``: what a course would find on this machine; what to paste into a bug report.
+
+Nothing that names a person or a place is printed: no key, no user, no host, and of folders only the one that was given.
+It does not stop at what is broken: that is told in its place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import re
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from continual_petl._version import VERSION
+from continual_petl.cli import looks
+from continual_petl.cli._console import out, print_json
+from continual_petl.errors import printable
+
+_LEAST_NAME = 3
+
+
+def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
+    """Run the command; return the exit code: 1 if something was found that a course may fail of."""
+    asked: dict[str, Callable[[], dict[str, Any]]] = {
+        **looks.LOOKS,
+        "disk": lambda: looks.disk(Path(arguments.run_dir)),
+    }
+    found = {title: _redacted(_tried(look)) for title, look in asked.items()}
+    if arguments.json:
+        print_json(found)
+    else:
+        for line in _lines(found):
+            out().print(printable(line), markup=False, soft_wrap=True)
+    return 1 if any("problem" in facts for facts in found.values()) else 0
+
+
+def _lines(found: dict[str, dict[str, Any]]) -> list[str]:
+    lines = [f"continual-petl {VERSION}"]
+    for title, facts in found.items():
+        lines.append(title)
+        lines += [f"  {name:<24} {value}" for name, value in facts.items()]
+    return lines
+
+
+def _tried(look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return look()
+    except (Exception, SystemExit) as error:  # a doctor tells what is broken instead of breaking
+        return {"problem": f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"}
+
+
+def _redacted(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return facts without names of people and machines: messages of errors and values of settings may hold them."""
+    hidden = {}
+    for name, what in ((_name(getpass.getuser), "USER"), (_name(socket.gethostname), "HOST")):
+        if len(name) >= _LEAST_NAME:
+            hidden[name] = what
+    try:
+        home = str(Path.home())
+    except RuntimeError:  # nobody knows where it is
+        home = ""
+
+    def without(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if len(home) > 1:
+            value = value.replace(home, "~")
+        for name, what in hidden.items():
+            value = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", what, value)
+        return value
+
+    return {name: without(value) for name, value in facts.items()}
+
+
+def _name(ask: Callable[[], str]) -> str:
+    try:
+        return ask()
+    except (OSError, KeyError, ImportError):  # a container may have no name for its user
+        return ""

@@ -1,0 +1,24 @@
+"""``continual-petl list``: the tasks of a run, one line each."""
+
+from __future__ import annotations
+
+import argparse
+
+from continual_petl.cli._console import out, print_json
+from continual_petl.course.run import open_store
+from continual_petl.report.inventory import listed
+from continual_petl.report.task_lines import list_lines, task_table
+from continual_petl.report.terminal import NOTHING_YET
+
+
+def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
+    """Run the command; return the exit code."""
+    found = listed(open_store(arguments.run).snapshot())
+    if arguments.json:
+        print_json(found)
+        return 0
+    if found:
+        out().print(task_table(found))
+    for line in list_lines(found) if found else [NOTHING_YET]:
+        out().print(line, markup=False, soft_wrap=True)
+    return 0

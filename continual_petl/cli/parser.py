@@ -1,0 +1,248 @@
+"""The parser of all commands, with what each takes and an example; nothing heavy is imported for it."""
+
+from __future__ import annotations
+
+import argparse
+
+from continual_petl._version import VERSION
+
+_EXAMPLES = """examples:
+  continual-petl run quickstart
+  continual-petl run stream.yaml --run-dir runs/mine --training.learning_rate 3e-4
+  continual-petl verify runs/mine
+
+exit codes: 0 all is well; 1 a check failed, or the answer is no (something was forgotten or is damaged, two runs differ, rows
+must be mended, a problem was found); 2 the input cannot be used; 3 a fault of continual-petl; 128 + n ended by signal n.
+"""
+
+_COMMANDS = {
+    "init": "look at data files and write a first stream file",
+    "run": "learn every task of a stream that its run folder does not have yet",
+    "learn": "add one task to a run; needs none of the old data",
+    "forget": "drop one task of a run, on purpose and on record; no other task is touched",
+    "verify": "check that no learned task has changed",
+    "predict": "answer rows, each with the bank of its task",
+    "report": "draw what a run has learned, forgotten and cost; several runs side by side",
+    "list": "list the tasks of a run",
+    "show": "show everything that is known of one task",
+    "diff": "show how two runs differ, bank by bank",
+    "doctor": "show what a course finds on this machine; paste it into a bug report",
+    "streams": "list the streams that come with the package, for run NAME",
+    "schema": "print the JSON Schema of stream files, for editors",
+}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="continual-petl",
+        description="Continual learning that provably forgets nothing: a parameter-efficient bank per task.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"continual-petl {VERSION}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, text in _COMMANDS.items():
+        command = commands.add_parser(
+            name,
+            help=text,
+            description=text[0].upper() + text[1:] + ".",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            epilog=_EPILOGS.get(name),
+        )
+        _add_arguments(name, command)
+    return parser
+
+
+_OVERRIDES = """Any key of the stream file can be set: --training.epochs 1, --tasks.NAME.bank lora, --data_dir FOLDER.
+"""
+_EPILOGS = {
+    "init": """DATA is a .csv, .tsv, .json, .jsonl or .parquet file (text also .gz), a folder with train, validation and
+test files, or the name of a data set of the Hub (nyu-mll/glue:sst2 with its configuration). Each becomes one task; its kind
+and columns are guessed from its rows, and the file says by what. Exit code 1 if some rows must be mended before it runs.
+
+examples:
+  continual-petl init trec.csv stsb.csv
+  continual-petl init data/agnews data/dbpedia --output news.yaml
+""",
+    "run": _OVERRIDES
+    + """
+examples:
+  continual-petl run quickstart --dry-run
+  continual-petl run stream.yaml --log wandb --log csv
+  continual-petl run stream.yaml --training.learning_rate 1e-3 --trainer.accelerator gpu
+  continual-petl run stream.yaml --run-dir runs/mine --tasks.agnews.training.epochs 5
+""",
+    "learn": """The file holds one task, with the same keys as one entry of `tasks` in a stream file.
+
+examples:
+  continual-petl learn runs/mine trec.yaml
+  continual-petl learn runs/mine trec.yaml --bank lora --training.epochs 5
+""",
+    "forget": """The task's bank is deleted. A tombstone takes its place in the chain of certificates, so that verify can tell
+a task that was dropped on purpose from one that was lost.
+
+examples:
+  continual-petl forget runs/mine agnews
+""",
+    "verify": """Exit code 1 if anything is not as it was certified.
+
+examples:
+  continual-petl verify runs/mine
+  continual-petl verify runs/mine --task agnews --data --json
+""",
+    "predict": """A row is what the task was learned on: a text; two texts with a tab between them (pairs); words with spaces
+between them (token-classification); the path of an image. Files name it text, text_pair, source (seq2seq, causal-lm),
+tokens or image; in .jsonl tokens may be a list of words. Paths count from the working directory.
+
+Answers, one line a row: a label and its probability; a number; all labels that hold with their probabilities, or (none)
+(multilabel); one tag per word; a text, with \\n for a line break.
+--json and .jsonl: a list of, or one a line,
+  {"text": ..., "answer": "sport", "probabilities": {"sport": 0.9, "world": 0.1}}    classification, images ("image")
+  {"text": ..., "answer": 3.2}                                                       regression
+  {"text": ..., "answer": ["a", "c"], "probabilities": {"a": 0.8, "b": 0.1, "c": 0.7}}  multilabel
+  {"tokens": ["Ada", "slept"], "answer": ["B-PER", "O"]}                             token-classification
+  {"source": ..., "answer": "a text"}                                                seq2seq, causal-lm
+.csv and .parquet: the same columns; in .csv lists and probabilities are JSON. Numbers are written to the last digit.
+Rows are read and answered some at a time: a file or pipe may be of any length.
+
+examples:
+  continual-petl predict runs/mine --task agnews "Shares fell on Monday"
+  continual-petl predict runs/mine --task agnews --input rows.jsonl --output answers.jsonl
+  continual-petl predict runs/mine --input rows.parquet --task-column task --output answers.parquet --batch-size 128
+  cut -f1 texts.tsv | continual-petl predict runs/mine --task agnews
+""",
+    "report": """The page opens from disk in any browser, without a network. Exit code 1 if something was forgotten or
+damaged.
+
+examples:
+  continual-petl report runs/mine --open
+  continual-petl report runs/mine --serve
+  continual-petl report runs/banks runs/sequential --output comparison
+  continual-petl report runs/mine --json
+""",
+    "list": """examples:
+  continual-petl list runs/mine
+""",
+    "show": """examples:
+  continual-petl show runs/mine agnews
+""",
+    "diff": """Compared are backbone, tasks and their order, specifications, banks (by the digests of all their tensors), data
+and scores. Exit code 0 if all are the same, 1 if anything differs; where they were learned is told, and does not count.
+
+examples:
+  continual-petl diff runs/mine runs/again
+""",
+    "doctor": """Exit code 1 if a problem is found. No key, user, host or folder of yours is printed, but the one you give.
+
+examples:
+  continual-petl doctor
+  continual-petl doctor --run-dir /data/runs --json
+""",
+    "streams": """examples:
+  continual-petl streams
+  continual-petl run classic5 --data-dir data --backbone minilm
+""",
+    "schema": """examples:
+  continual-petl schema > stream.schema.json
+""",
+}
+
+
+def _add_arguments(name: str, command: argparse.ArgumentParser) -> None:
+    if name == "run":
+        command.add_argument(
+            "stream",
+            metavar="STREAM",
+            help="a stream file, or the name of a catalog stream (see continual-petl streams)",
+        )
+        command.add_argument(
+            "--data-dir", metavar="DIR", help="where data lies: relative paths, copies for catalog streams"
+        )
+        command.add_argument("--run-dir", metavar="DIR", help="where banks and results go (default: runs/NAME)")
+        command.add_argument("--dry-run", action="store_true", help="resolve and show everything, without training")
+    elif name == "init":
+        command.add_argument("data", metavar="DATA", nargs="+", help="a file, a folder, or a data set of the Hub")
+        command.add_argument(
+            "--output", metavar="FILE", default="stream.yaml", help="what is written (default: stream.yaml)"
+        )
+        command.add_argument("--name", metavar="NAME", help="of the stream (default: that of the file)")
+        command.add_argument(
+            "--backbone",
+            metavar="NAME",
+            help="what learns (default: one that can answer every kind found; minilm if it can)",
+        )
+        command.add_argument("--force", action="store_true", help="write over a file that is there")
+    elif name == "report":
+        command.add_argument("runs", metavar="RUN", nargs="+", help="a run folder; several are held against each other")
+        command.add_argument("--output", metavar="DIR", help="where the page goes (default: RUN/report)")
+        command.add_argument("--open", action="store_true", help="open the page in a browser")
+        command.add_argument(
+            "--serve", action="store_true", help="serve the page to this machine, drawn anew after each task"
+        )
+        command.add_argument("--port", metavar="N", type=int, default=0, help="of --serve (default: any that is free)")
+    elif name == "doctor":
+        command.add_argument("--run-dir", metavar="DIR", default="runs", help="where runs would go (default: runs)")
+    elif name not in {"schema", "streams"}:
+        command.add_argument("run", metavar="RUN", help="a run folder")
+    if name == "learn":
+        command.add_argument("task_file", metavar="TASK.yaml", help="a file with one task")
+    if name == "diff":
+        command.add_argument("other", metavar="RUN", help="another run folder")
+    if name in {"forget", "show"}:
+        command.add_argument("task", metavar="TASK", help="name of a learned task")
+    if name in {"verify", "predict"}:
+        command.add_argument("--task", metavar="T", help="name of a learned task")
+    if name == "verify":
+        command.add_argument("--data", action="store_true", help="also answer the test rows again")
+    if name == "predict":
+        command.add_argument("texts", metavar="TEXT", nargs="*", help="rows; none: one per line of standard input")
+        command.add_argument("--input", metavar="FILE", help="rows from a .jsonl, .csv, .tsv, .parquet or .txt file")
+        command.add_argument("--output", metavar="FILE", help="write answers to a .jsonl, .csv or .parquet file")
+        command.add_argument(
+            "--task-column", metavar="NAME", help="the column of --input that names the task of each row"
+        )
+        command.add_argument("--batch-size", metavar="N", type=int, default=32, help="rows at a time (default: 32)")
+    if name in {"learn", "verify", "predict"}:
+        text = "execute the backbone's own code where RUN asks for it; read it first"
+        command.add_argument("--remote-code", action="store_true", help=text)
+    if name == "run":
+        command.add_argument(
+            "--replace", metavar="TASK", action="append", default=[], help="learn a learned task again; may be repeated"
+        )
+    if name == "learn":
+        command.add_argument("--replace", action="store_true", help="if the task is learned, learn it again")
+    if name in {"run", "learn"}:
+        command.add_argument(
+            "--check",
+            choices=("digests", "probe", "full"),
+            default="probe",
+            help="how earlier tasks are checked after each new one (default: probe; full answers their test rows again)",
+        )
+        if name == "run":
+            text = "learn N tasks at once, in processes with a backbone each; the store ends the same, bit for bit"
+            command.add_argument("--jobs", metavar="N", type=int, help=text)
+            text = "what learns them: processes of this machine (default), or a Ray cluster"
+            command.add_argument("--executor", choices=("processes", "ray"), default="processes", help=text)
+        command.add_argument("--wait", action="store_true", help="wait for another process that writes to the run")
+        command.add_argument(
+            "--log",
+            metavar="LOGGER",
+            action="append",
+            choices=("wandb", "tensorboard", "csv"),
+            default=[],
+            help="send losses, scores and costs to wandb, tensorboard or csv, below logs in the run folder; may be repeated",
+        )
+        command.add_argument(
+            "--log-banks", action="store_true", help="with --log wandb: every bank becomes an artifact"
+        )
+        loud = command.add_mutually_exclusive_group()
+        loud.add_argument("--quiet", action="store_true", help="print nothing but errors and the final report")
+        loud.add_argument(
+            "--verbose", action="store_true", help="print also losses, rows of R and where time went (not with --json)"
+        )
+    if name in {"run", "learn"}:
+        text = "print the result as JSON on standard output, and what happens as JSON lines on standard error"
+        command.add_argument("--json", action="store_true", help=text)
+    elif name != "schema":
+        command.add_argument("--json", action="store_true", help="print the result as JSON on standard output")

@@ -1,0 +1,166 @@
+"""Rows to answer, as people have them: texts, lines, or records of a file; each with the task that answers it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+from continual_petl.cli.records_in import check_file, format_of, read_lines, read_records
+from continual_petl.errors import InputError
+from continual_petl.heads.kinds import Kind
+from continual_petl.predictor.predictor import Row
+from continual_petl.store.manifest import Manifest
+
+COLUMNS: dict[Kind, str] = {
+    "token-classification": "tokens",
+    "seq2seq": "source",
+    "causal-lm": "source",
+    "image-classification": "image",
+}
+"""What the rows of a file, and the records of answers, call what goes in; all other kinds: text (and text_pair)."""
+SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet", ".txt")
+_TABLES = (".csv", ".tsv")
+Named = tuple[str, Row]
+"""A task, and a row for it."""
+ManifestOf = Callable[[str], Manifest]
+"""Returns the manifest of a learned task, or raises `InputError` with those that there are."""
+
+
+def row_of(line: str, where: str, manifest: Manifest) -> Row:
+    """Return the row that one line of text is."""
+    _check_whole(line, where)
+    if manifest.kind == "token-classification":
+        return line.split()
+    if not manifest.pair:
+        return line
+    first, tab, second = line.partition("\t")
+    if not tab:
+        raise InputError(
+            f"{where}: this task was learned on pairs, so write two texts with a tab between them (in a shell: "
+            "$'one text\\tother text'), or give --input a file with the columns text and text_pair"
+        )
+    return first, second
+
+
+def given_rows(texts: Sequence[str], manifest: Manifest) -> Iterator[Named]:
+    """Yield the rows that were given as arguments, or, if none was, those on standard input, while they come."""
+    lines = iter(texts) if texts else _standard_input()
+    for number, line in enumerate(lines, 1):
+        yield manifest.task, row_of(line, f"text {number}", manifest)
+
+
+def read_rows(path: Path, manifest_of: ManifestOf, *, task: str | None, task_column: str | None) -> Iterator[Named]:
+    """Yield the rows of a file, each with the task that answers it; the file is never in memory as a whole.
+
+    Args:
+        path: of the file.
+        manifest_of: of each task.
+        task: which answers all of them.
+        task_column: which column names the task of each row, if no single one answers all of them.
+
+    Raises:
+        InputError: with the line of what cannot be used.
+    """
+    kind = format_of(path)
+    if kind not in SUFFIXES or (kind == ".parquet" and path.suffix.lower() == ".gz"):
+        raise InputError(
+            f"--input {path}: ends in {path.suffix!r}; allowed are {', '.join(SUFFIXES)}, and .gz behind those of text"
+        )
+    check_file(path)
+    if kind == ".txt":
+        if task is None:
+            raise InputError(f"--task-column: {path} has no columns; give a .jsonl, .csv, .tsv or .parquet file")
+        manifest = manifest_of(task)
+        for number, line in enumerate(read_lines(path), 1):
+            yield task, row_of(_without_end(line), f"--input {path}:{number}", manifest)
+        return
+    for number, record in read_records(path):
+        where = f"--input {path}:{number}"
+        name = task if task_column is None else _task_of(record, task_column, where)
+        assert name is not None
+        try:
+            manifest = manifest_of(name)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from error
+        yield name, _row(record, where, manifest, in_table=kind in _TABLES)
+
+
+def _task_of(record: dict[str, Any], column: str, where: str) -> str:
+    name = record.get(column)
+    if not isinstance(name, str) or not name:
+        what = f"there is no such column, only {_names(record)}" if column not in record else f"it holds {name!r}"
+        raise InputError(
+            f"{where}: --task-column {column}: {what}. Give the column that names a learned task in every row, or --task "
+            "for all rows."
+        )
+    return name
+
+
+def _row(record: dict[str, Any], where: str, manifest: Manifest, *, in_table: bool) -> Row:
+    wanted = ("text", "text_pair") if manifest.pair else (COLUMNS.get(manifest.kind, "text"),)
+    values: list[Any] = [record.get(key) for key in wanted]
+    words = manifest.kind == "token-classification"
+    if words:
+        values = [_words(values[0], in_table=in_table)]
+        good = isinstance(values[0], list) and all(isinstance(word, str) for word in values[0])
+    else:
+        good = all(isinstance(value, str) for value in values)
+    if not good:
+        form = "a list of words, or as text" if words else "text"
+        empty = [key for key in wanted if key in record and record[key] is None]
+        advice = f"{empty[0]} is null: fill it, or leave the row out" if empty else "Name the columns so"
+        raise InputError(f"{where}: needs {' and '.join(wanted)} as {form}; found {_names(record)}. {advice}.")
+    for text in values[0] if words else values:
+        _check_whole(text, where)
+    return (values[0], values[1]) if manifest.pair else values[0]
+
+
+def _words(value: Any, *, in_table: bool) -> Any:
+    """Return a list of words; in a table, which has no lists, it may be JSON, as it is in training data."""
+    if not isinstance(value, str):
+        return value
+    if in_table and value.lstrip().startswith("["):
+        try:
+            found = json.loads(value)
+        except (ValueError, RecursionError):
+            return value.split()
+        return found if isinstance(found, list) else value.split()
+    return value.split()
+
+
+def _check_whole(text: str, where: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{where}: {text[error.start]!a} is half of a character, which no text may hold; repair it, for instance by "
+            "saving as UTF-8 anew"
+        ) from error
+
+
+def _names(record: dict[str, Any]) -> str:
+    return ", ".join(map(repr, record)) or "no column"
+
+
+def _without_end(line: str) -> str:
+    return line.removesuffix("\n").removesuffix("\r")
+
+
+def _standard_input() -> Iterator[str]:
+    """Yield the lines of standard input: UTF-8 whatever the locale is, and only line feeds end them."""
+    if sys.stdin.isatty():
+        print("one row a line; Ctrl-D ends them", file=sys.stderr)
+    buffer = getattr(sys.stdin, "buffer", None)
+    handle = sys.stdin if buffer is None else TextIOWrapper(buffer, encoding="utf-8-sig", newline="\n")
+    try:
+        for line in handle:
+            yield _without_end(line)
+    except UnicodeDecodeError as error:
+        raise InputError(f"standard input: not UTF-8: {error}; convert it, for instance with iconv -t UTF-8") from error
+    finally:
+        if isinstance(handle, TextIOWrapper) and handle is not sys.stdin:
+            handle.detach()  # standard input stays open for whoever called

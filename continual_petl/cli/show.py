@@ -1,0 +1,37 @@
+"""``continual-petl show``: everything that is known of one learned task."""
+
+from __future__ import annotations
+
+import argparse
+
+from continual_petl.cli._console import out, print_json
+from continual_petl.course.run import check_learned, open_store
+from continual_petl.report.task_lines import task_facts
+from continual_petl.store.results_file import TaskLine
+from continual_petl.store.store import Store
+
+
+def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
+    """Run the command; return the exit code."""
+    store, task = open_store(arguments.run), arguments.task
+    check_learned(store, task)
+    manifest, history = store.manifest(task), store.history(task)
+    num_bytes, seconds = store.num_bytes(task), _seconds(store, task, manifest.index)
+    if arguments.json:
+        told = None if history is None else history.model_dump(mode="json")
+        known = {"seal": manifest.seal, "history": told, "bytes": num_bytes, "seconds": seconds}
+        print_json({**manifest.model_dump(mode="json"), **known})
+        return 0
+    out().print(task_facts(manifest, history, num_bytes, seconds))
+    check = f"check it with: continual-petl verify {store.folder} --task {task}"
+    out().print(check, markup=False, soft_wrap=True)
+    return 0
+
+
+def _seconds(store: Store, task: str, index: int) -> dict[str, float]:
+    """Return how long the task took, part by part."""
+    found: dict[str, float] = {}
+    for line in store.results():
+        if isinstance(line, TaskLine) and line.task == task and line.index in (index, None):
+            found = dict(line.seconds)
+    return found

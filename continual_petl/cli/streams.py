@@ -1,0 +1,32 @@
+"""``continual-petl streams``: the streams that come with the package, one line each."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.markup import escape
+from rich.table import Table
+
+from continual_petl.cli._console import out, print_json
+from continual_petl.streams.stream_file.catalog import catalog, description
+from continual_petl.streams.stream_file.yaml_file import load_stream
+
+
+def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
+    """Run the command; return the exit code."""
+    found = []
+    for name, file in catalog().items():
+        spec = load_stream(file)
+        tasks = [task.name for task in spec.tasks]
+        about = {"about": description(file), "file": str(file)}
+        found.append({"name": name, "tasks": tasks, "backbone": spec.backbone.name, **about})
+    if arguments.json:
+        print_json(found)
+        return 0
+    table = Table(title="Run one with: continual-petl run NAME", title_justify="left")
+    for header in ("name", "tasks", "backbone", "what it is"):
+        table.add_column(header, no_wrap=header == "name")
+    for entry in found:
+        table.add_row(str(entry["name"]), str(len(entry["tasks"])), str(entry["backbone"]), escape(str(entry["about"])))
+    out().print(table)
+    return 0

@@ -1,0 +1,100 @@
+"""How two runs differ, task by task: plain values, read from manifests alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from continual_petl.report.inventory import bank_in_words, counted_split
+from continual_petl.store.manifest import Manifest
+from continual_petl.store.store import Store
+
+_SAID = ("kind", "pair", "labels", "class_weights", "metric", "training", "pooling", "max_length", "seed", "generation")
+
+
+def differences(one: Store, other: Store) -> dict[str, Any]:
+    """Return how two runs differ.
+
+    Returns:
+        ``same``: whether they hold the same tasks, in the same order, with the same backbone, specifications, banks, data
+        and scores. ``backbone``: whether it is the same, and ``backbones``: both, by name and digest. ``order``: whether the
+        tasks of both were learned in the same order. ``only``: for each run the tasks that the other one lacks. ``tasks``:
+        for each task of both what `_compared` returns.
+    """
+    tasks = one.tasks, other.tasks
+    sets = set(tasks[0]), set(tasks[1])
+    shared = [task for task in tasks[0] if task in sets[1]]
+    pins = [store.pin() for store in (one, other)]
+    digests = [None if pin is None else pin.digest for pin in pins]
+    only = [[task for task in tasks[n] if task not in sets[1 - n]] for n in (0, 1)]
+    compared = {task: _compared(one.manifest(task), other.manifest(task)) for task in shared}
+    found = {
+        "backbone": digests[0] == digests[1],
+        "backbones": [None if pin is None else {"name": pin.name, "digest": pin.digest} for pin in pins],
+        "order": shared == [task for task in tasks[1] if task in sets[0]],
+        "only": only,
+        "tasks": compared,
+    }
+    same = found["backbone"] and found["order"] and not any(only)
+    return {"same": bool(same and all(each["same"] for each in compared.values())), **found}
+
+
+def _compared(one: Manifest, other: Manifest) -> dict[str, Any]:
+    """Return how one task's two banks differ.
+
+    Returns:
+        ``same``: whether nothing does, ``environment`` aside; ``bank``: whether it is the same, bit for bit; ``tensors``: how
+        many of how many are not; ``specification``, ``data``, ``scores``, ``environment``: what differs, by name, with both
+        values; ``answers``: by split, whether the predictions are the same; ``score``: both scores that count.
+    """
+    names = one.tensors.keys() | other.tensors.keys()
+    other_tensors = sum(one.tensors.get(name) != other.tensors.get(name) for name in names)
+    splits = [split for split in one.scores if split in other.scores]
+    answers = {split: one.scores[split].predictions == other.scores[split].predictions for split in splits}
+    found = {
+        "bank": one.digest == other.digest,
+        "tensors": [other_tensors, len(names)],
+        "specification": _unlike(_specification(one), _specification(other)),
+        "data": _unlike(one.data, other.data),
+        "scores": _unlike(_scores(one), _scores(other)),
+        "answers": answers,
+    }
+    same = found["bank"] and not (found["specification"] or found["data"] or found["scores"])
+    return {
+        "same": bool(same and all(answers.values())),
+        **found,
+        "score": [each.scores[counted_split(each)].scores.get(each.metric) for each in (one, other)],
+        "metric": [f"{each.metric} on {counted_split(each)}" for each in (one, other)],
+        "environment": _unlike(_flat(one.environment.model_dump()), _flat(other.environment.model_dump())),
+    }
+
+
+def _specification(manifest: Manifest) -> dict[str, Any]:
+    """Return what a bank came from; neither its place in a chain nor what follows from its tensors."""
+    tree = manifest.model_dump(mode="json", include={*_SAID, "bank", "parameters", "preparation", "parent"})
+    modifications = tree["bank"].pop("modifications")
+    words = bank_in_words(manifest)
+    # Of other forms everything differs: their names say it. Of the same ones, it is told in what.
+    details = {f"bank.modifications.{n}.{key}": v for n, each in enumerate(modifications) for key, v in each.items()}
+    return {**_flat(tree), "bank.modifications": words, **details}
+
+
+def _scores(manifest: Manifest) -> dict[str, Any]:
+    return {f"{split}.{name}": v for split, each in manifest.scores.items() for name, v in each.scores.items()}
+
+
+def _unlike(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, list[Any]]:
+    found = {name: [one.get(name), other.get(name)] for name in {**one, **other} if one.get(name) != other.get(name)}
+    if "bank.modifications" in found:
+        found = {name: both for name, both in found.items() if not name.startswith("bank.modifications.")}
+    return found
+
+
+def _flat(tree: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{before}{key}.")
+        else:
+            flat[f"{before}{key}"] = value
+    return flat

@@ -1,0 +1,111 @@
+"""Read what a report shows from a run folder: half-way through a course, after it, and where something is damaged."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from continual_petl.errors import InputError, StoreError
+from continual_petl.report.growth import growth
+from continual_petl.report.results import read_results
+from continual_petl.report.run_facts import RunFacts as RunFacts
+from continual_petl.report.run_facts import TaskFacts as TaskFacts
+from continual_petl.store.files import Signature, entries, signature_of
+from continual_petl.store.results_file import TaskLine
+from continual_petl.store.store import Store
+from continual_petl.store.survey import Survey
+from continual_petl.store.verify import TaskCheck, check_task
+from continual_petl.streams.stream_file.yaml_file import load_stream
+
+Signatures = tuple[tuple[str, Signature], ...]
+
+
+def read_facts(folder: Path, *, checked: Sequence[TaskCheck] = ()) -> RunFacts:
+    """Read a run; half-way through a course what is committed by then.
+
+    What is damaged is told in the facts, and the rest is read all the same.
+
+    Args:
+        folder: the run folder.
+        checked: what a verification found of tasks a moment ago; of the others every digest is checked now.
+
+    Raises:
+        InputError: if the folder holds no run.
+        StoreError: if the run does not hold still for as long as it takes to read it.
+    """
+    return Reader(folder).read(checked=checked)
+
+
+class Reader:
+    """Reads a run again and again. A task whose files are still the same is not read, and not checked, a second time.
+
+    Args:
+        folder: the run folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._store = Store(folder, most_manifests=sys.maxsize, indexed=False)
+        self._known: dict[str, tuple[Signatures, TaskFacts]] = {}
+
+    def read(self, *, checked: Sequence[TaskCheck] = ()) -> RunFacts:
+        """Return the run as it is now; see `read_facts`."""
+        if not self._store.stream_file.is_file():
+            raise InputError(
+                f"{self._store.folder}: no run here (no stream.yaml in it); give a folder that `continual-petl run` made"
+            )
+        said = {check.task: check for check in checked}
+        return self._store.steadily(lambda: self._read(said))
+
+    def task(self, name: str) -> TaskFacts:
+        """Return what is known of one learned task."""
+        return self._store.steadily(lambda: self._task(name, None), name)
+
+    def _read(self, said: dict[str, TaskCheck]) -> RunFacts:
+        spec = load_stream(self._store.stream_file)
+        survey = Survey(self._store)
+        store = survey.readable()
+        pin, wrong = survey.pinned()
+        tasks = [self._task(link.task, said.get(link.task)) for link in survey.links]
+        guarded: dict[str, int] = {}
+        for line in survey.lines:
+            for kind, number in line.checks.items() if isinstance(line, TaskLine) else ():
+                guarded[kind] = guarded.get(kind, 0) + number
+        return RunFacts(
+            name=spec.name,
+            folder=self._store.folder,
+            num_planned=len(spec.tasks),
+            pin=pin,
+            results=read_results(store),
+            growth=() if pin is None else tuple(growth(store)),
+            tasks=tuple(
+                replace(task, check=survey.placed(link, task.check))
+                for link, task in zip(survey.links, tasks, strict=True)
+            ),
+            others=(*survey.told(), *survey.lost(), *wrong),
+            forgotten=tuple(stone.task for stone in survey.tombstones if stone.why == "forgotten"),
+            newest_shared=survey.newest_shared,
+            guarded=guarded,
+            read_at=time.time(),
+        )
+
+    def _task(self, name: str, said: TaskCheck | None) -> TaskFacts:
+        files = entries(self._store.bank_folder(name))
+        signatures = tuple((path.name, signature_of(path)) for path in files)
+        known = self._known.get(name)
+        if known is None or known[0] != signatures:
+            history = None
+            with suppress(StoreError):  # the task's check tells it
+                history = self._store.history(name)
+            facts = TaskFacts(
+                manifest=self._store.manifest(name),
+                history=history,
+                files={path: signature[2] for path, signature in signatures},
+                check=check_task(self._store, name, None) if said is None else said,
+                checked_at=time.time(),
+            )
+            known = self._known[name] = signatures, facts
+        return known[1] if said is None else replace(known[1], check=said)

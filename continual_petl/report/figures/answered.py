@@ -1,0 +1,144 @@
+"""What one task's bank answered to its rows: a confusion matrix, a scatter plot, or counts for each label."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from continual_petl.report.figures.style import MUTED, SCALE, bar, colour, heatmap, scatter, shown, styled, tick
+from continual_petl.report.run_facts import TaskFacts
+from continual_petl.store.history import Confusion, PerLabel, Points
+
+MOST_LABELS = 60
+"""Labels of a confusion matrix; of more, those with most errors are drawn."""
+_MOST_WRITTEN = 12
+
+
+def words(task: TaskFacts) -> str:
+    """Return what `figure` shows, in words."""
+    found = None if task.history is None else task.history.answered.get(task.split)
+    said = f"What its bank answered to the {task.split} split, just after it was learned"
+    if isinstance(found, Confusion):
+        total = sum(count for *_, count in found.cells) + found.others
+        right = sum(count for true, answered, count in found.cells if true == answered)
+        unit = "words" if task.manifest.kind == "token-classification" else "rows"
+        said += (
+            f": a row for each true label, a column for each answer. {right:,} of {total:,} {unit} lie on the diagonal"
+        )
+        if found.others:
+            said += f"; {found.others:,} {unit} of the least frequent cells are not kept one by one"
+        if len(task.manifest.labels or ()) > MOST_LABELS:
+            said += f". The {MOST_LABELS} labels with most errors are drawn"
+    elif isinstance(found, Points):
+        said += f": {len(found.pairs):,} of its rows, evenly spaced; on the dashed line an answer is exactly right"
+    elif isinstance(found, PerLabel):
+        right, wrong, missed = (sum(counts) for counts in zip(*found.counts, strict=True))
+        said += f": {right:,} labels rightly, {wrong:,} wrongly, {missed:,} missed"
+        if len(task.manifest.labels or ()) > MOST_LABELS:
+            said += f". The {MOST_LABELS} most frequent labels are drawn"
+    return said + "."
+
+
+def figure(task: TaskFacts) -> go.Figure | None:
+    """Return the answers to the split whose scores count; None without a history, and for texts, which are no figure."""
+    found = None if task.history is None else task.history.answered.get(task.split)
+    labels = task.manifest.labels or ()
+    if isinstance(found, Confusion):
+        return _confusion(found, labels)
+    if isinstance(found, Points):
+        return _points(found)
+    if isinstance(found, PerLabel):
+        return _per_label(found, labels)
+    return None
+
+
+def _confusion(found: Confusion, labels: tuple[str, ...]) -> go.Figure:
+    kept = _worst(found, len(labels))
+    place = {label: number for number, label in enumerate(kept)}
+    counts = [[0] * len(kept) for _ in kept]
+    for true, answered, count in found.cells:
+        if true in place and answered in place:
+            counts[place[true]][place[answered]] = count
+    totals = [sum(row) for row in counts]
+    names = [shown(labels[number]) for number in kept]
+    told = [
+        [f"{names[i]} answered as {names[j]}: {count}" for j, count in enumerate(row)] for i, row in enumerate(counts)
+    ]
+    heat = heatmap(
+        z=[[count / max(1, total) for count in row] for row, total in zip(counts, totals, strict=True)],
+        text=counts,
+        customdata=told,
+        texttemplate="%{text}" if len(kept) <= _MOST_WRITTEN else None,
+        hovertemplate="%{customdata} (%{z:.1%} of the row)<extra></extra>",
+        colorscale=SCALE,
+        zmin=0,
+        zmax=1,
+        colorbar={"title": "share of row", "tickformat": ".0%"},
+        xgap=1,
+        ygap=1,
+    )
+    ticks = {
+        "tickmode": "array",
+        "tickvals": list(range(len(kept))),
+        "ticktext": [tick(labels[number]) for number in kept],
+    }
+    height = int(min(900, max(320, 140 + 32 * len(kept))))
+    return styled(
+        [heat],
+        x="answered",
+        y="true label",
+        height=height,
+        xaxis=ticks,
+        yaxis={"autorange": "reversed", **ticks},
+    )
+
+
+def _worst(found: Confusion, num_labels: int) -> list[int]:
+    """Return the labels that are drawn, in order: all, or those that take part in most errors."""
+    if num_labels <= MOST_LABELS:
+        return list(range(num_labels))
+    errors = [0] * num_labels
+    for true, answered, count in found.cells:
+        if true != answered:
+            errors[true] += count
+            errors[answered] += count
+    return sorted(sorted(range(num_labels), key=lambda label: -errors[label])[:MOST_LABELS])
+
+
+def _points(found: Points) -> go.Figure:
+    values = [value for pair in found.pairs for value in pair if value is not None]
+    span = [min(values, default=0.0), max(values, default=1.0)]
+    right = scatter(
+        x=span, y=span, mode="lines", name="exactly right", line={"color": MUTED, "dash": "dash"}, hoverinfo="skip"
+    )
+    rows = scatter(
+        x=[true for true, _ in found.pairs],
+        y=[answered for _, answered in found.pairs],
+        mode="markers",
+        name="rows",
+        marker={"color": colour(0), "opacity": 0.6},
+        hovertemplate="true %{x:.4g}<br>answered %{y:.4g}<extra></extra>",
+    )
+    return styled([right, rows], x="true value", y="answered")
+
+
+def _per_label(found: PerLabel, labels: tuple[str, ...]) -> go.Figure:
+    parts = ("answered rightly", "answered wrongly", "missed")
+    kept = sorted(range(len(labels)), key=lambda label: -sum(found.counts[label]))[:MOST_LABELS]
+    names = [shown(labels[label]) for label in kept]
+    traces = [
+        bar(
+            x=list(range(len(kept))),
+            y=[found.counts[label][part] for label in kept],
+            name=what,
+            marker={"color": colour((2, 1, 4)[part])},
+            customdata=names,
+            hovertemplate=f"%{{customdata}}<br>{what}: %{{y}} rows<extra></extra>",
+        )
+        for part, what in enumerate(parts)
+    ]
+    ticks = {
+        "tickmode": "array",
+        "tickvals": list(range(len(kept))),
+        "ticktext": [tick(labels[label]) for label in kept],
+    }
+    return styled(traces, x="label", y="rows", barmode="stack", xaxis=ticks)

@@ -1,0 +1,85 @@
+"""Several runs side by side: their mean scores after each task, what they forgot, and what they added."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from continual_petl.report.figures.style import colour, scatter, shown, styled, tick
+from continual_petl.report.run_facts import RunFacts
+
+
+def over_time(runs: Sequence[tuple[str, RunFacts]], what: str) -> go.Figure:
+    """Return one line a run.
+
+    Args:
+        runs: each with the name that it is shown under.
+        what: ACC, BWT or forgetting; see `RunFacts.after`.
+    """
+    first = 1 if what == "ACC" else 2
+    traces = []
+    for number, (name, facts) in enumerate(runs):
+        steps = [step for step in facts.steps if step >= first]
+        values = [facts.after(step)[what] for step in steps]
+        traces.append(
+            scatter(
+                x=steps,
+                y=[None if math.isnan(value) else value for value in values],
+                name=shown(name),
+                mode="lines+markers" if len(steps) <= 60 else "lines",
+                line={"color": colour(number)},
+                marker={"symbol": number % 8},
+                hovertemplate=f"%{{fullData.name}} after %{{x}} tasks<br>{what} %{{y:.4f}}<extra></extra>",
+            )
+        )
+    return styled(traces, x="tasks learned", y=what, showlegend=True)
+
+
+def cost(runs: Sequence[tuple[str, RunFacts]]) -> go.Figure:
+    """Return the mean score at the end over the parameters that were added for it."""
+    known = [(number, *run) for number, run in enumerate(runs) if run[1].growth]
+    traces = [
+        scatter(
+            x=[facts.growth[-1].stored],
+            y=[None if math.isnan(facts.results.acc) else facts.results.acc],
+            name=shown(name),
+            mode="markers",
+            marker={"color": colour(number), "size": 14, "symbol": number % 8},
+            hovertemplate="%{fullData.name}<br>%{x:,} parameters added<br>ACC %{y:.4f}<extra></extra>",
+        )
+        for number, name, facts in known
+    ]
+    axis = {"type": "log"}
+    return styled(traces, x="parameters added in all", y="ACC at the end", showlegend=True, xaxis=axis)
+
+
+def each_task(runs: Sequence[tuple[str, RunFacts]], tasks: Sequence[str]) -> go.Figure:
+    """Return the newest known score of every task in each run; one that a run has not learned is a gap.
+
+    Args:
+        runs: each with the name that it is shown under.
+        tasks: in the order that they are drawn in.
+    """
+    traces = []
+    for number, (name, facts) in enumerate(runs):
+        ends = facts.newest
+        values = [ends.get(task, math.nan) for task in tasks]
+        traces.append(
+            scatter(
+                x=list(range(1, len(tasks) + 1)),
+                y=[None if math.isnan(value) else value for value in values],
+                name=shown(name),
+                mode="markers",
+                marker={"color": colour(number), "symbol": number % 8, "size": 9},
+                customdata=[shown(task) for task in tasks],
+                hovertemplate="%{customdata} in %{fullData.name}<br>%{y:.4f}<extra></extra>",
+            )
+        )
+    ticks: dict[str, Any] = {}
+    if len(tasks) <= 40:
+        numbers = list(range(1, len(tasks) + 1))
+        ticks = {"tickmode": "array", "tickvals": numbers, "ticktext": list(map(tick, tasks))}
+    return styled(traces, x="task", y="newest known score", showlegend=True, xaxis=ticks)

@@ -1,0 +1,118 @@
+"""How tasks were learned: one task's training loss and validation scores, and the validation scores of all tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+import plotly.graph_objects as go
+
+from continual_petl.report.figures.style import colour, line_at, scatter, shown, styled
+from continual_petl.report.run_facts import RunFacts, TaskFacts
+
+MOST_LINES = 40
+"""Tasks with a line of their own; of more, the spread of their scores is drawn."""
+_TENTHS = 10
+
+
+def figure(task: TaskFacts) -> go.Figure | None:
+    """Return loss and score over the steps of the fit, with a line where the kept bank stood; None without a history."""
+    history = task.history
+    if history is None or not (history.curve.losses or history.curve.scores):
+        return None
+    metric = task.manifest.metric
+    losses, scores = history.curve.losses, [point for point in history.curve.scores if metric in point.scores]
+    traces = [
+        scatter(
+            x=[point.step for point in losses],
+            y=[point.loss for point in losses],
+            name="training loss",
+            mode="lines",
+            line={"color": colour(1)},
+            hovertemplate="step %{x}<br>loss %{y:.4f}<extra></extra>",
+        ),
+        scatter(
+            x=[point.step for point in scores],
+            y=[point.scores[metric] for point in scores],
+            name=f"validation {shown(metric)}",
+            mode="lines+markers",
+            yaxis="y2",
+            line={"color": colour(0)},
+            text=[f"epoch {point.epoch}" for point in scores],
+            hovertemplate="%{text}, step %{x}<br>%{y:.4f}<extra></extra>",
+        ),
+    ]
+    second = {"title": {"text": f"validation {metric}"}, "overlaying": "y", "side": "right", "showgrid": False}
+    kept: dict[str, Any] = {}
+    if history.kept is not None:
+        at = {"x": history.kept, "xref": "x", "xanchor": "left", "y": 1, "yref": "y domain", "yanchor": "bottom"}
+        kept = {
+            "shapes": [line_at("x", history.kept, {"color": colour(2), "dash": "dot"})],
+            "annotations": [{"text": "kept", "showarrow": False, **at}],
+        }
+    margin = {"l": 64, "r": 64, "t": 24, "b": 56}
+    return styled(traces, x="optimizer steps", y="training loss", height=320, yaxis2=second, margin=margin, **kept)
+
+
+def overview(facts: RunFacts) -> go.Figure | None:
+    """Return the validation score of every task over its own fit, of many tasks the spread; None without a history."""
+    fits = [(task, _scores(task)) for task in facts.tasks]
+    known = [(task, scores) for task, scores in fits if scores]
+    if not known:
+        return None
+    return _lines(known) if len(known) <= MOST_LINES else _spread([scores for _, scores in known])
+
+
+def _scores(task: TaskFacts) -> list[tuple[int, float]]:
+    """Return (step, score) of a fit's validations."""
+    points = () if task.history is None else task.history.curve.scores
+    metric = task.manifest.metric
+    return [(point.step, point.scores[metric]) for point in points if metric in point.scores]
+
+
+def _lines(known: Sequence[tuple[TaskFacts, list[tuple[int, float]]]]) -> go.Figure:
+    traces = [
+        scatter(
+            x=[step for step, _ in scores],
+            y=[score for _, score in scores],
+            name=shown(task.name),
+            mode="lines+markers",
+            line={"color": colour(number)},
+            marker={"symbol": number % 8},
+            hovertemplate=f"%{{fullData.name}}, step %{{x}}<br>{shown(task.manifest.metric)} %{{y:.4f}}<extra></extra>",
+        )
+        for number, (task, scores) in enumerate(known)
+    ]
+    return styled(traces, x="optimizer steps of the task", y="validation score", showlegend=True)
+
+
+def _spread(fits: Sequence[list[tuple[int, float]]]) -> go.Figure:
+    """Return the spread at each tenth of the fits: of every task the newest score by then."""
+    tenths = list(range(1, _TENTHS + 1))
+    by_then = [
+        [
+            max(reached)[1]
+            for scores in fits
+            if (reached := [point for point in scores if point[0] * _TENTHS <= tenth * scores[-1][0]])
+        ]
+        for tenth in tenths
+    ]
+    drawn: tuple[tuple[str, Callable[[list[float]], float], str], ...] = (
+        ("best", max, "dot"),
+        ("median", median, "solid"),
+        ("worst", min, "dot"),
+    )
+    traces = [
+        scatter(
+            x=[10 * tenth for tenth in tenths],
+            y=[of(values) if values else None for values in by_then],
+            name=name,
+            mode="lines+markers",
+            line={"color": colour(number), "dash": dash},
+            customdata=list(map(len, by_then)),
+            hovertemplate=f"{name} of %{{customdata}} tasks at %{{x}} % of their fit<br>%{{y:.4f}}<extra></extra>",
+        )
+        for number, (name, of, dash) in enumerate(drawn)
+    ]
+    return styled(traces, x="share of the fit, in %", y="validation score")

@@ -1,0 +1,34 @@
+"""Forgetting, backward transfer and the mean score after each task."""
+
+from __future__ import annotations
+
+import math
+
+import plotly.graph_objects as go
+
+from continual_petl.report.figures.style import colour, scatter, styled
+from continual_petl.report.run_facts import RunFacts
+
+SHOWN = ("forgetting", "BWT")
+
+
+def figure(facts: RunFacts) -> go.Figure:
+    """Return forgetting (Chaudhry et al. 2018) and BWT (Lopez-Paz and Ranzato 2017) after each task from the second on."""
+    steps = [step for step in facts.steps if step > 1]
+    values = [facts.after(step) for step in steps]
+    traces = [
+        scatter(
+            x=steps,
+            y=[None if math.isnan(value[name]) else value[name] for value in values],
+            name=name,
+            mode="lines+markers" if len(steps) <= 60 else "lines",
+            line={"color": colour(number), "dash": ("solid", "dash")[number]},
+            marker={"symbol": ("circle", "x")[number]},
+            hovertemplate=f"after %{{x}} tasks<br>{name} %{{y:.6f}}<extra></extra>",
+        )
+        for number, name in enumerate(SHOWN)
+    ]
+    known = [abs(point) for value in values for name in SHOWN if not math.isnan(point := value[name])]
+    # Zero is drawn as zero, not as noise blown up to the height of the page.
+    edge = max(0.05, 1.2 * max(known, default=0.0))
+    return styled(traces, x="tasks learned", y="score points, of 1", yaxis={"range": [-edge, edge]})

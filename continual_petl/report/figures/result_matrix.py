@@ -1,0 +1,105 @@
+"""The result matrix R as a heat map: a row after each learned task, a column for each task's score."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from continual_petl.report.figures.style import SCALE, heatmap, shown, styled, tick
+from continual_petl.report.run_facts import RunFacts
+
+MOST_CELLS = 100
+"""Rows and columns that are drawn at most; of more tasks, blocks of them are."""
+_MOST_WRITTEN = 12
+
+
+def figure(facts: RunFacts) -> go.Figure:
+    """Return the heat map of R; of more than `MOST_CELLS` tasks the mean of each block, with its worst score told."""
+    R_TT = facts.results.R.numpy()
+    return _blocks(facts, R_TT) if len(R_TT) > MOST_CELLS else _cells(facts, R_TT)
+
+
+def _cells(facts: RunFacts, R_TT: NDArray[np.float64]) -> go.Figure:
+    names = [shown(name) for name in facts.results.tasks]
+    status, metrics = facts.results.status, facts.results.metrics
+    words = [
+        [
+            f"{names[j]} after {names[i]}<br>{_number(R_TT[i, j])} {shown(metrics[j])}, {status[i][j]}"
+            if j <= i
+            else ""
+            for j in range(len(names))
+        ]
+        for i in range(len(names))
+    ]
+    written = len(names) <= _MOST_WRITTEN
+    heat = heatmap(
+        z=_known(R_TT),
+        text=words,
+        texttemplate="%{z:.3f}" if written else None,
+        hovertemplate="%{text}<extra></extra>",
+        hoverongaps=False,
+        colorscale=SCALE,
+        colorbar={"title": "score"},
+        xgap=1,
+        ygap=1,
+    )
+    ticks = {"tickmode": "array", "tickvals": list(range(len(names))), "ticktext": list(map(tick, facts.results.tasks))}
+    return styled(
+        [heat],
+        x="score on task",
+        y="after learning task",
+        height=_height(len(names)),
+        xaxis=ticks,
+        yaxis={"autorange": "reversed", **ticks},
+    )
+
+
+def _blocks(facts: RunFacts, R_TT: NDArray[np.float64]) -> go.Figure:
+    edges = np.unique(np.linspace(0, len(R_TT), MOST_CELLS + 1).round().astype(int))
+    spans = [slice(int(low), int(high)) for low, high in pairwise(edges)]
+    R_TT = np.where(np.tri(len(R_TT), dtype=bool), R_TT, np.nan)
+    means = np.full((len(spans), len(spans)), np.nan)
+    words = [[""] * len(spans) for _ in spans]
+    for i, rows in enumerate(spans):
+        for j, columns in enumerate(spans[: i + 1]):
+            block = R_TT[rows, columns]
+            known = block[~np.isnan(block)]
+            if known.size:
+                means[i, j] = known.mean()
+                words[i][j] = (
+                    f"tasks {columns.start + 1} to {columns.stop} after tasks {rows.start + 1} to {rows.stop}<br>mean "
+                    f"{known.mean():.4f}, worst {known.min():.4f}, {known.size} scores known"
+                )
+    heat = heatmap(
+        z=_known(means),
+        x=[(span.start + span.stop + 1) / 2 for span in spans],
+        y=[(span.start + span.stop + 1) / 2 for span in spans],
+        text=words,
+        hovertemplate="%{text}<extra></extra>",
+        hoverongaps=False,
+        colorscale=SCALE,
+        colorbar={"title": "mean score"},
+    )
+    return styled(
+        [heat],
+        x="score on tasks, by number",
+        y="after learning task number",
+        height=560,
+        yaxis={"autorange": "reversed"},
+    )
+
+
+def _known(values: NDArray[np.float64]) -> list[list[float | None]]:
+    # JSON has no NaN; what is not known is a gap.
+    return [[None if np.isnan(value) else float(value) for value in row] for row in values]
+
+
+def _number(value: float) -> str:
+    return "not known" if np.isnan(value) else f"{value:.4f}"
+
+
+def _height(count: int) -> int:
+    return int(min(900, max(320, 120 + 36 * count)))

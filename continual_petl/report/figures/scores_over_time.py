@@ -1,0 +1,82 @@
+"""Every task's score after each later task: flat lines where nothing is forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from continual_petl.report.figures.style import MUTED, colour, line_at, scatter, shown, styled
+from continual_petl.report.run_facts import RunFacts
+
+MOST_LINES = 40
+"""Tasks with a line of their own; of more, the spread of the changes is drawn."""
+MARKS = {"unchanged": " \u2261", "CHANGED": " \u2260", "not checked": ""}
+"""Behind a task's name: its bank is bit for bit the certified one, or it is not."""
+_SYMBOLS = {"measured": "circle", "certified": "diamond-open"}
+
+
+def figure(facts: RunFacts) -> go.Figure:
+    """Return one line a task, or for many tasks how far all of them are from their own first score.
+
+    A filled mark is measured, an open one certified: digests and probe are unchanged, bit for bit, so the value holds. A
+    cross is a score that is not what it was. Behind a name stands what its certificate says today; see `MARKS`.
+    """
+    R_TT = facts.results.R.numpy()
+    return _lines(facts, R_TT) if len(R_TT) <= MOST_LINES else _spread(facts, R_TT)
+
+
+def _lines(facts: RunFacts, R_TT: NDArray[np.float64]) -> go.Figure:
+    traces = []
+    marks = {task.name: MARKS[task.check.verdict] for task in facts.tasks}
+    for j, name in enumerate(facts.results.tasks):
+        known = [i for i in range(j, len(R_TT)) if not np.isnan(R_TT[i, j])]
+        status = [facts.results.status[i][j] for i in known]
+        moved = [R_TT[i, j] != R_TT[known[0], j] for i in known]
+        symbols = ["x" if other else _SYMBOLS[how] for how, other in zip(status, moved, strict=True)]
+        metric = shown(facts.results.metrics[j])
+        traces.append(
+            scatter(
+                x=[i + 1 for i in known],
+                y=[float(R_TT[i, j]) for i in known],
+                name=shown(name) + marks[name],
+                mode="lines+markers",
+                line={"color": colour(j)},
+                marker={"symbol": symbols, "size": 9},
+                text=[how + (", not what it was" if other else "") for how, other in zip(status, moved, strict=True)],
+                hovertemplate=f"{shown(name)} after %{{x}} tasks<br>%{{y:.4f}} {metric}, %{{text}}<extra></extra>",
+            )
+        )
+    ticks = {"dtick": 1} if len(R_TT) <= 20 else {}
+    return styled(traces, x="tasks learned", y="score", showlegend=True, xaxis=ticks)
+
+
+def _spread(facts: RunFacts, R_TT: NDArray[np.float64]) -> go.Figure:
+    steps = [step for step in facts.steps if step > 1]
+    changes = [_changes(R_TT, step) for step in steps]
+    drawn: tuple[tuple[str, Callable[[NDArray[np.float64]], np.float64], str], ...] = (
+        ("best", np.max, "dot"),
+        ("median", np.median, "solid"),
+        ("worst", np.min, "dot"),
+    )
+    traces = [
+        scatter(
+            x=steps,
+            y=[float(of(change)) if change.size else None for change in changes],
+            name=name,
+            mode="lines",
+            line={"color": colour(number), "dash": dash},
+            hovertemplate=f"after %{{x}} tasks<br>{name} change %{{y:.6f}}<extra></extra>",
+        )
+        for number, (name, of, dash) in enumerate(drawn)
+    ]
+    zero = line_at("y", 0, {"color": MUTED, "width": 1})
+    return styled(traces, x="tasks learned", y="change since the task was learned", shapes=[zero])
+
+
+def _changes(R_TT: NDArray[np.float64], step: int) -> NDArray[np.float64]:
+    """Return how far the scores of all tasks but the newest are from those just after they were learned."""
+    changes = R_TT[step - 1, : step - 1] - R_TT.diagonal()[: step - 1]
+    return changes[~np.isnan(changes)]

@@ -1,0 +1,1 @@
+"""Pages drawn from facts: what is written, and how it looks."""

@@ -1,0 +1,180 @@
+"""The sections of a page that holds several runs against each other. Tasks are matched by name, whatever the order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from continual_petl.report.figures import comparison
+from continual_petl.report.page.parts import Cell, Section, Shown, Table, counted, megabytes, number
+from continual_petl.report.page.verdict import said
+from continual_petl.report.run_facts import RunFacts
+
+Named = tuple[str, RunFacts]
+
+
+def named(runs: Sequence[RunFacts]) -> list[Named]:
+    """Return each run with the shortest name that no other has: its stream's, or as much of its folder as it takes."""
+    names = [facts.name for facts in runs]
+    depth = 1
+    while len(set(names)) < len(names) and depth <= max(len(_parts(facts)) for facts in runs):
+        names = ["/".join(_parts(facts)[-depth:]) for facts in runs]
+        depth += 1
+    # The same folder, given twice.
+    names = [name if name not in names[:place] else f"{name} ({place + 1})" for place, name in enumerate(names)]
+    return list(zip(names, runs, strict=True))
+
+
+def _parts(facts: RunFacts) -> tuple[str, ...]:
+    return Path(facts.folder).resolve().parts[1:]
+
+
+def sections(runs: Sequence[Named]) -> list[Section]:
+    """Return all sections of the comparison."""
+    tasks = list(dict.fromkeys(task.name for _, facts in runs for task in facts.tasks))
+    figures = [
+        Shown(
+            name=what.lower(),
+            caption=f"{title} after each task",
+            words="; ".join(f"{name}: {number(_at_end(facts)[what])}" for name, facts in runs) + ", at the end.",
+            figure=comparison.over_time(runs, what),
+        )
+        for what, title in {"ACC": "Mean score", "forgetting": "Forgetting", "BWT": "Backward transfer"}.items()
+    ]
+    each = Shown(
+        name="tasks",
+        caption="Newest known score of every task",
+        words="One mark for each run that has learned the task; tasks are matched by name.",
+        figure=comparison.each_task(runs, tasks),
+    )
+    cost = Shown(
+        name="cost",
+        caption="What the scores cost",
+        words="Mean score at the end over the parameters that were added for it: up and to the left is better.",
+        figure=comparison.cost(runs),
+    )
+    lines = [*(f"{name}: {said(facts)[0]}" for name, facts in runs), *differences(runs)]
+    return [
+        Section(id="runs", title="Runs", template="figures.html.j2", lines=lines, tables=[_table(runs)]),
+        Section(
+            id="scores",
+            title="Scores",
+            template="figures.html.j2",
+            figures=[*figures, each],
+            tables=[_tasks(runs, tasks)],
+        ),
+        Section(id="growth", title="Growth", template="figures.html.j2", figures=[cost]),
+    ]
+
+
+def _at_end(facts: RunFacts) -> dict[str, float]:
+    return {"ACC": facts.results.acc, "BWT": facts.results.bwt, "forgetting": facts.results.forgetting}
+
+
+def _shared(runs: Sequence[Named]) -> list[str]:
+    """Return the tasks that all runs have learned, in the order of the first one."""
+    sets = [{task.name for task in facts.tasks} for _, facts in runs]
+    return [task.name for task in runs[0][1].tasks if all(task.name in names for names in sets)]
+
+
+def _table(runs: Sequence[Named]) -> Table:
+    shared = _shared(runs)
+    apart = len(shared) > 0 and any(len(facts.tasks) != len(shared) for _, facts in runs)
+    rows = []
+    for name, facts in runs:
+        last = facts.growth[-1] if facts.growth else None
+        stored, size = sum(task.num_parameters for task in facts.tasks), sum(task.num_bytes for task in facts.tasks)
+        share = "" if last is None else f" ({last.stored / last.full_copies:.2%} of full copies)"
+        seconds = sum(sum(phases.values()) for phases in facts.results.seconds.values())
+        mean = sum(facts.newest[task] for task in shared) / len(shared) if shared else math.nan
+        values = [*_at_end(facts).values(), *([mean] if apart else [])]
+        rows.append(
+            [
+                Cell(text=name),
+                Cell(text=f"{len(facts.tasks):,}", sort=len(facts.tasks), kind="number"),
+                *(Cell(text=number(value), sort=_sort(value), kind="number") for value in values),
+                Cell(text=f"{stored:,}{share}", sort=stored, kind="number"),
+                Cell(text=megabytes(size), sort=size, kind="number"),
+                Cell(text=f"{seconds:.4g} s", sort=seconds, kind="number"),
+                Cell(text=f"{facts.num_unchanged:,} of {len(facts.tasks):,}", kind="good" if facts.ok else "bad"),
+                Cell(text=_banks(facts)),
+            ]
+        )
+    means = [f"mean of the {counted(len(shared), 'shared task')}"] if apart else []
+    scores = ("run", "tasks", "ACC", "BWT", "forgetting", *means)
+    heads = (*scores, "parameters added", "on disk", "time", "certificates that hold", "banks")
+    return Table(caption="Runs side by side", heads=heads, rows=rows)
+
+
+def _banks(facts: RunFacts) -> str:
+    """Return what the banks of a run change, in words."""
+    kinds = list(dict.fromkeys(task.bank for task in facts.tasks))
+    shared = any(task.manifest.bank.scope == "shared" for task in facts.tasks)
+    words = "; ".join(kinds[:3]) + ("; ..." if len(kinds) > 3 else "")
+    return words + (": one bank that all tasks share" if shared else "") if kinds else "none yet"
+
+
+def _sort(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _tasks(runs: Sequence[Named], tasks: Sequence[str]) -> Table:
+    """Return the newest known score of every task in each run, by the task's name: orders may differ."""
+    rows = []
+    for place, task in enumerate(tasks):
+        ends = [facts.newest.get(task) for _, facts in runs]
+        cells = [
+            Cell(text="not learned", kind="number")
+            if end is None
+            else Cell(text=number(end), sort=_sort(end), kind="number")
+            for end in ends
+        ]
+        rows.append([Cell(text=task, sort=place), *cells, Cell(text=_same(runs, task))])
+    heads = ("task", *(name for name, _ in runs), "its bank in all runs")
+    return Table(caption="Newest known score of every task", heads=heads, rows=rows)
+
+
+def _same(runs: Sequence[Named], task: str) -> str:
+    """Return whether runs have the same bank of a task, bit for bit."""
+    digests = [own.manifest.digest for _, facts in runs for own in facts.tasks if own.name == task]
+    if len(digests) < 2:
+        return "in one run only"
+    if len(set(digests)) > 1:
+        return "different"
+    return "the same, bit for bit" + ("" if len(digests) == len(runs) else f", in the {len(digests)} that have it")
+
+
+def differences(runs: Sequence[Named]) -> list[str]:
+    """Return what makes runs hard to compare, and what is the same in them, bit for bit."""
+    lines = []
+    if len({facts.pin.digest for _, facts in runs if facts.pin is not None}) > 1:
+        lines.append("These runs have different backbones.")
+    shared = _shared(runs)
+    if any(len(facts.tasks) != len(shared) for _, facts in runs):
+        lines.append(
+            "These runs have not learned the same tasks: means over all tasks are of different things. "
+            + (f"All of them have learned {counted(len(shared), 'task')}." if shared else "No task is in all of them.")
+        )
+    each = [{task.name: task.manifest for task in facts.tasks if task.name in set(shared)} for _, facts in runs]
+    orders = {tuple(known) for known in each}
+    if len(orders) > 1:
+        lines.append("These runs learned their shared tasks in different orders.")
+    for what, words in {
+        "data": "were learned from different rows",
+        "metric": "were measured by different scores",
+        "seed": "were learned with different seeds",
+    }.items():
+        apart = [task for task in shared if any(getattr(k[task], what) != getattr(each[0][task], what) for k in each)]
+        if apart:
+            lines.append(f"Of the shared tasks {len(apart):,} {words}: {_some(apart)}.")
+    same = [task for task in shared if len({known[task].digest for known in each}) == 1]
+    if same and len(runs) > 1:
+        lines.append(
+            f"Of {counted(len(shared), 'shared task')} {len(same):,} have the same bank in all runs, bit for bit."
+        )
+    return lines
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

@@ -1,0 +1,136 @@
+"""The details of one task, in a file of their own: a long course stays a page that opens at once.
+
+A file begins with what it was drawn from, so that one of a task that did not change since is not drawn again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+
+from continual_petl.report.figures import answered, curves
+from continual_petl.report.page.environment import templates
+from continual_petl.report.page.parts import Card, Cell, Shown, Table, inside_script, number
+from continual_petl.report.run_facts import TaskFacts
+from continual_petl.store.history import Answered, Confusion, PerLabel, Samples
+
+MOST_LABELS = 1_000
+_LEFT_OUT = {"tensors", "scores", "labels", "class_weights", "parameters", "notices"}
+"""What tables show, or is too long: every tensor's digest lies in bank.json."""
+
+
+def script_of(task: TaskFacts, place: int, page: str) -> str:
+    """Return the script that shows the details of a task.
+
+    Args:
+        task: what is shown.
+        place: in the order of learning, from 0.
+        page: what tells how pages are drawn from what was drawn otherwise.
+    """
+    figures = _figures(task)
+    found = _answers(task)
+    html = (
+        templates()
+        .get_template("task.html.j2")
+        .render(
+            task=task,
+            cards=_cards(task, place),
+            section={"figures": figures, "tables": ()},
+            samples=found.texts if isinstance(found, Samples) else (),
+            tables=_tables(task),
+            specification=json.dumps(_specification(task), indent=2, ensure_ascii=False),
+        )
+    )
+    drawn = ",".join(figure.data for figure in figures)
+    return f"{first_line(task, place, page)}continualPetlTask({place},{inside_script(html)},[{drawn}]);\n"
+
+
+def first_line(task: TaskFacts, place: int, page: str) -> str:
+    """Return the line that a task's file begins with: another one as soon as anything that is shown is another."""
+    shown = [page, place, task.manifest.seal, task.files, task.check.how, task.check.problems, task.history is None]
+    return f"// {hashlib.sha256(json.dumps(shown).encode()).hexdigest()}\n"
+
+
+def _answers(task: TaskFacts) -> Answered | None:
+    return None if task.history is None else task.history.answered.get(task.split)
+
+
+def _cards(task: TaskFacts, place: int) -> list[Card]:
+    manifest = task.manifest
+    own = manifest.scores[task.split]
+    told = f"{manifest.metric} on {own.num_examples:,} rows of its {task.split} split"
+    return [
+        Card(name="score", value=number(task.score), note=told),
+        Card(name="kind", value=manifest.kind, note="pairs of texts" if manifest.pair else ""),
+        Card(name="bank", value=f"{task.num_parameters:,}", note=f"parameters: {task.bank}"),
+        Card(name="place", value=str(place + 1), note="in the order of learning"),
+        Card(name="certificate", value=task.check.verdict, note=f"by {task.check.how}"),
+    ]
+
+
+def _figures(task: TaskFacts) -> list[Shown]:
+    curve, answers = curves.figure(task), answered.figure(task)
+    shown = []
+    if curve is not None:
+        kept = task.history.kept if task.history is not None else None
+        words = "Training loss, and the validation score of every epoch." + (
+            "" if kept is None else f" The bank of step {kept:,} was kept."
+        )
+        shown.append(Shown(name="curve", caption="How it was learned", words=words, figure=curve))
+    if answers is not None:
+        shown.append(Shown(name="answers", caption="What it answers", words=answered.words(task), figure=answers))
+    return shown
+
+
+def _tables(task: TaskFacts) -> list[Table]:
+    manifest = task.manifest
+    rows = [
+        [
+            Cell(text=split),
+            Cell(text=name),
+            Cell(text=number(value), sort=value, kind="number"),
+            Cell(text=f"{s.num_examples:,}", sort=s.num_examples, kind="number"),
+        ]
+        for split, s in manifest.scores.items()
+        for name, value in s.scores.items()
+    ]
+    tables = [Table(caption="Scores", heads=("split", "score", "value", "rows"), rows=rows)]
+    if manifest.labels:
+        tables.append(_label_table(task, manifest.labels))
+    return tables
+
+
+def _label_table(task: TaskFacts, labels: Sequence[str]) -> Table:
+    """Return the labels, with how often each was to be answered, was answered, and rightly so, where that is known."""
+    weights, counts = task.manifest.class_weights, _counts(_answers(task), len(labels))
+    heads = ["label", "number"] + ([] if counts is None else ["true", "answered", "rightly"])
+    rows = []
+    for place, label in enumerate(labels[:MOST_LABELS]):
+        numbers = [place, *(() if counts is None else counts[place])]
+        row = [Cell(text=label), *(Cell(text=f"{each:,}", sort=each, kind="number") for each in numbers)]
+        rows.append(row if weights is None else [*row, Cell(text=f"{weights[place]:.4g}", sort=weights[place])])
+    more = "" if len(labels) <= MOST_LABELS else f", the first {MOST_LABELS:,} of {len(labels):,}"
+    weight = [] if weights is None else ["weight in the loss"]
+    return Table(caption=f"Labels{more}", heads=[*heads, *weight], rows=rows)
+
+
+def _counts(found: Answered | None, num_labels: int) -> list[tuple[int, int, int]] | None:
+    """Return (true, answered, rightly) of every label; None if not every answer was kept."""
+    if isinstance(found, PerLabel):
+        return [(right + missed, right + wrong, right) for right, wrong, missed in found.counts]
+    if not isinstance(found, Confusion) or found.others:
+        return None
+    true, said, right = Counter[int](), Counter[int](), Counter[int]()
+    for label, answer, count in found.cells:
+        true[label] += count
+        said[answer] += count
+        right[label] += count if label == answer else 0
+    return [(true[label], said[label], right[label]) for label in range(num_labels)]
+
+
+def _specification(task: TaskFacts) -> dict[str, object]:
+    manifest = task.manifest
+    content = manifest.model_dump(mode="json", exclude=_LEFT_OUT, exclude_none=True)
+    return {**content, "num_tensors": len(manifest.tensors), "seal": manifest.seal}

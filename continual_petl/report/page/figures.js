@@ -1,0 +1,201 @@
+// Figures: drawn when they come near, in the colours of the page, with their numbers as a table for those who want them.
+const drawn = new Map(); // place -> figure
+let printing = false;
+let ready = null;
+const loaded = new Promise((resolve) => { ready = resolve; });
+
+const resolved = (name) => {
+  const probe = document.getElementById("probe");
+  probe.style.color = `var(--${name})`;
+  return getComputedStyle(probe).color;
+};
+
+// A figure's own layout, in the colours and to the width of where it stands.
+const fitted = (place, { data, layout }) => {
+  const text = printing ? "#000000" : resolved("text");
+  const line = printing ? "#cccccc" : resolved("line");
+  const width = printing ? 680 : place.clientWidth;
+  const narrow = width < 480;
+  const heat = place.dataset.heat === "";
+  // Tasks are counted in whole numbers.
+  const most = Math.max(0, ...data.map((trace) => trace.x?.length ? Number(trace.x.at(-1)) : 0));
+  const whole = /tasks learned|by number/.test(layout.xaxis?.title?.text) && most <= (narrow ? 8 : 16) && { dtick: 1 };
+  const axis = (own) => ({
+    ...own, gridcolor: line, zerolinecolor: line, linecolor: line, tickcolor: line, ...(heat && { showgrid: false, zeroline: false }),
+    title: { ...own.title, standoff: 10 }, automargin: true, ...(own.overlaying && { tickmode: "auto" }),
+  });
+  const changed = {
+    ...layout, width, autosize: false, updatemenus: undefined, dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
+    legend: { ...layout.legend, yanchor: "bottom", y: 1.02 },
+    font: { ...layout.font, color: text, size: narrow ? 11 : 12 },
+    hoverlabel: { ...layout.hoverlabel, bgcolor: resolved("field"), bordercolor: line, font: { color: resolved("text") } },
+  };
+  for (const key of Object.keys(layout)) if (/^[xy]axis/.test(key)) changed[key] = axis(layout[key]);
+  changed.xaxis = { ...changed.xaxis, ...whole };
+  if (narrow) changed.margin = { ...layout.margin, l: 40, r: Math.min(layout.margin?.r ?? 24, 44) };
+  return changed;
+};
+
+// Numbers are written into the cells of a heat map where they can be read, and its bar is slim where room is short.
+const traces = (place, { data }) => data.map((trace) => {
+  if (trace.type !== "heatmap") return trace;
+  place.dataset.heat = "";
+  const width = (printing ? 680 : place.clientWidth) - 230;
+  const roomy = width / trace.z[0].length >= 40;
+  return { ...trace, texttemplate: roomy ? trace.texttemplate : undefined, colorbar: { ...trace.colorbar, thickness: width > 250 ? 18 : 10 } };
+});
+
+const draw = (place, figure) => {
+  drawn.set(place, figure);
+  return Plotly.react(place, traces(place, figure), fitted(place, figure), { displayModeBar: false, doubleClick: "reset" });
+};
+const redraw = () => {
+  for (const [place, figure] of drawn) {
+    if (place.isConnected) draw(place, figure); else drawn.delete(place);
+  }
+};
+
+// What a figure's own menu does stands beside it as buttons, which a keyboard reaches.
+const choices = (place, figure) => {
+  const group = document.createElement("span");
+  group.setAttribute("role", "group");
+  group.setAttribute("aria-label", "Vertical axis");
+  figure.layout.updatemenus.flatMap((menu) => menu.buttons).forEach((choice, number) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = choice.label;
+    button.setAttribute("aria-pressed", String(number === 0));
+    button.addEventListener("click", () => {
+      for (const other of group.children) other.setAttribute("aria-pressed", String(other === button));
+      for (const [path, value] of Object.entries(choice.args[0])) {
+        const keys = path.split(".");
+        const last = keys.pop();
+        keys.reduce((inner, key) => (inner[key] ??= {}), figure.layout)[last] = value;
+      }
+      draw(place, figure);
+    });
+    group.append(button);
+  });
+  return group;
+};
+
+const written = (value) => typeof value === "number" ? String(Number(value.toPrecision(6))) : String(value ?? "");
+const plain = (html) => new DOMParser().parseFromString(String(html ?? ""), "text/html").body.textContent;
+const ticks = (axis, value, number) => {
+  const at = axis?.tickvals?.indexOf(value ?? number) ?? -1;
+  return at < 0 ? written(value ?? number + 1) : plain(axis.ticktext?.[at] ?? value);
+};
+
+// Returns the heads and rows of the numbers of a figure: a heat map's as they lie, of all else a column for each trace.
+const numbers = ({ data, layout }) => {
+  const { xaxis, yaxis } = layout;
+  const first = data[0];
+  if (first?.type === "heatmap") {
+    const columns = first.z[0].map((_, number) => ticks(xaxis, first.x?.[number], number));
+    const corner = `${plain(yaxis?.title?.text)} \u2193, ${plain(xaxis?.title?.text)} \u2192`;
+    return [[corner, ...columns], first.z.map((row, number) => [ticks(yaxis, first.y?.[number], number), ...row.map(written)])];
+  }
+  const named = (trace) => plain(trace.name ?? yaxis?.title?.text);
+  const points = data.filter((trace) => trace.mode === "markers" && new Set(trace.x).size < trace.x.length)[0];
+  const title = plain(xaxis?.title?.text);
+  if (points) return [[title, named(points)], points.x.map((x, number) => [written(x), written(points.y[number])])];
+  const rows = new Map();
+  data.forEach((trace, column) => trace.x.forEach((x, number) => {
+    if (!rows.has(x)) rows.set(x, data.map(() => ""));
+    rows.get(x)[column] = written(trace.y[number]);
+  }));
+  const sorted = [...rows].sort(([one], [other]) => one - other);
+  return [[title, ...data.map(named)], sorted.map(([x, values]) => [ticks(xaxis, x, 0), ...values])];
+};
+
+const numbersTable = (figure, caption) => {
+  const [heads, rows] = numbers(figure);
+  const wide = document.createElement("div");
+  wide.className = "wide";
+  wide.setAttribute("role", "group");
+  wide.setAttribute("aria-label", caption);
+  const table = document.createElement("table");
+  table.className = "sortable";
+  table.dataset.rows = "50";
+  table.createCaption().textContent = caption;
+  const head = table.createTHead().insertRow();
+  heads.forEach((name, column) => {
+    const cell = document.createElement("th");
+    cell.scope = "col";
+    cell.className = column ? "number" : "";
+    cell.setAttribute("aria-sort", "none");
+    cell.textContent = name;
+    head.append(cell);
+  });
+  const body = table.createTBody();
+  for (const values of rows) {
+    const row = body.insertRow();
+    values.forEach((value, column) => {
+      const cell = document.createElement(column ? "td" : "th");
+      if (column) cell.className = "number"; else cell.scope = "row";
+      cell.textContent = value;
+      row.append(cell);
+    });
+  }
+  wide.append(table);
+  return wide;
+};
+
+// Fills the place of a figure and what stands below it.
+const place = (element, figure) => {
+  const frame = element.closest("figure");
+  const caption = frame.querySelector("figcaption").textContent;
+  if (figure.layout.updatemenus?.length) frame.querySelector(".tools").prepend(choices(element, figure));
+  const count = frame.querySelector(".count");
+  count.addEventListener("click", () => {
+    const open = count.getAttribute("aria-expanded") === "false";
+    count.setAttribute("aria-expanded", String(open));
+    let box = frame.querySelector(".numbers");
+    if (!box) {
+      box = document.createElement("div");
+      box.className = "numbers";
+      box.append(numbersTable(figure, `${caption}: numbers`));
+      frame.append(box);
+      tables(box);
+    }
+    box.hidden = !open;
+    reach();
+  });
+  frame.querySelector(".save").addEventListener("click", async () => {
+    await loaded;
+    const name = caption.toLowerCase().replaceAll(/[^a-z0-9]+/g, "-");
+    Plotly.downloadImage(element, { format: "svg", filename: name, width: element.clientWidth, height: element.clientHeight });
+  });
+  near.observe(element);
+  waiting.set(element, figure);
+};
+const waiting = new Map();
+const show = (element) => {
+  near.unobserve(element);
+  const figure = waiting.get(element);
+  waiting.delete(element);
+  if (figure && element.isConnected) draw(element, figure);
+};
+const near = new IntersectionObserver(async (entries) => {
+  await loaded;
+  entries.filter((entry) => entry.isIntersecting).forEach((entry) => show(entry.target));
+}, { rootMargin: "800px" });
+
+// Paper is as wide as it is, and white; what was not near yet is drawn for it.
+const paper = (on) => {
+  if (printing === on || !globalThis.Plotly) return;
+  printing = on;
+  if (on) [...waiting.keys()].forEach(show);
+  redraw();
+};
+addEventListener("beforeprint", () => paper(true));
+addEventListener("afterprint", () => paper(false));
+matchMedia("print").addEventListener("change", (event) => paper(event.matches));
+let wide = innerWidth;
+let resizing = 0;
+addEventListener("resize", () => {
+  if (innerWidth === wide || printing) return; // a phone's address bar changes the height alone
+  wide = innerWidth;
+  clearTimeout(resizing);
+  resizing = setTimeout(() => { if (globalThis.Plotly) redraw(); reach(); }, 120);
+});

@@ -1,0 +1,89 @@
+// Served while a course goes on: when a newer page lies on the server, its content takes the place of the old one, and the
+// reader stays where they are: same place, same theme, same task, same order of the tables.
+const keyOf = (element) => element.dataset.figure ?? element.caption?.textContent ?? element.id;
+const anchors = () => [...document.querySelectorAll("main > section, main > section .plot[data-figure], main > section > .wide > table")];
+
+const remember = () => {
+  const top = anchors().find((element) => element.getBoundingClientRect().bottom > 60 && element.getBoundingClientRect().top > -400)
+    ?? anchors().findLast((element) => element.getBoundingClientRect().top <= 60);
+  const focus = document.activeElement;
+  return {
+    top: top && { key: keyOf(top), at: top.getBoundingClientRect().top },
+    focus: focus?.closest("main") && { section: focus.closest("section").id, tag: focus.tagName, id: focus.id, words: focus.textContent },
+    task: document.getElementById("task")?.selectedOptions[0]?.textContent,
+    details: document.getElementById("details"),
+    sorted: [...document.querySelectorAll("main > section > .wide > table")].map((table) => ({
+      key: keyOf(table), page: Number(table.dataset.page),
+      column: [...table.tHead.rows[0].cells].findIndex((head) => head.getAttribute("aria-sort") !== "none"),
+      down: table.querySelector('[aria-sort="descending"]') !== null,
+    })),
+    open: [...document.querySelectorAll("main > section .count[aria-expanded='true']")].filter((one) => !one.closest("#details")).map((one) => one.closest("figure").querySelector(".plot").dataset.figure),
+    pressed: [...document.querySelectorAll('.tools [role="group"] [aria-pressed="true"]:not(:first-child)')].map((one) => [
+      one.closest("figure").querySelector(".plot").dataset.figure, one.textContent]),
+  };
+};
+
+const restore = (was) => {
+  const figureOf = (name) => document.querySelector(`.plot[data-figure="${CSS.escape(name ?? "")}"]`)?.closest("figure");
+  for (const { key: name, page, column, down } of was.sorted) {
+    const table = anchors().find((element) => element.tBodies && keyOf(element) === name);
+    if (!table) continue;
+    if (column >= 0) sort(table, column, down);
+    turn(table, page);
+  }
+  for (const name of was.open) figureOf(name)?.querySelector(".count").click();
+  for (const [name, words] of was.pressed) {
+    [...figureOf(name)?.querySelectorAll(".tools [role='group'] button") ?? []].find((one) => one.textContent === words)?.click();
+  }
+  const select = document.getElementById("task");
+  const place = select ? [...select.options].findIndex((option) => option.textContent === was.task) : -1;
+  if (place >= 0) {
+    document.getElementById("details").replaceWith(was.details); // what is shown stays until the new file has come
+    open(place, null);
+  } else if (select) {
+    open(0, null);
+  }
+  if (was.focus) {
+    const { section, tag, id, words } = was.focus;
+    const inside = [...document.getElementById(section)?.querySelectorAll(tag) ?? []];
+    (document.getElementById(id) ?? inside.find((one) => one.textContent === words))?.focus({ preventScroll: true });
+  }
+  const top = was.top && anchors().find((element) => keyOf(element) === was.top.key);
+  if (top) scrollBy({ top: top.getBoundingClientRect().top - was.top.at, behavior: "instant" });
+};
+
+const refresh = async () => {
+  const answer = await fetch("./", { cache: "no-store" });
+  if (!answer.ok) return;
+  const next = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const was = remember();
+  for (const part of ["header h1", "nav", "main", "footer", "#data"]) {
+    document.querySelector(part).replaceWith(document.adoptNode(next.querySelector(part)));
+  }
+  document.title = next.title;
+  document.body.dataset.stamp = next.body.dataset.stamp;
+  fill();
+  restore(was);
+  say(document.querySelector(".verdict")?.textContent.trim() ?? "The page was drawn anew.");
+};
+
+if ("live" in document.body.dataset) {
+  const connected = document.getElementById("connected");
+  let busy = false;
+  const look = async () => {
+    if (busy || printing || document.hidden) return;
+    busy = true;
+    try {
+      const stamp = await (await fetch("stamp", { cache: "no-store" })).text();
+      if (stamp.trim() !== document.body.dataset.stamp) await refresh();
+      connected.textContent = "live";
+    } catch {
+      connected.textContent = "server ended";
+    } finally {
+      busy = false;
+    }
+  };
+  connected.hidden = false;
+  setInterval(look, 2000);
+  document.addEventListener("visibilitychange", look);
+}

@@ -1,0 +1,46 @@
+// Puts the parts of the page together. Nothing is fetched: it works from a disk.
+const say = (words) => { document.getElementById("news").textContent = words; };
+
+// Gives life to what the document holds: called once, and again for the content of a newer page.
+const fill = () => {
+  for (const element of document.querySelectorAll("script.data")) {
+    const target = document.querySelector(`.plot[data-figure="${CSS.escape(element.dataset.name)}"]`);
+    place(target, JSON.parse(element.textContent));
+  }
+  tables(document);
+};
+
+const button = document.getElementById("theme");
+const paint = () => {
+  button.setAttribute("aria-pressed", String(isDark()));
+  if (globalThis.Plotly) redraw();
+};
+button.addEventListener("click", () => { keepTheme(isDark() ? "light" : "dark"); paint(); });
+system.addEventListener("change", paint);
+
+document.addEventListener("click", async ({ target }) => {
+  const copied = target.dataset?.copy && document.getElementById(target.dataset.copy);
+  if (!copied) return;
+  let done = true;
+  try {
+    await navigator.clipboard.writeText(copied.textContent);
+  } catch { // a page from a disk, or a browser that was told no: the way of before
+    getSelection().selectAllChildren(copied);
+    done = document.execCommand("copy");
+  }
+  say(done ? "The command is copied." : "The command is selected; copy it with Ctrl-C.");
+  target.textContent = done ? "Copied" : "Selected";
+  setTimeout(() => { target.textContent = "Copy"; }, 3000);
+});
+
+const plotly = document.getElementById("plotly");
+plotly.addEventListener("load", () => ready());
+plotly.addEventListener("error", () => {
+  for (const element of document.querySelectorAll(".plot")) {
+    element.textContent = "plotly.min.js is missing beside the page: copy the whole folder, not this file alone.";
+  }
+});
+if (globalThis.Plotly) ready();
+button.setAttribute("aria-pressed", String(isDark()));
+fill();
+if (document.getElementById("task")?.options.length) open(0, null);

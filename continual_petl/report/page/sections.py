@@ -1,0 +1,184 @@
+"""The sections of the page of one run, top to bottom."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from itertools import accumulate
+
+from continual_petl.report.figures import curves, forgetting, growth, result_matrix, scores_over_time, seconds
+from continual_petl.report.page.parts import Cell, Section, Shown, Table, counted, megabytes, number
+from continual_petl.report.page.verdict import flatness, verdict
+from continual_petl.report.run_facts import RunFacts
+
+_MOODS = {"unchanged": "good", "not checked": "warn", "CHANGED": "bad"}
+
+
+def sections(facts: RunFacts) -> list[Section]:
+    """Return all sections; of a run without a task the verdict alone."""
+    if not facts.tasks:
+        return [verdict(facts)]
+    parts = [scores, forgotten, cost, learning, times, tasks, certificates]
+    return [verdict(facts), *(part(facts) for part in parts)]
+
+
+def scores(facts: RunFacts) -> Section:
+    """Return the result matrix, and the scores over time."""
+    known = [how for row in facts.results.status for how in row]
+    measured, certified = known.count("measured"), known.count("certified")
+    same = f"{facts.num_unchanged:,} of {counted(len(facts.tasks), 'bank')}"
+    figures = [
+        Shown(
+            name="matrix",
+            caption="Result matrix R",
+            words=f"Score on each task (column) after learning each task (row). {measured:,} scores were measured, "
+            f"{certified:,} certified: digests and probe are unchanged, so the value is carried over.",
+            figure=result_matrix.figure(facts),
+        ),
+        Shown(
+            name="scores",
+            caption="Every task's score over time",
+            words=f"{flatness(facts)} {same} are bit for bit what was certified (\u2261). A filled mark was measured, an "
+            "open one certified; a cross is a score that moved.",
+            figure=scores_over_time.figure(facts),
+        ),
+    ]
+    return Section(id="scores", title="Scores", template="figures.html.j2", figures=figures)
+
+
+def forgotten(facts: RunFacts) -> Section:
+    """Return forgetting and backward transfer after each task."""
+    after = {step: facts.after(step) for step in facts.steps}
+    names = ("ACC", "BWT", "forgetting")
+    rows = [
+        [
+            Cell(text=facts.results.tasks[step - 1], sort=step),
+            *(Cell(text=number(after[step][name]), kind="number") for name in names),
+        ]
+        for step in facts.steps
+    ]
+    shown = Shown(
+        name="forgetting",
+        caption="Forgetting and backward transfer after each task",
+        words=f"At the end forgetting is {number(facts.results.forgetting)} and BWT {number(facts.results.bwt)}.",
+        figure=forgetting.figure(facts),
+    )
+    table = Table(caption="Averages over all tasks so far", heads=("after", *names), rows=rows)
+    return Section(id="forgetting", title="Forgetting", template="figures.html.j2", figures=[shown], tables=[table])
+
+
+def cost(facts: RunFacts) -> Section:
+    """Return what the tasks added."""
+    stored, size = (sum(each) for each in zip(*((t.num_parameters, t.num_bytes) for t in facts.tasks), strict=True))
+    copies = sum(growth.copy_bytes(facts))
+    against = f", where full copies would be {facts.growth[-1].full_copies:,}" if facts.growth else ""
+    on_disk = f", where full copies would take {megabytes(copies)}" if copies else ""
+    figures = [
+        Shown(
+            name="parameters",
+            caption="Parameters added",
+            words=f"{stored:,} parameters in all{against}.",
+            figure=growth.parameters(facts),
+        ),
+        Shown(
+            name="bytes",
+            caption="Bytes on disk",
+            words=f"{megabytes(size)} in all, certificates included{on_disk}.",
+            figure=growth.num_bytes(facts),
+        ),
+        Shown(
+            name="each",
+            caption="Parameters of each task",
+            words="By modifications, own norms and copies, and head.",
+            figure=growth.each_task(facts),
+        ),
+        Shown(
+            name="each-bytes",
+            caption="Bytes of each task",
+            words="What its bank takes by part, and its certificate with probe and history.",
+            figure=growth.each_bytes(facts),
+        ),
+    ]
+    return Section(id="growth", title="Growth", template="figures.html.j2", figures=figures, tables=[_costs(facts)])
+
+
+def _costs(facts: RunFacts) -> Table:
+    counts = [task.manifest.parameters for task in facts.tasks]
+    so_far = zip(accumulate(map(_sum, counts)), accumulate(task.num_bytes for task in facts.tasks), strict=True)
+    rows = []
+    for place, (task, count, (parameters, size)) in enumerate(zip(facts.tasks, counts, so_far, strict=True)):
+        numbers = [*(count[part] for part in growth.PARTS), _sum(count), parameters]
+        rows.append(
+            [
+                Cell(text=task.name, sort=place, opens=place),
+                *(Cell(text=f"{each:,}", sort=each, kind="number") for each in numbers),
+                Cell(text=megabytes(task.num_bytes), sort=task.num_bytes, kind="number"),
+                Cell(text=megabytes(size), sort=size, kind="number"),
+            ]
+        )
+    heads = ("task", *growth.PARTS.values(), "parameters", "parameters so far", "on disk", "on disk so far")
+    return Table(caption="What each task added", heads=heads, rows=rows)
+
+
+def _sum(counts: Mapping[str, int]) -> int:
+    return sum(counts.values())
+
+
+def learning(facts: RunFacts) -> Section:
+    """Return how all tasks were learned."""
+    figure = curves.overview(facts)
+    without = sum(task.history is None for task in facts.tasks)
+    lines = []
+    if without:
+        lines.append(
+            f"{counted(without, 'task')} of {len(facts.tasks):,} came without a history of how they were learned, as tasks "
+            "of older releases do, or with a damaged one."
+        )
+    words = "The validation score over the steps of each task's own fit. Losses are among the details of a task."
+    figures = (
+        [] if figure is None else [Shown(name="learning", caption="How tasks were learned", words=words, figure=figure)]
+    )
+    return Section(id="learning", title="Learning", template="figures.html.j2", lines=lines, figures=figures)
+
+
+def times(facts: RunFacts) -> Section:
+    """Return how long it took."""
+    spent = facts.results.seconds
+    total, train = _sum_of(spent), _sum_of(spent, "train")
+    words = f"{total:.4g} s in all, of which training took {train:.4g} s."
+    if missing := [task for task in facts.results.tasks if task not in spent]:
+        words += f" Of {counted(len(missing), 'task')} no time is on record yet."
+    shown = Shown(name="seconds", caption="Time of each task", words=words, figure=seconds.figure(facts))
+    return Section(id="time", title="Time", template="figures.html.j2", figures=[shown])
+
+
+def _sum_of(spent: Mapping[str, Mapping[str, float]], phase: str | None = None) -> float:
+    return sum(value for phases in spent.values() for name, value in phases.items() if phase in (None, name))
+
+
+def tasks(facts: RunFacts) -> Section:
+    """Return where the details of a task are opened."""
+    return Section(id="tasks", title="Tasks", template="tasks.html.j2", more={"names": [t.name for t in facts.tasks]})
+
+
+def certificates(facts: RunFacts) -> Section:
+    """Return the certificates, and how to check them."""
+    rows = []
+    for place, task in enumerate(facts.tasks):
+        manifest, said = task.manifest, task.check.verdict
+        rows.append(
+            [
+                Cell(text=task.name, sort=place, opens=place),
+                Cell(text=said, kind=_MOODS[said]),
+                Cell(text=manifest.kind),
+                Cell(text=f"{number(task.score)} {manifest.metric}", sort=task.score, kind="number"),
+                Cell(text=f"{task.num_parameters:,}", sort=task.num_parameters, kind="number"),
+                Cell(text=megabytes(task.num_bytes), sort=task.num_bytes, kind="number"),
+                Cell(text=manifest.digest[:16], kind="digest"),
+                Cell(text=manifest.seal[:16], kind="digest"),
+            ]
+        )
+    heads = ("task", "verdict", "kind", "score", "parameters", "on disk", "digest of the bank", "seal")
+    table = Table(caption="Certificates", heads=heads, rows=rows)
+    more = {"command": f"continual-petl verify {shlex.quote(str(facts.folder))}"}
+    return Section(id="certificates", title="Certificates", template="certificates.html.j2", tables=[table], more=more)

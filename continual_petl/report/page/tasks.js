@@ -1,0 +1,32 @@
+// Details of one task lie in a file of their own, as a script: a page from a disk may load nothing else.
+globalThis.continualPetlTask = (number, html, figures) => {
+  const select = document.getElementById("task");
+  if (!select || Number(select.value) !== number) return;
+  const details = document.getElementById("details");
+  details.innerHTML = html;
+  details.querySelectorAll(".plot").forEach((element, at) => place(element, figures[at]));
+  tables(details);
+};
+const open = (number, jump) => {
+  const select = document.getElementById("task");
+  select.value = String(number);
+  for (const button of document.querySelectorAll(".chooser button")) {
+    button.disabled = number + Number(button.value) < 0 || number + Number(button.value) >= select.options.length;
+  }
+  const script = document.createElement("script");
+  script.src = `tasks/${String(number).padStart(6, "0")}.js?${document.body.dataset.stamp}`;
+  script.onload = () => {
+    script.remove();
+    if (jump !== null) say(`Details of task ${select.selectedOptions[0].textContent} are shown.`);
+  };
+  script.onerror = () => { document.getElementById("details").textContent = "The file of this task is missing beside the page."; };
+  document.head.append(script);
+  if (jump) { document.getElementById("tasks").scrollIntoView(); select.focus({ preventScroll: true }); }
+};
+document.addEventListener("change", ({ target }) => { if (target.id === "task") open(Number(target.value), false); });
+document.addEventListener("click", ({ target }) => {
+  const asked = target.closest?.(".opens");
+  if (asked) open(Number(asked.dataset.task), true);
+  const step = target.closest?.(".chooser button");
+  if (step) open(Number(document.getElementById("task").value) + Number(step.value), false);
+});

@@ -1,0 +1,115 @@
+"""What a run has come to, in one look: what is said first, and the numbers that stand beside it."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from continual_petl.report.figures.growth import copy_bytes
+from continual_petl.report.page.parts import Card, Section, counted, megabytes, number
+from continual_petl.report.run_facts import RunFacts
+
+MOST_PROBLEMS = 50
+_WAYS = {"digests": "digests", "probe": "digests and probe, bit for bit", "full": "digests, probe and every test row"}
+
+
+def verdict(facts: RunFacts) -> Section:
+    """Return the verdict, what it rests on, and the numbers."""
+    problems = [problem for check in facts.checks for problem in check.problems]
+    told, mood = said(facts)
+    if len(problems) > MOST_PROBLEMS:
+        left = len(problems) - MOST_PROBLEMS
+        problems = [*problems[:MOST_PROBLEMS], f"And {left:,} more; `continual-petl verify` tells them all."]
+    more = {"verdict": told, "mood": mood, "problems": problems, "cards": _cards(facts)}
+    return Section(id="verdict", title="Verdict", template="verdict.html.j2", lines=_lines(facts), more=more)
+
+
+def said(facts: RunFacts) -> tuple[str, str]:
+    """Return the verdict in a sentence, and how it is meant: good, warn or bad."""
+    num_problems = sum(len(check.problems) for check in facts.checks)
+    count = len(facts.tasks)
+    unchecked = [task.name for task in facts.tasks if task.check.verdict == "not checked"]
+    if num_problems > len(unchecked):
+        findings = f"see the {counted(num_problems, 'finding')} below"
+        held = f" {facts.num_unchanged:,} of {counted(count, 'certificate')} hold." if count else ""
+        return f"Something is not as it was certified: {findings}.{held}", "bad"
+    if not count:
+        return "No task is learned yet.", "warn"
+    checked = f"{counted(count, 'task')} learned, {counted(facts.num_unchanged, 'certificate')} checked"
+    if unchecked:
+        return f"{checked}, nothing of that changed; {counted(len(unchecked), 'task')} could not be checked.", "warn"
+    moved = sum(change != 0 for change in facts.changes.values())
+    if facts.num_moved_on:
+        return (
+            f"{checked}: every bank is as it was committed, but {facts.num_moved_on:,} of them "
+            f"{'answers' if facts.num_moved_on == 1 else 'answer'} with the bank that task {facts.newest_shared!r} left; "
+            f"{counted(moved, 'earlier score')} moved.",
+            "warn",
+        )
+    if moved:
+        return f"{checked}, no bank changed; yet {counted(moved, 'earlier score')} moved when measured again.", "warn"
+    return f"{checked}, nothing changed.", "good"
+
+
+def _lines(facts: RunFacts) -> list[str]:
+    count, lines = len(facts.tasks), []
+    if facts.num_planned > count:
+        lines.append(f"The stream has {counted(facts.num_planned, 'task')}; this is what is committed by now.")
+    if facts.forgotten:
+        names = ", ".join(facts.forgotten[:10]) + (", ..." if len(facts.forgotten) > 10 else "")
+        lines.append(f"Forgotten on purpose, and on record: {names}.")
+    if facts.tasks:
+        ways = sorted({task.check.how for task in facts.tasks if task.check.ok})
+        first, last = (moment(of(task.checked_at for task in facts.tasks)) for of in (min, max))
+        when = last if first == last else f"between {first} and {last}"
+        lines.append(f"Checked {when}, by {'; '.join(ways) or 'digests'}.")
+    if facts.guarded:
+        done = ", ".join(
+            f"{counted(n, 'time')} by {_WAYS.get(kind, kind)}" for kind, n in sorted(facts.guarded.items())
+        )
+        lines.append(f"While tasks were learned, certificates of earlier ones were checked {done}.")
+    if count > 1:
+        lines.append(flatness(facts))
+    return lines
+
+
+def _cards(facts: RunFacts) -> list[Card]:
+    count, results = len(facts.tasks), facts.results
+    cards = [
+        Card(name="tasks learned", value=f"{count:,}", note=f"of {facts.num_planned:,} in the stream"),
+        Card(name="forgetting", value=number(results.forgetting), note="mean drop from the best earlier score"),
+        Card(name="BWT", value=number(results.bwt), note="backward transfer"),
+        Card(name="ACC", value=number(results.acc), note="mean score over all tasks"),
+    ]
+    if facts.growth:
+        last, copies = facts.growth[-1], counted(count, "full copy", "full copies")
+        share = f"{last.stored / last.full_copies:.2%} of {copies} of the backbone ({last.full_copies:,})"
+        cards.append(Card(name="parameters added", value=f"{last.stored:,}", note=share))
+        whole = sum(copy_bytes(facts))
+        share = f"{last.cumulative_bytes / whole:.2%} of {copies} ({megabytes(whole)})"
+        cards.append(Card(name="on disk", value=megabytes(last.cumulative_bytes), note=f"with certificates; {share}"))
+    return cards
+
+
+def flatness(facts: RunFacts) -> str:
+    """Return whether the newest known scores of earlier tasks are their first ones."""
+    changes, earlier = facts.changes, max(0, len(facts.tasks) - 1)
+    unknown = earlier - len(changes)
+    left = f" Of {unknown:,} no later score is known." if unknown else ""
+    if not changes:
+        return f"No earlier task was measured or certified again yet.{left}"
+    moved = [change for change in changes.values() if change != 0]
+    if not moved:
+        whole = "The one earlier score that is known again is exactly what it was."
+        if len(changes) > 1:
+            whole = f"All {len(changes):,} earlier scores that are known again are exactly what they were."
+        return f"{whole}{left}"
+    span = f"by {min(moved):+.4f} to {max(moved):+.4f}" if len(moved) > 1 else f"by {moved[0]:+.4f}"
+    return f"Of {counted(len(changes), 'earlier score')} {len(moved):,} moved, {span}.{left}"
+
+
+def moment(seconds: float) -> str:
+    """Return a time as it is written everywhere."""
+    if math.isnan(seconds):
+        return "at no known time"
+    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(seconds))

@@ -1,0 +1,178 @@
+"""Tasks as people read them in a terminal: the list of a run's, all that is known of one, how those of two runs differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from continual_petl.errors import known_names, printable
+from continual_petl.report.inventory import bank_in_words
+from continual_petl.store.history import Confusion, History
+from continual_petl.store.manifest import Manifest
+
+_MOST_LABELS = 30
+_MOST_TASKS, _MOST_LINES, _LONGEST = 40, 12, 160
+
+
+def task_table(tasks: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Return one row a task, from what `continual_petl.report.inventory.listed` says; fits into 80 columns."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("task", overflow="fold", max_width=24)
+    table.add_column("kind", overflow="fold", max_width=14)
+    table.add_column("bank", overflow="fold", max_width=14)
+    table.add_column("score")
+    table.add_column("parameters", justify="right")
+    for task in tasks:
+        score = "not defined" if task["score"] is None else f"{task['score']:.4f}"
+        table.add_row(
+            escape(printable(task["task"])),
+            task["kind"],
+            task["forms"],
+            f"{score} {task['metric']}" + ("" if task["split"] == "test" else "*"),
+            f"{task['parameters']:,}",
+        )
+    return table
+
+
+def list_lines(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what is to be said below the table."""
+    total, kept = sum(task["parameters"] for task in tasks), sum(task["bytes"] for task in tasks)
+    lines = [f"{len(tasks):,} {'task' if len(tasks) == 1 else 'tasks'}, {total:,} parameters, {size(kept)} on disk"]
+    if any(task["split"] != "test" for task in tasks):
+        lines.append("* on validation rows: the task has no test rows")
+    return lines
+
+
+def size(num_bytes: int) -> str:
+    """Return a number of bytes in words."""
+    units = ("bytes", "kB", "MB", "GB", "TB")
+    number = float(num_bytes)
+    place = 0
+    while number >= 999.5 and place < len(units) - 1:
+        number, place = number / 1000, place + 1
+    return f"{number:.0f} {units[place]}" if number >= 99.5 or place == 0 else f"{number:.1f} {units[place]}"
+
+
+def task_facts(
+    manifest: Manifest, history: History | None, num_bytes: int, seconds: Mapping[str, float]
+) -> RenderableType:
+    """Return what is known of one task."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column()
+    table.add_column(overflow="fold")
+    for name, text in {**_what(manifest), **_scores(manifest, history), **_kept(manifest, num_bytes, seconds)}.items():
+        table.add_row(name, Text(printable(text)))
+    return table
+
+
+def _what(manifest: Manifest) -> dict[str, str]:
+    training, spec = manifest.training, manifest.bank
+    labels = manifest.labels or ()
+    lines = {
+        "task": manifest.task,
+        "kind": manifest.kind + (", pairs of texts" if manifest.pair else ""),
+        "labels": f"{len(labels)}: {known_names(labels, most=_MOST_LABELS)}" if labels else "none",
+        "bank": f"{bank_in_words(manifest)}; layer norms {spec.layernorms}, scope {spec.scope}",
+        "training": f"{training.epochs} epochs, batches of {training.batch_size}, learning rate {training.learning_rate:g}",
+        "parameters": f"{sum(manifest.parameters.values()):,}: "
+        + ", ".join(f"{count:,} {part}" for part, count in manifest.parameters.items()),
+    }
+    if manifest.max_length:
+        lines["tokens"] = f"{manifest.max_length} of a row at most"
+    lines["learned from"] = "its own beginning" if manifest.parent is None else f"a copy of {manifest.parent.task!r}"
+    return lines
+
+
+def _scores(manifest: Manifest, history: History | None) -> dict[str, str]:
+    lines = {}
+    for split, scores in manifest.scores.items():
+        values = ", ".join(f"{name} {value:.4f}" for name, value in scores.scores.items())
+        lines[split] = f"{values or 'no score is defined'} on {scores.num_examples:,} rows"
+    if history is None:
+        return lines | {"history": "none: learned with an older release"}
+    if history.curve.losses:
+        first, last = history.curve.losses[0], history.curve.losses[-1]
+        ends = " to ".join("not finite" if point.loss is None else f"{point.loss:.4f}" for point in (first, last))
+        lines["loss"] = f"{ends} in {last.step:,} steps"
+    if history.curve.scores:
+        known = [point.scores.get(manifest.metric) for point in history.curve.scores]
+        shown = ", ".join("not defined" if value is None else f"{value:.4f}" for value in known[-10:])
+        before = "... " if len(known) > 10 else ""
+        lines["by epoch"] = f"validation {manifest.metric} {before}{shown}"
+    for split, answers in history.answered.items():
+        if isinstance(answers, Confusion) and manifest.labels is not None:
+            wrong = sorted((cell for cell in answers.cells if cell[0] != cell[1]), key=lambda cell: -cell[2])[:3]
+            text = "; ".join(f"{manifest.labels[t]} as {manifest.labels[a]} {n} times" for t, a, n in wrong)
+            lines[f"wrong in {split}"] = text or "nothing"
+    return lines
+
+
+def _kept(manifest: Manifest, num_bytes: int, seconds: Mapping[str, float]) -> dict[str, str]:
+    lines = {
+        "on disk": f"{num_bytes:,} bytes",
+        "time": ", ".join(f"{name} {value:.1f} s" for name, value in seconds.items()) or "not recorded",
+        "seed": str(manifest.seed),
+        "certificate": f"number {manifest.index} in the chain",
+        "  bank": manifest.digest,
+        "  seal": manifest.seal,
+        "  backbone": manifest.backbone,
+        **{f"  {split} rows": digest for split, digest in manifest.data.items()},
+        "environment": ", ".join(
+            f"{k} {v}" for k, v in manifest.environment.model_dump().items() if v not in ("", None)
+        ),
+    }
+    return lines | {f"notice {number}": text for number, text in enumerate(manifest.notices, 1)}
+
+
+def difference_lines(found: Mapping[str, Any], names: tuple[str, str]) -> list[str]:
+    """Return what `continual_petl.report.differences.differences` found, in lines."""
+    lines = ["left of each | is " + names[0] + ", right of it " + names[1]] if not found["same"] else []
+    lines += [] if found["backbone"] else ["the backbones differ: " + " | ".join(map(_backbone, found["backbones"]))]
+    for name, tasks in zip(names, found["only"], strict=True):
+        if tasks:
+            lines.append(f"only in {name}: {len(tasks):,}: {known_names(tasks)}")
+    if not found["order"]:
+        lines.append("the tasks of both were learned in another order")
+    compared = found["tasks"]
+    other = [task for task, each in compared.items() if not each["same"]]
+    for task in other[:_MOST_TASKS]:
+        lines += _of_task(task, compared[task])
+    if len(other) > _MOST_TASKS:
+        lines.append(f"and {len(other) - _MOST_TASKS:,} more tasks that differ; --json tells of all")
+    elsewhere = {name: both for each in compared.values() for name, both in each["environment"].items()}
+    lines += [f"environment: {name} {_shown(both[0])} | {_shown(both[1])}" for name, both in elsewhere.items()]
+    same = sum(each["bank"] for each in compared.values())
+    lines.append(f"{same:,} of {len(compared):,} tasks of both have the same bank, bit for bit")
+    if found["same"]:
+        lines.append("the runs are the same")
+    return [printable(line) for line in lines]
+
+
+def _of_task(task: str, found: Mapping[str, Any]) -> Iterator[str]:
+    count, total = found["tensors"]
+    what = "the same bank, bit for bit" if found["bank"] else f"another bank ({count} of {total} tensors differ)"
+    yield f"{task}: {what}"
+    one, other = found["score"]
+    metrics = found["metric"] if found["metric"][0] != found["metric"][1] else found["metric"][:1]
+    yield f"  {' | '.join(metrics)}: {_shown(one)}" + ("" if one == other else f" | {_shown(other)}")
+    details = [f"  {name}: {_shown(both[0])} | {_shown(both[1])}" for name, both in found["specification"].items()]
+    details += [f"  {split} rows: other ones" for split in found["data"]]
+    quiet = [split for split, same in found["answers"].items() if not same and not found["scores"]]
+    details += [f"  answers to {split} rows differ, the scores do not" for split in quiet]
+    yield from details[:_MOST_LINES]
+    if len(details) > _MOST_LINES:
+        yield f"  and {len(details) - _MOST_LINES} more; --json tells of all"
+
+
+def _backbone(pin: Mapping[str, str] | None) -> str:
+    return "none yet" if pin is None else f"{pin['name']} ({pin['digest'][:12]})"
+
+
+def _shown(value: Any) -> str:
+    text = f"{value:.4f}" if isinstance(value, float) and abs(value) >= 0.001 else str(value)
+    return "not defined" if value is None else text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

@@ -1,0 +1,122 @@
+"""Write the report of one run, or of several side by side: a folder that opens from a disk, without server or network.
+
+What is written depends on the facts alone: the same ones give the same bytes. Every file takes the place of an old one in one
+step, the page last, so who reads meanwhile sees the page of before or the new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import version
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from continual_petl._version import VERSION
+from continual_petl.report.page import compared
+from continual_petl.report.page.details import first_line, script_of
+from continual_petl.report.page.environment import templates
+from continual_petl.report.page.parts import Section
+from continual_petl.report.page.sections import sections
+from continual_petl.report.page.verdict import moment
+from continual_petl.report.run_facts import RunFacts
+from continual_petl.store.atomic import make_folder, write_file
+
+PAGE, STAMP, PLOTLY, TASKS = "index.html", "stamp", "plotly.min.js", "tasks"
+_NO_STAMP = "0" * 16
+
+
+def write_report(folder: Path, facts: RunFacts, *, live: bool = False) -> Path:
+    """Write the report of a run; details of a task that lie there, and are still as they would be drawn, stay.
+
+    Args:
+        folder: where to; created if it does not exist.
+        facts: of the run.
+        live: whether the page looks for a newer one, as it does while it is served.
+
+    Returns:
+        The page.
+
+    Raises:
+        StoreError: if something cannot be written; the page is then the one of before.
+    """
+    make_folder(folder / TASKS)
+    kept = set()
+    for place, task in enumerate(facts.tasks):
+        path = folder / TASKS / f"{place:06}.js"
+        kept.add(path)
+        if not _begins_with(path, first_line(task, place, drawn_by())):
+            write_file(path, script_of(task, place, drawn_by()).encode())
+    page = _write_page(folder, facts.name, sections(facts), [facts], live=live)
+    for path in set((folder / TASKS).iterdir()) - kept:
+        if re.fullmatch(r"\d{6}\.js", path.name):  # of a run that had more tasks
+            path.unlink(missing_ok=True)
+    return page
+
+
+def write_comparison(folder: Path, runs: Sequence[RunFacts], *, live: bool = False) -> Path:
+    """Write a page that holds several runs against each other; see `write_report`."""
+    make_folder(folder)
+    names = compared.named(runs)
+    parts = compared.sections(names)
+    title = " against ".join(name for name, _ in names) if len(names) <= 3 else f"{len(names)} runs side by side"
+    return _write_page(folder, title, parts, runs, live=live)
+
+
+@cache
+def drawn_by() -> str:
+    """Return what tells one way to draw from another: the digest of all that draws, and plotly's version."""
+    found = hashlib.sha256(f"{VERSION} {version('plotly')}".encode())
+    for path in _sources(files("continual_petl.report")):
+        found.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return found.hexdigest()
+
+
+def _sources(folder: Traversable) -> list[Traversable]:
+    inside = sorted(folder.iterdir(), key=lambda path: path.name)
+    nested = [source for path in inside if path.is_dir() for source in _sources(path)]
+    return [path for path in inside if path.name.endswith((".py", ".j2", ".css", ".js"))] + nested
+
+
+def _begins_with(path: Path, line: str) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(line)) == line.encode()
+    except OSError:
+        return False
+
+
+def _write_page(folder: Path, title: str, parts: Sequence[Section], runs: Sequence[RunFacts], *, live: bool) -> Path:
+    from plotly.offline import get_plotlyjs  # reads four megabytes
+
+    script, plotly = folder / PLOTLY, get_plotlyjs().encode()
+    if not script.is_file() or script.read_bytes() != plotly:
+        write_file(script, plotly)
+    page = (
+        templates()
+        .get_template("report.html.j2")
+        .render(
+            title=title,
+            stamp=_NO_STAMP,
+            live=live,
+            sections=[_plain(part) for part in parts],
+            data={figure.name: figure.data for part in parts for figure in part.figures},
+            drawn=moment(max(facts.read_at for facts in runs)),
+            version=VERSION,
+            folders=", ".join(os.fspath(facts.folder) for facts in runs),
+        )
+    )
+    stamp = hashlib.sha256(page.encode()).hexdigest()[:16]
+    # Its first place: no text of a run stands before it but the title, and that has no quotation marks.
+    page = page.replace(f'data-stamp="{_NO_STAMP}"', f'data-stamp="{stamp}"', 1)
+    write_file(folder / PAGE, page.encode())
+    write_file(folder / STAMP, stamp.encode())
+    return folder / PAGE
+
+
+def _plain(part: Section) -> Mapping[str, object]:
+    return {**vars(part), **part.more}

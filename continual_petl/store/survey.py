@@ -1,0 +1,137 @@
+"""What lies in a run folder, readable or not: the chain, what belongs to no task, and what the results tell of that is gone.
+
+Nothing is raised for what is damaged, only told: whoever verifies, or shows a run, shall see the rest all the same. No bank
+is read here, and no backbone.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from continual_petl.errors import StoreError
+from continual_petl.store.chain import Link, broken, counting, links_of, live
+from continual_petl.store.finding import Finding
+from continual_petl.store.pin import Pin
+from continual_petl.store.results_file import Line, TaskLine
+from continual_petl.store.store import Store
+from continual_petl.store.tombstone import Tombstone
+from continual_petl.store.verify import TaskCheck
+
+_T = TypeVar("_T")
+
+
+class Survey:
+    """What was found when the folder was looked at.
+
+    Args:
+        store: the run; where everything on the disk is to be checked, one that believes no index.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.unreadable: dict[str, str] = {}
+        """What is wrong with what cannot be read, by task, or by a file's name in round brackets."""
+        self.lines: list[Line] = []
+        """Of the results."""
+        store.steadily(self._look)
+
+    def _look(self) -> None:
+        self.unreadable.clear()
+        # First: tasks that are committed meanwhile have no line then, and every line its bank.
+        self.lines = self._read("(results.jsonl)", self._store.results) or []
+        stones = map(self._tombstone, self._read("(tombstones)", self._store.tombstone_files) or [])
+        found = [link for link in map(self._link, self._names()) if link is not None]
+        self.tombstones = counting([stone for stone in stones if stone is not None], found)
+        self.links = live(found, self.tombstones)
+        gone = [link for tombstone in self.tombstones for link in links_of(tombstone)]
+        self.broken: Mapping[str, str] = broken([*self.links, *gone])
+        self._newest = max((link.index for link in [*self.links, *gone]), default=0)
+        self.newest_shared = next((link.task for link in reversed(self.links) if link.shared), None)
+        """The task whose bank answers for all that share one."""
+
+    def readable(self) -> Store:
+        """Return the store as it was found, with those tasks alone that can be read."""
+        store = Store(self._store.folder, most_manifests=sys.maxsize)
+        store._manifests, store._links = self._store._manifests, self._store._links
+        store._taken = self.links, self.tombstones, self.lines
+        return store
+
+    def _names(self) -> list[str]:
+        return self._read("(banks)", self._store.names) or []
+
+    def _tombstone(self, path: Path) -> Tombstone | None:
+        return self._read(f"(tombstones/{path.name})", lambda: self._store.tombstone(path))
+
+    def _link(self, task: str) -> Link | None:
+        return self._read(task, lambda: self._store.link(task))
+
+    def _read(self, name: str, read: Callable[[], _T]) -> _T | None:
+        try:
+            return read()
+        except StoreError as error:
+            self.unreadable[name] = str(error)
+            return None
+
+    def told(self, only: str | None = None) -> Iterator[TaskCheck]:
+        """Yield what cannot be read, of one task or of all."""
+        for name, problem in self.unreadable.items():
+            if only in (None, name):
+                yield told(name, problem)
+
+    def placed(self, link: Link, check: TaskCheck) -> TaskCheck:
+        """Return a task's check with what the chain says of it."""
+        if link.task in self.broken:
+            check = replace(check, findings=(Finding(message=self.broken[link.task]), *check.findings))
+        if link.shared and self.newest_shared != link.task:
+            # The certificate is of the bank at commit. That holds; what answers today is another matter.
+            how = f"{check.how}; as committed, but it answers with the shared bank of {self.newest_shared!r} now"
+            check = replace(check, how=how)
+        return check
+
+    def lost(self) -> Iterator[TaskCheck]:
+        """Tell of tasks that the results name, and that are neither there nor forgotten on purpose."""
+        there = {(link.task, link.index) for link in self.links}
+        # After a tombstone that makes room for another bank comes that bank; if none came, the old one is lost too.
+        there |= {(s.task, s.removed.index) for s in self.tombstones if s.why == "forgotten" or s.index < self._newest}
+        known = {task for task, _ in there} | self.unreadable.keys()
+        for line in self.lines:
+            if not isinstance(line, TaskLine) or line.task in self.unreadable:
+                continue
+            if (line.task, line.index) not in there and not (line.index is None and line.task in known):
+                folder = self._store.bank_folder(line.task)
+                yield told(
+                    line.task,
+                    f"task {line.task!r} was learned, but its bank is gone: {folder} is missing. Restore the folder from a "
+                    "copy; if the task was forgotten on purpose, its tombstone",
+                )
+        # Only the newest can be unfinished: a course ends all work on a task before the next one.
+        named = {line.task for line in self.lines if isinstance(line, TaskLine)}
+        without = [link.task for link in self.links[:-1] if link.task not in named]
+        if without and "(results.jsonl)" not in self.unreadable:
+            tasks = ", ".join(map(repr, without))
+            yield told("(results.jsonl)", f"{self._store.results_file}: what it said of {tasks} is gone; restore it")
+
+    def pinned(self) -> tuple[Pin | None, list[TaskCheck]]:
+        """Return the backbone's pin, and what is wrong with it and with tombstones out of place."""
+        tasks = {link.task for link in self.links}
+        wrong = [told("(tombstones)", problem) for task, problem in self.broken.items() if task not in tasks]
+        try:
+            pin = self._store.pin()
+        except StoreError as error:
+            return None, [*wrong, told("(backbone.json)", str(error))]
+        if pin is None and self.links:
+            missing = f"{self._store.pin_file}: missing; it says which backbone the run was learned on"
+            wrong.append(told("(backbone.json)", missing))
+        return pin, wrong
+
+
+def told(task: str, problem: str) -> TaskCheck:
+    """Return a problem as a check of its own."""
+    return TaskCheck(
+        task=task, findings=(Finding(message=problem),), how="digests", largest_difference=math.nan, seconds=0.0
+    )

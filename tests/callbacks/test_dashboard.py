@@ -1,0 +1,251 @@
+"""Loggers see what the report shows, on one axis that never turns back, and change nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl import InputError, Run, StoreError, learn
+from continual_petl.callbacks import Dashboard, StreamCallback
+from continual_petl.callbacks.axis import Axes
+from continual_petl.callbacks.bank_checkpoint import BankCheckpoint
+from continual_petl.callbacks.course_numbers import CourseNumbers, replayed
+from continual_petl.report.results import Results, read_results
+from continual_petl.store.store import Store
+from tests.callbacks.recording import Recording, StopAt, tasks_of
+from tests.desk import bank_digests
+
+Folder = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def logged(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Recording]:
+    """Return a run of three tasks, and what was logged of it."""
+    logger = Recording()
+    run = learn(tasks_of(backbone_folder()), tmp_path_factory.mktemp("logged") / "run", callbacks=[Dashboard([logger])])
+    return run, logger
+
+
+def curves(run: Run) -> dict[str, list[tuple[int, float | None]]]:
+    """Return what the report draws, on one axis."""
+    points: dict[str, list[tuple[int, float | None]]] = {"train/loss": [], "val/accuracy": []}
+    for number, name in enumerate(run.store.tasks):
+        history = run.store.history(name)
+        assert history is not None
+        points["train/loss"] += [(4 * number + point.step, point.loss) for point in history.curve.losses]
+        points["val/accuracy"] += [
+            (4 * number + point.step, point.scores["accuracy"]) for point in history.curve.scores
+        ]
+    return points
+
+
+def test_the_points_of_all_curves_of_the_report_are_on_one_axis(logged: tuple[Run, Recording]) -> None:
+    run, logger = logged
+    expected = curves(run)
+    assert len(expected["train/loss"]) == 12
+    assert {name: logger.points(name) for name in expected} == expected
+    assert logger.steps == sorted(logger.steps)
+    assert [value for _, value in logger.points("task")] == sorted([1.0, 2.0, 3.0] * 4)
+    assert logger.ended == ["success"]
+
+
+def test_after_each_task_the_numbers_of_the_course_are_those_of_its_results(logged: tuple[Run, Recording]) -> None:
+    run, logger = logged
+    results, growth = run.results, run.growth
+    assert logger.points("course/acc")[-1] == (12, results.acc)
+    assert [value for _, value in logger.points("course/forgetting")] == [0.0, 0.0], "of one task there is none"
+    assert logger.points("course/bwt")[-1] == (12, results.bwt)
+    assert [step for step, _ in logger.points("course/tasks")] == [4, 8, 12]
+    assert logger.points("score/one") == [(4 * (i + 1), float(results.R[i, 0])) for i in range(3)]
+    assert [value for _, value in logger.points("growth/bytes")] == [float(row.cumulative_bytes) for row in growth]
+    assert logger.points("growth/parameters")[-1][1] == growth[-1].stored
+    assert logger.points("seconds/train")[-1] == (12, results.seconds["three"]["train"])
+    assert not [value for _, row in logger.rows for value in row.values() if not math.isfinite(value)]
+
+
+@pytest.fixture(scope="module")
+def plain(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run of the first two tasks of which nothing was logged."""
+    folder = tmp_path_factory.mktemp("plain") / "run"
+    learn(tasks_of(backbone_folder(), "one", "two"), folder)
+    return folder
+
+
+def test_logging_changes_no_bank(logged: tuple[Run, Recording], plain: Path) -> None:
+    with_logger = bank_digests(logged[0])
+    assert bank_digests(Run(plain)) == {name: with_logger[name] for name in ("one", "two")}
+
+
+LOGGED = ("train/loss", "val/accuracy", "epoch", "task", "course/acc", "course/bwt", "score/one", "growth/parameters")
+
+
+def test_a_logger_that_fails_stops_nothing_and_gets_the_rest_the_next_time(
+    logged: tuple[Run, Recording], backbone_folder: Folder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fails, works = Recording(fails_at=5), Recording()
+    tasks = tasks_of(backbone_folder(), "one", "two")
+    run = learn(tasks, tmp_path / "run", callbacks=[Dashboard([fails, works])])
+    assert run.store.tasks == ["one", "two"]
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert "logger Recording: it failed, and logs nothing more in this course (OSError: [Errno 28] No space" in told[0]
+    assert "logger Recording: it failed in this course, and has only a part of it" in told[1]
+    assert len(works.rows) > len(fails.rows) == 5
+    fails.fails_at = None
+    learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[Dashboard([fails, works])])
+    for logger in (fails, works):
+        assert {name: logger.points(name) for name in LOGGED} == {name: logged[1].points(name) for name in LOGGED}
+
+
+def test_a_logger_that_joins_gets_the_tasks_before_it_from_one_look_at_them(
+    logged: tuple[Run, Recording], plain: Path, backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+
+    def read(store: Store) -> Results:
+        looks.append(store.tasks)
+        return read_results(store)
+
+    monkeypatch.setattr("continual_petl.callbacks.dashboard.read_results", read)
+    logger = Recording()
+    learn(tasks_of(backbone_folder()), shutil.copytree(plain, tmp_path / "run"), callbacks=[Dashboard([logger])])
+    assert {name: logger.points(name) for name in LOGGED} == {name: logged[1].points(name) for name in LOGGED}
+    assert looks == [["one", "two"]]
+
+
+@pytest.mark.slow
+def test_a_fit_that_goes_on_logs_nothing_twice(
+    logged: tuple[Run, Recording], backbone_folder: Folder, tmp_path: Path
+) -> None:
+    logger = Recording()
+    for stop in (StopAt(2), StopAt(3)):
+        with pytest.raises(KeyboardInterrupt):
+            learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[Dashboard([logger]), stop])
+    assert logger.ended == ["failed"], "the second time there was nothing to log"
+    learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[Dashboard([logger])])
+    for name in ("train/loss", "val/accuracy", "course/acc"):
+        assert logger.points(name) == logged[1].points(name)
+
+
+@pytest.mark.slow
+def test_a_fit_that_begins_again_begins_behind_what_was_logged(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = Recording()
+    with monkeypatch.context() as patch:
+        patch.setattr(BankCheckpoint, "_save", lambda self, trainer: None)  # killed before the first checkpoint
+        with pytest.raises(KeyboardInterrupt):
+            learn(tasks_of(backbone_folder(), "one"), tmp_path / "run", callbacks=[Dashboard([logger]), StopAt(3)])
+    assert logger.steps == [1, 2]
+    learn(tasks_of(backbone_folder(), "one"), tmp_path / "run", callbacks=[Dashboard([logger])])
+    assert [step for step, _ in logger.points("train/loss")] == [1, 2, 3, 4, 5, 6]
+    assert logger.points("course/acc")[0][0] == 6
+
+
+class Elsewhere(Dashboard):
+    """Hears nothing of fits, as if they were in other processes."""
+
+    def on_train_start(self, *args: Any) -> None: ...
+    def on_train_batch_end(self, *args: Any) -> None: ...
+    def on_train_epoch_end(self, *args: Any) -> None: ...
+
+
+def test_points_of_a_fit_elsewhere_come_at_its_end_and_a_task_that_is_replaced_has_a_new_column(
+    plain: Path, backbone_folder: Folder, tmp_path: Path
+) -> None:
+    logger, folder = Recording(), shutil.copytree(plain, tmp_path / "run")
+    run = learn(tasks_of(backbone_folder(), "one", "two"), folder, callbacks=[Elsewhere([logger])], replace=["one"])
+    assert run.store.tasks == ["two", "one"]
+    assert logger.points("course/tasks") == [(4, 1.0), (8, 2.0), (12, 2.0)]
+    assert logger.points("course/acc")[-1][1] == run.results.acc
+    assert logger.points("growth/bytes")[-1][1] == run.growth[-1].cumulative_bytes
+    assert [step for step, _ in logger.points("train/loss")] == [*range(1, 13)]
+    assert logger.steps == sorted(logger.steps)
+
+
+def test_numbers_of_sampled_rows_are_left_out_as_in_the_results() -> None:
+    numbers = CourseNumbers()
+    numbers.add("a", {"a": 0.5})
+    assert numbers.add("b", {"a": 0.25, "b": 1.0})["course/forgetting"] == 0.25
+    third = numbers.add("c", {"c": 0.75})
+    assert third == {"course/tasks": 3.0, "course/newest_score": 0.75, "score/c": 0.75}
+    whole = numbers.add("d", {"a": 0.5, "b": 1.0, "c": 0.5, "d": 1.0})
+    assert whole["course/acc"] == 0.75
+    assert whole["course/bwt"] == pytest.approx(-0.25 / 3)
+    assert whole["course/largest_change"] == 0.25
+    assert "course/forgetting" not in whole, "a row in between did not look at the best scores"
+
+
+def test_a_replay_gives_what_is_known(logged: tuple[Run, Recording]) -> None:
+    rows = dict(replayed(read_results(logged[0].store)))
+    assert [list(row) for row in rows.values()] == [["one"], ["one", "two"], ["one", "two", "three"]]
+
+
+def test_a_damaged_axis_is_told_and_stops_nothing(
+    backbone_folder: Folder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    axes = tmp_path / "run" / "logs" / "axes.json"
+    axes.parent.mkdir(parents=True)
+    axes.write_text("{")
+    run = learn(tasks_of(backbone_folder(), "one", epochs=1), tmp_path / "run", callbacks=[Dashboard([Recording()])])
+    assert run.store.tasks == ["one"]
+    assert "nothing is logged in this course" in caplog.text
+    axes.write_text('{"format_version": 1, "loggers": {"csv": {"logged": -1}}}')
+    with pytest.raises(
+        StoreError, match=r"axes\.json: it does not say how far.*first at loggers\.csv\.logged.*remove it"
+    ):
+        Axes(axes)
+
+
+def test_the_axes_are_plain_json(logged: tuple[Run, Recording]) -> None:
+    axes = json.loads((logged[0].store.folder / "logs" / "axes.json").read_text())
+    assert axes["loggers"]["Recording"] == {
+        "id": None, "logged": 12, "task": "three", "begins": 8, "loss": 4, "score": 4, "done": 2,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kinds", "log_banks", "message"),
+    [
+        (["mlflow"], False, "log: got 'mlflow'; allowed are wandb, tensorboard, csv"),
+        (["csv"], True, "log_banks: only W&B keeps banks"),
+        ([Recording()], True, "log_banks: only W&B keeps banks"),
+    ],
+)
+def test_loggers_that_cannot_be_are_refused(kinds: list[Any], log_banks: bool, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Dashboard(kinds, log_banks=log_banks)
+
+
+def test_two_dashboards_are_refused_before_anything_is_learned(backbone_folder: Folder, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"got more than one Dashboard; .* Give one, with all loggers"):
+        learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[Dashboard(["csv"]), Dashboard([Recording()])])
+    assert not (tmp_path / "run").exists()
+
+
+class Heard(StreamCallback):
+    """Hears of the end of a course, and may raise then."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self._error, self.errors = error, list[BaseException | None]()
+
+    def on_course_end(self, store: Store, error: BaseException | None) -> None:
+        self.errors.append(error)
+        if self._error is not None:
+            raise self._error
+
+
+def test_a_callback_that_raises_at_the_end_keeps_it_from_no_other(
+    plain: Path, backbone_folder: Folder, tmp_path: Path
+) -> None:
+    heard = [Heard(RuntimeError("no")), Heard()]
+    run = shutil.copytree(plain, tmp_path / "run")
+    with pytest.raises(RuntimeError, match="no"):
+        learn(tasks_of(backbone_folder(), "one", "two"), run, callbacks=heard)
+    assert [each.errors for each in heard] == [[None], [None]]

@@ -1,0 +1,303 @@
+"""What a course says in a terminal, a narrow one, a log file, a pipe that closes, and to a program."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from rich.console import Console
+
+from continual_petl import StoreError, learn
+from continual_petl.callbacks import EventLines, LiveProgress, Progress, TaskEvent, event_lines
+from continual_petl.callbacks.pace import CoursePace, Pace, in_words
+from continual_petl.report.console import Told, can_draw
+from continual_petl.report.newest import NewestRow, newest_table
+from continual_petl.store.store import Store
+from continual_petl.streams.stream_file.yaml_file import dump_stream
+from tests.callbacks.recording import StopAt, tasks_of
+
+Folder = Callable[..., Path]
+ROOT = Path(__file__).parents[2]
+_COLOUR = r"\x1b\[[0-9;]*[39][0-9][;m]"
+NAMES = ["a", "b", "[red]" + "x" * 90, "d"]
+
+
+class Terminal(io.StringIO):
+    """A file that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def event(name: str, index: int, num_tasks: int = 4, **more: Any) -> TaskEvent:
+    """Return a moment of a course without a store."""
+    return TaskEvent(task=name, index=index, num_tasks=num_tasks, store=cast(Any, None), backbones={}, **more)
+
+
+def cells(names: list[str]) -> list[dict[str, Any]]:
+    """Return a row of R."""
+    return [
+        {"task": name, "metric": "accuracy", "split": "test", "value": 0.5, "status": "measured", "num_examples": 4}
+        for name in names
+    ]
+
+
+def drawn(width: int, monkeypatch: pytest.MonkeyPatch, **variables: str) -> tuple[LiveProgress, Terminal]:
+    """Let a live display go through three tasks of four, and into the last."""
+    for name, value in {"TERM": "xterm", **variables}.items():
+        monkeypatch.setenv(name, value)
+    file, clock = Terminal(), iter(range(0, 10_000, 3))
+    live = LiveProgress(Console(file=file, width=width, height=30), clock=lambda: float(next(clock)))
+    trainer = cast(
+        Any,
+        SimpleNamespace(
+            estimated_stepping_batches=40, global_step=0, current_epoch=0, max_epochs=2, accumulate_grad_batches=1
+        ),
+    )
+    live.on_course_start(("a notice with [brackets]",))
+    for index, name in enumerate(NAMES):
+        live.on_task_start(event(name, index))
+        live.on_train_start(trainer, cast(Any, None))
+        for step in range(1, 11):
+            trainer.global_step = step
+            live.on_train_batch_end(trainer, cast(Any, None), {"loss": 0.25}, None, step - 1)
+        if index < 3:
+            live.on_fit_end(trainer, cast(Any, None))
+            live.on_task_end(event(name, index), cells(NAMES[: index + 1]))
+            live.on_task_checked(event(name, index), {"train": 1.0, "verify": 0.1}, {})
+        trainer.global_step = 0
+    return live, file
+
+
+def shown(live: LiveProgress, width: int) -> list[str]:
+    """Return the lines of a display."""
+    buffer = io.StringIO()
+    Console(file=buffer, width=width).print(live.renderable())
+    return buffer.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+def test_the_display_fits_a_terminal_of_any_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    live, _ = drawn(width, monkeypatch)
+    lines = shown(live, width)
+    assert max(map(len, lines)) <= width
+    assert len(lines) == 1 + 2 + 1 + 3
+    assert lines[0].startswith("d, epoch 1 of 2")
+    assert "3/4" in lines[1]
+    assert "10/40" in lines[2]
+    assert lines[4].startswith("a ")
+    if width >= 80:
+        assert re.match(r"a\s+0\.5000", lines[4])
+        assert "[red]xxx" in "".join(lines), "names are no markup"
+        assert lines[-1].count("0.5000") == 3
+
+
+def test_a_terminal_that_is_resized_is_drawn_in_its_new_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    live, _ = drawn(100, monkeypatch)
+    live._console.width = 40
+    assert max(map(len, shown(live, 40))) <= 40
+
+
+def test_a_terminal_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    live, file = drawn(80, monkeypatch)
+    assert "\x1b[?25l" in file.getvalue(), "the cursor is hidden while something is drawn"
+    live.on_course_end(cast(Any, None), None)
+    assert file.getvalue().rindex("\x1b[?25h") > file.getvalue().rindex("\x1b[?25l")
+    assert "task 4 of 4: d" in file.getvalue(), "lines stay above"
+
+
+@pytest.mark.parametrize("variables", [{"TERM": "dumb"}, {"TERM": "unknown"}])
+def test_a_terminal_that_cannot_move_its_cursor_gets_lines(
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, file = drawn(80, monkeypatch, **variables)
+    assert "\x1b" not in file.getvalue()
+    assert "  learned: test accuracy 0.5000 on 4 rows" in file.getvalue()
+
+
+def test_without_colours_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, file = drawn(80, monkeypatch, NO_COLOR="1")
+    assert not re.search(_COLOUR, file.getvalue())
+    _, file = drawn(80, monkeypatch, COLORTERM="truecolor", NO_COLOR="")
+    assert re.search(_COLOUR, file.getvalue()), "the test of the test"
+
+
+def test_a_log_file_gets_plain_lines_even_where_colours_are_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.setenv(variable, "1")
+    assert not can_draw(Console(file=io.StringIO()))
+    monkeypatch.delenv("FORCE_COLOR")
+    monkeypatch.delenv("TTY_COMPATIBLE")
+    buffer = io.StringIO()
+    progress = LiveProgress(Console(file=buffer, width=10))
+    progress.on_task_start(event("[red]" + "y" * 50, 0))
+    assert buffer.getvalue() == f"task 1 of 4: [red]{'y' * 50}\n", "a line is one line"
+
+
+def test_verbose_says_where_time_went_and_what_the_row_is() -> None:
+    buffer = io.StringIO()
+    progress = Progress(Console(file=buffer), verbose=True)
+    progress.on_task_end(event("b", 1), cells(["[a]", "b"]))
+    progress.on_task_checked(event("b", 1), {"train": 1.0, "verify": 0.5}, {"probe": 1})
+    assert "    [a]: test accuracy 0.5000, measured\n" in buffer.getvalue()
+    assert "  time: train 1.00 s, verify 0.50 s\n" in buffer.getvalue()
+
+
+class Closed(io.StringIO):
+    """A pipe whose reader went away."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_reader_that_goes_away_ends_the_lines_and_not_the_course(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    callbacks = [LiveProgress(Told(file=Closed())), EventLines(Closed())]
+    run = learn(tasks_of(backbone_folder(), "one", epochs=1), tmp_path / "run", callbacks=callbacks)
+    assert run.store.tasks == ["one"]
+    with pytest.raises(BrokenPipeError):
+        Told(file=Closed()).print("a result that nobody reads is an error")
+
+
+KEYS = {
+    "course": {"notices"},
+    "task": {"task", "number", "num_tasks", "notices"},
+    "epoch": {"task", "epoch", "step", "loss", "scores"},
+    "learned": {"task", "number", "num_tasks", "split", "metric", "value", "num_examples", "row"},
+    "checked": {"task", "checks", "seconds"},
+    "end": {"state", "num_tasks", "message"},
+}
+
+
+def test_events_are_json_lines_with_the_documented_keys(backbone_folder: Folder, tmp_path: Path) -> None:
+    file = io.StringIO()
+    lines = EventLines(file)
+    with pytest.raises(KeyboardInterrupt):
+        learn(tasks_of(backbone_folder(), "one", "two"), tmp_path / "run", callbacks=[lines, StopAt(3)])
+    learn(tasks_of(backbone_folder(), "one", "two"), tmp_path / "run", callbacks=[lines])
+    said = [json.loads(line) for line in file.getvalue().splitlines()]
+    assert [each["event"] for each in said] == [
+        "course", "task", "epoch", "end",
+        "course", "task", "epoch", "learned", "checked", "task", "epoch", "epoch", "learned", "checked", "end",
+    ]  # fmt: skip
+    for each in said:
+        assert set(each) == {"event", "time"} | KEYS[each["event"]]
+    documented = event_lines.__doc__ or ""
+    for name, keys in KEYS.items():
+        assert all(f"``{key}``" in documented for key in keys), name
+    assert [each["epoch"] for each in said if each["event"] == "epoch"] == [1, 2, 1, 2]
+    assert [each["state"] for each in said if each["event"] == "end"] == ["stopped", "learned"]
+    assert said[-3]["row"][0].keys() == {"task", "metric", "split", "value", "status"}
+    assert [each["task"] for each in said[-3]["row"]] == ["one", "two"]
+
+
+def test_the_end_is_told_of_a_folder_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def unreadable(store: Store) -> list[str]:
+        raise StoreError("damaged")
+
+    monkeypatch.setattr(Store, "tasks", property(unreadable))
+    file = io.StringIO()
+    EventLines(file).on_course_end(Store(tmp_path), StoreError("what stopped it"))
+    said = json.loads(file.getvalue())
+    assert (said["state"], said["num_tasks"], said["message"]) == ("failed", None, "what stopped it")
+
+
+def test_time_left_is_not_guessed() -> None:
+    pace = Pace(100, 20, now=0.0)
+    assert pace.left(50.0) is None, "no step is done"
+    pace.done = 24
+    assert pace.left(50.0) is None
+    pace.done = 30
+    assert pace.left(1.0) is None, "the first steps are no measure"
+    assert pace.left(20.0) == 140.0, "steps that another process did say nothing"
+    assert Pace(float("inf"), 0, 0.0).left(100.0) is None
+    course = CoursePace()
+    course.end(10_000.0)
+    assert course.left(10_000.0, 3) is None, "it ended what another process began"
+    course.begin(0.0)
+    assert course.left(100.0, 3) is None
+    course.end(100.0)
+    assert course.left(100.0, 2) == 200.0
+    course.begin(100.0)
+    assert course.left(130.0, 2) == 170.0
+    assert course.left(400.0, 2) == 100.0, "a task that takes longer is not owed time"
+    assert course.left(400.0, 0) == 0.0
+    assert [in_words(value) for value in (None, 0, 59.6, 3599, 90_000)] == ["?", "0 s", "1:00", "59:59", "1 days 1 h"]
+
+
+def test_of_many_tasks_the_newest_are_shown_and_the_others_in_one_column() -> None:
+    rows = [
+        NewestRow(task=f"t{n}", number=n + 1, scores={f"t{m}": None if m == 3 else m / 1000 for m in range(n + 1)})
+        for n in range(994, 1000)
+    ]
+    buffer = io.StringIO()
+    Console(file=buffer, width=60).print(newest_table(rows, 60))
+    lines = buffer.getvalue().splitlines()
+    assert lines[0].split() == ["after", "others", "t997", "t998", "t999"]
+    mean = sum(m / 1000 for m in range(997) if m != 3) / 996
+    assert lines[-1].split() == ["t999", f"{mean:.4f}", "0.9970", "0.9980", "0.9990"]
+    assert lines[1].split() == ["t994", f"{sum(m / 1000 for m in range(995) if m != 3) / 994:.4f}"]
+
+
+def _resize(descriptor: int, columns: int) -> None:
+    fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+
+
+@pytest.mark.slow
+def test_a_course_in_a_pseudo_terminal_that_is_resized(backbone_folder: Folder, tmp_path: Path) -> None:
+    (tmp_path / "tasks.yaml").write_text(dump_stream(tasks_of(backbone_folder(), "one", "two", epochs=8).spec))
+    master, slave = pty.openpty()
+    _resize(master, 40)
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    command = [
+        sys.executable,
+        "-m",
+        "continual_petl",
+        "run",
+        str(tmp_path / "tasks.yaml"),
+        "--run-dir",
+        str(tmp_path / "r"),
+    ]
+    process = subprocess.Popen(
+        command, stdin=slave, stdout=slave, stderr=slave, env={**environment, "TERM": "xterm", "PYTHONPATH": str(ROOT)}
+    )
+    os.close(slave)
+    said = b""
+    resized = False
+    with contextlib.suppress(OSError):  # what Linux makes of the end
+        while piece := os.read(master, 4096):
+            said += piece
+            if not resized and b"steps" in said:
+                resized = True
+                _resize(master, 70)
+    assert process.wait() == 0, said.decode()
+    text = said.decode()
+    assert "\x1b[?25l" in text
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+    assert "? left" in text
+    assert "Result matrix R" in text
+    before, _, _ = text.partition("tasks ")
+    assert "task 1 of 2: one" in before
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    bars = [line for line in re.split(r"[\r\n]+", plain) if line.startswith(("tasks ", "steps "))]
+    assert bars
+    assert max(map(len, bars)) <= 70

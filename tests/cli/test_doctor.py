@@ -1,0 +1,122 @@
+"""``doctor`` tells what there is, names nobody, and does not stop at what is broken."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl.cli import looks
+from continual_petl.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+def test_everything_that_a_bug_report_needs_is_told(capsys: Any, tmp_path: Path) -> None:
+    assert main(["doctor", "--run-dir", str(tmp_path / "not" / "yet")]) == 0
+    shown = capsys.readouterr().out
+    for fragment in (
+        "continual-petl ",
+        "python ",
+        "torch ",
+        "lightning",
+        "precision: auto",
+        "attention: auto",
+        "why ",
+        "free ",
+    ):
+        assert fragment in shown
+    for fragment in ("offline: only what is in the cache", "numbers are", "threads of torch", "cores "):
+        assert fragment in shown
+    assert not {"┃", "│"} & set(shown)
+
+
+def test_as_json(capsys: Any, tmp_path: Path) -> None:
+    assert main(["doctor", "--json", "--run-dir", str(tmp_path)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {"packages", "machine", "devices", "W&B", "Hub", "settings", "disk"}
+    assert found["devices"]["precision: auto"] in ("fp32", "bf16")
+
+
+def test_no_key_user_host_or_home_is_printed(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home-of-somebody"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    monkeypatch.setenv("HF_TOKEN", "hf_" + "t" * 30)
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.setattr("getpass.getuser", lambda: "somebody")
+    monkeypatch.setattr("socket.gethostname", lambda: "her-laptop")
+
+    def broken() -> dict[str, Any]:
+        raise OSError(f"{home}/x of somebody on her-laptop")
+
+    monkeypatch.setitem(looks.LOOKS, "machine", broken)
+    assert main(["doctor", "--run-dir", str(home / "runs")]) == 1
+    shown = capsys.readouterr().out
+    assert "OSError: ~/x of USER on HOST" in shown
+    assert "~/runs" in shown
+    for secret in ("k" * 40, "t" * 30, "home-of-somebody", "her-laptop"):
+        assert secret not in shown
+    assert "sent" in shown
+
+
+def test_what_is_broken_is_told_and_the_rest_too(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def no_wandb(name: str, *more: Any) -> Any:
+        if name == "wandb":
+            raise SystemExit("wandb is\nbroken")
+        return real(name, *more)
+
+    monkeypatch.setattr(builtins, "__import__", no_wandb)
+    assert main(["doctor", "--run-dir", str(tmp_path)]) == 1
+    shown = capsys.readouterr().out
+    assert "SystemExit: wandb is broken" in shown
+    assert "free " in shown
+
+
+def test_what_is_missing_and_what_cannot_be_written_are_problems(
+    capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looks, "PACKAGES", ("torch", "no-such-package"))
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert main(["doctor", "--run-dir", str(tmp_path), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert "not installed: no-such-package" in found["packages"]["problem"]
+    assert "cannot be written to" in found["disk"]["problem"]
+
+
+def test_a_key_of_wandb_is_found_where_wandb_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.delenv("WANDB_BASE_URL", raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.setenv("WANDB_MODE", "online")
+    assert looks.tracking()["numbers are"].startswith("not kept: there is no key"), (
+        "W&B asks for one, and a script fails"
+    )
+    monkeypatch.delenv("WANDB_MODE")
+    assert looks.tracking()["numbers are"].startswith("kept on disk")
+    (tmp_path / "netrc").write_text("machine api.forge.coreweave.com login user password xyz\n")
+    assert looks.tracking()["numbers are"] == "sent", "what a course takes for an account"
+    (tmp_path / "netrc").write_text("machine api.wandb.ai login user password xyz\n")
+    assert looks.tracking()["numbers are"] == "sent"
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert looks.tracking()["numbers are"] == "kept on disk"
+
+
+def test_the_hub_is_tried_unless_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+
+    def refused(*_: object) -> Any:
+        raise ConnectionRefusedError("no")
+
+    monkeypatch.setattr("socket.create_connection", refused)
+    assert "not reached: ConnectionRefusedError" in looks.hub()["mode"]

@@ -1,0 +1,119 @@
+"""``init``: files as people have them become a stream file that runs, and what stands in the way is told."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl.cli.main import main
+from continual_petl.streams.stream_file.yaml_file import load_stream
+from tests.streams_in_code import classification_rows, row_of_kind
+
+Folder = Callable[..., Path]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder with a csv file of questions, and one of numbers for pairs, that commands count from."""
+    monkeypatch.chdir(tmp_path)
+    for name, rows in (
+        ("questions", classification_rows("q", 60)),
+        ("pairs", classification_rows("p", 60, pairs=True)),
+    ):
+        if name == "pairs":
+            rows = [row | {"label": len(row["text"]) / 3} for row in rows]
+        with (tmp_path / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, ["id", *rows[0]])
+            writer.writeheader()
+            writer.writerows({"id": number, **row} for number, row in enumerate(rows))
+    return tmp_path
+
+
+def test_two_csv_files_become_a_verified_run(here: Path, backbone_folder: Folder, capsys: Any) -> None:
+    (here / "bert").symlink_to(backbone_folder())
+    (here / "streams").mkdir()
+    argv = ["init", "questions.csv", "pairs.csv", "--backbone", "bert", "--output", "streams/desk.yaml"]
+    assert main(argv) == 0
+    said = capsys.readouterr().out
+    assert "questions.csv: classification, because column label has 2 different values in 60 rows" in said
+    assert "next: continual-petl run streams/desk.yaml --dry-run" in said
+    text = (here / "streams" / "desk.yaml").read_text()
+    for line in ("name: desk", "name: ../bert", "data: ../questions.csv", "# labels: no, yes", "# not read: id"):
+        assert line in text
+    assert [entry.name for entry in (here / "streams").iterdir()] == ["desk.yaml"]
+    options = ["--training.epochs", "1", "--bank", "lora", "--backbone.pooling", "mean", "--quiet"]
+    assert main(["run", "streams/desk.yaml", "--run-dir", "run", *options]) == 0
+    assert "2 of 2 tasks unchanged" in capsys.readouterr().out
+    assert main(["predict", "run", "--task", "questions", "w1 w2"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "family"),
+    [
+        ("token-classification", "bert"),
+        pytest.param("seq2seq", "bart", marks=pytest.mark.slow),
+        pytest.param("causal-lm", "gpt2", marks=pytest.mark.slow),
+    ],
+)
+def test_other_kinds_pass_a_dry_run(here: Path, backbone_folder: Folder, kind: str, family: str, capsys: Any) -> None:
+    draw = random.Random(0)
+    lines = "".join(json.dumps(row_of_kind(kind, draw)) + "\n" for _ in range(400))
+    (here / "rows.jsonl").write_text(lines)
+    assert main(["init", "rows.jsonl", "--backbone", str(backbone_folder(family))]) == 0
+    assert load_stream("stream.yaml").tasks[0].kind == kind
+    fitting = ["--bank", "lora", *([] if kind.startswith("token") else ["--tasks.rows.generation.max_new_tokens", "4"])]
+    assert main(["run", "stream.yaml", "--dry-run", *fitting]) == 0
+    assert kind in capsys.readouterr().out
+
+
+def test_nothing_is_written_over_in_silence(here: Path, capsys: Any) -> None:
+    (here / "stream.yaml").write_text("mine")
+    assert main(["init", "questions.csv"]) == 2
+    assert "stream.yaml is there already; give another name, or --force" in capsys.readouterr().err
+    assert (here / "stream.yaml").read_text() == "mine"
+    assert main(["init", "questions.csv", "--force", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["backbone"], told["problems"], told["tasks"][0]["name"]) == ("minilm", [], "questions")
+
+
+def test_rows_that_must_be_mended_are_told(here: Path, capsys: Any) -> None:
+    with (here / "questions.csv").open("a") as file:
+        file.write("60,,no\n")
+    assert main(["init", "questions.csv"]) == 1
+    assert "to mend before it runs: task 'questions'" in capsys.readouterr().out
+    assert (here / "stream.yaml").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nothing.csv"], "; a name that ends in .csv is no Hub name either"),
+        (["questions.csv", "--output", "x.txt"], "a stream file ends in .yaml"),
+        (["questions.csv", "--output", "no/x.yaml"], "there is no folder no"),
+        (["questions.csv", "--name", "a/b"], "key name"),
+        (["empty.csv"], "no kind of task was found"),
+    ],
+)
+def test_what_cannot_be_done_is_told_and_leaves_nothing(here: Path, words: list[str], says: str, capsys: Any) -> None:
+    (here / "empty.csv").write_text("a,b\n1,2\n")
+    assert main(["init", *words]) == 2
+    shown = capsys.readouterr().err
+    assert says in shown
+    assert "Traceback" not in shown
+    assert sorted(path.name for path in here.iterdir()) == ["empty.csv", "pairs.csv", "questions.csv"]
+
+
+def test_names_of_labels_beside_the_data_are_taken(here: Path) -> None:
+    (here / "set").mkdir()
+    rows = [{"text": row["text"], "label": int(row["label"] == "yes")} for row in classification_rows("s", 40)]
+    (here / "set" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (here / "set" / "labels.json").write_text('{"names": ["wrong", "right"]}')
+    assert main(["init", "set"]) == 0
+    assert "# labels: wrong, right" in (here / "stream.yaml").read_text()
+    assert load_stream("stream.yaml").tasks[0].labels == "set/labels.json"

@@ -1,0 +1,159 @@
+"""``list``, ``show`` and ``diff``: what a run holds, read from its folder alone, and in words that fit a terminal."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from continual_petl import learn
+from continual_petl.cli.main import main
+from continual_petl.errors import known_names
+from continual_petl.report.task_lines import size, task_facts
+from continual_petl.store.store import Store
+from tests.store.fabricated import multiply
+from tests.streams_in_code import regression_task, stream, task
+
+FEW: dict[str, Any] = {"num_rows": 16, "training": {"epochs": 1}}
+
+
+@pytest.fixture(scope="module")
+def runs(backbone_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with two runs: of ``both`` and ``apart`` they hold, the first is the same in both."""
+    folder = tmp_path_factory.mktemp("compared")
+    first, number = task("both", **FEW), regression_task("number", **FEW)
+    learn(stream(backbone_folder(), [first, task("apart", **FEW), number]), folder / "one")
+    learn(stream(backbone_folder(), [first, task("apart", bank="lora", **FEW)]), folder / "other")
+    return folder
+
+
+def test_a_list_fits_into_eighty_columns(runs: Path, capsys: Any) -> None:
+    assert main(["list", str(runs / "one")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= 80
+    assert [line.split()[0] for line in lines[1:4]] == ["both", "apart", "number"]
+    assert "bottleneck 4" in lines[1]
+    assert lines[-1].startswith("3 tasks, ")
+    assert main(["list", str(runs / "one"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(each["task"], each["kind"]) for each in found][2] == ("number", "regression")
+    assert found[0]["bank"].startswith("bottleneck on attention (4)")
+
+
+def test_a_list_of_many_tasks_needs_no_stream(runs: Path, tmp_path: Path, capsys: Any) -> None:
+    many = multiply(shutil.copytree(runs / "other", tmp_path / "many"), 60)
+    (many / "stream.yaml").write_text("as large as it likes")
+    assert main(["list", str(many)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + 60 + 1
+    assert main(["show", str(many), "cpy17"]) == 2
+    said = capsys.readouterr().err
+    assert "learned are: copy17, " in said
+    assert said.rstrip().endswith("and 40 more")
+    assert main(["diff", str(runs / "other"), str(many)]) == 1
+    said = capsys.readouterr().out
+    assert f"only in {many}: 58: copy2, copy3" in said
+    assert "and 38 more" in said
+
+
+def test_everything_of_one_task_is_shown(runs: Path, capsys: Any) -> None:
+    assert main(["show", str(runs / "one"), "both"]) == 0
+    shown = capsys.readouterr().out
+    manifest = json.loads((runs / "one" / "banks" / "both" / "bank.json").read_text())
+    for fragment in ("classification", "2: no, yes", "bottleneck on attention (4)", "1 epochs", manifest["digest"]):
+        assert fragment in shown
+    for fragment in ("by epoch", "accuracy", "wrong in test", "train ", "number 0 in the chain", "--task both"):
+        assert fragment in shown
+    assert main(["show", str(runs / "one"), "both", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["seconds"]["train"] > 0
+    assert found["history"]["task"] == "both"
+    assert found["tensors"] == manifest["tensors"]
+
+
+def test_losses_that_are_not_finite_are_shown_as_such(runs: Path) -> None:
+    store = Store(runs / "one")
+    history = store.history("both")
+    assert history is not None
+    first, last = history.curve.losses[0], history.curve.losses[-1].model_copy(update={"loss": None})
+    curve = history.curve.model_copy(update={"losses": (first, last)})
+    console = Console(width=200)
+    with console.capture() as shown:
+        console.print(task_facts(store.manifest("both"), history.model_copy(update={"curve": curve}), 1, {}))
+    assert f"{first.loss:.4f} to not finite in {last.step} steps" in shown.get()
+
+
+def test_a_run_is_the_same_as_itself_and_as_a_copy(runs: Path, tmp_path: Path, capsys: Any) -> None:
+    shutil.copytree(runs / "one", tmp_path / "copy")
+    assert main(["diff", str(runs / "one"), str(tmp_path / "copy")]) == 0
+    assert "3 of 3 tasks of both have the same bank, bit for bit\nthe runs are the same" in capsys.readouterr().out
+    assert main(["diff", str(runs / "one"), str(tmp_path / "copy"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["same"] is True
+
+
+def test_what_differs_is_told_in_a_few_lines(runs: Path, capsys: Any) -> None:
+    assert main(["diff", str(runs / "one"), str(runs / "other")]) == 1
+    shown = capsys.readouterr().out
+    assert f"only in {runs / 'one'}: 1: number" in shown
+    assert "apart: another bank (" in shown
+    assert (
+        "bank.modifications: bottleneck on attention (4), bottleneck on ffn (4) | lowrank on query (8), lowrank"
+        in shown
+    )
+    assert "both:" not in shown
+    assert "1 of 2 tasks of both have the same bank" in shown
+    assert max(map(len, shown.splitlines())) < 250
+    assert "predictions" not in shown
+    assert main(["diff", str(runs / "one"), str(runs / "other"), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["backbone"], found["order"], found["only"]) == (True, True, [["number"], []])
+    assert found["tasks"]["both"]["same"] is True
+    assert found["tasks"]["apart"]["bank"] is False
+
+
+def test_what_is_no_run_and_what_is_damaged_is_told(runs: Path, tmp_path: Path, capsys: Any) -> None:
+    for command in (["list"], ["show", "both"], ["diff", str(runs / "one")]):
+        assert main([command[0], str(tmp_path), *command[1:]]) == 2
+        assert "no run here" in capsys.readouterr().err
+    shutil.copytree(runs / "one", tmp_path / "damaged")
+    (tmp_path / "damaged" / "banks" / "apart" / "bank.json").write_text("{")
+    for command in (["list"], ["show", "apart"], ["diff", str(runs / "one")]):
+        assert main([command[0], str(tmp_path / "damaged"), *command[1:]]) == 1
+        said = capsys.readouterr().err
+        assert "apart" in said
+        assert "Traceback" not in said
+
+
+def test_nothing_is_learned_yet(runs: Path, tmp_path: Path, capsys: Any) -> None:
+    shutil.copy(runs / "one" / "stream.yaml", tmp_path / "stream.yaml")
+    for command in ("list", "verify", "report"):
+        assert main([command, str(tmp_path)]) == 0
+        said = capsys.readouterr().out
+        assert "no task is learned yet" in said
+        assert "runs/NAME" in said
+    assert main(["show", str(tmp_path), "x"]) == 2
+    assert "learned are: none" in capsys.readouterr().err
+    assert main(["diff", str(tmp_path), str(tmp_path)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "words"),
+    [(0, "0 bytes"), (999, "999 bytes"), (1_000, "1.0 kB"), (99_600, "100 kB"), (24_190_000, "24.2 MB")],
+)
+def test_sizes_in_words(num_bytes: int, words: str) -> None:
+    assert size(num_bytes) == words
+
+
+def test_of_a_thousand_names_those_like_the_wanted_one_come_first() -> None:
+    known = [f"task-{number:03}" for number in range(1000)]
+    said = known_names(known, "tsk-777")
+    assert said.startswith("task-777, ")
+    assert said.endswith(" and 980 more")
+    assert len(said) < 400
+    assert known_names(["b", "a"], "zzz") == "b, a"
+    assert known_names([], "x") == "none"

@@ -1,0 +1,45 @@
+"""A reader that goes away, as in ``| head``, is told by the exit code, and by nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from continual_petl.report.console import Told
+
+
+@pytest.mark.parametrize("stream", ["rich", "print"])
+def test_output_that_nobody_reads(stream: str) -> None:
+    script = (
+        "import sys, types\n"
+        "from continual_petl.cli import main as cli\n"
+        "from continual_petl.report.console import Told\n"
+        "def execute(arguments, overrides):\n"
+        f"    (Told().print if {stream == 'rich'} else print)('x')\n"
+        "    return 0\n"
+        "sys.modules['continual_petl.cli.schema'] = types.SimpleNamespace(execute=execute)\n"
+        "sys.exit(cli.main(['schema']))\n"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": root},
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_console_whose_reader_went_away_does_not_end_the_program() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with pytest.raises(BrokenPipeError), open(writer, "w", closefd=True, buffering=1) as file:
+        Told(file=file).print("x")

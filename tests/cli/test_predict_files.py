@@ -1,0 +1,243 @@
+"""``predict`` from and to files: the same answers in every format, rows of several tasks, mistakes, few rows at a time."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl import learn
+from continual_petl.cli import predict as command
+from continual_petl.cli.main import main
+from continual_petl.course.run import Run
+from tests.cli.formats import read, write
+from tests.streams_in_code import regression_task, stream, task, task_of_kind
+
+ROWS: dict[str, list[Any]] = {
+    "yesno": ["w10 w11", "", 'w1, "w2"\nw3', "Zürich 東京 \U0001f600 w4"],
+    "number": ["w12 w13", "w5"],
+    "many": ["w14", "w15 w16"],
+    "pair": [("w17", "w18"), ("w1\tw2", "")],
+    "words": [["w10", "w11"], ["[w12]"]],
+}
+MIXED = [
+    (name, row)
+    for pair in zip(*([(n, r) for r in rows[:2]] for n, rows in ROWS.items()), strict=True)
+    for name, row in pair
+]
+
+
+@pytest.fixture(scope="module")
+def run(backbone_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("files") / "run"
+    few: dict[str, Any] = {"num_rows": 16}
+    tasks = [
+        task("yesno", **few),
+        regression_task("number", **few),
+        task_of_kind("multilabel", "many", **few),
+        task("pair", pairs=True, **few),
+        task_of_kind("token-classification", "words", **few),
+    ]
+    learn(stream(backbone_folder(), tasks, training={"epochs": 1}), folder)
+    return folder
+
+
+def record_of(name: str, row: Any) -> dict[str, Any]:
+    if name == "pair":
+        return {"text": row[0], "text_pair": row[1]}
+    return {"tokens" if name == "words" else "text": row}
+
+
+def wanted(run: Path, rows: Sequence[Any], tasks: str | Sequence[str]) -> list[tuple[Any, Any]]:
+    opened = Run(run)
+    names = [tasks] * len(rows) if isinstance(tasks, str) else tasks
+    found = []
+    for name, answer in zip(names, opened.predict(rows, tasks), strict=True):
+        labels = opened.store.manifest(name).labels
+        shares = answer.probabilities
+        found.append(
+            (answer.value, None if shares is None or labels is None else dict(zip(labels, shares, strict=True)))
+        )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix", "out"),
+    [
+        ("yesno", ".csv", ".parquet"),
+        pytest.param("number", ".jsonl", ".csv", marks=pytest.mark.slow),
+        pytest.param("many", ".parquet", ".jsonl", marks=pytest.mark.slow),
+        pytest.param("pair", ".jsonl.gz", ".parquet", marks=pytest.mark.slow),
+        ("words", ".csv", ".csv"),
+    ],
+)
+def test_every_format_gives_what_python_gives_to_the_last_digit(
+    run: Path, name: str, suffix: str, out: str, tmp_path: Path, capsys: Any
+) -> None:
+    rows = ROWS[name]
+    expected = wanted(run, rows, name)
+    source, target = tmp_path / f"rows{suffix}", tmp_path / f"answers{out}"
+    write(source, [record_of(name, row) for row in rows])
+    assert main(["predict", str(run), "--task", name, "--input", str(source), "--output", str(target)]) == 0
+    assert read(target) == expected
+    assert f"wrote {len(rows)} answers" in capsys.readouterr().out
+    if name != "pair":
+        words = [" ".join(row) if isinstance(row, list) else row for row in rows]
+        assert main(["predict", str(run), "--task", name, "--json", *words]) == 0
+        printed = json.loads(capsys.readouterr().out)
+        assert [(row["answer"], row.get("probabilities")) for row in printed] == expected
+
+
+@pytest.mark.parametrize(
+    ("suffix", "out"),
+    [
+        (".jsonl", ".parquet"),
+        pytest.param(".csv", ".jsonl", marks=pytest.mark.slow),
+        pytest.param(".parquet", ".csv", marks=pytest.mark.slow),
+    ],
+)
+def test_rows_of_several_tasks_keep_their_order(run: Path, suffix: str, out: str, tmp_path: Path) -> None:
+    source, target = tmp_path / f"rows{suffix}", tmp_path / f"answers{out}"
+    write(source, [{"which": name} | record_of(name, row) for name, row in MIXED])
+    argv = ["predict", str(run), "--task-column", "which", "--input", str(source), "--output", str(target)]
+    assert main(argv) == 0
+    expected = wanted(run, [row for _, row in MIXED], [name for name, _ in MIXED])
+    assert read(target) == expected
+
+
+def rows_file(folder: Path, name: str, content: str) -> list[str]:
+    (folder / name).write_text(content, encoding="utf-8")
+    return ["--input", str(folder / name)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "says"),
+    [
+        ("r.csv", "text,t\nw1,yesno\nw2,yseno\n", ["--task-column", "t"], "r.csv:3: task 'yseno' is not learned in"),
+        ("r.csv", "text,t\nw1,yesno\nw2,\n", ["--task-column", "t"], "r.csv:3: --task-column t: it holds ''"),
+        ("r.csv", "text\nw1\n", ["--task-column", "t"], "r.csv:2: --task-column t: there is no such column, only 'text'"),
+        ("r.txt", "w1\n", ["--task-column", "t"], "r.txt has no columns"),
+        ("r.csv", "text\nw1\n", ["--task-column", "text"], "this name is taken"),
+        ("r.jsonl", '{"text": ""}\n{"text": null}\n', ["--task", "yesno"], ":2: needs text as text; found 'text'. text is n"),
+        ("r.jsonl", '{"text": "a\\ud800"}\n', ["--task", "yesno"], r"r.jsonl:1: '\ud800' is half of a character"),
+        ("r.csv", "text,text\na,b\n", ["--task", "yesno"], "names column 'text' twice"),
+        ("r.csv", "", ["--task", "yesno"], "no text to answer"),
+        ("r.csv", "text\n", ["--task", "yesno"], "no text to answer"),
+        ("r.parquet", "PAR", ["--task", "yesno"], "r.parquet: cannot be read as parquet"),
+        ("r.csv.gz", "text\n", ["--task", "yesno"], "r.csv.gz: cannot be read: "),
+        ("r.csv", "text\nw1\n", ["--task", "yesno", "--task-column", "t"], "both were given"),
+        ("r.csv", "text\nw1\n", [], "neither was given"),
+        ("r.csv", "text\nw1\n", ["--task", "yesno", "--batch-size", "0"], "--batch-size: got 0"),
+        ("r.csv", "text\nw1\n", ["--task", "yesno", "w1"], "texts and --input were both given"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_told_before_anything_is_answered(
+    run: Path, tmp_path: Path, capsys: Any, name: str, content: str, options: list[str], says: str
+) -> None:
+    output = tmp_path / "answers.csv"
+    output.write_text("as it was")
+    argv = ["predict", str(run), *rows_file(tmp_path, name, content), *options, "--output", str(output)]
+    assert main(argv) == 2
+    shown = capsys.readouterr()
+    assert says in shown.err
+    assert "Traceback" not in shown.err
+    assert output.read_text() == "as it was"
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted({name, "answers.csv"})
+
+
+def test_a_task_column_needs_a_file(run: Path, capsys: Any) -> None:
+    assert main(["predict", str(run), "--task-column", "t", "w1"]) == 2
+    assert "names a column of a file" in capsys.readouterr().err
+
+
+def test_rows_are_taken_only_as_they_are_answered(run: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard input of any length: never more than one window of it is held."""
+    taken, asked = [0], []
+
+    def lines() -> Iterator[str]:
+        for number in range(300):
+            taken[0] += 1
+            yield f"w{number % 100}\n"
+
+    class Input:
+        def __iter__(self) -> Iterator[str]:
+            return lines()
+
+        def isatty(self) -> bool:
+            return False
+
+    answer = Run.predict
+
+    def spy(self: Run, rows: Sequence[Any], *more: Any, **options: Any) -> Any:
+        asked.append((len(rows), taken[0]))
+        return answer(self, rows, *more, **options)
+
+    monkeypatch.setattr("sys.stdin", Input())
+    monkeypatch.setattr(Run, "predict", spy)
+    assert main(["predict", str(run), "--task", "yesno", "--batch-size", "4"]) == 0
+    window = 4 * command.NUM_BATCHES
+    assert asked == [(window, window), (window, 2 * window), (300 - 2 * window, 300)]
+    assert len(capsys.readouterr().out.splitlines()) == 300
+
+
+def test_a_mistake_behind_the_first_window_leaves_no_output(run: Path, tmp_path: Path, capsys: Any) -> None:
+    """Words beyond what the backbone takes are found only when they are tokenised."""
+    rows = [["w1"]] * 40 + [["w1"] * 2000]
+    source, target = tmp_path / "rows.jsonl", tmp_path / "answers.jsonl"
+    write(source, [{"tokens": row} for row in rows])
+    argv = [
+        "predict",
+        str(run),
+        "--task",
+        "words",
+        "--input",
+        str(source),
+        "--output",
+        str(target),
+        "--batch-size",
+        "1",
+    ]
+    assert main(argv) == 2
+    said = capsys.readouterr().err
+    assert "rows 33 to 41, of which the first is row 1 here: task 'words': row 9 has 2000 words" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_what_was_written_is_told_as_json(run: Path, tmp_path: Path, capsys: Any) -> None:
+    target = tmp_path / "answers.csv"
+    assert main(["predict", str(run), "--task", "yesno", "--json", "--output", str(target), "w1", "w2"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"output": str(target), "answers": {"yesno": 2}}
+
+
+@pytest.mark.parametrize(
+    ("words", "texts"),
+    [
+        (["--task", "yesno", "--", "--w1", "-w2"], ["--w1", "-w2"]),
+        (["w1", "--task", "yesno", "w2", "--json"], ["w1", "w2"]),
+        (["--task", "yesno", "-5 degrees", "-w3"], ["-5 degrees", "-w3"]),
+    ],
+)
+def test_texts_may_stand_anywhere_and_look_like_options(
+    run: Path, words: list[str], texts: list[str], capsys: Any
+) -> None:
+    assert main(["predict", str(run), "--json", *words]) == 0
+    assert [record["text"] for record in json.loads(capsys.readouterr().out)] == texts
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_standard_input_is_utf_8_with_any_line_end(
+    run: Path, terminal: bool, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\ufeffw1\r\nw2\u2028é\n\nw3".encode()), "ascii"))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: terminal, raising=False)
+    assert main(["predict", str(run), "--task", "yesno", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert [record["text"] for record in json.loads(shown.out)] == ["w1", "w2\u2028é", "", "w3"]
+    assert ("Ctrl-D" in shown.err) == terminal
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"w1\n\xff\n"), "utf-8"))
+    assert main(["predict", str(run), "--task", "yesno"]) == 2
+    assert "standard input: not UTF-8" in capsys.readouterr().err

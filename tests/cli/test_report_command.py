@@ -1,0 +1,56 @@
+"""``report``: what does not go together is told before anything is drawn."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.bench import Bench
+
+RUN = "FOLDER/run"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([RUN, "--json", "--open"], "--json prints a report instead of writing one"),
+        ([RUN, "--port", "80"], "--port: is that of --serve"),
+        ([RUN, "--serve", "--port", "99999"], "--port: got 99999; allowed are 1 to 65535"),
+        ([RUN, "FOLDER/data/../run"], "run: was given twice"),
+        ([RUN, "--output", "FOLDER/stream.yaml"], "this is a file; a report is a folder"),
+        ([RUN, "--output", RUN], "this is a run, or a part of one"),
+        ([RUN, "--output", "FOLDER/run/banks/single"], "this is a run, or a part of one"),
+        (["FOLDER/data"], "no run here"),
+    ],
+)
+def test_what_cannot_be_is_told(bench: Bench, words: list[str], says: str, capsys: Any) -> None:
+    before = bench.learned()
+    assert bench.main("report", *words) == 2
+    assert says in capsys.readouterr().err
+    assert bench.learned() == before
+
+
+def test_a_page_is_written_where_it_is_said(bench: Bench, capsys: Any) -> None:
+    assert bench.main("report", RUN, "--output", "FOLDER/page") == 0
+    page = bench.folder / "page" / "index.html"
+    assert f"report: {page}" in capsys.readouterr().out
+    assert page.is_file()
+    assert not (bench.folder / "run" / "report").exists()
+
+
+def test_several_runs_as_json(bench: Bench, tmp_path: Path, capsys: Any) -> None:
+    shutil.copytree(bench.folder / "run", tmp_path / "again")
+    assert bench.main("report", RUN, str(tmp_path / "again"), "--json") == 0
+    assert [each["stream"] for each in json.loads(capsys.readouterr().out)] == ["files", "files"]
+
+
+def test_a_port_that_is_taken_is_told(bench: Bench, capsys: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert bench.main("report", RUN, "--serve", "--port", port) == 2
+    assert f"--port: {port} cannot be used" in capsys.readouterr().err

@@ -1,0 +1,200 @@
+"""What is read of a run is what lies in its folder; what is damaged, gone or not there yet is told."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+
+from continual_petl import InputError, Run, learn
+from continual_petl.report.facts import Reader, read_facts
+from continual_petl.report.page.verdict import verdict
+from continual_petl.report.run_facts import RunFacts
+from continual_petl.store.verify import check_task
+from tests.store.older import as_format_1, without_histories
+from tests.store.tampering import change_tensors, nudge
+from tests.streams_in_code import stream, task
+
+Folder = Callable[..., Path]
+
+
+def said(facts: RunFacts) -> tuple[str, str]:
+    more = verdict(facts).more
+    return more["verdict"], more["mood"]
+
+
+def cells(folder: Path) -> dict[tuple[str, str], float]:
+    """Return every score by (after, task), read without the package."""
+    lines = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    return {
+        (line["after"], cell["task"]): cell["value"]
+        for line in lines
+        if line["type"] == "row"
+        for cell in line["cells"]
+    }
+
+
+def test_averages_are_those_of_the_lines_on_the_disk(learned: Path, facts: RunFacts) -> None:
+    R, tasks = cells(learned), ["one", "two", "multilabel", "four"]
+    for count in facts.steps:
+        last = tasks[count - 1]
+        mean = sum(R[last, name] for name in tasks[:count]) / count
+        assert facts.after(count)["ACC"] == pytest.approx(mean, abs=1e-12)
+        if count == 1:
+            assert math.isnan(facts.after(count)["BWT"])
+            continue
+        earlier = tasks[: count - 1]
+        back = sum(R[last, name] - R[name, name] for name in earlier) / len(earlier)
+        best = {name: max(R[row, name] for row in tasks[tasks.index(name) : count - 1]) for name in earlier}
+        drop = sum(best[name] - R[last, name] for name in earlier) / len(earlier)
+        assert facts.after(count)["BWT"] == pytest.approx(back, abs=1e-12)
+        assert facts.after(count)["forgetting"] == pytest.approx(drop, abs=1e-12)
+    results = Run(learned).results
+    assert facts.after(4) == {"ACC": results.acc, "BWT": results.bwt, "forgetting": results.forgetting}
+    assert facts.changes == {name: 0.0 for name in tasks[:3]}
+
+
+def test_parameters_and_bytes_are_those_of_the_files(learned: Path, facts: RunFacts) -> None:
+    for task_facts in facts.tasks:
+        folder = learned / "banks" / task_facts.name
+        parts: dict[str, Any] = {"modifications": 0, "own": 0, "head": 0}
+        with safe_open(folder / "bank.safetensors", "np") as file:
+            for name in file.keys():  # noqa: SIM118
+                parts[name.split(".")[0]] += file.get_tensor(name).size
+        assert task_facts.manifest.parameters == parts
+        whole = sum(path.stat().st_size for path in folder.iterdir())
+        assert task_facts.num_bytes == whole
+        on_disk = {part: 4 * number for part, number in parts.items()}
+        assert task_facts.bytes_by_part == {**on_disk, "certificate": whole - sum(on_disk.values())}
+    assert facts.growth[-1].stored == sum(t.num_parameters for t in facts.tasks)
+    assert facts.growth[-1].cumulative_bytes == sum(t.num_bytes for t in facts.tasks)
+
+
+def test_a_run_that_is_as_it_was_certified_says_so(facts: RunFacts) -> None:
+    assert facts.ok
+    assert said(facts) == ("4 tasks learned, 4 certificates checked, nothing changed.", "good")
+
+
+@pytest.mark.parametrize("damage", ["tensor", "manifest", "history", "gone", "results", "pin", "predecessor"])
+def test_damage_is_told_and_the_rest_is_read_all_the_same(learned: Path, tmp_path: Path, damage: str) -> None:
+    run = shutil.copytree(learned, tmp_path / "run")
+    bank = run / "banks" / "two"
+    match damage:
+        case "tensor":
+            change_tensors(bank / "bank.safetensors", nudge("head.output.bias"))
+        case "manifest":
+            (bank / "bank.json").write_bytes((bank / "bank.json").read_bytes()[:-9])
+        case "history":
+            (bank / "history.json").write_bytes(b"{}")
+        case "gone":
+            shutil.rmtree(bank)
+        case "results":
+            content = (run / "results.jsonl").read_bytes()
+            (run / "results.jsonl").write_bytes(content.replace(b'"two"', b'"TWO"', 1))
+        case "pin":
+            (run / "backbone.json").write_bytes(b"{")
+        case "predecessor":
+            shutil.copytree(bank, run / "banks" / "copy")
+    facts = read_facts(run)
+    assert not facts.ok
+    text, mood = said(facts)
+    assert mood == "bad"
+    assert "Something is not as it was certified" in text
+    assert len(facts.tasks) == (3 if damage in {"manifest", "gone"} else 4)
+    told = " ".join(problem for check in facts.checks for problem in check.problems)
+    assert {"results": "results.jsonl", "pin": "backbone.json", "predecessor": "copy"}.get(damage, "two") in told
+    # Whatever needs no backbone is told as `verify` tells it.
+    found = {text for check in Run(run).verify() for text in check.problems}
+    here = {text for check in facts.others for text in check.problems}
+    assert here <= found
+
+
+def test_a_store_of_an_older_release_has_no_histories(learned: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(learned, tmp_path / "run")
+    without_histories(run)
+    facts = read_facts(run)
+    assert facts.ok
+    assert all(task_facts.history is None for task_facts in facts.tasks)
+    assert said(facts)[1] == "good"
+
+
+def test_a_store_of_format_1_is_read(learned: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(learned, tmp_path / "run")
+    as_format_1(run, first=True)
+    facts = read_facts(run)
+    assert facts.ok, [check.problems for check in facts.checks]
+    assert [task_facts.history for task_facts in facts.tasks] == [None] * 4
+    assert facts.after(4) == pytest.approx(read_facts(learned).after(4), nan_ok=True)
+
+
+def test_a_history_that_nobody_certified_is_not_read(learned: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(learned, tmp_path / "run")
+    whole = (run / "banks/two/history.json").read_bytes()
+    without_histories(run)
+    (run / "banks/two/history.json").write_bytes(whole)
+    facts = read_facts(run)
+    assert facts.ok
+    assert facts.tasks[1].history is None
+
+
+def test_answers_and_results_need_no_history(learned: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(learned, tmp_path / "run")
+    texts = ["w0 w20", "w1 w30 w40"]
+    before, results = Run(run).predict(texts, task="one"), Run(run).results.to_json()
+    for file in (run / "banks").rglob("history.json"):
+        file.write_bytes(b"no")
+    assert Run(run).predict(texts, task="one") == before
+    assert Run(run).results.to_json() == results
+    check = check_task(Run(run).store, "one", None)
+    assert not check.ok
+    assert "No answer depends on it" in " ".join(check.problems)
+
+
+def test_one_task_has_nothing_to_forget_yet(backbone_folder: Folder, tmp_path: Path) -> None:
+    learn(stream(backbone_folder(), [task("one", num_rows=16)], training={"epochs": 1}), tmp_path / "run")
+    facts = read_facts(tmp_path / "run")
+    assert said(facts) == ("1 task learned, 1 certificate checked, nothing changed.", "good")
+    assert math.isnan(facts.after(1)["forgetting"])
+    shutil.rmtree(tmp_path / "run/banks")
+    (tmp_path / "run/results.jsonl").unlink()
+    empty = read_facts(tmp_path / "run")
+    assert said(empty) == ("No task is learned yet.", "warn")
+    assert (empty.tasks, empty.growth, empty.steps) == ((), (), ())
+
+
+def test_tasks_that_answer_with_a_later_bank_are_not_called_unchanged(shared: Path) -> None:
+    facts = read_facts(shared)
+    text, mood = said(facts)
+    assert facts.ok, "the banks are as they were committed"
+    assert mood == "warn"
+    assert "but 1 of them answers with the bank that task 'one' left" in text
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no run here"):
+        read_facts(tmp_path)
+
+
+def test_a_second_look_reads_only_what_changed(learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = shutil.copytree(learned, tmp_path / "run")
+    looked: list[str] = []
+
+    def noted(store: Any, name: str, backbone: Any) -> Any:
+        looked.append(name)
+        return check_task(store, name, backbone)
+
+    monkeypatch.setattr("continual_petl.report.facts.check_task", noted)
+    reader = Reader(run)
+    first = reader.read()
+    assert looked == ["one", "two", "multilabel", "four"]
+    assert reader.read().tasks == first.tasks
+    assert len(looked) == 4
+    change_tensors(run / "banks/two/bank.safetensors", nudge("head.output.bias"))
+    assert not reader.read().ok
+    assert looked[4:] == ["two"]

@@ -1,0 +1,245 @@
+"""Every number of a figure is one of the store: held against the files, or against answers that are computed anew."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from continual_petl import Run
+from continual_petl.report.figures import (
+    answered,
+    comparison,
+    curves,
+    forgetting,
+    growth,
+    result_matrix,
+    scores_over_time,
+    seconds,
+)
+from continual_petl.report.figures.every import figures_of_run, figures_of_task
+from continual_petl.report.run_facts import RunFacts
+from continual_petl.store.finding import Finding
+from continual_petl.store.history import Confusion, PerLabel, Points
+from tests.report.conftest import many
+from tests.streams_in_code import regression_task, task, task_of_kind
+
+
+def read(folder: Path, name: str, file: str) -> Any:
+    return json.loads((folder / "banks" / name / file).read_text())
+
+
+def drawn(figure: Any) -> Any:
+    assert figure is not None
+    return figure
+
+
+def test_the_heat_map_holds_r_bit_for_bit_and_nothing_above_its_diagonal(facts: RunFacts) -> None:
+    (heat,) = result_matrix.figure(facts).data
+    for i, row in enumerate(heat.z):
+        for j, value in enumerate(row):
+            assert (value == float(facts.results.R[i, j])) if j <= i else value is None
+
+
+def test_blocks_of_many_tasks_hold_their_mean_and_worst(facts: RunFacts) -> None:
+    long = many(facts, 250)
+    (heat,) = result_matrix.figure(long).data
+    assert len(heat.z) == result_matrix.MOST_CELLS
+    R = long.results.R.numpy()
+    known = [
+        (float(value), text)
+        for row, words in zip(heat.z, heat.text, strict=True)
+        for value, text in zip(row, words, strict=True)
+        if value is not None
+    ]
+    spans = [text.split("<br>") for _, text in known]
+    for (value, _), (where, numbers) in zip(known[:: len(known) // 50], spans[:: len(known) // 50], strict=True):
+        low, high, first, last = (int(word) for word in where.split() if word.isdigit())
+        block = R[first - 1 : last, low - 1 : high]
+        assert value == pytest.approx(np.nanmean(block))
+        assert f"worst {np.nanmin(block):.4f}" in numbers
+    assert sum(int(text.split(", ")[-1].split()[0]) for _, text in known) == np.count_nonzero(~np.isnan(R))
+
+
+def test_lines_hold_every_known_score_with_how_it_is_known(facts: RunFacts) -> None:
+    figure = scores_over_time.figure(facts)
+    assert [trace.name for trace in figure.data] == ["one \u2261", "two \u2261", "multilabel \u2261", "four \u2261"]
+    for j, trace in enumerate(figure.data):
+        assert list(trace.x) == list(range(j + 1, 5))
+        assert list(trace.y) == facts.results.R[j:, j].tolist()
+        assert set(trace.marker.symbol) == {"circle"}
+
+
+def test_a_score_that_moved_and_a_bank_that_changed_are_marked(facts: RunFacts) -> None:
+    R = facts.results.R.clone()
+    R[3, 0] -= 0.25
+    results = dataclasses.replace(facts.results, R=R)
+    bad = dataclasses.replace(facts.tasks[1].check, findings=(Finding(message="it changed"),))
+    tasks = (facts.tasks[0], dataclasses.replace(facts.tasks[1], check=bad), *facts.tasks[2:])
+    moved = scores_over_time.figure(dataclasses.replace(facts, results=results, tasks=tasks))
+    assert moved.data[0].marker.symbol == ("circle", "circle", "circle", "x")
+    assert moved.data[0].text[-1] == "measured, not what it was"
+    assert [trace.name for trace in moved.data] == ["one \u2261", "two \u2260", "multilabel \u2261", "four \u2261"]
+
+
+def test_the_spread_of_many_tasks_is_that_of_their_changes(facts: RunFacts) -> None:
+    long = many(facts, 60)
+    best, middle, worst = scores_over_time.figure(long).data
+    R = long.results.R.numpy()
+    for at, step in enumerate(best.x):
+        changes = [R[step - 1, j] - R[j, j] for j in range(step - 1) if not np.isnan(R[step - 1, j])]
+        if changes:
+            assert (best.y[at], middle.y[at], worst.y[at]) == (max(changes), np.median(changes), min(changes))
+        else:
+            assert best.y[at] is None
+
+
+def test_forgetting_is_drawn_as_it_is_after_each_task(facts: RunFacts) -> None:
+    for trace in forgetting.figure(facts).data:
+        assert list(trace.x) == [2, 3, 4]
+        assert list(trace.y) == [facts.after(step)[trace.name] for step in (2, 3, 4)]
+    low, high = forgetting.figure(facts).layout.yaxis.range
+    assert low < 0 < high
+
+
+def test_growth_adds_up_to_what_is_stored(facts: RunFacts) -> None:
+    *parts, copies = growth.parameters(facts).data
+    for step, row in enumerate(facts.growth):
+        assert sum(trace.y[step] for trace in parts) == row.stored
+        assert copies.y[step] == row.full_copies
+    *parts, copies = growth.num_bytes(facts).data
+    assert facts.pin is not None
+    for step, row in enumerate(facts.growth):
+        assert sum(trace.y[step] for trace in parts) == row.cumulative_bytes
+        assert copies.y[step] == 4 * facts.pin.num_parameters * (step + 1)
+    for place, task_facts in enumerate(facts.tasks):
+        assert sum(trace.y[place] for trace in growth.each_task(facts).data) == task_facts.num_parameters
+        assert sum(trace.y[place] for trace in growth.each_bytes(facts).data) == task_facts.num_bytes
+
+
+def test_no_phase_of_a_task_is_left_out_of_its_time(facts: RunFacts) -> None:
+    spent = {**facts.results.seconds, "two": {**facts.results.seconds["two"], "waiting": 3.5}}
+    results = dataclasses.replace(facts.results, seconds=spent)
+    figure = seconds.figure(dataclasses.replace(facts, results=results))
+    for place, name in enumerate(facts.results.tasks):
+        assert sum(trace.y[place] for trace in figure.data) == pytest.approx(sum(spent[name].values()))
+    assert "waiting" in [trace.name for trace in figure.data]
+
+
+def test_a_curve_is_that_of_the_history(learned: Path, facts: RunFacts) -> None:
+    for task_facts in facts.tasks:
+        kept = read(learned, task_facts.name, "history.json")
+        figure = drawn(curves.figure(task_facts))
+        losses, scores = figure.data
+        assert [list(losses.x), list(losses.y)] == [
+            [point[key] for point in kept["curve"]["losses"]] for key in ("step", "loss")
+        ]
+        assert list(scores.y) == [point["scores"][task_facts.manifest.metric] for point in kept["curve"]["scores"]]
+        assert figure.layout.shapes[0].x0 == kept["kept"]
+    overview = drawn(curves.overview(facts))
+    assert [trace.name for trace in overview.data] == list(facts.results.tasks)
+
+
+def test_curves_of_many_tasks_are_their_spread(facts: RunFacts) -> None:
+    figure = drawn(curves.overview(many(facts, 50)))
+    last = facts.tasks[0].history.curve.scores[-1].scores["accuracy"]  # type: ignore[union-attr]
+    assert [trace.y[-1] for trace in figure.data] == [last] * 3
+    assert figure.data[0].customdata[-1] == 50
+
+
+def test_a_confusion_matrix_counts_the_answers_that_the_bank_gives(learned: Path, facts: RunFacts) -> None:
+    rows = task("one")["data"]["test"]
+    said = Run(learned).predict([row["text"] for row in rows], task="one")
+    expected = Counter((row["label"], answer.value) for row, answer in zip(rows, said, strict=True))
+    (heat,) = drawn(answered.figure(facts.tasks[0])).data
+    labels = facts.tasks[0].manifest.labels
+    assert labels is not None
+    found = {(true, answer): heat.text[i][j] for i, true in enumerate(labels) for j, answer in enumerate(labels)}
+    assert {pair: count for pair, count in found.items() if count} == expected
+    assert (
+        f"{sum(n for (a, b), n in expected.items() if a == b)} of {len(rows)} rows lie on the diagonal"
+        in answered.words(facts.tasks[0])
+    )
+
+
+def test_a_scatter_plot_holds_the_numbers_that_the_bank_gives(learned: Path, facts: RunFacts) -> None:
+    rows = regression_task("two")["data"]["test"]
+    said = Run(learned).predict([row["text"] for row in rows], task="two")
+    dots = drawn(answered.figure(facts.tasks[1])).data[1]
+    assert list(dots.x) == [row["label"] for row in rows]
+    assert list(dots.y) == pytest.approx([answer.value for answer in said], abs=1e-4)  # another batch: rounding
+
+
+def test_bars_of_a_multilabel_task_count_the_answers_that_the_bank_gives(learned: Path, facts: RunFacts) -> None:
+    rows = task_of_kind("multilabel", num_rows=20)["data"]["test"]
+    answers = [answer.value for answer in Run(learned).predict([row["text"] for row in rows], task="multilabel")]
+    said = [answer for answer in answers if isinstance(answer, list)]
+    right, wrong, missed = drawn(answered.figure(facts.tasks[2])).data
+    for place, label in enumerate(right.customdata):
+        pairs = Counter((label in row["label"], label in answer) for row, answer in zip(rows, said, strict=True))
+        assert (right.y[place], wrong.y[place], missed.y[place]) == (
+            pairs[True, True],
+            pairs[False, True],
+            pairs[True, False],
+        )
+
+
+def test_a_confusion_of_very_many_labels_draws_those_with_most_errors(facts: RunFacts) -> None:
+    cells = (*((label, label, 10) for label in range(300)), (250, 299, 7))
+    found = dataclasses.replace(
+        facts.tasks[0],
+        manifest=facts.tasks[0].manifest.model_copy(update={"labels": tuple(f"<b>{n}" for n in range(300))}),
+        history=facts.tasks[0].history.model_copy(update={"answered": {"test": Confusion(cells=cells, others=5)}}),  # type: ignore[union-attr]
+    )
+    (heat,) = drawn(answered.figure(found)).data
+    assert len(heat.z) == answered.MOST_LABELS
+    assert heat.z[-2][-1] == pytest.approx(7 / 17)
+    assert "&lt;b&gt;250 answered as &lt;b&gt;299: 7" in heat.customdata[-2]
+    assert "5 rows of the least frequent cells are not kept" in answered.words(found)
+
+
+def test_tasks_without_a_history_have_no_figure_of_their_own(facts: RunFacts) -> None:
+    old = dataclasses.replace(facts.tasks[0], history=None)
+    assert (answered.figure(old), curves.figure(old)) == (None, None)
+    assert curves.overview(dataclasses.replace(facts, tasks=(old,))) is None
+    assert dict(figures_of_task(old)) == {}
+
+
+@pytest.mark.parametrize("found", [Confusion(cells=(), others=0), Points(pairs=()), PerLabel(counts=((0, 0, 0),) * 2)])
+def test_a_split_without_rows_is_drawn(facts: RunFacts, found: Confusion | Points | PerLabel) -> None:
+    history = facts.tasks[0].history.model_copy(update={"answered": {"test": found}})  # type: ignore[union-attr]
+    assert answered.figure(dataclasses.replace(facts.tasks[0], history=history)) is not None
+
+
+def test_several_runs_are_drawn_task_by_task_whatever_their_order(facts: RunFacts) -> None:
+    R = facts.results.R
+    names = ["four", "gone", "one"]
+    (dots,) = comparison.each_task([("a run", facts)], names).data
+    assert list(dots.y) == [float(R[3, 3]), None, float(R[3, 0])]
+    (line,) = comparison.over_time([("a run", facts)], "BWT").data
+    assert list(line.y) == [facts.after(step)["BWT"] for step in (2, 3, 4)]
+    (dot,) = comparison.cost([("a run", facts)]).data
+    assert (dot.x, dot.y) == ((facts.growth[-1].stored,), (facts.results.acc,))
+
+
+def test_all_figures_can_be_had_by_name(facts: RunFacts) -> None:
+    figures = figures_of_run(facts)
+    assert list(figures) == [
+        "matrix",
+        "scores",
+        "forgetting",
+        "parameters",
+        "bytes",
+        "each",
+        "each-bytes",
+        "learning",
+        "seconds",
+    ]
+    assert list(figures_of_task(facts.tasks[0])) == ["curve", "answers"]
+    for figure in figures.values():
+        json.loads(figure.to_json())

@@ -1,0 +1,144 @@
+"""The page says what the run is, needs nothing but its own folder, and shows every text of a run as a text."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl import Run, learn
+from continual_petl.report.facts import read_facts
+from continual_petl.report.write import write_comparison, write_report
+from tests.streams_in_code import stream, task
+
+Folder = Callable[..., Path]
+
+
+class Page(HTMLParser):
+    """What is on a page: its texts, what it loads, the names of its parts."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self.loads: list[str] = []
+        self.ids: list[str] = []
+        self.figures: dict[str, dict[str, Any]] = {}
+        self._in: list[tuple[str, dict[str, str | None]]] = []
+        self.source = file.read_text("utf-8")
+        self.feed(self.source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self._in.append((tag, given))
+        self.loads += [value for key in ("src", "href") if (value := given.get(key)) and not value.startswith("#")]
+        if name := given.get("id"):
+            self.ids.append(name)
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._in and self._in.pop()[0] != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        tag, given = self._in[-1] if self._in else ("", {})
+        if tag == "script" and given.get("class") == "data":
+            self.figures[str(given["data-name"])] = json.loads(data)
+        elif tag not in ("script", "style") and data.strip():
+            self.texts.append(data.strip())
+
+
+def test_a_page_loads_nothing_but_what_lies_beside_it(learned: Path, tmp_path: Path) -> None:
+    page = Page(write_report(tmp_path / "report", read_facts(learned)))
+    assert set(page.loads) == {"plotly.min.js", "data:,"}
+    assert (tmp_path / "report/plotly.min.js").stat().st_size > 10**6
+    assert len(page.ids) == len(set(page.ids))
+
+
+def test_it_says_what_was_learned_and_that_nothing_changed(learned: Path, tmp_path: Path) -> None:
+    page = Page(write_report(tmp_path / "report", read_facts(learned)))
+    text = " ".join(page.texts)
+    assert "4 tasks learned, 4 certificates checked, nothing changed." in text
+    assert "continual-petl verify" in text
+    for name in ("one", "two", "multilabel", "four"):
+        assert page.texts.count(name) >= 2, "in the list of tasks and among the certificates"
+    digest = Run(learned).store.manifest("two").digest
+    assert digest[:16] in page.texts
+    growth = {"parameters", "bytes", "each", "each-bytes"}
+    assert set(page.figures) == {"matrix", "scores", "forgetting", *growth, "learning", "seconds"}
+
+
+def test_the_heat_map_holds_r_and_nothing_above_its_diagonal(learned: Path, tmp_path: Path) -> None:
+    facts = read_facts(learned)
+    page = Page(write_report(tmp_path / "report", facts))
+    heat = page.figures["matrix"]["data"][0]
+    for i, row in enumerate(heat["z"]):
+        for j, value in enumerate(row):
+            known = j <= i
+            assert (value is not None) is known
+            assert not known or value == pytest.approx(float(facts.results.R[i, j]), abs=1e-6)
+
+
+def test_every_task_has_details_in_a_file_of_its_own(learned: Path, tmp_path: Path) -> None:
+    write_report(tmp_path / "report", read_facts(learned))
+    files = sorted((tmp_path / "report/tasks").iterdir())
+    assert [file.name for file in files] == [f"{number:06}.js" for number in range(4)]
+    for number, file in enumerate(files):
+        text = file.read_text("utf-8")
+        call = re.fullmatch(r"// [0-9a-f]{64}\ncontinualPetlTask\((\d+),(.*)\);\n", text, re.DOTALL)
+        assert call is not None
+        assert int(call[1]) == number
+        html, figures = json.loads(f"[{call[2]}]")
+        assert html.count('class="plot"') == len(figures) == 2
+
+
+def test_damage_is_the_first_thing_that_it_says(learned: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(learned, tmp_path / "run")
+    file = run / "banks/two/history.json"
+    file.write_bytes(file.read_bytes().replace(b'"kept"', b'"Kept"'))
+    facts = read_facts(run)
+    assert not facts.ok
+    page = Page(write_report(tmp_path / "report", facts))
+    text = " ".join(page.texts)
+    assert "Something is not as it was certified: see the 1 finding below." in text
+    assert "its bytes are not those that were certified" in text
+
+
+def test_labels_are_shown_as_texts(backbone_folder: Folder, tmp_path: Path) -> None:
+    evil = "</script><img src=x onerror=alert(1)>"
+    one = task("one")
+    for rows in one["data"].values():
+        for row in rows:
+            row["label"] = evil if row["label"] == "yes" else "no"
+    learn(stream(backbone_folder(), [one]), tmp_path / "run")
+    page = write_report(tmp_path / "report", read_facts(tmp_path / "run"))
+    for file in (page, tmp_path / "report/tasks/000000.js"):
+        assert "<img" not in file.read_text("utf-8")
+    assert "onerror=alert" in (tmp_path / "report/tasks/000000.js").read_text("utf-8")
+
+
+def test_half_way_it_shows_what_is_committed(backbone_folder: Folder, tmp_path: Path) -> None:
+    tasks = [task("one"), task("two")]
+    learn(stream(backbone_folder(), tasks[:1]), tmp_path / "run")
+    file = tmp_path / "run/stream.yaml"
+    learn(stream(backbone_folder(), tasks), tmp_path / "other")
+    file.write_bytes((tmp_path / "other/stream.yaml").read_bytes())
+    page = Page(write_report(tmp_path / "report", read_facts(tmp_path / "run")))
+    text = " ".join(page.texts)
+    assert "The stream has 2 tasks; this is what is committed by now." in text
+    assert "1 task learned, 1 certificate checked, nothing changed." in text
+
+
+def test_runs_side_by_side_are_told_apart(learned: Path, shared: Path, tmp_path: Path) -> None:
+    runs = [read_facts(learned), read_facts(shared)]
+    page = Page(write_comparison(tmp_path / "report", runs))
+    text = " ".join(page.texts)
+    assert "banks" in page.texts
+    assert "shared" in page.texts
+    assert "These runs have not learned the same tasks" in text
+    assert {"acc", "forgetting", "bwt", "tasks", "cost"} == set(page.figures)
+    assert set(page.loads) == {"plotly.min.js", "data:,"}

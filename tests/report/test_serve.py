@@ -1,0 +1,122 @@
+"""The server of a report: for this machine alone, for the report alone, not stopped by a run that is being written."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from continual_petl.errors import InputError, StoreError
+from continual_petl.report.serve import Server
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with a report, and with what is none of it."""
+    report = tmp_path / "report"
+    (report / "tasks").mkdir(parents=True)
+    (report / "index.html").write_text("the page")
+    (report / "stamp").write_text("0123")
+    (report / "tasks/000001.js").write_text("details")
+    (report / "tasks/000002.js").symlink_to(tmp_path / "secret")
+    for place in (tmp_path, report, report / "tasks"):
+        (place / "secret").write_text("none of your business")
+    return report
+
+
+@contextmanager
+def served(folder: Path, again: Callable[[], None] = lambda: None, told: list[str] | None = None) -> Iterator[Server]:
+    said: list[str] = [] if told is None else told
+    server = Server(folder, 0, again, tell=said.append, seconds=0.01)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        thread.join()
+
+
+def answer(server: Server, path: str, host: str | None = None, method: str = "GET") -> tuple[int, str]:
+    port = int(server.address.rstrip("/").rsplit(":", 1)[1])
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.putrequest(method, path, skip_host=True)
+    if host != "":
+        connection.putheader("Host", (host or "127.0.0.1:PORT").replace("PORT", str(port)))
+    connection.endheaders()
+    response = connection.getresponse()
+    text = response.read().decode()
+    connection.close()
+    assert response.getheader("Cross-Origin-Resource-Policy") == "same-origin"
+    return response.status, text
+
+
+def test_it_gives_the_files_of_a_report_and_no_others(folder: Path) -> None:
+    with served(folder) as server:
+        assert server.address.startswith("http://127.0.0.1:")
+        assert answer(server, "/") == (200, "the page")
+        assert answer(server, "/index.html") == (200, "the page")
+        assert answer(server, "/stamp") == (200, "0123")
+        assert answer(server, "/tasks/000001.js?0123abc") == (200, "details")
+        assert answer(server, "/stamp", method="HEAD") == (200, "")
+        for path in (
+            "/secret", "/tasks/secret", "/tasks/", "/tasks", "/../secret", "/tasks/../../secret", "/%2e%2e/secret",
+            "/..%2fsecret", "//etc/passwd", "/tasks/000002.js", "/tasks/000001.js/../../../secret", "/index.html/", "*",
+        ):  # fmt: skip
+            status, text = answer(server, path)
+            assert status == 404, path
+            assert "business" not in text
+        assert answer(server, "/", method="POST")[0] == 501
+
+
+@pytest.mark.parametrize(
+    "host", ["", "evil.example", "evil.example:PORT", "127.0.0.1", "127.0.0.1:1", "127.0.0.1.evil:PORT"]
+)
+def test_who_comes_by_another_name_is_turned_away(folder: Path, host: str) -> None:
+    with served(folder) as server:
+        status, text = answer(server, "/", host)
+        assert status == 403
+        assert "the page" not in text
+        assert answer(server, "/", "localhost:PORT")[0] == 200
+
+
+def test_a_port_that_is_taken_is_told_with_one_that_is_free(folder: Path) -> None:
+    with served(folder) as server:
+        port = int(server.address.rstrip("/").rsplit(":", 1)[1])
+        with pytest.raises(InputError, match=rf"--port: {port} cannot be used \(.+\); \d+ is free, and 0 means any"):
+            Server(folder, port, lambda: None, tell=print)
+    with pytest.raises(InputError, match="--port: 70000 cannot be used"):
+        Server(folder, 70_000, lambda: None, tell=print)
+
+
+def test_a_run_that_cannot_be_read_just_now_is_told_once_and_tried_again(folder: Path) -> None:
+    tries, told, enough = list[int](), list[str](), threading.Event()
+
+    def again() -> None:
+        tries.append(len(tries))
+        if len(tries) in (1, 2, 3):
+            raise StoreError("half a line")
+        if len(tries) == 5:
+            raise StoreError("half a line")
+        if len(tries) > 6:
+            enough.set()
+
+    with served(folder, again, told) as server:
+        assert enough.wait(30)
+        assert answer(server, "/") == (200, "the page")
+    assert told == ["the page stays as it was: half a line"] * 2, "once each time it begins"
+
+
+def test_another_fault_ends_it_and_closes_the_port(folder: Path) -> None:
+    def again() -> None:
+        raise KeyboardInterrupt
+
+    server = Server(folder, 0, again, tell=print, seconds=0.01)
+    with pytest.raises(KeyboardInterrupt):
+        server.run()
+    with pytest.raises(ConnectionError):
+        answer(server, "/")

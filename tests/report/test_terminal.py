@@ -1,0 +1,63 @@
+"""Tables in the terminal stay readable, however many tasks there are."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import torch
+from rich.console import Console
+
+from continual_petl.report.growth import GrowthRow
+from continual_petl.report.results import Results
+from continual_petl.report.terminal import print_report
+from continual_petl.store.results_file import Status
+
+
+def shown(num_tasks: int) -> str:
+    """Return the report of a run whose first tasks are not all looked at in the last row."""
+    names = tuple(f"t{number}" for number in range(num_tasks))
+    R = torch.full((num_tasks, num_tasks), math.nan, dtype=torch.float64).tril()
+    R[torch.triu_indices(num_tasks, num_tasks, 1).unbind()] = math.nan
+    R[-1] = 0.5
+    R[-1, 0] = math.nan
+    R.diagonal().fill_(0.75)
+    rows = [
+        GrowthRow(
+            task=name, trainable=10, share=0.1, stored=10 * n, active=100, num_bytes=7, cumulative_bytes=7 * n,
+            full_copies=100 * n,
+        )
+        for n, name in enumerate(names, 1)
+    ]  # fmt: skip
+    measured: Status = "measured"
+    status = tuple(tuple(measured for _ in names) for _ in names)
+    results = Results(
+        tasks=names,
+        metrics=("accuracy",) * num_tasks,
+        R=R,
+        status=status,
+        seconds={name: {"train": 1.0} for name in names},
+    )
+    buffer = io.StringIO()
+    print_report(Console(file=buffer, width=140), results, rows)
+    return buffer.getvalue()
+
+
+def test_of_a_thousand_tasks_the_newest_are_shown() -> None:
+    text = shown(1000)
+    assert len(text.splitlines()) < 50
+    assert max(map(len, text.splitlines())) <= 140
+    assert "the last 8 of 1,000 tasks (the report shows all)" in text
+    assert "0.5000 (991)" in text, "one of the others is not known"
+    assert " t999 " in text
+    assert " t991 " not in text
+    assert "the first 992" in text
+    assert "9,920" in text
+    assert "10.00% of 1000 copies" in text
+    assert "1000.0 s" in text
+
+
+def test_of_a_dozen_tasks_all_are_shown() -> None:
+    text = shown(12)
+    assert all(f" t{number} " in text for number in range(12))
+    assert "mean of" not in text

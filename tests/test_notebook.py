@@ -1,0 +1,101 @@
+"""In a notebook every object says in a few lines what it is: never rows, never weights, never an error, no text as HTML."""
+
+from __future__ import annotations
+
+import html
+import shutil
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from continual_petl import ContinualLearner, InputError, Run, TaskStream, begin_task, learn, load_backbone
+from continual_petl.store.store import Store
+from tests.streams_in_code import stream, task
+
+Folder = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("notebook") / "run"
+    learn(stream(backbone_folder(), [task("one", num_rows=16)], training={"epochs": 1}), folder)
+    return folder
+
+
+def test_a_run_and_a_store_name_their_tasks(learned: Path) -> None:
+    assert repr(Run(learned)) == f"Run({str(learned)!r}, tasks: one)"
+    assert repr(Store(learned)) == f"Store({str(learned)!r}, tasks: one)"
+    shown = Run(learned)._repr_html_()
+    score = Run(learned).store.manifest("one").scores["test"].scores["accuracy"]
+    assert "<td>one</td><td>classification</td>" in shown
+    assert f"<td>accuracy</td><td>{score}</td>" in shown
+
+
+def test_what_is_damaged_is_shown_as_such(learned: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(learned, tmp_path / "<b>run")
+    run = Run(folder)
+    (folder / "banks/one/bank.json").write_bytes(b"no")
+    (folder / ".index.jsonl").unlink()
+    for one in (run, Store(folder)):
+        assert "tasks: cannot be read (StoreError:" in repr(one)
+    assert "<b>" not in run._repr_html_()
+    assert html.escape("<b>run") in run._repr_html_()
+    assert "tasks: none" in repr(Store(tmp_path / "nothing"))
+
+
+def test_many_names_are_cut_short(learned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"t{number}" for number in range(1000)]
+    monkeypatch.setattr(Store, "tasks", property(lambda self: names))
+    assert repr(Store(learned)).endswith("tasks: t0, t1, t2, t3, t4, t5, t6, ..., t999 (1,000 in all))")
+
+
+def test_a_stream_shows_its_tasks_and_no_rows(backbone_folder: Folder) -> None:
+    many = stream(backbone_folder(), [task(f"t{number}", num_rows=2) for number in range(30)])
+    shown = many._repr_html_()
+    assert "<td>t0</td><td>classification</td><td>rows in code</td>" in shown
+    assert shown.count("<tr>") == 1 + 20
+    assert "the first 20 of 30" in shown
+    assert "w20" not in shown + repr(many)
+    assert len(repr(many)) < 500
+    named = TaskStream(many.spec.model_copy(update={"name": "</table><script>"}))
+    assert "<script>" not in named._repr_html_()
+
+
+def test_a_learner_names_its_banks_and_the_active_one(backbone_folder: Folder) -> None:
+    tasks = stream(backbone_folder(), [task("one", num_rows=8), task("two", num_rows=8)])
+    learner = ContinualLearner(load_backbone(str(backbone_folder())))
+    assert "banks in memory: none" in repr(learner)
+    for name in ("one", "two"):
+        begin_task(learner, tasks, name)
+    assert repr(learner).endswith("banks in memory: one, two*)")
+    assert "\n" not in repr(learner)
+    count = sum(parameter.numel() for parameter in learner.active_bank.parameters())
+    assert f"<td>two</td><td>classification</td><td>{count:,}</td><td>yes</td>" in learner._repr_html_()
+    assert "(banks): ModuleDict(" in torch.nn.Module.__repr__(learner), "torch's own tree"
+
+
+def test_a_learner_that_is_not_made_yet_can_be_shown() -> None:
+    assert repr(ContinualLearner.__new__(ContinualLearner)) == "ContinualLearner(backbone=None, banks in memory: none)"
+
+
+def test_figures_are_shown_inline(learned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(learned)
+    figures = run.figures()
+    assert repr(figures).startswith("Figures(matrix, scores, ")
+    assert float(figures["matrix"].data[0].z[0][0]) == float(run.results.R[0, 0])
+    assert list(run.figures("one")) == ["curve", "answers"]
+    with pytest.raises(KeyError, match="no figure 'nothing'; there are matrix"):
+        figures["nothing"]
+    with pytest.raises(InputError, match="task 'two' is not learned"):
+        run.figures("two")
+    shown: list[object] = []
+    fake = types.ModuleType("IPython.display")
+    fake.display = shown.append  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", fake)
+    figures._ipython_display_()
+    assert shown == list(figures.values())
