@@ -33,7 +33,7 @@ offline := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 WANDB_MODE=disabled TOKENIZERS
 test: $(VENV)/.dev  ## the default tests: small, seeded, offline
 	$(offline) $(bin)/pytest --numprocesses auto --dist loadfile $(ARGS)
 
-test-slow: $(VENV)/.dev $(VENV)/.quickstart  ## the tests marked slow: the real MiniLM, many examples
+test-slow: $(VENV)/.dev $(VENV)/.quickstart  ## the tests marked slow: the real MiniLM, many examples, a browser if there is one
 	$(offline) $(bin)/pytest --numprocesses auto --dist worksteal -m slow $(ARGS)
 
 smoke: $(VENV)/.dev  ## a few seconds: what the pre-commit hook runs

@@ -1,0 +1,100 @@
+"""Reports in a real Chromium, the one that the system has: nothing is downloaded.
+
+Where there is none, tests are skipped with the reason; with ``CONTINUAL_PETL_BROWSER=required``, as in CI, they fail.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+REQUIRED = "CONTINUAL_PETL_BROWSER"
+MISSING = (
+    f"no Chromium: none of {', '.join(NAMES)} is on PATH; on Debian and Ubuntu `apt-get install chromium` brings it, "
+    "elsewhere give its path as CHROMIUM"
+)
+DRAWN = """() => {
+  scrollTo({ top: document.body.scrollHeight, behavior: "instant" });
+  const places = [...document.querySelectorAll(".plot")];
+  const drawn = ".main-svg .trace, .main-svg .hm image, .main-svg .bars .point";
+  const left = places.filter((place) => !place.querySelector(drawn));
+  left[0]?.scrollIntoView({ behavior: "instant" });
+  return places.length > 0 && left.length === 0;
+}"""
+
+
+def program() -> str:
+    """Return the path of a Chromium.
+
+    Raises:
+        pytest.skip.Exception: if there is none; pytest.fail.Exception where one is required.
+    """
+    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None and os.environ.get(REQUIRED) == "required":
+        pytest.fail(f"{MISSING}; {REQUIRED}=required forbids to skip these tests")
+    if found is None:
+        pytest.skip(MISSING)
+    return found
+
+
+@contextmanager
+def launched() -> Iterator[Browser]:
+    """Launch the browser. Its sandbox needs what containers and root lack, and it sees no page but our own."""
+    path = program()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Tab:
+    """A page with all that went wrong on it, and all that it asked for."""
+
+    def __init__(self, browser: Browser, address: str, **context: Any) -> None:
+        self.context = browser.new_context(**{"viewport": {"width": 1400, "height": 900}, **context})
+        self.page: Page = self.context.new_page()
+        self.wrong: list[str] = []
+        self.asked: list[str] = []
+        self.page.set_default_timeout(60_000)
+        self.page.on("console", lambda message: self.wrong.append(f"console: {message.text}"))
+        self.page.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
+        self.page.on("requestfailed", lambda request: self.wrong.append(f"failed: {request.url}"))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(address)
+
+    def draw(self) -> None:
+        """Scroll until every figure is drawn, and back."""
+        self.page.wait_for_function(DRAWN)
+        self.page.evaluate("scrollTo({ top: 0, behavior: 'instant' })")
+
+    def axe(self) -> list[str]:
+        """Return what axe-core finds wrong for those who cannot see, point or tell colours apart."""
+        self.page.evaluate((files("axe_playwright_python") / "axe.min.js").read_text("utf-8"))
+        found = self.page.evaluate("axe.run({ resultTypes: ['violations'] })")
+        return [
+            f"{rule['id']}: {node['html'][:200]} {node.get('failureSummary', '')}"
+            for rule in found["violations"]
+            for node in rule["nodes"]
+        ]
+
+
+@contextmanager
+def tab(browser: Browser, page: Path | str, **context: Any) -> Iterator[Tab]:
+    """Open a page, from the disk or a server, and hold it to silence: no console, no error, no failed request."""
+    opened = Tab(browser, page.resolve().as_uri() if isinstance(page, Path) else page, **context)
+    try:
+        yield opened
+        assert opened.wrong == []
+    finally:
+        opened.context.close()

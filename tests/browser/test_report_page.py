@@ -1,0 +1,231 @@
+"""A report in a real browser: from the disk, by mouse, keyboard and screen reader, on a screen, a phone and paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from continual_petl.report import write
+from continual_petl.report.facts import read_facts
+from continual_petl.report.write import write_report
+from tests.browser import chromium
+from tests.browser.chromium import Tab, tab
+from tests.browser.conftest import EVIL
+from tests.report.conftest import many
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True, "device_scale_factor": 2}
+ROWS = """() => [...document.querySelectorAll("#certificates tbody tr")].filter((row) => row.checkVisibility())
+  .map((row) => row.cells[0].textContent)"""
+STYLE = "(element, name) => getComputedStyle(element)[name]"
+
+
+@pytest.fixture(scope="module")
+def desk(browser: Browser, report: Path) -> Iterator[Tab]:
+    """Return the report of a run, opened from the disk on a desk: once, for opening it is what takes time."""
+    with tab(browser, report, permissions=["clipboard-read", "clipboard-write"]) as opened:
+        opened.draw()
+        yield opened
+
+
+def column(page: Page, number: int) -> list[str]:
+    rows = page.locator("#certificates tbody tr:visible")
+    return rows.locator(f":nth-child({number + 1})").all_inner_texts()
+
+
+def test_it_opens_from_a_disk_and_draws_every_figure(desk: Tab, report: Path) -> None:
+    page = desk.page
+    assert page.locator(".plot").count() >= 9
+    assert page.title() == "tiny"
+    assert page.locator("#details h3").inner_text() == "one"
+    for name in ("two", "multilabel"):
+        page.get_by_role("button", name="Next task").click()
+        page.wait_for_function(f"() => document.querySelector('#details h3')?.textContent === '{name}'")
+        desk.draw()
+    page.get_by_role("button", name="one").first.click()
+    page.wait_for_function("() => document.querySelector('#details h3').textContent === 'one'")
+    assert page.locator("#task").evaluate("element => element === document.activeElement")
+    desk.draw()
+    assert page.locator("#details").get_by_text(EVIL).count() >= 1
+    assert page.title() == "tiny", "a label is a text, wherever it stands"
+    assert {Path(url.split("?")[0][7:]).parent for url in desk.asked if not url.startswith("data:")} <= {
+        report.parent,
+        report.parent / "tasks",
+    }
+    assert all(url.startswith(("file://", "data:")) for url in desk.asked), "nothing comes over a network"
+
+
+def test_tables_sort_by_click_and_by_keyboard_and_numbers_stand_beside_figures(desk: Tab) -> None:
+    page = desk.page
+    heads = page.locator("#certificates thead th")
+    sizes = [heads.all_inner_texts().index(name) for name in ("parameters", "task")]
+    head = heads.nth(sizes[0])
+    assert head.get_attribute("aria-sort") == "none"
+    head.get_by_role("button").click()
+    rising = [int(text.replace(",", "")) for text in column(page, sizes[0])]
+    assert rising == sorted(rising)
+    assert head.get_attribute("aria-sort") == "ascending"
+    page.keyboard.press("Enter")
+    assert [int(text.replace(",", "")) for text in column(page, sizes[0])] == rising[::-1]
+    assert head.get_attribute("aria-sort") == "descending"
+    heads.nth(sizes[1]).get_by_role("button").focus()
+    page.keyboard.press("Space")
+    assert heads.nth(sizes[1]).get_attribute("aria-sort") == "ascending"
+    assert head.get_attribute("aria-sort") == "none"
+    desk.draw()
+    figures = page.locator("figure")
+    for number in range(figures.count()):
+        figure = figures.nth(number)
+        figure.get_by_role("button", name="Numbers").click()
+        assert figure.locator("tbody tr").count() >= 1, figure.locator("figcaption").inner_text()
+    matrix = page.locator("figure", has=page.locator('[data-figure="matrix"]'))
+    assert matrix.locator("tbody tr").nth(0).locator("td").all_inner_texts()[1:] == ["", ""]
+    group = page.get_by_role("group", name="Vertical axis").first
+    group.get_by_role("button", name="log").click()
+    assert group.get_by_role("button", name="log").get_attribute("aria-pressed") == "true"
+    page.wait_for_function(
+        "() => document.querySelector('.plot[data-figure=parameters]')._fullLayout.yaxis.type === 'log'"
+    )
+
+
+def test_the_command_is_copied_with_and_without_a_clipboard(desk: Tab) -> None:
+    page, command = desk.page, desk.page.locator("#verify").inner_text()
+    page.get_by_role("button", name="Copy").click()
+    page.get_by_role("button", name="Copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()") == command
+    page.evaluate("navigator.clipboard.writeText('another')")
+    page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined, configurable: true })")
+    page.evaluate("document.getElementById('news').textContent = ''")
+    page.locator("[data-copy]").click()
+    page.wait_for_function("() => document.getElementById('news').textContent === 'The command is copied.'")
+    page.evaluate("delete navigator.clipboard")
+    assert page.evaluate("navigator.clipboard.readText()") == command
+
+
+def test_every_control_is_reached_by_keyboard_and_is_seen_to_be(desk: Tab) -> None:
+    page = desk.page
+    desk.draw()
+    start = "() => { document.body.tabIndex = -1; document.body.focus(); document.body.removeAttribute('tabindex'); }"
+    page.evaluate(start)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    assert page.evaluate("document.activeElement.getBoundingClientRect().left") >= 0
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "content"
+    page.evaluate(
+        """() => {
+          globalThis.left = new Set([...document.querySelectorAll("button, select, summary, a[href], [tabindex='0']")]
+            .filter((one) => !one.disabled && one.checkVisibility()));
+          document.addEventListener("focusin", ({ target }) => {
+            const { outlineStyle, outlineWidth } = getComputedStyle(target);
+            if (outlineStyle !== "none" && parseFloat(outlineWidth) >= 2) globalThis.left.delete(target);
+          });
+        }"""
+    )
+    page.evaluate(start)
+    for _ in range(page.evaluate("globalThis.left.size") + 3):
+        page.keyboard.press("Tab")
+    assert page.evaluate("[...globalThis.left].map((one) => one.outerHTML)") == []
+    levels = [int(tag[1]) for tag in page.evaluate("[...document.querySelectorAll('h1,h2,h3')].map((h) => h.tagName)")]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    for role in ("banner", "navigation", "main", "contentinfo"):
+        assert page.get_by_role(role).count() == 1, role
+    assert page.locator(".plot:not([role=img]), .plot[aria-label='']").count() == 0
+    assert page.locator("table:not(:has(caption)), th:not([scope])").count() == 0
+
+
+def test_light_and_dark_follow_the_system_until_the_button_says_otherwise(browser: Browser, report: Path) -> None:
+    with tab(browser, report, color_scheme="dark", reduced_motion="reduce") as opened:
+        page = opened.page
+        button = page.get_by_role("button", name="Dark page")
+        dark = page.locator("body").evaluate(STYLE, "backgroundColor")
+        assert button.get_attribute("aria-pressed") == "true"
+        opened.draw()
+        text = "document.querySelector('.plot .xtick text').style.fill"
+        pale = page.evaluate(text)
+        assert opened.axe() == []
+        page.emulate_media(color_scheme="light")
+        light = page.locator("body").evaluate(STYLE, "backgroundColor")
+        assert light != dark
+        page.wait_for_function(f"() => {text} !== '{pale}'")
+        button.click()
+        assert page.locator("body").evaluate(STYLE, "backgroundColor") == dark
+        page.reload()
+        assert page.locator("body").evaluate(STYLE, "backgroundColor") == dark, "the choice is remembered"
+        button.click()
+        assert page.locator("body").evaluate(STYLE, "backgroundColor") == light
+        assert page.locator("html").evaluate(STYLE, "scrollBehavior") == "auto", (
+            "nothing moves for those who ask for it"
+        )
+
+
+def test_a_phone_scrolls_up_and_down_alone(browser: Browser, report: Path) -> None:
+    with tab(browser, report, **PHONE) as opened:
+        opened.draw()
+        assert opened.page.evaluate("document.documentElement.scrollWidth") == 390
+        shown = "[...document.querySelectorAll('button, select')].filter((one) => one.checkVisibility())"
+        small = f"{shown}.filter((one) => one.getBoundingClientRect().height < 24)"
+        assert opened.page.evaluate(f"{small}.map((one) => one.outerHTML)") == []
+        assert opened.axe() == []
+
+
+def test_a_thousand_tasks_are_shown_page_by_page_and_printed_whole(
+    browser: Browser, learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Details of the first task alone are drawn: a thousand files are what takes long.
+    monkeypatch.setattr(write, "_begins_with", lambda path, line: path.name != "000000.js")
+    file = write_report(tmp_path, many(read_facts(learned), 1000))
+    assert file.stat().st_size < 20 * 10**6
+    with tab(browser, file, color_scheme="dark") as opened:
+        page = opened.page
+        pager = page.locator("#certificates .pager")
+        assert len(page.evaluate(ROWS)) == 50
+        assert pager.locator("span").inner_text() == "rows 1 to 50 of 1000"
+        assert pager.get_by_role("button", name="Previous page").is_disabled()
+        pager.get_by_role("button", name="Next page").click()
+        assert page.evaluate(ROWS)[0] == "t0050"
+        pager.get_by_role("button", name="Last page").click()
+        assert page.evaluate(ROWS)[-1] == "t0999"
+        assert pager.get_by_role("button", name="Next page").is_disabled()
+        page.locator("#certificates thead button").first.click()
+        page.locator("#certificates thead button").first.click()
+        assert page.evaluate(ROWS)[0] == "t0999"
+        assert pager.locator("span").inner_text() == "rows 1 to 50 of 1000"
+        opened.draw()
+        page.emulate_media(media="print")
+        page.wait_for_function("() => document.querySelector('.plot .xtick text').style.fill === 'rgb(0, 0, 0)'")
+        assert len(page.evaluate(ROWS)) == 1000
+        assert page.locator("nav:visible, select:visible, .pager:visible, .tools:visible").count() == 0
+        assert page.locator("body").evaluate(STYLE, "backgroundColor") == "rgb(255, 255, 255)"
+        widths = page.evaluate(
+            "[...document.querySelectorAll('.plot .main-svg')].map((svg) => svg.width.baseVal.value)"
+        )
+        assert set(widths) == {680}, "a sheet of A4 between its margins"
+        page.emulate_media(media="screen")
+        page.wait_for_function("() => document.querySelector('.plot .main-svg').width.baseVal.value > 680")
+
+
+def test_several_runs_side_by_side_are_a_page_like_any_other(browser: Browser, comparison: Path) -> None:
+    with tab(browser, comparison) as opened:
+        opened.draw()
+        assert opened.page.locator(".plot").count() >= 4
+        assert opened.axe() == []
+        assert opened.page.title().count(" against ") == 1
+
+
+def test_without_a_browser_tests_are_skipped_but_never_where_one_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CHROMIUM", raising=False)
+    monkeypatch.delenv(chromium.REQUIRED, raising=False)
+    with pytest.raises(pytest.skip.Exception, match="apt-get install chromium"):
+        chromium.program()
+    monkeypatch.setenv(chromium.REQUIRED, "required")
+    with pytest.raises(pytest.fail.Exception, match="forbids to skip"):
+        chromium.program()
