@@ -18,7 +18,7 @@ install := $(pip) install --quiet --no-compile --constraint constraints.txt
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help environment demo test test-slow smoke lint format types wheel check hooks clean
+.PHONY: help environment demo test test-slow smoke lint format types docs wheel check hooks clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -50,16 +50,19 @@ format: $(VENV)/.dev  ## let ruff repair what it can
 types: $(VENV)/.dev  ## mypy, strict
 	$(bin)/mypy
 
+docs: $(VENV)/.dev  ## build the documentation into site/; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --strict --quiet
+
 wheel: $(VENV)/.dev  ## build wheel and sdist into dist/, check them from an empty environment
 	$(bin)/python .ci/check_wheel.py
 
-check: lint types test wheel test-slow  ## lint, types, test, wheel, test-slow: what CI runs
+check: lint types docs test wheel test-slow  ## lint, types, docs, test, wheel, test-slow: what CI runs
 
 hooks: $(VENV)/.dev  ## call lint, types and smoke before every commit
 	$(bin)/pre-commit install
 
 clean:  ## remove what was built (the environment stays)
-	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
 
 # The stamps lie inside the environment: deleting .venv, or changing what is installed, installs again.
 # torch goes first and alone, so that no other package's requirement can choose its build.

@@ -184,10 +184,10 @@ def test_hooks_and_ci_call_targets_that_the_makefile_has() -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
     targets = set(re.findall(r"^([a-z-]+):", makefile, flags=re.MULTILINE))
     hooks = re.findall(r"entry: make ([a-z-]+)", (ROOT / ".pre-commit-config.yaml").read_text("utf-8"))
-    in_ci = re.findall(r"^run ([a-z-]+)", (ROOT / ".ci" / "run").read_text("utf-8"), flags=re.MULTILINE)
+    in_ci = re.findall(r"^ *run ([a-z-]+)", (ROOT / ".ci" / "run").read_text("utf-8"), flags=re.MULTILINE)
     (check,) = re.findall(r"^check: ([a-z -]+?)  ##", makefile, flags=re.MULTILINE)
     assert hooks
     assert set(hooks) <= targets
-    assert {"lint", "types", "test", "wheel", "test-slow"} <= set(check.split())
+    assert {"lint", "types", "docs", "test", "wheel", "test-slow"} <= set(check.split())
     assert sorted(in_ci) == sorted(["environment", *check.split()])
     assert set(in_ci) <= targets

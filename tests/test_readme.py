@@ -51,7 +51,10 @@ def test_every_preset_is_in_the_table() -> None:
 def test_every_command_parses() -> None:
     lines = [line.split(" #")[0].split(">")[0].strip() for text in blocks("bash") for line in text.splitlines()]
     commands = [shlex.split(line)[1:] for line in lines if line.startswith("continual-petl ")]
-    assert {command[0] for command in commands} == {"run", "learn", "verify", "forget", "predict", "report", "schema"}
+    assert {command[0] for command in commands} == {
+        *("init", "run", "learn", "verify", "forget", "predict"),
+        *("report", "list", "doctor", "schema"),
+    }
     for command in commands:
         build_parser().parse_known_args(command)
 
@@ -68,4 +71,4 @@ def test_python_blocks_run(
     Path("stream.yaml").write_text(yaml.safe_dump(spec))
     for text in blocks("python"):
         exec(compile(text, "README.md", "exec"), {})
-    assert main(["verify", "runs/mine"]) == 0
+    assert main(["verify", "runs/from-python"]) == 0

@@ -1,0 +1,33 @@
+"""Diff blocks: changes of the package that a page shows, applied to a copy of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.docs.blocks import ROOT, Block
+
+
+def applied(block: Block, root: Path = ROOT) -> tuple[str, str]:
+    """Return the file that a diff block changes, and its new text.
+
+    The block names the file in a line ``--- FILE``. Each hunk begins with ``@@``; its lines are kept (a space), taken
+    away (-) or put in (+). What it keeps and takes away has to stand in the file exactly once.
+
+    Raises:
+        BrokenPage: if the file is not there, or a hunk does not fit.
+    """
+    first, *hunks = block.text.split("@@\n")
+    name = first.removeprefix("--- ").strip()
+    if not (root / name).is_file() or not hunks:
+        raise block.broken(f"a diff begins with `--- FILE` of the repository and has a hunk behind `@@`: {name!r}")
+    text = (root / name).read_text(encoding="utf-8")
+    for hunk in hunks:
+        lines = hunk.splitlines()
+        if wrong := [line for line in lines if line and line[0] not in " +-"]:
+            raise block.broken(f"a line of a hunk begins with a space, + or -: {wrong[0]!r}")
+        old = "".join(f"{line[1:]}\n" for line in lines if line[:1] != "+")
+        new = "".join(f"{line[1:]}\n" for line in lines if line[:1] != "-")
+        if text.count(old) != 1:
+            raise block.broken(f"{name} has these lines {text.count(old)} times, not once:\n{old}")
+        text = text.replace(old, new)
+    return name, text

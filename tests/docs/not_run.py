@@ -1,0 +1,48 @@
+"""What the pages show and no test runs, each with the reason. All of it is parsed or compiled; anything else runs.
+
+An entry that no page uses any more fails a test, and so does a block that cannot be run and is not here.
+"""
+
+from __future__ import annotations
+
+COMMANDS: dict[str, str] = {
+    "continual-petl run stream.yaml --log wandb --log tensorboard": (
+        "writes what only their own programs read; tests/callbacks/test_loggers.py has it"
+    ),
+    "continual-petl report runs/support-desk --serve": "serves until somebody ends it",
+    **{
+        f"continual-petl run {words}": "needs the Hub, or copies of its data; tests/cli/test_catalog_run.py"
+        for words in (
+            "classic5 --dry-run",
+            "classic5 --data-dir copies --dry-run",
+            "classic5 --data-dir data --dry-run",
+            "classic5 --backbone minilm --data-dir data --tasks.*.limits.train 500",
+            "unified-view --data-dir data --tasks.mnli.data.local null --tasks.en-ro.data.local my_en_ro",
+        )
+    },
+    "continual-petl run stream.yaml --executor ray": "needs Ray's own processes; tests/course/test_on_ray.py has it",
+    "continual-petl run stream.yaml --jobs 4": "needs four cores; tests/course/test_at_once.py has jobs",
+}
+"""Commands of continual-petl that the real parser reads and nobody runs."""
+
+SCRIPTS: dict[str, str] = {
+    "python try_it.py minilm": "needs the changes that docs/how-to/new-kind.md makes; tests/docs/test_new_kind.py has it",
+}
+"""Scripts of a page that are compiled and not run."""
+
+PROGRAMS: dict[str, str] = {
+    "make": "makes an environment of its own from a package index; the target has to exist",
+    "pip": "needs a package index; the extra has to exist",
+    "torchrun": "starts processes on several machines; the script has to be shown on the page",
+}
+"""Programs that no block runs."""
+
+PYTHON: dict[str, str] = {
+    "jobs=2": "starts two processes with a backbone each; tests/course/test_at_once.py has it",
+}
+"""Words of a Python block that is only compiled."""
+
+TEXTS: dict[str, str] = {
+    "CONTRIBUTING.md": "the map of the rooms; tests/docs/test_contributing.py holds it against tests/house.py",
+}
+"""Pages that may show text that is no code."""

@@ -1,0 +1,128 @@
+"""The one place where a page does not get what it names: small things stand in for large ones, and made data for yours.
+
+* ``minilm`` is a random BERT with MiniLM's six layers, 64 wide.
+* A browser is not opened.
+* Data that a page says you have is made here, a few dozen rows of it.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from continual_petl.backbones import anatomy
+from continual_petl.cli.main import main
+from tests.streams_in_code import classification_rows, write_rows
+from tests.tiny import VOCABULARY, make_tokenizer
+
+_SIZE: dict[str, Any] = {"vocab_size": len(VOCABULARY), "intermediate_size": 64, "max_position_embeddings": 512}
+
+
+def make_minilm(folder: Path) -> Path:
+    """Write what stands in for the packaged MiniLM."""
+    torch.manual_seed(1)
+    config = transformers.BertConfig(hidden_size=64, num_hidden_layers=6, num_attention_heads=4, **_SIZE)
+    transformers.BertModel(config).save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, minilm: Path) -> None:
+    """Replace what is large or opens windows, and have what a page registers forgotten behind it."""
+    monkeypatch.setattr("continual_petl.backbones.files.minilm_path", lambda: minilm)
+    monkeypatch.setattr("webbrowser.open", lambda address: True)
+    monkeypatch.setattr(anatomy, "_ANATOMIES", dict(anatomy._ANATOMIES))
+
+
+def _readme(folder: Path) -> None:
+    write_rows(folder / "data" / "topics", "topics")
+    pairs = classification_rows("dup", 80, pairs=True)
+    for path, rows in (("data/dup/a.csv", pairs[:64]), ("data/dup-test.csv", pairs[64:])):
+        _write_csv(
+            folder / path,
+            [{"question": row["text"], "other": row["text_pair"], "same": row["label"]} for row in rows],
+        )
+    _trec(folder)
+    _write_csv(folder / "trec.csv", [{"text": r["text"], "label": r["label"]} for r in classification_rows("trec", 80)])
+    _write_csv(folder / "stsb.csv", [row | {"score": 0.05 * place} for place, row in enumerate(_bare(pairs))])
+    _write_csv(folder / "pairs.csv", _bare(pairs[:3]))
+    questions = [{"text": "w1 w40", "about": "trec"}, {"text": "w0 w20", "about": "trec"}]
+    _write_csv(folder / "questions.csv", questions)
+    (folder / "questions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in questions), encoding="utf-8")
+
+
+def _bare(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: row[key] for key in ("text", "text_pair")} for row in rows]
+
+
+def _trec(folder: Path) -> None:
+    write_rows(folder / "data" / "trec", "trec")
+    (folder / "trec.yaml").write_text("{name: trec, kind: classification, data: data/trec}\n", encoding="utf-8")
+
+
+def _support_desk(folder: Path) -> None:
+    """A stream file that is there already."""
+    write_rows(folder / "data" / "topics", "topics")
+    (folder / "stream.yaml").write_text(
+        "name: support-desk\nbackbone: {name: minilm, max_length: 64}\ntraining: {epochs: 1}\n"
+        "tasks:\n  - {name: topics, kind: classification, data: data/topics}\n",
+        encoding="utf-8",
+    )
+
+
+def _learned(folder: Path) -> None:
+    """Two runs of that stream that differ, and rows to answer."""
+    _support_desk(folder)
+    assert main(["run", "stream.yaml", "--quiet"]) == 0
+    assert main(["run", "stream.yaml", "--quiet", "--run-dir", "runs/again", "--bank", "lora"]) == 0
+    (folder / "texts.txt").write_text("w1 w2\nw0 w3\n", encoding="utf-8")
+    _write_csv(folder / "rows.csv", [{"text": f"w{number} w30", "task": "topics"} for number in range(4)])
+
+
+def _agnews(folder: Path) -> None:
+    """The run that docs/certificates.md looks at."""
+    _support_desk(folder)
+    file = folder / "stream.yaml"
+    file.write_text(file.read_text(encoding="utf-8").replace("desk", "mine").replace("topics,", "agnews,"), "utf-8")
+    file.write_text(file.read_text(encoding="utf-8").replace("support-mine", "mine"), "utf-8")
+    assert main(["run", "stream.yaml", "--quiet"]) == 0
+
+
+def _files(folder: Path) -> None:
+    """Files for drafts."""
+    write_rows(folder / "data" / "topics", "topics")
+    _write_csv(folder / "questions.csv", classification_rows("questions", 40))
+
+
+def _starcoder2(folder: Path) -> None:
+    """The model folder that docs/backbones.md loads."""
+    heads: dict[str, Any] = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+    config = transformers.Starcoder2Config(hidden_size=16, **heads, **_SIZE, pad_token_id=0, sliding_window=None)
+    transformers.Starcoder2ForCausalLM(config).save_pretrained(folder / "starcoder2")
+
+
+def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as handle:
+        writer = csv.DictWriter(handle, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+DATA: dict[str, Callable[[Path], None]] = {
+    "README.md": _readme,
+    "docs/backbones.md": _starcoder2,
+    "docs/certificates.md": _agnews,
+    "docs/how-to/everyday.md": _learned,
+    "docs/how-to/own-callback.md": _support_desk,
+    "docs/how-to/own-data.md": _files,
+    "docs/many-machines.md": _support_desk,
+}
+"""What lies in a page's folder before its first block."""

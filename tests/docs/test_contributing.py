@@ -1,0 +1,40 @@
+"""CONTRIBUTING says what the house is: its map is the one that tests hold the code to, and what it names is there."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+from tests.docs.blocks import ROOT, blocks_of
+from tests.house import FLOOR_OF, INSIDE_STREAMS
+
+TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+HOUSE, STREAMS = (block.text for block in blocks_of("CONTRIBUTING.md", TEXT) if block.language == "text")
+
+
+def rooms(line: str) -> list[str]:
+    """Return the rooms that a line of the map names."""
+    names = re.findall(r"(?:continual_petl/)(\w+)|^(streams|callbacks)/", line)
+    return [a or b for a, b in names]
+
+
+def test_the_map_has_every_room_and_top_floors_first() -> None:
+    lines = [rooms(line) for line in HOUSE.splitlines()]
+    found = [room for line in lines for room in line]
+    files = {"__main__", "digests", "errors", "seeding", "_frozen", "_notebook", "_version"}
+    assert set(found) == set(FLOOR_OF) - files
+    assert all(FLOOR_OF[one] <= FLOOR_OF[other] for one, other in pairwise(found))
+
+
+def test_the_map_of_streams_is_the_one_of_the_code() -> None:
+    floor = {room: number for number, floor in enumerate(INSIDE_STREAMS) for room in floor}
+    found = [line.split()[0] for line in STREAMS.splitlines()]
+    assert set(found) == set(floor) - {"stream"}
+    assert all(floor[one] <= floor[other] for one, other in pairwise(found))
+
+
+def test_every_folder_and_file_that_is_named_is_there() -> None:
+    named = set(re.findall(r"`((?:continual_petl|streams|callbacks|tests|docs)/[\w./-]*)`", TEXT))
+    links = {link.partition("#")[0] for link in re.findall(r"\]\((docs/[^)]*)\)", TEXT)}
+    assert len(named) > 10
+    assert [name for name in sorted(named | links) if not (ROOT / name).exists()] == []

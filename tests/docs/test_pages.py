@@ -1,0 +1,48 @@
+"""Every code block of README, CONTRIBUTING and docs/ does what the page says, in order and from an empty folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import PAGES, ROOT
+from tests.docs.not_run import COMMANDS, PROGRAMS, PYTHON, SCRIPTS, TEXTS
+from tests.docs.pages import run_page
+from tests.docs.shell import words_of
+from tests.docs.stand_ins import DATA, make_minilm, stand_in
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
+
+
+@pytest.fixture(scope="session")
+def minilm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_minilm(tmp_path_factory.mktemp("minilm"))
+
+
+SLOW = {
+    *("README.md", "docs/tutorial.md", "docs/certificates.md", "docs/how-to/everyday.md"),
+    *("docs/how-to/own-callback.md", "docs/explanation/bit-identity.md"),
+}
+"""Pages that learn several tasks; README's Python blocks run by default too, in tests/test_readme.py."""
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.slow) if page in SLOW else page for page in PAGES]
+)
+def test_a_page_does_what_it_shows(page: str, minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    stand_in(monkeypatch, minilm)
+    if page in DATA:
+        DATA[page](tmp_path)
+    run_page(page, (ROOT / page).read_text(encoding="utf-8"), tmp_path)
+
+
+def test_nothing_is_excused_that_no_page_shows() -> None:
+    shown = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
+    commands = {" ".join(words_of(line)) for line in shown.splitlines() if line.startswith("continual-petl ")}
+    assert set(COMMANDS) - commands == set()
+    assert [script for script in SCRIPTS if script not in shown] == []
+    assert [program for program in PROGRAMS if f"\n{program} " not in shown] == []
+    assert [words for words in PYTHON if words not in shown] == []
+    assert set(TEXTS) | set(DATA) <= set(PAGES)
