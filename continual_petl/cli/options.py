@@ -1,0 +1,123 @@
+"""The options of each command."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_arguments(name: str, command: argparse.ArgumentParser) -> None:
+    """Give a command what it takes."""
+    _add_subject(name, command)
+    _add_task(name, command)
+    if name in {"run", "learn"}:
+        _add_course(name, command)
+        _add_telling(command)
+    if name in {"run", "learn"}:
+        text = "print the result as JSON on standard output, and what happens as JSON lines on standard error"
+        command.add_argument("--json", action="store_true", help=text)
+    elif name != "schema":
+        command.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
+
+
+def _add_subject(name: str, command: argparse.ArgumentParser) -> None:
+    """Add what a command works on: a stream, data, or runs."""
+    if name == "run":
+        command.add_argument(
+            "stream",
+            metavar="STREAM",
+            help="a stream file, or the name of a catalog stream (see continual-petl streams)",
+        )
+        command.add_argument(
+            "--data-dir", metavar="DIR", help="where data lies: relative paths, copies for catalog streams"
+        )
+        command.add_argument("--run-dir", metavar="DIR", help="where banks and results go (default: runs/NAME)")
+        command.add_argument("--dry-run", action="store_true", help="resolve and show everything, without training")
+    elif name == "init":
+        command.add_argument("data", metavar="DATA", nargs="+", help="a file, a folder, or a data set of the Hub")
+        command.add_argument(
+            "--output", metavar="FILE", default="stream.yaml", help="what is written (default: stream.yaml)"
+        )
+        command.add_argument("--name", metavar="NAME", help="of the stream (default: that of the file)")
+        command.add_argument(
+            "--backbone",
+            metavar="NAME",
+            help="what learns (default: one that can answer every kind found; minilm if it can)",
+        )
+        command.add_argument("--force", action="store_true", help="write over a file that is there")
+    elif name == "report":
+        command.add_argument("runs", metavar="RUN", nargs="+", help="a run folder; several are held against each other")
+        command.add_argument("--output", metavar="DIR", help="where the page goes (default: RUN/report)")
+        command.add_argument("--open", action="store_true", help="open the page in a browser")
+        command.add_argument(
+            "--serve", action="store_true", help="serve the page to this machine, drawn anew after each task"
+        )
+        command.add_argument("--port", metavar="N", type=int, default=0, help="of --serve (default: any that is free)")
+    elif name == "doctor":
+        command.add_argument("--run-dir", metavar="DIR", default="runs", help="where runs would go (default: runs)")
+    elif name not in {"schema", "streams"}:
+        command.add_argument("run", metavar="RUN", help="a run folder")
+
+
+def _add_task(name: str, command: argparse.ArgumentParser) -> None:
+    """Add which tasks of a run, and which rows, it is about."""
+    if name == "learn":
+        command.add_argument("task_file", metavar="TASK.yaml", help="a file with one task")
+    if name == "diff":
+        command.add_argument("other", metavar="RUN", help="another run folder")
+    if name in {"forget", "show"}:
+        command.add_argument("task", metavar="TASK", help="name of a learned task")
+    if name in {"verify", "predict"}:
+        command.add_argument("--task", metavar="T", help="name of a learned task")
+    if name == "verify":
+        command.add_argument("--data", action="store_true", help="also answer the test rows again")
+    if name == "predict":
+        command.add_argument("texts", metavar="TEXT", nargs="*", help="rows; none: one per line of standard input")
+        command.add_argument("--input", metavar="FILE", help="rows from a .jsonl, .csv, .tsv, .parquet or .txt file")
+        command.add_argument("--output", metavar="FILE", help="write answers to a .jsonl, .csv or .parquet file")
+        command.add_argument(
+            "--task-column", metavar="NAME", help="the column of --input that names the task of each row"
+        )
+        command.add_argument("--batch-size", metavar="N", type=int, default=32, help="rows at a time (default: 32)")
+    if name in {"learn", "verify", "predict"}:
+        text = "execute the backbone's own code where RUN asks for it; read it first"
+        command.add_argument("--remote-code", action="store_true", help=text)
+
+
+def _add_course(name: str, command: argparse.ArgumentParser) -> None:
+    """Add how tasks are learned."""
+    if name == "run":
+        command.add_argument(
+            "--replace", metavar="TASK", action="append", default=[], help="learn a learned task again; may be repeated"
+        )
+    if name == "learn":
+        command.add_argument("--replace", action="store_true", help="if the task is learned, learn it again")
+    command.add_argument(
+        "--check",
+        choices=("digests", "probe", "full"),
+        default="probe",
+        help="how earlier tasks are checked after each new one (default: probe; full answers their test rows again)",
+    )
+    if name == "run":
+        text = "learn N tasks at once, in processes with a backbone each; the store ends the same, bit for bit"
+        command.add_argument("--jobs", metavar="N", type=int, help=text)
+        text = "what learns them: processes of this machine (default), or a Ray cluster"
+        command.add_argument("--executor", choices=("processes", "ray"), default="processes", help=text)
+    command.add_argument("--wait", action="store_true", help="wait for another process that writes to the run")
+
+
+def _add_telling(command: argparse.ArgumentParser) -> None:
+    """Add what is told of a course, and where."""
+    command.add_argument(
+        "--log",
+        metavar="LOGGER",
+        action="append",
+        choices=("wandb", "tensorboard", "csv"),
+        default=[],
+        help="send losses, scores and costs to wandb, tensorboard or csv, below logs in the run folder; may be repeated",
+    )
+    command.add_argument("--log-banks", action="store_true", help="with --log wandb: every bank becomes an artifact")
+    loud = command.add_mutually_exclusive_group()
+    loud.add_argument("--quiet", action="store_true", help="print nothing but errors and the final report")
+    loud.add_argument(
+        "--verbose", action="store_true", help="print also losses, rows of R and where time went (not with --json)"
+    )
