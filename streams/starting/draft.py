@@ -12,6 +12,7 @@ from continual_petl.streams.schema.data_spec import SPLITS
 from continual_petl.streams.starting.choose import Chosen
 from continual_petl.streams.starting.guess import Guess
 from continual_petl.streams.starting.look import Seen
+from continual_petl.streams.starting.profile import is_number
 
 _SHOWN = 6
 _LENGTHS = (64, 128, 256, 512)
@@ -60,7 +61,7 @@ def draft(file: str, name: str, tasks: Sequence[tuple[Seen, Guess]], folder: str
 
 def quoted(text: str) -> str:
     """Return a text as YAML reads it back."""
-    plain = _PLAIN.fullmatch(text) and text.lower() not in _WORDS and not _is_number(text)
+    plain = _PLAIN.fullmatch(text) and text.lower() not in _WORDS and not is_number(text)
     return text if plain else '"' + "".join(map(_escaped, text)) + '"'
 
 
@@ -90,12 +91,7 @@ def _comments(seen: Seen, guess: Guess, names: Sequence[str] | None) -> list[str
         shown = names or guess.labels
         more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
         about.append(f"labels: {_safe(', '.join(shown[:_SHOWN]))}{more}")
-    if (
-        guess.kind == "classification"
-        and names is None
-        and len(guess.labels) > 2
-        and all(map(_is_number, guess.labels))
-    ):
+    if guess.kind == "classification" and names is None and len(guess.labels) > 2 and all(map(is_number, guess.labels)):
         about.append(
             "the labels are numbers: if one is more than another, as with stars, `kind: regression` learns that"
         )
@@ -167,11 +163,3 @@ def _safe(text: str) -> str:
     line = " ".join(text.split())
     line = "".join(letter if letter.isprintable() else "?" for letter in line)
     return line if len(line) <= 100 else line[:99] + "…"
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

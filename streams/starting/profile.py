@@ -74,7 +74,7 @@ def _texts(name: str, values: Sequence[str]) -> Column:
     longest = sorted(map(len, values))[(len(values) - 1) * 99 // 100]
     if all(value.lower().endswith(_IMAGES) for value in values):
         return Column(name=name, holds="image", letters=letters)
-    if all(map(_is_number, values)):
+    if all(map(is_number, values)):
         return _numbers(name, values)
     if all(value.startswith("[") for value in values):
         lists = list(map(as_list, values))
@@ -116,7 +116,8 @@ def _come_again(name: str, counts: Counter[str]) -> bool:
     return len(counts) <= MOST_NAMES and counts.total() >= few * len(counts)
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Return whether a text can be read as a number."""
     try:
         float(text)
     except ValueError:
@@ -125,7 +126,7 @@ def _is_number(text: str) -> bool:
 
 
 def _as_number(text: str) -> float:
-    return float(text) if _is_number(text) else float(text == "true")
+    return float(text) if is_number(text) else float(text == "true")
 
 
 def _is_image(value: Any) -> bool:
