@@ -14,7 +14,7 @@ from rich.markup import escape
 from typing_extensions import override
 
 from continual_petl.callbacks.base import StreamCallback, TaskEvent
-from continual_petl.errors import printable
+from continual_petl.errors import counted, printable
 from continual_petl.learner import ContinualLearner
 from continual_petl.report.console import Told
 
@@ -69,7 +69,7 @@ class Progress(StreamCallback):
         value = "not defined" if own["value"] is None else f"{own['value']:.4f}"
         earlier = [cell for cell in cells[:-1] if cell["status"] != "not measured"]
         others = f"; this row of R has {len(earlier)} of {event.index} earlier scores" if event.index else ""
-        self._say(f"  learned: {own['split']} {own['metric']} {value} on {own['num_examples']} rows{others}")
+        self._say(f"  learned: {own['split']} {own['metric']} {value} on {counted(own['num_examples'], 'row')}{others}")
         for cell in earlier if self._verbose else ():
             score = "not defined" if cell["value"] is None else f"{cell['value']:.4f}"
             self._say(f"    {escape(cell['task'])}: {cell['split']} {cell['metric']} {score}, {cell['status']}")
@@ -124,5 +124,5 @@ def _epoch(trainer: L.Trainer, module: L.LightningModule, start: float) -> str:
     score = float(trainer.callback_metrics[f"val/{metric}"])
     return (
         f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}: validation {metric} {score:.4f}, "
-        f"{time.perf_counter() - start:.0f} s"
+        f"{time.perf_counter() - start:.0f} s so far"
     )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from continual_petl.errors import InputError as InputError
     from continual_petl.errors import Interrupted as Interrupted
     from continual_petl.errors import IsolationError as IsolationError
+    from continual_petl.errors import RunInUseError as RunInUseError
     from continual_petl.errors import StoreError as StoreError
     from continual_petl.learner import ContinualLearner as ContinualLearner
     from continual_petl.learner.begin import begin_task as begin_task
@@ -38,6 +39,7 @@ _HOME = {
     "InputError": "continual_petl.errors",
     "Interrupted": "continual_petl.errors",
     "IsolationError": "continual_petl.errors",
+    "RunInUseError": "continual_petl.errors",
     "StoreError": "continual_petl.errors",
     "NoForgetting": "continual_petl.callbacks",
     "ParameterGrowth": "continual_petl.callbacks",

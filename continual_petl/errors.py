@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 _COMMANDS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, ends of lines, marks that turn the direction of writing, halves of characters."""
+_LONGEST_TYPO = 100
 
 
 class InputError(ValueError):
@@ -33,7 +34,11 @@ def raise_problems(problems: Sequence[str]) -> None:
 
 
 class StoreError(RuntimeError):
-    """A run folder is damaged, foreign, or in use by another process. Exit code 1."""
+    """A run folder is damaged or foreign (exit code 1), or in use by another process (`RunInUseError`)."""
+
+
+class RunInUseError(StoreError):
+    """Another process writes to the run folder; the same command works once it has ended. Exit code 4."""
 
 
 class IsolationError(RuntimeError):
@@ -64,6 +69,31 @@ def printable(text: str, *, keep: str = "") -> str:
         \x1b[2Jgood\r
     """
     return _COMMANDS.sub(lambda m: m[0] if m[0] in keep else m[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def did_you_mean(wanted: str, known: Iterable[str]) -> str:
+    """Return a hint for a message about a name that is not there: the one most like it, or nothing.
+
+    Args:
+        wanted: what was asked for.
+        known: the names that there are.
+
+    Example:
+        >>> did_you_mean("streem.yaml", ["stream.yaml", "other.yaml"])
+        " (did you mean 'stream.yaml'?)"
+    """
+    guess = difflib.get_close_matches(wanted[:_LONGEST_TYPO], list(known), n=1)
+    return f" (did you mean {guess[0]!r}?)" if guess else ""
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """Return a number with its noun; the plural is needed only where it is not the singular with an s.
+
+    Example:
+        >>> counted(1, "row"), counted(1_234, "row")
+        ('1 row', '1,234 rows')
+    """
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def known_names(known: Sequence[str], wanted: object = "", *, most: int = 20) -> str:

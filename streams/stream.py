@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from continual_petl import _notebook
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, did_you_mean
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
@@ -73,9 +72,9 @@ class TaskStream:
             if own.name == task:
                 return own
         names = [own.name for own in self]
-        guess = difflib.get_close_matches(task, names, n=1)
-        hint = f", did you mean {guess[0]!r}?" if guess else "."
-        raise InputError(f"stream {self.name!r} has no task {task!r}{hint} Its tasks are {', '.join(names)}")
+        raise InputError(
+            f"stream {self.name!r} has no task {task!r}{did_you_mean(task, names)}. Its tasks are {', '.join(names)}"
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TaskStream) and self.spec == other.spec

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
 from continual_petl.banks.choice import BankChoice
 from continual_petl.banks.layers import select_layers
 from continual_petl.banks.legal import LEGAL, nearest
-from continual_petl.banks.presets import PRESETS
+from continual_petl.banks.presets import PRESETS, preset_of
 from continual_petl.banks.spec import Modification
 
 
@@ -17,6 +19,21 @@ def test_a_preset_written_out_by_its_dimensions_is_the_same_bank(name: str) -> N
     row = PRESETS[name]
     written = BankChoice.model_validate(row.model_dump())
     assert written.resolve() == row == BankChoice.model_validate(name).resolve()
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_known_again_whatever_its_sizes_and_layers(name: str) -> None:
+    row = PRESETS[name]
+    assert preset_of(row) == name
+    wider = [m.model_copy(update={"bottleneck": 7} if m.bottleneck else {}) for m in row.modifications]
+    assert preset_of(row.model_copy(update={"modifications": tuple(wider), "scope": "shared"})) == name
+    if name not in ("full", "top_layers"):  # which a range of layers tells apart
+        assert preset_of(row.model_copy(update={"layers": "0-1"})) == name
+
+
+@pytest.mark.parametrize("change", [{"activation": "relu"}, {"layernorms": "frozen"}, {"init_scale": 0.5}])
+def test_what_is_changed_otherwise_is_no_preset(change: dict[str, Any]) -> None:
+    assert preset_of(BankChoice.model_validate({"preset": "houlsby", **change}).resolve()) is None
 
 
 @pytest.mark.parametrize(("key", "value"), [("bottleneck", 48), ("rank", 48), ("length", 48)])

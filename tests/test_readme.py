@@ -53,7 +53,7 @@ def test_every_command_parses() -> None:
     commands = [shlex.split(line)[1:] for line in lines if line.startswith("continual-petl ")]
     assert {command[0] for command in commands} == {
         *("init", "run", "learn", "verify", "forget", "predict"),
-        *("report", "list", "doctor", "schema"),
+        *("report", "list", "doctor", "streams", "schema"),
     }
     for command in commands:
         build_parser().parse_known_args(command)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 
 from continual_petl.banks.choice import BankChoice
 from continual_petl.banks.spec import BankSpec
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, did_you_mean
 
 Learned = Callable[[str], BankSpec | None]
 """From the name of a task to the bank it was learned with; None if it is not learned."""
@@ -62,10 +61,8 @@ def starts_from_itself(task: str, way: Iterable[str]) -> str:
 def unknown_parent(task: str, parent: str, known: Iterable[str]) -> str:
     """Return the message for a task that nobody knows."""
     names = list(known)
-    guess = difflib.get_close_matches(parent, names, n=1)
-    hint = f" (did you mean {guess[0]!r}?)" if guess else ""
     more = f", and {len(names) - 30} more" if len(names) > 30 else ""
     return (
-        f"task {task!r}, bank.start_from: there is no task {parent!r}{hint}, neither learned in the run folder nor in the "
-        f"stream; known are {', '.join(names[:30])}{more}"
+        f"task {task!r}, bank.start_from: there is no task {parent!r}{did_you_mean(parent, names)}, neither learned in the "
+        f"run folder nor in the stream; known are {', '.join(names[:30])}{more}"
     )

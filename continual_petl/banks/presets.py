@@ -71,3 +71,20 @@ _ROWS: dict[str, dict[str, Any]] = {
 }
 
 PRESETS: dict[str, BankSpec] = {name: BankSpec.model_validate(row) for name, row in _ROWS.items()}
+
+
+def preset_of(spec: BankSpec) -> str | None:
+    """Return the preset that a bank is, whatever its sizes, range of layers, scope and origin; None if it is none.
+
+    Example:
+        >>> preset_of(PRESETS["mam"])
+        'mam'
+    """
+    # A range of layers can be all that tells two presets apart: one that agrees in it goes first.
+    fitting = [name for name, row in PRESETS.items() if _shape(row) == _shape(spec)]
+    return next((name for name in fitting if PRESETS[name].layers == spec.layers), next(iter(fitting), None))
+
+
+def _shape(spec: BankSpec) -> tuple[object, ...]:
+    """Return what makes a bank that of its method."""
+    return spec.layernorms, *(m.model_dump(exclude={"bottleneck"}) for m in spec.modifications)

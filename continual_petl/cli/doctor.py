@@ -12,6 +12,7 @@ import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from continual_petl._version import VERSION
@@ -20,6 +21,8 @@ from continual_petl.cli._console import out, print_json
 from continual_petl.errors import printable
 
 _LEAST_NAME = 3
+_WIDTH = 92
+"""Of a value in letters, before it goes on in the next line."""
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
@@ -41,7 +44,9 @@ def _lines(found: dict[str, dict[str, Any]]) -> list[str]:
     lines = [f"continual-petl {VERSION}"]
     for title, facts in found.items():
         lines.append(title)
-        lines += [f"  {name:<24} {value}" for name, value in facts.items()]
+        for name, value in facts.items():
+            first, *more = wrap(str(value), _WIDTH, break_long_words=False) or [""]
+            lines += [f"  {name:<24} {first}", *(f"  {'':<24} {each}" for each in more)]
     return lines
 
 

@@ -44,7 +44,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         made = [{"name": t.name, "kind": t.kind, "why": g.why} for t, (_, g) in zip(spec.tasks, tasks, strict=True)]
         print_json({"file": str(file), "backbone": backbone.name, "tasks": made, "problems": problems})
         return 1 if problems else 0
-    said = [f"{s.data}: {g.kind}, because {g.why} in {s.rows}" for s, g in tasks]
+    said = [f"{s.data}: {g.words}, because {g.why} in {s.rows}" for s, g in tasks]
     said.append(f"backbone {backbone.name}: {backbone.why}")
     said += [f"to mend before it runs: {problem}" for problem in problems]
     said.append(f"wrote {file}; next: continual-petl run {file} --dry-run")

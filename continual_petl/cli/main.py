@@ -2,8 +2,9 @@
 
 Nothing heavy is imported here; each command imports what it needs when it runs, so that --help answers at once.
 
-Exit codes: 0 all is well; 1 a check failed (something was forgotten, a store is damaged or in use); 2 the input cannot
-be used; 3 an internal error; 128 + n ended by signal n (130 for Ctrl-C), and the same command goes on.
+Exit codes: 0 all is well; 1 a check failed (something was forgotten, a store is damaged); 2 the input cannot
+be used; 3 an internal error; 4 another process is writing to the run; 128 + n ended by signal n (130 for Ctrl-C), and the
+same command goes on.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from continual_petl.errors import (
     InputError,
     Interrupted,
     IsolationError,
+    RunInUseError,
     StoreError,
     StreamFileError,
     printable,
@@ -51,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail("\n".join([f"the {what} cannot be used:", *error.problems]), 2)
     except InputError as error:
         return _fail(str(error), 2)
+    except RunInUseError as error:
+        return _fail(str(error), 4)
     except (ForgettingError, IsolationError, StoreError) as error:
         return _fail(str(error), 1)
     except Interrupted as error:

@@ -49,7 +49,9 @@ def _add_subject(name: str, command: argparse.ArgumentParser) -> None:
         command.add_argument("--output", metavar="DIR", help="where the page goes (default: RUN/report)")
         command.add_argument("--open", action="store_true", help="open the page in a browser")
         command.add_argument(
-            "--serve", action="store_true", help="serve the page to this machine, drawn anew after each task"
+            "--serve",
+            action="store_true",
+            help="serve the page to this machine, drawn anew after each task, until Ctrl-C or SIGTERM",
         )
         command.add_argument("--port", metavar="N", type=int, default=0, help="of --serve (default: any that is free)")
     elif name == "doctor":
@@ -64,8 +66,11 @@ def _add_task(name: str, command: argparse.ArgumentParser) -> None:
         command.add_argument("task_file", metavar="TASK.yaml", help="a file with one task")
     if name == "diff":
         command.add_argument("other", metavar="RUN", help="another run folder")
-    if name in {"forget", "show"}:
+    if name == "forget":
         command.add_argument("task", metavar="TASK", help="name of a learned task")
+    if name == "show":
+        text = "name of a learned task; left out, those that there are are listed"
+        command.add_argument("task", metavar="TASK", nargs="?", help=text)
     if name in {"verify", "predict"}:
         command.add_argument("--task", metavar="T", help="name of a learned task")
     if name == "verify":

@@ -13,7 +13,8 @@ _EXAMPLES = """examples:
   continual-petl verify runs/mine
 
 exit codes: 0 all is well; 1 a check failed, or the answer is no (something was forgotten or is damaged, two runs differ, rows
-must be mended, a problem was found); 2 the input cannot be used; 3 a fault of continual-petl; 128 + n ended by signal n.
+must be mended, a problem was found); 2 the input cannot be used; 3 a fault of continual-petl; 4 another process
+is writing to the run; 128 + n ended by signal n.
 """
 
 _COMMANDS = {
@@ -126,6 +127,7 @@ examples:
   continual-petl list runs/mine
 """,
     "show": """examples:
+  continual-petl show runs/mine
   continual-petl show runs/mine agnews
 """,
     "diff": """Compared are backbone, tasks and their order, specifications, banks (by the digests of all their tensors), data

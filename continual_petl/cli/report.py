@@ -80,7 +80,9 @@ def _serve(folder: Path, arguments: argparse.Namespace, draw: Callable[[], bool]
 
     again()
     server = Server(folder, arguments.port, again, tell=_tell)
-    out().print(f"serving {server.address} to this machine; Ctrl-C ends it", soft_wrap=True, markup=False)
+    # A shell has what it starts with & in a script ignore SIGINT.
+    ends = f"Ctrl-C ends it, and kill {os.getpid()} where there is no terminal"
+    out().print(f"serving {server.address} to this machine; {ends}", soft_wrap=True, markup=False)
     if arguments.open:
         _open(server.address)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from continual_petl.cli import list as list_tasks
 from continual_petl.cli._console import out, print_json
 from continual_petl.course.run import check_learned, open_store
 from continual_petl.report.task_lines import task_facts
@@ -14,6 +15,8 @@ from continual_petl.store.store import Store
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
     store, task = open_store(arguments.run), arguments.task
+    if task is None:
+        return _list(arguments, store, overrides)
     check_learned(store, task)
     manifest, history = store.manifest(task), store.history(task)
     num_bytes, seconds = store.num_bytes(task), _seconds(store, task, manifest.index)
@@ -26,6 +29,15 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     check = f"check it with: continual-petl verify {store.folder} --task {task}"
     out().print(check, markup=False, soft_wrap=True)
     return 0
+
+
+def _list(arguments: argparse.Namespace, store: Store, overrides: list[tuple[str, str]]) -> int:
+    """List the tasks, and say how one of them is shown."""
+    code = list_tasks.execute(arguments, overrides)
+    if not arguments.json and store.tasks:
+        text = f"show one of them with: continual-petl show {store.folder} {store.tasks[-1]}"
+        out().print(text, markup=False, soft_wrap=True)
+    return code
 
 
 def _seconds(store: Store, task: str, index: int) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import logging
 import os
@@ -16,7 +15,7 @@ import torch
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
 from lightning.pytorch.strategies import DDPStrategy
 
-from continual_petl.errors import InputError, raise_problems
+from continual_petl.errors import InputError, did_you_mean, raise_problems
 from continual_petl.streams.schema.stream_spec import TrainingSpec
 
 _OURS = {
@@ -51,8 +50,7 @@ def check_trainer_arguments(arguments: Mapping[str, Any]) -> None:
     problems = [f"trainer.{key}: not allowed here: {_OURS[key]}" for key in arguments if key in _OURS]
     for key in arguments:
         if key not in _OURS and key not in allowed:
-            guess = difflib.get_close_matches(key, allowed, n=1)
-            hint = f" (did you mean {guess[0]!r}?)" if guess else ""
+            hint = did_you_mean(key, allowed)
             problems.append(
                 f"trainer.{key}: Lightning's Trainer has no such argument{hint}; allowed are {', '.join(allowed)}"
             )

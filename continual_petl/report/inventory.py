@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from continual_petl.banks.presets import preset_of
 from continual_petl.store.manifest import Manifest
 from continual_petl.store.store import Store
 
@@ -22,7 +23,8 @@ def entry_of(store: Store, task: str) -> dict[str, Any]:
         "index": manifest.index,
         "kind": manifest.kind,
         "bank": bank_in_words(manifest),
-        "forms": forms(manifest),
+        "preset": preset_of(manifest.bank),
+        "short": bank_in_short(manifest),
         "metric": manifest.metric,
         "score": manifest.scores[split].scores.get(manifest.metric),
         "split": split,
@@ -38,15 +40,26 @@ def counted_split(manifest: Manifest) -> str:
 
 
 def bank_in_words(manifest: Manifest) -> str:
+    """Return what a task's bank is: its preset, if it is one, and what it changes."""
+    preset, changes = preset_of(manifest.bank), changes_in_words(manifest)
+    return changes if preset is None else f"{preset}: {changes}"
+
+
+def changes_in_words(manifest: Manifest) -> str:
     """Return what a task's bank changes."""
     forms = [
         f"{m.form} on {m.modifies}" + ("" if m.bottleneck is None else f" ({m.bottleneck})")
         for m in manifest.bank.modifications
     ]
-    return ", ".join(dict.fromkeys(forms)) or "nothing but the head"
+    nothing = "own LayerNorms" if manifest.bank.layernorms == "own" else "nothing but the head"
+    return ", ".join(dict.fromkeys(forms)) or nothing
 
 
-def forms(manifest: Manifest) -> str:
-    """Return the forms of a task's bank alone, with their widths."""
-    named = [f"{m.form}" + ("" if m.bottleneck is None else f" {m.bottleneck}") for m in manifest.bank.modifications]
-    return ", ".join(dict.fromkeys(named)) or "head only"
+def bank_in_short(manifest: Manifest) -> str:
+    """Return the preset of a task's bank, or its forms where it is none, with their sizes."""
+    preset = preset_of(manifest.bank)
+    sizes = [str(m.bottleneck) for m in manifest.bank.modifications if m.bottleneck is not None]
+    if preset is not None:
+        return " ".join([preset, ", ".join(dict.fromkeys(sizes))]).rstrip()
+    named = [m.form + ("" if m.bottleneck is None else f" {m.bottleneck}") for m in manifest.bank.modifications]
+    return ", ".join(dict.fromkeys(named)) or "own LayerNorms"

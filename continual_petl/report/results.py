@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from continual_petl.errors import known_names
 from continual_petl.metrics import acc, bwt_gem, forgetting_max
 from continual_petl.store.results_file import Status, TaskLine
 from continual_petl.store.store import Store
@@ -34,6 +35,12 @@ class Results:
     def acc(self) -> float:
         """Mean score over all tasks after the last one (Lopez-Paz and Ranzato 2017); NaN before the first."""
         return float(acc(self.R)) if self.tasks else math.nan
+
+    @property
+    def mixed(self) -> str:
+        """What is to be said behind a mean over tasks: which unlike scores it is of; empty if all are of one name."""
+        names = list(dict.fromkeys(self.metrics))
+        return f"; these are unlike: {known_names(names)}" if len(names) > 1 else ""
 
     @property
     def bwt(self) -> float:

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from continual_petl.errors import known_names, printable
+from continual_petl.errors import counted, known_names, printable
 from continual_petl.report.inventory import bank_in_words
 from continual_petl.store.history import Confusion, History
 from continual_petl.store.manifest import Manifest
@@ -32,7 +32,7 @@ def task_table(tasks: Sequence[Mapping[str, Any]]) -> RenderableType:
         table.add_row(
             escape(printable(task["task"])),
             task["kind"],
-            task["forms"],
+            task["short"],
             f"{score} {task['metric']}" + ("" if task["split"] == "test" else "*"),
             f"{task['parameters']:,}",
         )
@@ -42,7 +42,7 @@ def task_table(tasks: Sequence[Mapping[str, Any]]) -> RenderableType:
 def list_lines(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what is to be said below the table."""
     total, kept = sum(task["parameters"] for task in tasks), sum(task["bytes"] for task in tasks)
-    lines = [f"{len(tasks):,} {'task' if len(tasks) == 1 else 'tasks'}, {total:,} parameters, {size(kept)} on disk"]
+    lines = [f"{counted(len(tasks), 'task')}, {total:,} parameters, {size(kept)} on disk"]
     if any(task["split"] != "test" for task in tasks):
         lines.append("* on validation rows: the task has no test rows")
     return lines
@@ -78,13 +78,14 @@ def _what(manifest: Manifest) -> dict[str, str]:
         "kind": manifest.kind + (", pairs of texts" if manifest.pair else ""),
         "labels": f"{len(labels)}: {known_names(labels, most=_MOST_LABELS)}" if labels else "none",
         "bank": f"{bank_in_words(manifest)}; layer norms {spec.layernorms}, scope {spec.scope}",
-        "training": f"{training.epochs} epochs, batches of {training.batch_size}, learning rate {training.learning_rate:g}",
+        "training": f"{counted(training.epochs, 'epoch')}, batches of {training.batch_size}, learning rate "
+        f"{training.learning_rate:g}",
         "parameters": f"{sum(manifest.parameters.values()):,}: "
         + ", ".join(f"{count:,} {part}" for part, count in manifest.parameters.items()),
     }
     if manifest.max_length:
         lines["tokens"] = f"{manifest.max_length} of a row at most"
-    lines["learned from"] = "its own beginning" if manifest.parent is None else f"a copy of {manifest.parent.task!r}"
+    lines["started from"] = "a fresh bank" if manifest.parent is None else f"a copy of {manifest.parent.task!r}"
     return lines
 
 
@@ -92,13 +93,13 @@ def _scores(manifest: Manifest, history: History | None) -> dict[str, str]:
     lines = {}
     for split, scores in manifest.scores.items():
         values = ", ".join(f"{name} {value:.4f}" for name, value in scores.scores.items())
-        lines[split] = f"{values or 'no score is defined'} on {scores.num_examples:,} rows"
+        lines[split] = f"{values or 'no score is defined'} on {counted(scores.num_examples, 'row')}"
     if history is None:
         return lines | {"history": "none: learned with an older release"}
     if history.curve.losses:
         first, last = history.curve.losses[0], history.curve.losses[-1]
         ends = " to ".join("not finite" if point.loss is None else f"{point.loss:.4f}" for point in (first, last))
-        lines["loss"] = f"{ends} in {last.step:,} steps"
+        lines["loss"] = f"{ends} in {counted(last.step, 'step')}"
     if history.curve.scores:
         known = [point.scores.get(manifest.metric) for point in history.curve.scores]
         shown = ", ".join("not defined" if value is None else f"{value:.4f}" for value in known[-10:])
@@ -107,7 +108,7 @@ def _scores(manifest: Manifest, history: History | None) -> dict[str, str]:
     for split, answers in history.answered.items():
         if isinstance(answers, Confusion) and manifest.labels is not None:
             wrong = sorted((cell for cell in answers.cells if cell[0] != cell[1]), key=lambda cell: -cell[2])[:3]
-            text = "; ".join(f"{manifest.labels[t]} as {manifest.labels[a]} {n} times" for t, a, n in wrong)
+            text = "; ".join(f"{manifest.labels[t]} as {manifest.labels[a]} {counted(n, 'time')}" for t, a, n in wrong)
             lines[f"wrong in {split}"] = text or "nothing"
     return lines
 

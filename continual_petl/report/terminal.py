@@ -71,7 +71,7 @@ def _cell(value: float, status: str, i: int, j: int) -> str:
 def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableType:
     """Return ACC, BWT and forgetting, with what they rest on."""
     lines = [
-        f"ACC         {_number(results.acc)}   mean score over all tasks at the end",
+        f"ACC         {_number(results.acc)}   mean score over all tasks at the end{results.mixed}",
         f"BWT         {_number(results.bwt)}   backward transfer (Lopez-Paz and Ranzato 2017)",
         f"forgetting  {_number(results.forgetting)}   mean drop from the best earlier score (Chaudhry et al. 2018)",
     ]

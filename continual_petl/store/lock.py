@@ -21,7 +21,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from continual_petl.errors import StoreError
+from continual_petl.errors import RunInUseError
 from continual_petl.store.atomic import refusals_told, write_json
 
 _PATIENCE = 0.5
@@ -39,7 +39,7 @@ class RunLock:
         wait: whether to wait for another process that holds it, instead of raising.
 
     Raises:
-        StoreError: on entering, if another process writes to the run folder; the message names it.
+        RunInUseError: on entering, if another process writes to the run folder; the message names it.
     """
 
     def __init__(self, folder: Path, *, wait: bool = False) -> None:
@@ -79,7 +79,7 @@ class RunLock:
             time.sleep(_POLL)
         told = f"{self._folder}: another process is writing to this run{'' if who is None else f': {who}'}."
         if not self._wait:
-            raise StoreError(
+            raise RunInUseError(
                 f"{told} Wait until it has ended (--wait does that), or choose another --run-dir; reading (verify, predict, "
                 "report) is possible meanwhile."
             )

@@ -148,7 +148,7 @@ def command_line_page() -> str:
     parts = [
         "# The command line\n",
         "What `continual-petl COMMAND --help` prints, for every command. Exit codes: 0 all is well; 1 a check failed; 2 the "
-        "input cannot be used; 3 an internal error; 128 + n ended by signal n.\n",
+        "input cannot be used; 3 an internal error; 4 another process is writing to the run; 128 + n ended by signal n.\n",
     ]
     for name, command in commands.choices.items():
         command.formatter_class = _Narrow

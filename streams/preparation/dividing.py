@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, counted
 from continual_petl.seeding import derive_seed
 from continual_petl.streams.preparation.checked import Checked
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
+
+_FEW = 20
+"""Rows; with fewer, a single one moves an accuracy by more than five points."""
 
 
 def carve(spec: StreamSpec, task: TaskSpec, train: Checked) -> tuple[Checked, Checked]:
@@ -40,6 +44,17 @@ def limited(spec: StreamSpec, task: TaskSpec, name: str, split: Checked) -> Chec
     whole = [f"{key}\t{answer}" for key, answer in zip(split.keys, split.names, strict=True)]
     ranks = _ranks(whole, derive_seed(spec.seed, task.name, "limit", name))
     return split.take(np.sort(np.argsort(ranks, kind="stable")[:limit]))
+
+
+def few_notice(task: TaskSpec, splits: Mapping[str, Checked]) -> str | None:
+    """Return a notice if the scores that count rest on so few rows that they say little."""
+    name = "test" if "test" in splits else "validation"
+    if (count := len(splits[name])) >= _FEW:
+        return None
+    return (
+        f"task {task.name!r}: its scores in R are those on {counted(count, f'{name} row')}, which is too few to say much of "
+        "other rows."
+    )
 
 
 def _ranks(contents: list[str], seed: int) -> NDArray[np.uint64]:

@@ -20,7 +20,7 @@ from continual_petl.streams.encoding.rows import TokenisedRows
 from continual_petl.streams.encoding.token_cache import usual_cache
 from continual_petl.streams.encoding.tokenise_sources import room_for
 from continual_petl.streams.preparation.checked import Checked, check_split, labels_of
-from continual_petl.streams.preparation.dividing import carve, limited
+from continual_petl.streams.preparation.dividing import carve, few_notice, limited
 from continual_petl.streams.preparation.labels import absent_notice
 from continual_petl.streams.schema.stream_spec import DataSpec, Rows, SplitName, StreamSpec, TaskSpec
 from continual_petl.streams.sources.checks import overlap_notice
@@ -182,6 +182,7 @@ def _read(spec: StreamSpec, task: TaskSpec) -> tuple[tuple[str, ...] | None, dic
     if "test" not in splits:
         notices.append(f"task {task.name!r}: the data has no test split, so R holds the validation metric.")
     splits = {name: limited(spec, task, name, split) for name, split in splits.items()}
+    notices.append(few_notice(task, splits))
     if labels is not None:
         notices.append(absent_notice(task.name, labels, splits["train"].label_counts(len(labels))))
     what = _WHAT.get(task.kind, "text")

@@ -15,7 +15,7 @@ from continual_petl.streams.schema.training_spec import Bool, Int
 class BackboneSpec(FrozenModel):
     """The frozen pre-trained transformer. A bare name, ``backbone: minilm``, means ``{name: minilm}``."""
 
-    name: Text
+    name: Annotated[Text, Field(examples=["minilm"])]
     """minilm (the packaged one), the id of a model on the Hub, or a path that begins with ./, ../, ~ or /."""
     revision: Revision | None = None
     """Commit, tag or branch of a Hub model."""

@@ -55,14 +55,17 @@ _V = TypeVar("_V")
 Probe = Literal["random", "validation"]
 
 
+_TASKS = [{"name": "topics", "kind": "classification", "data": "data/topics.csv"}]
+
+
 class TaskSpec(FrozenModel):
     """One task of a stream."""
 
-    name: Name
+    name: Annotated[Name, Field(examples=["topics"])]
     """Unique in the stream; becomes the folder of the task's bank."""
-    kind: Kind
+    kind: Annotated[Kind, Field(examples=["classification"])]
     """What is predicted. A task on pairs of texts is one of these with columns.text_pair."""
-    data: Data
+    data: Annotated[Data, Field(examples=["data/topics.csv"])]
     """A path (file, folder with train/validation/test files, glob), what datasets.load_dataset takes, or rows."""
     columns: ColumnsSpec = ColumnsSpec()
     """Which columns of the data mean what."""
@@ -160,11 +163,11 @@ class StreamSpec(FrozenModel):
     reading a stream file sets it to the file's folder). Use the ``resolved_...`` methods to read a task.
     """
 
-    name: Name
+    name: Annotated[Name, Field(examples=["support-desk"])]
     """Name of the stream; also of its run folder unless another is given."""
     seed: Annotated[Int, Field(ge=0, lt=2**63)] = 0
     """Where all randomness starts; every task derives its own from this and its name."""
-    backbone: BackboneSpec
+    backbone: Annotated[BackboneSpec, Field(examples=["minilm"])]
     """The frozen pre-trained transformer that all tasks share."""
     bank: BankChoice = BankChoice(preset="houlsby")
     """What each task adds to the backbone, unless it says otherwise."""
@@ -180,7 +183,7 @@ class StreamSpec(FrozenModel):
     data_dir: Text | None = None
     """Folder from which relative data paths count, and where local copies lie (data.local of a task); null means the
     folder of the stream file, and no copies."""
-    tasks: Annotated[tuple[TaskSpec, ...], Field(min_length=1)]
+    tasks: Annotated[tuple[TaskSpec, ...], Field(min_length=1, examples=[_TASKS])]
     """The tasks, in the order in which they arrive."""
 
     @model_validator(mode="after")

@@ -85,8 +85,7 @@ def _task(seen: Seen, guess: Guess, name: str, folder: str) -> list[str]:
 
 
 def _comments(seen: Seen, guess: Guess, names: Sequence[str] | None) -> list[str]:
-    pair = " of pairs" if "text_pair" in guess.columns else ""
-    about = [f"read as: {guess.kind}{pair}, because {_safe(guess.why)} in {seen.rows}"]
+    about = [f"read as: {guess.words}, because {_safe(guess.why)} in {seen.rows}"]
     if guess.labels:
         shown = names or guess.labels
         more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""

@@ -29,6 +29,11 @@ class Guess:
     unread: tuple[str, ...] = ()
     """Columns that have no part in it."""
 
+    @property
+    def words(self) -> str:
+        """The kind, and whether its rows are pairs of texts."""
+        return self.kind + (" of pairs" if "text_pair" in self.columns else "")
+
 
 def guess(where: str, columns: Sequence[Column]) -> Guess:
     """Return the kind of task that columns make.

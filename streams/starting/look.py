@@ -11,7 +11,7 @@ from typing import Any
 
 import datasets  # type: ignore[import-untyped]
 
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, counted
 from continual_petl.streams.schema.data_spec import looks_like_path
 from continual_petl.streams.sources.files import ALIASES, find_files, quiet, read_files, reader_of
 from continual_petl.streams.sources.hub import class_names
@@ -48,7 +48,7 @@ class Seen:
     def rows(self) -> str:
         """Which rows were looked at, in words."""
         looked = max((len(values) for values in self.table.values()), default=0)
-        return f"{looked:,} rows" if looked == self.num_rows else f"{looked:,} of {self.num_rows:,} rows"
+        return counted(looked, "row") if looked == self.num_rows else f"{looked:,} of {counted(self.num_rows, 'row')}"
 
 
 def look(data: str) -> Seen:

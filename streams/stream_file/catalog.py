@@ -5,14 +5,18 @@ Needs no more than the standard library, so that a wrong name is answered at onc
 
 from __future__ import annotations
 
-import difflib
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, did_you_mean
 
 ALIASES = {"classic5-1": "classic5", "long15-4": "long15"}
 """Other names of catalog streams, by the number that the literature gives their order."""
+
+
+_LOOKED_AT = 1_000
+"""Files beside one that is not there, for a hint."""
 
 
 def catalog() -> dict[str, Path]:
@@ -42,9 +46,16 @@ def find_stream(name: str) -> Path:
     known = catalog()
     if (own := ALIASES.get(name, name)) in known:
         return known[own]
-    guess = difflib.get_close_matches(name[:100], known, n=1)
-    hint = f" (did you mean {guess[0]}?)" if guess else ""
     raise InputError(
-        f"{name}: there is no such file, and no such catalog stream{hint}; the catalog has {', '.join(known)} "
-        f"(continual-petl streams says what they are). Check the path: it counts from {Path.cwd()}"
+        f"{name}: there is no such file, and no such catalog stream{did_you_mean(name, [*known, *_beside(path)])}; the "
+        f"catalog has {', '.join(known)} (continual-petl streams says what they are). Check the path: it counts from "
+        f"{Path.cwd()}"
     )
+
+
+def _beside(path: Path) -> list[str]:
+    """Return the stream files in the folder of a path that is not there, as they would be written."""
+    try:
+        return [str(file) for file in islice(path.parent.iterdir(), _LOOKED_AT) if file.suffix in (".yaml", ".yml")]
+    except OSError:  # there is no such folder, or it may not be read
+        return []

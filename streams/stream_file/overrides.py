@@ -8,10 +8,10 @@ the file.
 from __future__ import annotations
 
 import copy
-import difflib
 from collections.abc import Sequence
 from typing import Any
 
+from continual_petl.errors import did_you_mean
 from continual_petl.streams.schema.consistency import KeyPath
 from continual_petl.streams.stream_file.bounds import MAX_DEPTH, half_character
 from continual_petl.streams.stream_file.places import Places, task_names
@@ -82,8 +82,7 @@ def _number(part: str | int, length: int) -> int | None:
 
 def _no_such_task(wanted: str, names: list[str | None]) -> str:
     known = [name for name in names if name]
-    guess = difflib.get_close_matches(wanted[:100], known, n=1)
-    hint = f" (did you mean {guess[0]!r}?)" if guess else ""
+    hint = did_you_mean(wanted, known)
     listed = ", ".join(f"{number} {name or '(without a name)'}" for number, name in enumerate(names[:30]))
     more = f", and {len(names) - 30} more" if len(names) > 30 else ""
     return f"there is no task {show(wanted)}{hint}; the tasks, by number and name, are: {listed or 'none'}{more}"

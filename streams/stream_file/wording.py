@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from continual_petl.errors import did_you_mean
 from continual_petl.streams.schema.consistency import Inconsistent, KeyPath
 from continual_petl.streams.schema.data_spec import TAG
 from continual_petl.streams.stream_file.json_schema import Schema, keys_of, node_at, options
 
-_LONGEST_TYPO = 100
 _NUMBERS = {"integer": "a whole number", "number": "a number"}
 _BOUNDS = {
     "minimum": "of at least",
@@ -68,7 +67,8 @@ def _paragraph(details: ErrorDetails, loc: KeyPath, root: Schema) -> str:
     node = node_at(root, loc) or {}
     if kind == "missing":
         description = str(node.get("description", "")).split("\n\n")[0]
-        return f"is missing: add it{f'. {description}' if description else f'; allowed: {describe(node)}'}"
+        example = next((f", for instance {loc[-1]}: {_flow(value)}" for value in node.get("examples", ())), "")
+        return f"is missing: add it{example}{f'. {description}' if description else f'; allowed: {describe(node)}'}"
     guess = _did_you_mean(
         given, (value for option in options(node) for value in (*option.get("enum", ()), option.get("const")))
     )
@@ -101,10 +101,16 @@ def _unknown_key(key: str, given: Any, parent: Schema, details: ErrorDetails) ->
 
 def _did_you_mean(given: Any, known: Iterable[str]) -> str:
     known = [name for name in dict.fromkeys(known) if isinstance(name, str)]
-    if not isinstance(given, str) or len(given) > _LONGEST_TYPO or given in known:
+    if not isinstance(given, str) or given in known:
         return ""
-    guess = difflib.get_close_matches(given.casefold(), known, n=1, cutoff=0.6)
-    return f" (did you mean {guess[0]!r}?)" if guess else ""
+    return did_you_mean(given.casefold(), known)
+
+
+def _flow(value: Any) -> str:
+    """Write an example as YAML of one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_flow(each)}" for key, each in value.items()) + "}"
+    return f"[{', '.join(map(_flow, value))}]" if isinstance(value, list) else str(value)
 
 
 def show(value: Any) -> str:

@@ -129,4 +129,4 @@ def test_streams_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_an_unknown_stream_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "classic"]) == 2
-    assert "did you mean classic5?" in capsys.readouterr().err
+    assert "did you mean 'classic5'?" in capsys.readouterr().err

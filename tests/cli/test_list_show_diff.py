@@ -37,12 +37,13 @@ def test_a_list_fits_into_eighty_columns(runs: Path, capsys: Any) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert max(len(line.rstrip()) for line in lines) <= 80
     assert [line.split()[0] for line in lines[1:4]] == ["both", "apart", "number"]
-    assert "bottleneck 4" in lines[1]
+    assert "houlsby 4" in lines[1]
     assert lines[-1].startswith("3 tasks, ")
     assert main(["list", str(runs / "one"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [(each["task"], each["kind"]) for each in found][2] == ("number", "regression")
-    assert found[0]["bank"].startswith("bottleneck on attention (4)")
+    assert found[0]["bank"].startswith("houlsby: bottleneck on attention (4)")
+    assert (found[0]["preset"], found[0]["short"]) == ("houlsby", "houlsby 4")
 
 
 def test_a_list_of_many_tasks_needs_no_stream(runs: Path, tmp_path: Path, capsys: Any) -> None:
@@ -65,7 +66,13 @@ def test_everything_of_one_task_is_shown(runs: Path, capsys: Any) -> None:
     assert main(["show", str(runs / "one"), "both"]) == 0
     shown = capsys.readouterr().out
     manifest = json.loads((runs / "one" / "banks" / "both" / "bank.json").read_text())
-    for fragment in ("classification", "2: no, yes", "bottleneck on attention (4)", "1 epochs", manifest["digest"]):
+    for fragment in (
+        "classification",
+        "2: no, yes",
+        "houlsby: bottleneck on attention (4)",
+        "1 epoch,",
+        manifest["digest"],
+    ):
         assert fragment in shown
     for fragment in ("by epoch", "accuracy", "wrong in test", "train ", "number 0 in the chain", "--task both"):
         assert fragment in shown
@@ -74,6 +81,33 @@ def test_everything_of_one_task_is_shown(runs: Path, capsys: Any) -> None:
     assert found["seconds"]["train"] > 0
     assert found["history"]["task"] == "both"
     assert found["tensors"] == manifest["tensors"]
+
+
+def test_without_a_task_those_that_there_are_are_listed(runs: Path, tmp_path: Path, capsys: Any) -> None:
+    assert main(["list", str(runs / "one")]) == 0
+    listed = capsys.readouterr().out
+    assert main(["show", str(runs / "one")]) == 0
+    assert capsys.readouterr().out == f"{listed}show one of them with: continual-petl show {runs / 'one'} number\n"
+    assert main(["show", str(runs / "one"), "--json"]) == 0
+    assert [each["task"] for each in json.loads(capsys.readouterr().out)] == ["both", "apart", "number"]
+    shutil.copytree(runs / "one", tmp_path / "none", ignore=shutil.ignore_patterns("banks", "chain*", "results*"))
+    assert main(["show", str(tmp_path / "none")]) == 0
+    assert "no task is learned yet" in capsys.readouterr().out
+
+
+def test_a_run_with_a_name_like_one_that_is_there_is_guessed(
+    runs: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["list", str(runs / "othr")]) == 2
+    assert f"(did you mean '{runs / 'other'}'?)" in capsys.readouterr().err
+    monkeypatch.chdir(runs)
+    (runs / "runs").symlink_to(runs, target_is_directory=True)
+    assert main(["list", "uther"]) == 2
+    assert "(did you mean 'other'?)" in capsys.readouterr().err
+    monkeypatch.chdir(runs.parent)
+    (runs.parent / "runs").symlink_to(runs, target_is_directory=True)
+    assert main(["list", "uther"]) == 2
+    assert "(did you mean 'runs/other'?)" in capsys.readouterr().err
 
 
 def test_losses_that_are_not_finite_are_shown_as_such(runs: Path) -> None:

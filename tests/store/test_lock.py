@@ -18,7 +18,7 @@ from filelock import FileLock
 from continual_petl import Run, StreamCallback, learn
 from continual_petl.callbacks import TaskEvent
 from continual_petl.cli.main import main
-from continual_petl.errors import StoreError
+from continual_petl.errors import RunInUseError, StoreError
 from continual_petl.store import lock
 from continual_petl.store.results_file import TaskLine
 from continual_petl.store.store import Store
@@ -43,7 +43,7 @@ def in_a_process(act: Callable[[], object]) -> int:
     try:
         act()
         code = 0
-    except StoreError as error:
+    except RunInUseError as error:
         code = 1 if "another process is writing to this run" in str(error) else 8
     finally:
         os._exit(code)
@@ -185,12 +185,12 @@ def test_two_commands_add_a_task_each(backbone_folder: Folder, tmp_path: Path) -
     assert all(check.ok for check in run.verify(data=True))
 
 
-def test_a_command_that_may_not_wait_ends_with_1(
+def test_a_command_that_may_not_wait_ends_with_4(
     backbone_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "tasks.yaml").write_text(dump_stream(stream(backbone_folder(), [task("one", num_rows=16)]).spec))
     (tmp_path / "run").mkdir()
     with held(tmp_path / "run") as child:
-        assert main(["run", str(tmp_path / "tasks.yaml"), "--run-dir", str(tmp_path / "run"), "--quiet"]) == 1
+        assert main(["run", str(tmp_path / "tasks.yaml"), "--run-dir", str(tmp_path / "run"), "--quiet"]) == 4
     assert f"another process is writing to this run: process {child} on" in capsys.readouterr().err
     assert not (tmp_path / "run" / "stream.yaml").exists()

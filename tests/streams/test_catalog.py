@@ -48,9 +48,20 @@ def test_a_name_or_a_number_of_the_literature_finds_its_stream() -> None:
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(
-        InputError, match=r"^clasic5: there is no such file.*did you mean classic5\?.*long15-6, quickstart"
+        InputError, match=r"^clasic5: there is no such file.*did you mean 'classic5'\?.*long15-6, quickstart"
     ):
         find_stream("clasic5")
+
+
+def test_a_file_with_a_name_like_one_that_is_there_is_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "stream.yaml").write_text("")
+    with pytest.raises(InputError, match=r"streem.yaml: there is no such file.*did you mean '.*/stream.yaml'\?"):
+        find_stream(str(tmp_path / "streem.yaml"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"\(did you mean 'stream.yaml'\?\)"):
+        find_stream("streem.yaml")
+    with pytest.raises(InputError, match=r"no such catalog stream; the catalog has"):
+        find_stream("no-folder/streem.yaml")
 
 
 @pytest.mark.parametrize("name", ORDERS)

@@ -40,7 +40,8 @@ def test_all_splits(tokenizer: PreTrainedTokenizerFast) -> None:
     assert data.test is not None
     assert (len(data.train), len(data.validation), len(data.test)) == (80, 4, 6)
     assert data.labels == ("a", "b")
-    assert data.notices == ()
+    (few,) = data.notices
+    assert few.startswith("task 'toy': its scores in R are those on 6 test rows, which is too few")
     assert data.num_truncated == {"train": 0, "validation": 0, "test": 0}
     assert data.test.row(0).ids.tolist() == tokenizer("w4 w9 w9")["input_ids"]
     assert data.test.labels is not None
@@ -67,7 +68,10 @@ def test_validation_is_carved_and_said(tokenizer: PreTrainedTokenizerFast) -> No
     assert sorted(_content(data.train) + _content(data.validation)) == sorted(
         _content(_prepare(tokenizer, {"train": TRAIN, "validation": TEST}).train)
     )
-    assert data.notices == ("task 'toy': the data has no validation split; 20 of its training rows became one.",)
+    assert data.notices == (
+        "task 'toy': the data has no validation split; 20 of its training rows became one.",
+        "task 'toy': its scores in R are those on 10 test rows, which is too few to say much of other rows.",
+    )
 
 
 def test_without_a_test_split(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -112,6 +116,15 @@ def test_equal_texts_stay_on_one_side(tokenizer: PreTrainedTokenizerFast) -> Non
     assert len(data.validation) == 24
 
 
+def test_too_few_rows_to_tell_are_told(tokenizer: PreTrainedTokenizerFast) -> None:
+    rows = {"train": TRAIN, "validation": TRAIN[:1], "test": TRAIN[:20]}
+    assert not any("too few" in notice for notice in _prepare(tokenizer, rows).notices)
+    rows["test"] = TRAIN[:19]
+    assert any("on 19 test rows, which is too few" in notice for notice in _prepare(tokenizer, rows).notices)
+    del rows["test"]
+    assert any("on 1 validation row, which is too few" in notice for notice in _prepare(tokenizer, rows).notices)
+
+
 def test_nothing_to_carve_from(tokenizer: PreTrainedTokenizerFast) -> None:
     rows = [{"text": "w1", "label": "a"}, {"text": "w1", "label": "b"}]
     with pytest.raises(InputError, match=r"none can be carved from 2 training rows with 1 different texts"):
@@ -121,6 +134,7 @@ def test_nothing_to_carve_from(tokenizer: PreTrainedTokenizerFast) -> None:
 def test_overlap_is_noticed(tokenizer: PreTrainedTokenizerFast) -> None:
     data = _prepare(tokenizer, {"train": TRAIN, "validation": TRAIN[:2], "test": [*TEST, TRAIN[0]]})
     assert [notice.split(": ")[1].split(";")[0] for notice in data.notices] == [
+        "its scores in R are those on 11 test rows, which is too few to say much of other rows.",
         "2 of 2 validation rows have the text of a training row",
         "1 of 11 test rows have the text of a training row",
     ]

@@ -43,7 +43,7 @@ def test_its_repr_tells_what_is_in_it(stream: TaskStream) -> None:
 
 
 def test_an_unknown_task_lists_the_known_ones(stream: TaskStream) -> None:
-    with pytest.raises(InputError, match=r"no task 'stbs', did you mean 'stsb'\? Its tasks are agnews, stsb"):
+    with pytest.raises(InputError, match=r"no task 'stbs' \(did you mean 'stsb'\?\)\. Its tasks are agnews, stsb"):
         stream["stbs"]
     with pytest.raises(IndexError):
         stream[2]

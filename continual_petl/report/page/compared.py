@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from continual_petl.errors import counted
 from continual_petl.report.figures import comparison
-from continual_petl.report.page.parts import Cell, Section, Shown, Table, counted, megabytes, number
+from continual_petl.report.page.parts import Cell, Section, Shown, Table, megabytes, number
 from continual_petl.report.page.verdict import said
 from continual_petl.report.run_facts import RunFacts
 

@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 
+from continual_petl.errors import counted
 from continual_petl.report.figures import answered, curves
 from continual_petl.report.page.environment import templates
 from continual_petl.report.page.parts import Card, Cell, Shown, Table, inside_script, number
@@ -60,7 +61,7 @@ def _answers(task: TaskFacts) -> Answered | None:
 def _cards(task: TaskFacts, place: int) -> list[Card]:
     manifest = task.manifest
     own = manifest.scores[task.split]
-    told = f"{manifest.metric} on {own.num_examples:,} rows of its {task.split} split"
+    told = f"{manifest.metric} on {counted(own.num_examples, 'row')} of its {task.split} split"
     return [
         Card(name="score", value=number(task.score), note=told),
         Card(name="kind", value=manifest.kind, note="pairs of texts" if manifest.pair else ""),

@@ -86,11 +86,6 @@ def inside_script(value: Any) -> str:
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
-def counted(number: int, one: str, many: str | None = None) -> str:
-    """Return a number with its noun."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
 def number(value: float | None) -> str:
     """Return a score as it is written everywhere: zero is another claim than zero to four places."""
     if value is None or math.isnan(value):

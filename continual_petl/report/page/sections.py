@@ -6,8 +6,9 @@ import shlex
 from collections.abc import Mapping
 from itertools import accumulate
 
+from continual_petl.errors import counted
 from continual_petl.report.figures import curves, forgetting, growth, result_matrix, scores_over_time, seconds
-from continual_petl.report.page.parts import Cell, Section, Shown, Table, counted, megabytes, number
+from continual_petl.report.page.parts import Cell, Section, Shown, Table, megabytes, number
 from continual_petl.report.page.verdict import flatness, verdict
 from continual_petl.report.run_facts import RunFacts
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import time
 
+from continual_petl.errors import counted
 from continual_petl.report.figures.growth import copy_bytes
-from continual_petl.report.page.parts import Card, Section, counted, megabytes, number
+from continual_petl.report.page.parts import Card, Section, megabytes, number
 from continual_petl.report.run_facts import RunFacts
 
 MOST_PROBLEMS = 50
@@ -79,7 +80,7 @@ def _cards(facts: RunFacts) -> list[Card]:
         Card(name="tasks learned", value=f"{count:,}", note=f"of {facts.num_planned:,} in the stream"),
         Card(name="forgetting", value=number(results.forgetting), note="mean drop from the best earlier score"),
         Card(name="BWT", value=number(results.bwt), note="backward transfer"),
-        Card(name="ACC", value=number(results.acc), note="mean score over all tasks"),
+        Card(name="ACC", value=number(results.acc), note=f"mean score over all tasks{results.mixed}"),
     ]
     if facts.growth:
         last, copies = facts.growth[-1], counted(count, "full copy", "full copies")
