@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -18,6 +19,9 @@ _SHOWN = 6
 _LENGTHS = (64, 128, 256, 512)
 _LETTERS_OF_TOKEN = 4
 """Of English; other languages have fewer, and then the run says how many rows are cut."""
+_EPOCHS, _MOST_EPOCHS, _BATCH = 3, 20, 32
+_STEPS = 300
+"""Of the optimizer, at least, as far as so many epochs make them."""
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./-]*")
 _WORDS = {"true", "false", "null", "yes", "no", "on", "off"}
 
@@ -33,6 +37,7 @@ def draft(file: str, name: str, tasks: Sequence[tuple[Seen, Guess]], folder: str
         backbone: what the tasks are learned on.
     """
     letters = max(guess.letters for _, guess in tasks)
+    epochs = min(_epochs(seen) for seen, _ in tasks)
     lines = [
         "# Made by `continual-petl init`, by looking at the data. Look it over; `continual-petl schema` has every key.",
         f"#   continual-petl run {_safe(file)} --dry-run    shows what would be learned",
@@ -50,12 +55,15 @@ def draft(file: str, name: str, tasks: Sequence[tuple[Seen, Guess]], folder: str
         lines.append(f"  max_length: {length}")
     lines += [
         "bank: houlsby    # each task gets one of its own; others: lora, parallel, prefix, mam, ... (docs/methods.md)",
-        "training: {epochs: 3, batch_size: 32, learning_rate: 1.0e-3}    # a task can have a `training` of its own",
+        "# fewer rows want more epochs, for a bank starts as nothing; a task can have a `training` of its own",
+        f"training: {{epochs: {epochs}, batch_size: {_BATCH}, learning_rate: 1.0e-3}}",
         "tasks:",
     ]
     used: set[str] = set()
     for seen, guess in tasks:
         lines += _task(seen, guess, _fresh(seen.task, used), folder)
+        if (own := _epochs(seen)) != epochs:
+            lines.append(f"    training: {{epochs: {own}}}")
     return "\n".join(lines) + "\n"
 
 
@@ -115,6 +123,12 @@ def _label_names(seen: Seen, guess: Guess) -> tuple[str, ...] | None:
     except InputError:
         return None  # a file of that name with something else in it
     return names if set(guess.labels) <= {*names} or set(guess.labels) <= set(map(str, range(len(names)))) else None
+
+
+def _epochs(seen: Seen) -> int:
+    """Return how often rows are learned: often enough for `_STEPS`, between two bounds."""
+    steps = math.ceil(seen.num_rows * (1 if "validation" in seen.splits else 0.9) / _BATCH)
+    return max(_EPOCHS, min(_MOST_EPOCHS, math.ceil(_STEPS / max(1, steps))))
 
 
 def _data(seen: Seen, folder: str) -> str:

@@ -184,3 +184,17 @@ def test_rows_are_given_room_for_all_but_the_longest(tmp_path: Path) -> None:
     assert "max_length: 128" in text
     few = replace(choose({"rows": found.kind}, None), most_tokens=48)
     assert "max_length: 48" in draft("s.yaml", "s", [(seen, found)], ".", backbone=few)
+
+
+@pytest.mark.parametrize(("num_rows", "epochs"), [((40,), "20"), ((1_000,), "11"), ((90_000,), "3"), ((90_000, 40), "3")])
+def test_few_rows_are_learned_more_often(tmp_path: Path, num_rows: tuple[int, ...], epochs: str) -> None:
+    tasks = []
+    for place, count in enumerate(num_rows):
+        table = {"text": [f"a text of row {row}" for row in range(count)], "label": [row % 2 for row in range(count)]}
+        file = tmp_path / f"rows{place}.parquet"
+        datasets.Dataset.from_dict(table).to_parquet(file)
+        seen = look(str(file))
+        tasks.append((seen, guess("rows", profile(seen.table))))
+    text = draft("s.yaml", "s", tasks, ".", backbone=choose({"rows": "classification"}, None))
+    assert f"training: {{epochs: {epochs}, batch_size: 32, learning_rate: 1.0e-3}}" in text
+    assert ("    training: {epochs: 20}" in text) == (len(num_rows) == 2)
