@@ -98,3 +98,12 @@ def task_of_kind(kind: str, name: str | None = None, *, num_rows: int = 32, **mo
     data = {"train": rows[:num_rows], "validation": rows[num_rows:-12], "test": rows[-12:]}
     generation = {"generation": {"max_new_tokens": 4}} if kind in {"seq2seq", "causal-lm"} else {}
     return {"name": name, "kind": kind, "data": data, **generation, **more}
+
+
+def with_columns(task: dict[str, Any], **names: str) -> dict[str, Any]:
+    """Return a task whose data calls its columns otherwise, by the keys of ``columns``."""
+    data = {
+        split: [{names.get(key, key): value for key, value in row.items()} for row in rows]
+        for split, rows in task["data"].items()
+    }
+    return task | {"data": data, "columns": task.get("columns", {}) | names}

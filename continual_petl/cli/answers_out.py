@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from continual_petl.cli._console import plain
-from continual_petl.cli.rows_in import COLUMNS
+from continual_petl.cli.task_columns import standard_columns
 from continual_petl.errors import InputError, printable
 from continual_petl.heads.words import Answer
 from continual_petl.predictor.predictor import Row
@@ -26,8 +26,8 @@ SHARES = "probabilities"
 
 
 def record_of(row: Row, answer: Answer, manifest: Manifest) -> Record:
-    """Return what went in and what came out, by name."""
-    given = {"text": row[0], "text_pair": row[1]} if manifest.pair else {COLUMNS.get(manifest.kind, "text"): row}
+    """Return what went in and what came out, by the standard names, whatever the file called its columns."""
+    given = dict(zip(standard_columns(manifest), row if manifest.pair else (row,), strict=True))
     record: Record = {**given, "answer": answer.value}
     if manifest.labels is not None and answer.probabilities is not None:
         record[SHARES] = dict(zip(manifest.labels, answer.probabilities, strict=True))
@@ -132,7 +132,7 @@ def _types(manifests: Sequence[Manifest], column: str | None) -> dict[str, set[t
     answers: set[type] = set()
     for manifest in manifests:
         words = manifest.kind == "token-classification"
-        for name in ("text", "text_pair") if manifest.pair else (COLUMNS.get(manifest.kind, "text"),):
+        for name in standard_columns(manifest):
             inputs.setdefault(name, set()).add(list if words else str)
         answers.add(list if words or manifest.kind == "multilabel" else float if manifest.kind == "regression" else str)
     named: dict[str, set[type]] = {} if column is None else {column: {str}}

@@ -94,12 +94,14 @@ examples:
   continual-petl verify runs/mine --task agnews --data --json
 """,
     "predict": """A row is what the task was learned on: a text; two texts with a tab between them (pairs); words with spaces
-between them (token-classification); the path of an image. Files name it text, text_pair, source (seq2seq, causal-lm),
-tokens or image; in .jsonl tokens may be a list of words. Paths count from the working directory.
+between them (token-classification); the path of an image. Paths count from the working directory.
+In a file it stands in the columns that the task was learned from (its `columns` in the stream.yaml of RUN), or in the
+standard ones: text, text_pair, source (seq2seq, causal-lm), tokens or image. Where a file has both, the former are read;
+others may stand beside them. In .jsonl and .parquet tokens may be a list of words, in .csv and .tsv a JSON list.
 
 Answers, one line a row: a label and its probability; a number; all labels that hold with their probabilities, or (none)
 (multilabel); one tag per word; a text, with \\n for a line break.
---json and .jsonl: a list of, or one a line,
+--json and .jsonl: a list of, or one a line, with the standard names whatever the file called its columns,
   {"text": ..., "answer": "sport", "probabilities": {"sport": 0.9, "world": 0.1}}    classification, images ("image")
   {"text": ..., "answer": 3.2}                                                       regression
   {"text": ..., "answer": ["a", "c"], "probabilities": {"a": 0.8, "b": 0.1, "c": 0.7}}  multilabel

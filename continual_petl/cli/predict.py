@@ -17,6 +17,7 @@ from textwrap import indent
 from continual_petl.cli._console import out, plain, print_json
 from continual_petl.cli.answers_out import Record, check_output, line_of, record_of, write_records
 from continual_petl.cli.rows_in import Named, given_rows, read_rows
+from continual_petl.cli.task_columns import TaskColumns
 from continual_petl.course.run import Run
 from continual_petl.errors import InputError
 from continual_petl.heads.words import Answer
@@ -40,8 +41,13 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
             manifests[task] = run.store.manifest(task)
         return manifests[task]
 
+    specs = {spec.name: spec for spec in run.session.spec.tasks}
+
+    def columns_of(task: str) -> TaskColumns:
+        return TaskColumns.of(manifest_of(task), specs.get(task))
+
     def from_file() -> Iterator[Named]:
-        return read_rows(Path(arguments.input), manifest_of, task=arguments.task, task_column=arguments.task_column)
+        return read_rows(Path(arguments.input), columns_of, task=arguments.task, task_column=arguments.task_column)
 
     if arguments.task is not None:
         manifest_of(arguments.task)

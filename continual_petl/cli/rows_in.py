@@ -10,24 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from continual_petl.cli.records_in import check_file, format_of, read_lines, read_records
+from continual_petl.cli.task_columns import TaskColumns
 from continual_petl.errors import InputError
-from continual_petl.heads.kinds import Kind
 from continual_petl.predictor.predictor import Row
 from continual_petl.store.manifest import Manifest
 
-COLUMNS: dict[Kind, str] = {
-    "token-classification": "tokens",
-    "seq2seq": "source",
-    "causal-lm": "source",
-    "image-classification": "image",
-}
-"""What the rows of a file, and the records of answers, call what goes in; all other kinds: text (and text_pair)."""
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet", ".txt")
 _TABLES = (".csv", ".tsv")
 Named = tuple[str, Row]
 """A task, and a row for it."""
-ManifestOf = Callable[[str], Manifest]
-"""Returns the manifest of a learned task, or raises `InputError` with those that there are."""
+ColumnsOf = Callable[[str], TaskColumns]
+"""Returns the columns of a learned task, or raises `InputError` with the tasks that there are. Asked once for each task."""
 
 
 def row_of(line: str, where: str, manifest: Manifest) -> Row:
@@ -41,7 +34,8 @@ def row_of(line: str, where: str, manifest: Manifest) -> Row:
     if not tab:
         raise InputError(
             f"{where}: this task was learned on pairs, so write two texts with a tab between them (in a shell: "
-            "$'one text\\tother text'), or give --input a file with the columns text and text_pair"
+            "$'one text\\tother text'), or give --input a file with the columns text and text_pair, or those "
+            "that it was learned from"
         )
     return first, second
 
@@ -53,12 +47,12 @@ def given_rows(texts: Sequence[str], manifest: Manifest) -> Iterator[Named]:
         yield manifest.task, row_of(line, f"text {number}", manifest)
 
 
-def read_rows(path: Path, manifest_of: ManifestOf, *, task: str | None, task_column: str | None) -> Iterator[Named]:
+def read_rows(path: Path, columns_of: ColumnsOf, *, task: str | None, task_column: str | None) -> Iterator[Named]:
     """Yield the rows of a file, each with the task that answers it; the file is never in memory as a whole.
 
     Args:
         path: of the file.
-        manifest_of: of each task.
+        columns_of: of each task.
         task: which answers all of them.
         task_column: which column names the task of each row, if no single one answers all of them.
 
@@ -74,19 +68,23 @@ def read_rows(path: Path, manifest_of: ManifestOf, *, task: str | None, task_col
     if kind == ".txt":
         if task is None:
             raise InputError(f"--task-column: {path} has no columns; give a .jsonl, .csv, .tsv or .parquet file")
-        manifest = manifest_of(task)
+        manifest = columns_of(task).manifest
         for number, line in enumerate(read_lines(path), 1):
             yield task, row_of(_without_end(line), f"--input {path}:{number}", manifest)
         return
+    known: dict[str, TaskColumns] = {}
     for number, record in read_records(path):
         where = f"--input {path}:{number}"
         name = task if task_column is None else _task_of(record, task_column, where)
         assert name is not None
-        try:
-            manifest = manifest_of(name)
-        except InputError as error:
-            raise InputError(f"{where}: {error}") from error
-        yield name, _row(record, where, manifest, in_table=kind in _TABLES)
+        if name not in known:
+            try:
+                known[name] = columns_of(name)
+                if task_column is not None:
+                    known[name].check_beside(task_column)
+            except InputError as error:
+                raise InputError(f"{where}: {error}") from error
+        yield name, _row(record, where, known[name], in_table=kind in _TABLES)
 
 
 def _task_of(record: dict[str, Any], column: str, where: str) -> str:
@@ -100,23 +98,20 @@ def _task_of(record: dict[str, Any], column: str, where: str) -> str:
     return name
 
 
-def _row(record: dict[str, Any], where: str, manifest: Manifest, *, in_table: bool) -> Row:
-    wanted = ("text", "text_pair") if manifest.pair else (COLUMNS.get(manifest.kind, "text"),)
-    values: list[Any] = [record.get(key) for key in wanted]
-    words = manifest.kind == "token-classification"
-    if words:
-        values = [_words(values[0], in_table=in_table)]
-        good = isinstance(values[0], list) and all(isinstance(word, str) for word in values[0])
-    else:
-        good = all(isinstance(value, str) for value in values)
-    if not good:
-        form = "a list of words, or as text" if words else "text"
-        empty = [key for key in wanted if key in record and record[key] is None]
-        advice = f"{empty[0]} is null: fill it, or leave the row out" if empty else "Name the columns so"
-        raise InputError(f"{where}: needs {' and '.join(wanted)} as {form}; found {_names(record)}. {advice}.")
-    for text in values[0] if words else values:
-        _check_whole(text, where)
-    return (values[0], values[1]) if manifest.pair else values[0]
+def _row(record: dict[str, Any], where: str, task: TaskColumns, *, in_table: bool) -> Row:
+    names = task.names_in(record, where)
+    if task.manifest.kind == "token-classification":
+        words = _words(record[names[0]], in_table=in_table)
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise task.unusable(where, names[0], words)
+        for word in words:
+            _check_whole(word, where)
+        return words
+    for name in names:
+        if not isinstance(record[name], str):
+            raise task.unusable(where, name, record[name])
+        _check_whole(record[name], where)
+    return (record[names[0]], record[names[1]]) if task.manifest.pair else record[names[0]]
 
 
 def _words(value: Any, *, in_table: bool) -> Any:

@@ -77,7 +77,7 @@ CASES = [
     ),
     Case(
         "input column",
-        ["in.csv:2: needs text as text; found 'body'"],
+        ["in.csv:2: task 'single' reads the column 'text'; found 'body'. Name the column so."],
         files={"in.csv": "body\na\n"},
         options=["--input", "FOLDER/in.csv"],
         command=_PREDICT,

@@ -53,6 +53,20 @@ def test_two_csv_files_become_a_verified_run(here: Path, backbone_folder: Folder
     assert main(["predict", "run", "--task", "questions", "w1 w2"]) == 0
 
 
+def test_the_file_that_a_task_was_learned_from_can_be_asked(here: Path, backbone_folder: Folder, capsys: Any) -> None:
+    rows = classification_rows("q", 40, pairs=True)
+    with (here / "stsb.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["sentence1", "sentence2", "score"])
+        writer.writerows([row["text"], row["text_pair"], 0.3 * len(row["text"])] for row in rows)
+    assert main(["init", "stsb.csv", "--backbone", str(backbone_folder())]) == 0
+    options = ["--training.epochs", "1", "--bank", "lora", "--backbone.pooling", "mean", "--quiet"]
+    assert main(["run", "stream.yaml", "--run-dir", "run", *options]) == 0
+    capsys.readouterr()
+    assert main(["predict", "run", "--task", "stsb", "--input", "stsb.csv"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(rows)
+
+
 @pytest.mark.parametrize(
     ("kind", "family"),
     [

@@ -122,7 +122,8 @@ def rows_file(folder: Path, name: str, content: str) -> list[str]:
         ("r.csv", "text\nw1\n", ["--task-column", "t"], "r.csv:2: --task-column t: there is no such column, only 'text'"),
         ("r.txt", "w1\n", ["--task-column", "t"], "r.txt has no columns"),
         ("r.csv", "text\nw1\n", ["--task-column", "text"], "this name is taken"),
-        ("r.jsonl", '{"text": ""}\n{"text": null}\n', ["--task", "yesno"], ":2: needs text as text; found 'text'. text is n"),
+        ("r.jsonl", '{"text": ""}\n{"text": null}\n', ["--task", "yesno"],
+         "r.jsonl:2: task 'yesno' reads the column 'text', which is null here: fill it"),
         ("r.jsonl", '{"text": "a\\ud800"}\n', ["--task", "yesno"], r"r.jsonl:1: '\ud800' is half of a character"),
         ("r.csv", "text,text\na,b\n", ["--task", "yesno"], "names column 'text' twice"),
         ("r.csv", "", ["--task", "yesno"], "no text to answer"),
@@ -189,19 +190,8 @@ def test_a_mistake_behind_the_first_window_leaves_no_output(run: Path, tmp_path:
     rows = [["w1"]] * 40 + [["w1"] * 2000]
     source, target = tmp_path / "rows.jsonl", tmp_path / "answers.jsonl"
     write(source, [{"tokens": row} for row in rows])
-    argv = [
-        "predict",
-        str(run),
-        "--task",
-        "words",
-        "--input",
-        str(source),
-        "--output",
-        str(target),
-        "--batch-size",
-        "1",
-    ]
-    assert main(argv) == 2
+    argv = ["predict", str(run), "--task", "words", "--input", str(source), "--output", str(target)]
+    assert main([*argv, "--batch-size", "1"]) == 2
     said = capsys.readouterr().err
     assert "rows 33 to 41, of which the first is row 1 here: task 'words': row 9 has 2000 words" in said
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]

@@ -13,11 +13,13 @@ import pytest
 
 from continual_petl import learn
 from continual_petl.cli.main import main
-from tests.streams_in_code import stream, task_of_kind
+from tests.streams_in_code import stream, task_of_kind, with_columns
 
 Folder = Callable[..., Path]
 KINDS = {"multilabel": "bart", "token-classification": "bart", "seq2seq": "bart", "causal-lm": "gpt2"}
 IMAGES = "image-classification"
+COLUMNS = {"seq2seq": {"source": "article", "target": "summary"}, IMAGES: {"image": "picture"}}
+"""What the data of some tasks calls its columns."""
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +28,7 @@ def runs(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> d
     folder = tmp_path_factory.mktemp("runs")
     for family in ("bart", "gpt2", "vit"):
         kinds = [kind for kind, its in {**KINDS, IMAGES: "vit"}.items() if its == family]
-        tasks = [task_of_kind(kind, num_rows=16) for kind in kinds]
+        tasks = [with_columns(task_of_kind(kind, num_rows=16), **COLUMNS.get(kind, {})) for kind in kinds]
         learn(stream(backbone_folder(family), tasks, backbone={"name": str(backbone_folder(family))}), folder / family)
     return {kind: folder / family for kind, family in {**KINDS, IMAGES: "vit"}.items()}
 
@@ -82,6 +84,8 @@ def test_texts(predict: Callable[..., str], tmp_path: Path, kind: str) -> None:
     file.write_text("source\tmore\nw10 w11\tx\n")
     predict(kind, "--input", str(file), "--output", str(answers))
     assert [json.loads(line) for line in answers.read_text().splitlines()] == [record]
+    file.write_text(f"more\t{COLUMNS.get(kind, {}).get('source', 'source')}\nx\tw10 w11\n")
+    assert records(predict, kind, "--input", str(file)) == [record]
 
 
 def test_a_text_without_any_token(predict: Callable[..., str]) -> None:
@@ -97,6 +101,10 @@ def test_images(predict: Callable[..., str], tmp_path: Path) -> None:
     assert record["image"] == str(path)
     assert record["answer"] in ("dark", "light")
     assert sum(record["probabilities"].values()) == pytest.approx(1)
+    table = tmp_path / "rows.csv"
+    for column in ("image", "picture"):
+        table.write_text(f"{column}\n{path}\n")
+        assert records(predict, IMAGES, "--input", str(table)) == [record]
 
 
 def test_an_image_that_is_not_there(predict: Callable[..., str], tmp_path: Path) -> None:
@@ -108,20 +116,26 @@ def test_an_image_that_is_not_there(predict: Callable[..., str], tmp_path: Path)
 @pytest.mark.parametrize(
     ("kind", "line", "says"),
     [
+        ("token-classification", '{"text": "w1"}', "reads the column 'tokens'; found 'text'. Name the column so."),
         (
             "token-classification",
-            '{"text": "w1"}',
-            "rows.jsonl:1: needs tokens as a list of words, or as text; found 'text'",
+            '{"tokens": [1]}',
+            "'tokens' as a list of words, or as text with spaces between the words",
         ),
-        ("token-classification", '{"tokens": [1]}', "rows.jsonl:1: needs tokens as a list of words, or as text"),
-        ("seq2seq", '{"text": "w1"}', "rows.jsonl:1: needs source as text; found 'text'"),
-        ("image-classification", '{"image": 3}', "rows.jsonl:1: needs image as text; found 'image'"),
+        ("seq2seq", '{"text": "w1"}', "reads the column 'article' (or 'source'); found 'text'. Name the column so."),
+        (
+            IMAGES,
+            '{"picture": 3}',
+            "reads the column 'picture' as text, which is the path of an image; here it holds 3.",
+        ),
     ],
 )
 def test_rows_in_other_columns(predict: Callable[..., str], tmp_path: Path, kind: str, line: str, says: str) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text(line + "\n")
-    assert says in predict(kind, "--input", str(file), code=2)
+    told = " ".join(predict(kind, "--input", str(file), code=2).split())
+    assert f"rows.jsonl:1: task '{kind}' reads " in told
+    assert says in told
 
 
 def test_a_line_break_in_a_text_does_not_end_its_line(

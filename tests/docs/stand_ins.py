@@ -51,15 +51,15 @@ def _readme(folder: Path) -> None:
         )
     _trec(folder)
     _write_csv(folder / "trec.csv", [{"text": r["text"], "label": r["label"]} for r in classification_rows("trec", 80)])
-    _write_csv(folder / "stsb.csv", [row | {"score": 0.05 * place} for place, row in enumerate(_bare(pairs))])
-    _write_csv(folder / "pairs.csv", _bare(pairs[:3]))
+    _write_csv(folder / "stsb.csv", [row | {"score": 0.05 * place} for place, row in enumerate(_sentences(pairs))])
+    _write_csv(folder / "pairs.csv", _sentences(pairs[:3]))
     questions = [{"text": "w1 w40", "about": "trec"}, {"text": "w0 w20", "about": "trec"}]
     _write_csv(folder / "questions.csv", questions)
     (folder / "questions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in questions), encoding="utf-8")
 
 
-def _bare(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: row[key] for key in ("text", "text_pair")} for row in rows]
+def _sentences(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"sentence1": row["text"], "sentence2": row["text_pair"]} for row in rows]
 
 
 def _trec(folder: Path) -> None:

@@ -1,0 +1,103 @@
+"""Which columns of a file a task reads its rows from: its own, as its data had them, or the standard ones.
+
+A task's own columns stand under `columns` in the run's stream file, so the file that a task was learned from can be answered
+as it is. A task that the stream file no longer describes has the standard ones alone.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from continual_petl.errors import InputError, known_names
+from continual_petl.heads.kinds import Kind
+from continual_petl.store.manifest import Manifest
+from continual_petl.streams.schema.of_kind import COLUMNS
+from continual_petl.streams.schema.stream_spec import TaskSpec
+
+_FORMS: dict[Kind, str] = {
+    "token-classification": "a list of words, or as text with spaces between the words",
+    "image-classification": "text, which is the path of an image",
+}
+"""What a column holds; for all other kinds: text."""
+_EMPTY = (None, "")
+
+
+def standard_columns(manifest: Manifest) -> tuple[str, ...]:
+    """Return what files and records of answers call what goes in: the keys of ``columns`` in a stream file."""
+    return ("text", "text_pair") if manifest.pair else COLUMNS[manifest.kind][:1]
+
+
+@dataclass(frozen=True)
+class TaskColumns:
+    """A task, and the columns that its rows may stand in."""
+
+    manifest: Manifest
+    own: tuple[str, ...]
+    """As its data had them."""
+    standard: tuple[str, ...]
+
+    @classmethod
+    def of(cls, manifest: Manifest, spec: TaskSpec | None) -> TaskColumns:
+        """Return the columns of a learned task.
+
+        Args:
+            manifest: of the task.
+            spec: of the same task in the run's stream file; None where it is no longer there.
+        """
+        standard = standard_columns(manifest)
+        if spec is None or spec.kind != manifest.kind:  # the stream file was edited: it speaks of other data
+            return cls(manifest, standard, standard)
+        own = tuple(getattr(spec.columns, key) for key in standard)
+        return cls(manifest, standard if None in own else own, standard)
+
+    def check_beside(self, task_column: str) -> None:
+        """Refuse a column that names tasks if this task would read it as its row."""
+        if task_column in self.own:
+            raise InputError(
+                f"--task-column {task_column}: task {self.manifest.task!r} reads its rows from a column of this name "
+                f"({_listed(self.own)} in the data it was learned from); give the column that names the tasks another one"
+            )
+
+    def names_in(self, record: dict[str, Any], where: str) -> tuple[str, ...]:
+        """Return the columns to read in a record: its own if all of them are there, else the standard ones.
+
+        Raises:
+            InputError: if neither are, or both are and its own are empty while the standard ones are not.
+        """
+        for names in (self.own, self.standard):
+            if all(name in record for name in names):
+                if names is not self.standard:
+                    self._check_meant(record, where)
+                return names
+        several = len(self.own) > 1
+        other = "" if self.own == self.standard else f" (or {_listed(self.standard)})"
+        found = known_names([*map(repr, record)]) if record else "no column"
+        raise InputError(
+            f"{where}: task {self.manifest.task!r} reads the column{'s' * several} {_listed(self.own)}{other}; found "
+            f"{found}. Name the column{'s' * several} so."
+        )
+
+    def _check_meant(self, record: dict[str, Any], where: str) -> None:
+        """Refuse a row of a table of several tasks that may stand in columns which another task brought along."""
+        filled = [name for name in self.standard if record.get(name) not in _EMPTY and name not in self.own]
+        if filled and all(record[name] in _EMPTY for name in self.own):
+            raise InputError(
+                f"{where}: task {self.manifest.task!r} reads {_listed(self.own)}, which this row leaves empty while it fills "
+                f"{_listed(filled)}; nothing says which is meant. Fill the former, or take the latter out of the file; a "
+                ".jsonl file may name other columns in each row."
+            )
+
+    def unusable(self, where: str, name: str, value: Any) -> InputError:
+        """Return what to raise for a value that is no row, or no part of one."""
+        reads = f"{where}: task {self.manifest.task!r} reads the column {name!r}"
+        if value is None:
+            return InputError(f"{reads}, which is null here: fill it, or leave the row out.")
+        form = _FORMS.get(self.manifest.kind, "text")
+        return InputError(f"{reads} as {form}; here it holds {reprlib.repr(value)}. Write it so, or leave the row out.")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(map(repr, names))
