@@ -35,7 +35,7 @@ def record_of(row: Row, answer: Answer, manifest: Manifest) -> Record:
 
 
 def line_of(answer: Answer, manifest: Manifest) -> str:
-    """Return one printable line for people: a label and its probability, a number, labels, tags, or a text."""
+    """Return one printable line for people: a label and its probability, a number of 6 digits, labels, tags, or a text."""
     if manifest.kind == "multilabel":
         assert manifest.labels is not None
         assert answer.probabilities is not None
@@ -44,6 +44,8 @@ def line_of(answer: Answer, manifest: Manifest) -> str:
         return "\t".join(f"{printable(name)} {shares[name]:.4f}" for name in answer.value) or "(none)"
     if isinstance(answer.value, list):
         return " ".join(map(printable, answer.value))
+    if isinstance(answer.value, float):
+        return f"{answer.value:.6g}"  # float32 tells about 7 digits; records keep all of them
     share = f"\t{max(answer.probabilities):.4f}" if answer.probabilities else ""
     return printable(str(answer.value)) + share
 

@@ -100,14 +100,15 @@ standard ones: text, text_pair, source (seq2seq, causal-lm), tokens or image. Wh
 others may stand beside them. In .jsonl and .parquet tokens may be a list of words, in .csv and .tsv a JSON list.
 
 Answers, one line a row: a label and its probability; a number; all labels that hold with their probabilities, or (none)
-(multilabel); one tag per word; a text, with \\n for a line break.
+(multilabel); one tag per word; a text, with \\n for a line break. In these lines a number has at most 6 significant digits,
+a probability 4 decimals; --json and files have them to the last digit.
 --json and .jsonl: a list of, or one a line, with the standard names whatever the file called its columns,
   {"text": ..., "answer": "sport", "probabilities": {"sport": 0.9, "world": 0.1}}    classification, images ("image")
   {"text": ..., "answer": 3.2}                                                       regression
   {"text": ..., "answer": ["a", "c"], "probabilities": {"a": 0.8, "b": 0.1, "c": 0.7}}  multilabel
   {"tokens": ["Ada", "slept"], "answer": ["B-PER", "O"]}                             token-classification
   {"source": ..., "answer": "a text"}                                                seq2seq, causal-lm
-.csv and .parquet: the same columns; in .csv lists and probabilities are JSON. Numbers are written to the last digit.
+.csv and .parquet: the same columns; in .csv lists and probabilities are JSON.
 Rows are read and answered some at a time: a file or pipe may be of any length.
 
 examples:

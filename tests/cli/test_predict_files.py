@@ -203,6 +203,15 @@ def test_what_was_written_is_told_as_json(run: Path, tmp_path: Path, capsys: Any
     assert json.loads(capsys.readouterr().out) == {"output": str(target), "answers": {"yesno": 2}}
 
 
+def test_a_number_has_six_digits_in_a_line_and_all_of_them_in_json(run: Path, capsys: Any) -> None:
+    argv = ["predict", str(run), "--task", "number", *ROWS["number"]]
+    values = [value for value, _ in wanted(run, ROWS["number"], "number")]
+    assert main(argv) == 0
+    assert capsys.readouterr().out.splitlines() == [f"{value:.6g}" for value in values]
+    assert main([*argv, "--json"]) == 0
+    assert [record["answer"] for record in json.loads(capsys.readouterr().out)] == values
+
+
 @pytest.mark.parametrize(
     ("words", "texts"),
     [

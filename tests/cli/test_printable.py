@@ -128,9 +128,12 @@ def test_what_is_known_of_tasks(evil_run: Path, words: list[str], capsys: pytest
         ("multilabel", [EVIL], f"{SHOWN} 0.7500"),
         ("token-classification", [EVIL, "O"], f"{SHOWN} O"),
         ("seq2seq", EVIL, SHOWN),
+        ("regression", 0.10000000149011612, "0.1"),
+        ("regression", -2.3456789016723633, "-2.34568"),
+        ("regression", 12345678.0, "1.23457e+07"),
     ],
 )
-def test_answers_of_other_kinds(evil_run: Path, kind: str, value: list[str] | str, line: str) -> None:
+def test_answers_of_other_kinds(evil_run: Path, kind: str, value: list[str] | str | float, line: str) -> None:
     manifest = Store(evil_run).manifest("a").model_copy(update={"kind": kind, "labels": (EVIL, "O")})
     shares = (0.75, 0.25) if kind == "multilabel" else None
     assert line_of(Answer(value=value, probabilities=shares), manifest) == line
