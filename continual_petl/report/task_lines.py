@@ -160,7 +160,7 @@ def _of_task(task: str, found: Mapping[str, Any]) -> Iterator[str]:
     yield f"{task}: {what}"
     one, other = found["score"]
     metrics = found["metric"] if found["metric"][0] != found["metric"][1] else found["metric"][:1]
-    yield f"  {' | '.join(metrics)}: {_shown(one)}" + ("" if one == other else f" | {_shown(other)}")
+    yield f"  {' | '.join(metrics)}: {_score(one)}" + ("" if one == other else f" | {_score(other)}")
     details = [f"  {name}: {_shown(both[0])} | {_shown(both[1])}" for name, both in found["specification"].items()]
     details += [f"  {split} rows: other ones" for split in found["data"]]
     quiet = [split for split, same in found["answers"].items() if not same and not found["scores"]]
@@ -174,6 +174,10 @@ def _backbone(pin: Mapping[str, str] | None) -> str:
     return "none yet" if pin is None else f"{pin['name']} ({pin['digest'][:12]})"
 
 
+def _score(value: float | None) -> str:
+    return "not defined" if value is None else _shown(value)
+
+
 def _shown(value: Any) -> str:
     text = f"{value:.4f}" if isinstance(value, float) and abs(value) >= 0.001 else str(value)
-    return "not defined" if value is None else text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+    return "none" if value is None else text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

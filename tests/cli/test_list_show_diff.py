@@ -14,7 +14,8 @@ from rich.console import Console
 from continual_petl import learn
 from continual_petl.cli.main import main
 from continual_petl.errors import known_names
-from continual_petl.report.task_lines import size, task_facts
+from continual_petl.report.differences import differences
+from continual_petl.report.task_lines import difference_lines, size, task_facts
 from continual_petl.store.store import Store
 from tests.store.fabricated import multiply
 from tests.streams_in_code import regression_task, stream, task
@@ -148,6 +149,21 @@ def test_what_differs_is_told_in_a_few_lines(runs: Path, capsys: Any) -> None:
     assert (found["backbone"], found["order"], found["only"]) == (True, True, [["number"], []])
     assert found["tasks"]["both"]["same"] is True
     assert found["tasks"]["apart"]["bank"] is False
+
+
+def test_a_score_may_be_not_defined_and_any_other_value_none(runs: Path) -> None:
+    found = differences(Store(runs / "one"), Store(runs / "other"))
+    found["tasks"]["apart"] |= {
+        "score": [None, 0.5],
+        "specification": {"training.max_tokens": [None, 4096], "parent": ["both", None]},
+        "environment": {"cuda": ["12.4", None]},
+    }
+    lines = difference_lines(found, ("one", "other"))
+    assert any(line.endswith(": not defined | 0.5000") for line in lines)
+    assert "  training.max_tokens: none | 4096" in lines
+    assert "  parent: both | none" in lines
+    assert "environment: cuda 12.4 | none" in lines
+    assert sum("not defined" in line for line in lines) == 1
 
 
 def test_what_is_no_run_and_what_is_damaged_is_told(runs: Path, tmp_path: Path, capsys: Any) -> None:
