@@ -7,7 +7,7 @@ Trainer's own ``logger`` cannot: every task has a Trainer of its own, and its st
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -113,11 +113,9 @@ class Dashboard(StreamCallback):
     def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
         if self._numbers.num_tasks != event.index or event.task not in self._row:
             # Tasks were replaced: the columns are others now.
-            self._recount(event.store)
+            self._reading(partial(self._recount, event.store))
         else:
-            self._growth = growth(event.store, self._growth)
-            values = self._numbers.add(event.task, self._row) | self._cost(event.index, seconds)
-            self._whole(event.store, event.task, event.index + 1, values)
+            self._reading(partial(self._add, event, seconds))
         for sink, board in self._boards:
             sink.guarded(partial(board.after, event.task, sink))
 
@@ -148,7 +146,23 @@ class Dashboard(StreamCallback):
                 self._boards.append((self._sinks[-1], WandbBoard(store, log_banks=self._log_banks)))
         for sink, board in self._boards:
             sink.guarded(partial(board.begin, sink))
-        self._recount(store, without)
+        self._reading(partial(self._recount, store, without))
+
+    def _reading(self, act: Callable[[], None]) -> None:
+        """Read the run for the loggers; what cannot be read stops no course, and whoever checks the run tells of it."""
+        if all(sink.problem is not None for sink in self._sinks):
+            return
+        try:
+            act()
+        except (StoreError, OSError) as error:
+            for sink in self._sinks:
+                sink.leave(error, "it could not be told what was learned")
+
+    def _add(self, event: TaskEvent, seconds: Mapping[str, float]) -> None:
+        """Give the loggers a task that joined those that are known."""
+        self._growth = growth(event.store, self._growth)
+        values = self._numbers.add(event.task, self._row) | self._cost(event.index, seconds)
+        self._whole(event.store, event.task, event.index + 1, values)
 
     def _recount(self, store: Store, without: str | None = None) -> None:
         """Read all rows of R once, and give the loggers those that they do not have.

@@ -32,6 +32,7 @@ class Sink:
         self.axis: Axis = axes.of(name)
         self.problem: str | None = None
         """Why it logs nothing any more."""
+        self._how = ""
 
     @property
     def logger(self) -> Logger:
@@ -50,18 +51,29 @@ class Sink:
         try:
             act()
         except Exception as error:
-            self.problem = " ".join(f"{type(error).__name__}: {error}".split())
-            _log.warning(
-                "logger %s: it failed, and logs nothing more in this course (%s). Learning goes on; all numbers are in the "
-                "run folder, and the next start logs what is missing.",
-                self.name,
-                self.problem,
-            )
+            self.leave(error)
+
+    def leave(self, error: Exception, how: str = "it failed") -> None:
+        """Leave the logger alone from now on, and tell why.
+
+        A task that it misses may not be followed by one that it gets: the next start begins behind the newest that it has.
+        """
+        if self.problem is not None:
+            return
+        self.problem, self._how = " ".join(f"{type(error).__name__}: {error}".split()), how
+        _log.warning(
+            "logger %s: %s, and logs nothing more in this course (%s). Learning goes on; all numbers are in the run folder, "
+            "and the next start logs what is missing.",
+            self.name,
+            how,
+            self.problem,
+        )
 
     def remind(self) -> None:
-        """Tell once more, at the end of a course, that the logger failed."""
+        """Tell once more, at the end of a course, that the logger was left alone."""
         if self.problem is not None:
-            _log.warning("logger %s: it failed in this course, and has only a part of it (%s)", self.name, self.problem)
+            told = "logger %s: %s in this course, and has only a part of it (%s)"
+            _log.warning(told, self.name, self._how, self.problem)
 
     def begin(self, task: str, *, anew: bool) -> None:
         """Go to a task; see `Axis.at`."""

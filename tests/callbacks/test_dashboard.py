@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from continual_petl import InputError, Run, StoreError, learn
-from continual_petl.callbacks import Dashboard, StreamCallback
+from continual_petl.callbacks import Dashboard, StreamCallback, dashboard
 from continual_petl.callbacks.axis import Axes
 from continual_petl.callbacks.bank_checkpoint import BankCheckpoint
 from continual_petl.callbacks.course_numbers import CourseNumbers, replayed
@@ -101,6 +101,39 @@ def test_a_logger_that_fails_stops_nothing_and_gets_the_rest_the_next_time(
     learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[Dashboard([fails, works])])
     for logger in (fails, works):
         assert {name: logger.points(name) for name in LOGGED} == {name: logged[1].points(name) for name in LOGGED}
+
+
+@pytest.mark.parametrize("error", [StoreError("bank.json: cannot be read"), OSError(5, "Input/output error")])
+@pytest.mark.parametrize(
+    ("what", "fails_at", "num_tasks"), [("growth", 1, 0), ("growth", 3, 1), ("read_results", 1, 0)]
+)
+def test_a_run_that_cannot_be_read_for_the_loggers_stops_nothing_and_is_told_once(
+    logged: tuple[Run, Recording], backbone_folder: Folder, tmp_path: Path, caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch, what: str, fails_at: int, num_tasks: int, error: Exception,
+) -> None:  # fmt: skip
+    looks = []
+    real = getattr(dashboard, what)
+
+    def fails(*arguments: Any) -> Any:
+        looks.append(arguments)
+        if len(looks) >= fails_at:
+            raise error
+        return real(*arguments)
+
+    logger = Recording()
+    with monkeypatch.context() as patch:
+        patch.setattr(dashboard, what, fails)
+        run = learn(tasks_of(backbone_folder(), "one", "two"), tmp_path / "run", callbacks=[Dashboard([logger])])
+    assert run.store.tasks == ["one", "two"]
+    assert len(looks) == fails_at, "a disk that fails is not asked again and again"
+    assert len(logger.points("course/tasks")) == num_tasks
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert "logger Recording: it could not be told what was learned, and logs nothing more in this course" in told[0]
+    assert str(error) in told[0]
+    assert "it could not be told what was learned in this course, and has only a part of it" in told[1]
+    learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[Dashboard([logger])])
+    assert {name: logger.points(name) for name in LOGGED} == {name: logged[1].points(name) for name in LOGGED}
 
 
 def test_a_logger_that_joins_gets_the_tasks_before_it_from_one_look_at_them(
