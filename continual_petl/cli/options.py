@@ -51,7 +51,7 @@ def _add_subject(name: str, command: argparse.ArgumentParser) -> None:
         command.add_argument(
             "--serve",
             action="store_true",
-            help="serve the page to this machine, drawn anew after each task, until Ctrl-C or SIGTERM",
+            help="serve the page to this machine, drawn anew when the run changes, until Ctrl-C or SIGTERM",
         )
         command.add_argument("--port", metavar="N", type=int, default=0, help="of --serve (default: any that is free)")
     elif name == "doctor":

@@ -8,11 +8,15 @@ import sys
 import webbrowser
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from continual_petl.cli._console import out, print_json
 from continual_petl.course.run import Run
 from continual_petl.errors import InputError, printable
 from continual_petl.report.terminal import print_report
+
+if TYPE_CHECKING:
+    from continual_petl.report.facts import Reader
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
@@ -37,7 +41,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         return all(each.ok for each in facts)
 
     if arguments.serve:
-        return _serve(folder, arguments, draw, runs)
+        return _serve(folder, arguments, draw, readers)
     ok = draw()
     out().print(f"report: {folder / PAGE}", soft_wrap=True, markup=False)
     if arguments.open:
@@ -64,19 +68,16 @@ def _beside(runs: list[str]) -> Path:
     return Path(runs[0]) / "report" if len(runs) == 1 else Path(runs[0]) / "report" / "comparison"
 
 
-def _serve(folder: Path, arguments: argparse.Namespace, draw: Callable[[], bool], runs: list[Run]) -> int:
+def _serve(folder: Path, arguments: argparse.Namespace, draw: Callable[[], bool], readers: list[Reader]) -> int:
     from continual_petl.report.serve import Server
-    from continual_petl.store.files import signature_of
-
-    def state() -> object:
-        return [signature_of(run.store.results_file) for run in runs]
 
     drawn: list[object] = []
 
     def again() -> None:
-        if [now := state()] != drawn:  # looked at before it is read: what comes meanwhile is drawn next time
+        now = [reader.state() for reader in readers]
+        if now != drawn:  # looked at before it is read: what comes meanwhile is drawn next time
             draw()
-            drawn[:] = [now]
+            drawn[:] = now
 
     again()
     server = Server(folder, arguments.port, again, tell=_tell)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,30 +13,29 @@ from continual_petl.report.growth import growth
 from continual_petl.report.results import read_results
 from continual_petl.report.run_facts import RunFacts as RunFacts
 from continual_petl.report.run_facts import TaskFacts as TaskFacts
-from continual_petl.store.files import Signature, entries, signature_of
+from continual_petl.store.files import Signature, entries, listing, signature_of
 from continual_petl.store.results_file import TaskLine
 from continual_petl.store.store import Store
 from continual_petl.store.survey import Survey
-from continual_petl.store.verify import TaskCheck, check_task
+from continual_petl.store.verify import check_task
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
 Signatures = tuple[tuple[str, Signature], ...]
 
 
-def read_facts(folder: Path, *, checked: Sequence[TaskCheck] = ()) -> RunFacts:
+def read_facts(folder: Path) -> RunFacts:
     """Read a run; half-way through a course what is committed by then.
 
-    What is damaged is told in the facts, and the rest is read all the same.
+    Every digest is checked. What is damaged is told in the facts, and the rest is read all the same.
 
     Args:
         folder: the run folder.
-        checked: what a verification found of tasks a moment ago; of the others every digest is checked now.
 
     Raises:
         InputError: if the folder holds no run.
         StoreError: if the run does not hold still for as long as it takes to read it.
     """
-    return Reader(folder).read(checked=checked)
+    return Reader(folder).read()
 
 
 class Reader:
@@ -51,25 +49,30 @@ class Reader:
         self._store = Store(folder, most_manifests=sys.maxsize, indexed=False)
         self._known: dict[str, tuple[Signatures, TaskFacts]] = {}
 
-    def read(self, *, checked: Sequence[TaskCheck] = ()) -> RunFacts:
+    def read(self) -> RunFacts:
         """Return the run as it is now; see `read_facts`."""
         if not self._store.stream_file.is_file():
             raise InputError(
                 f"{self._store.folder}: no run here (no stream.yaml in it); give a folder that `continual-petl run` made"
             )
-        said = {check.task: check for check in checked}
-        return self._store.steadily(lambda: self._read(said))
+        return self._store.steadily(self._read)
+
+    def state(self) -> object:
+        """Return what is equal to what it returned before as long as `read` would read the same; nothing is opened."""
+        store = self._store
+        files = [signature_of(path) for path in (store.stream_file, store.pin_file, store.results_file)]
+        return files, listing(store.tombstone_folder, signature_of), listing(store.banks, _signatures)
 
     def task(self, name: str) -> TaskFacts:
         """Return what is known of one learned task."""
-        return self._store.steadily(lambda: self._task(name, None), name)
+        return self._store.steadily(lambda: self._task(name), name)
 
-    def _read(self, said: dict[str, TaskCheck]) -> RunFacts:
+    def _read(self) -> RunFacts:
         spec = load_stream(self._store.stream_file)
         survey = Survey(self._store)
         store = survey.readable()
         pin, wrong = survey.pinned()
-        tasks = [self._task(link.task, said.get(link.task)) for link in survey.links]
+        tasks = [self._task(link.task) for link in survey.links]
         guarded: dict[str, int] = {}
         for line in survey.lines:
             for kind, number in line.checks.items() if isinstance(line, TaskLine) else ():
@@ -92,7 +95,7 @@ class Reader:
             read_at=time.time(),
         )
 
-    def _task(self, name: str, said: TaskCheck | None) -> TaskFacts:
+    def _task(self, name: str) -> TaskFacts:
         files = entries(self._store.bank_folder(name))
         signatures = tuple((path.name, signature_of(path)) for path in files)
         known = self._known.get(name)
@@ -104,8 +107,12 @@ class Reader:
                 manifest=self._store.manifest(name),
                 history=history,
                 files={path: signature[2] for path, signature in signatures},
-                check=check_task(self._store, name, None) if said is None else said,
+                check=check_task(self._store, name, None),
                 checked_at=time.time(),
             )
             known = self._known[name] = signatures, facts
-        return known[1] if said is None else replace(known[1], check=said)
+        return known[1]
+
+
+def _signatures(folder: str) -> object:
+    return listing(folder, signature_of)

@@ -1,4 +1,4 @@
-"""Serve a report on this machine while a course goes on, drawn anew after each task.
+"""Serve a report on this machine while a course goes on, drawn anew when the run changes.
 
 Only this machine is listened to, only requests that name it are answered (a page elsewhere whose name was made to point at
 this machine, DNS rebinding, names itself), and only the files of a report are given: nothing else of the folder that they lie

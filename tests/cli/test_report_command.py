@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.bench import Bench
+from tests.store.tampering import change_tensors, nudge
 
 RUN = "FOLDER/run"
 
@@ -54,3 +56,53 @@ def test_a_port_that_is_taken_is_told(bench: Bench, capsys: Any) -> None:
         port = str(taken.getsockname()[1])
         assert bench.main("report", RUN, "--serve", "--port", port) == 2
     assert f"--port: {port} cannot be used" in capsys.readouterr().err
+
+
+def test_a_served_page_shows_whatever_becomes_of_the_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, page = bench.folder / "run", bench.folder / "run/report/index.html"
+    bank = run / "banks/single"
+
+    def damage() -> None:
+        change_tensors(bank / "bank.safetensors", nudge("head.output.bias"))
+
+    def restore() -> None:
+        shutil.rmtree(bank, ignore_errors=True)
+        shutil.copytree(bench.folder / "kept", bank)
+
+    def rename() -> None:
+        stream = run / "stream.yaml"
+        stream.write_text(stream.read_text().replace("name: files", "name: renamed", 1))
+
+    changes: list[tuple[Callable[[], object], str]] = [
+        (damage, "Something is not as it was certified"),
+        (restore, "1 certificate checked, nothing changed."),
+        (lambda: (bank / "history.json").unlink(), "Something is not as it was certified"),
+        (restore, "1 certificate checked, nothing changed."),
+        (lambda: shutil.rmtree(bank), "but its bank is gone"),
+        (restore, "1 certificate checked, nothing changed."),
+        (lambda: (run / "backbone.json").rename(bench.folder / "pin"), "it says which backbone the run was learned on"),
+        (lambda: (bench.folder / "pin").rename(run / "backbone.json"), "1 certificate checked, nothing changed."),
+        (rename, "<title>renamed</title>"),
+        (lambda: bench.main("forget", RUN, "single"), "No task is learned yet"),
+    ]
+
+    class Looking:
+        address = "http://127.0.0.1:1/"
+
+        def __init__(self, folder: Path, port: int, again: Callable[[], None], *, tell: Callable[[str], None]) -> None:
+            self._again = again
+
+        def run(self) -> None:
+            for change, says in changes:
+                before = page.stat().st_mtime_ns
+                self._again()
+                assert page.stat().st_mtime_ns == before, "nothing has changed, so nothing is drawn"
+                assert says not in page.read_text()
+                change()
+                self._again()
+                assert says in page.read_text()
+
+    shutil.copytree(bank, bench.folder / "kept")
+    monkeypatch.setattr("continual_petl.report.serve.Server", Looking)
+    assert bench.main("report", RUN, "--serve") == 0
+    assert not bank.exists()

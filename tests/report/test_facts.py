@@ -17,6 +17,7 @@ from continual_petl.report.facts import Reader, read_facts
 from continual_petl.report.page.verdict import verdict
 from continual_petl.report.run_facts import RunFacts
 from continual_petl.store.verify import check_task
+from tests.store.fabricated import Looks, multiply
 from tests.store.older import as_format_1, without_histories
 from tests.store.tampering import change_tensors, nudge
 from tests.streams_in_code import stream, task
@@ -198,3 +199,27 @@ def test_a_second_look_reads_only_what_changed(learned: Path, tmp_path: Path, mo
     change_tensors(run / "banks/two/bank.safetensors", nudge("head.output.bias"))
     assert not reader.read().ok
     assert looked[4:] == ["two"]
+
+
+def test_a_look_for_changes_opens_no_file_and_asks_once_for_each(
+    learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = multiply(shutil.copytree(learned, tmp_path / "run"), 40)
+    reader = Reader(run)
+    before = reader.state()
+    looks = Looks(run, monkeypatch)
+    with looks.fresh():
+        assert reader.state() == before
+        assert looks.opened == []
+        assert len(looks.asked) == len(set(looks.asked))
+    (run / "banks/.half.new").mkdir()
+    (run / "report").mkdir()
+    assert reader.state() == before, "neither what is half written nor the report itself is a change"
+    weights = run / "banks/copy17/bank.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert reader.state() != before
+    (run / "banks").rename(run / "elsewhere")
+    away = reader.state()
+    (run / "banks").symlink_to(run / "elsewhere")
+    assert reader.state() not in (before, away), "the page tells of a link"
