@@ -22,14 +22,15 @@ MISSING = (
     f"no Chromium: none of {', '.join(NAMES)} is on PATH; on Debian and Ubuntu `apt-get install chromium` brings it, "
     "elsewhere give its path as CHROMIUM"
 )
+TRACES = ".main-svg .trace, .main-svg .hm image, .main-svg .bars .point"
+"""What only a figure that is drawn has."""
 DRAWN = """() => {
   scrollTo({ top: document.body.scrollHeight, behavior: "instant" });
   const places = [...document.querySelectorAll(".plot")];
-  const drawn = ".main-svg .trace, .main-svg .hm image, .main-svg .bars .point";
-  const left = places.filter((place) => !place.querySelector(drawn));
+  const left = places.filter((place) => !place.querySelector("TRACES"));
   left[0]?.scrollIntoView({ behavior: "instant" });
   return places.length > 0 && left.length === 0;
-}"""
+}""".replace("TRACES", TRACES)
 
 
 def program() -> str:
@@ -59,9 +60,9 @@ def launched() -> Iterator[Browser]:
 
 
 class Tab:
-    """A page with all that went wrong on it, and all that it asked for."""
+    """A page with all that went wrong on it, and all that it asked for; ``first`` is a script that runs before its own."""
 
-    def __init__(self, browser: Browser, address: str, **context: Any) -> None:
+    def __init__(self, browser: Browser, address: str, first: str = "", **context: Any) -> None:
         self.context = browser.new_context(**{"viewport": {"width": 1400, "height": 900}, **context})
         self.page: Page = self.context.new_page()
         self.wrong: list[str] = []
@@ -71,6 +72,7 @@ class Tab:
         self.page.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
         self.page.on("requestfailed", lambda request: self.wrong.append(f"failed: {request.url}"))
         self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.add_init_script(first)
         self.page.goto(address)
 
     def draw(self) -> None:

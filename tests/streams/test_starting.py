@@ -186,7 +186,9 @@ def test_rows_are_given_room_for_all_but_the_longest(tmp_path: Path) -> None:
     assert "max_length: 48" in draft("s.yaml", "s", [(seen, found)], ".", backbone=few)
 
 
-@pytest.mark.parametrize(("num_rows", "epochs"), [((40,), "20"), ((1_000,), "11"), ((90_000,), "3"), ((90_000, 40), "3")])
+@pytest.mark.parametrize(
+    ("num_rows", "epochs"), [((40,), "20"), ((1_000,), "11"), ((90_000,), "3"), ((90_000, 40), "3")]
+)
 def test_few_rows_are_learned_more_often(tmp_path: Path, num_rows: tuple[int, ...], epochs: str) -> None:
     tasks = []
     for place, count in enumerate(num_rows):

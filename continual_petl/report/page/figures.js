@@ -1,4 +1,5 @@
-// Figures: drawn when they come near, in the colours of the page, with their numbers as a table for those who want them.
+// Figures: drawn when they come near, the others while the browser is idle; in the colours of the page, with their numbers as
+// a table for those who want them.
 const drawn = new Map(); // place -> figure
 let printing = false;
 let ready = null;
@@ -72,7 +73,7 @@ const choices = (place, figure) => {
         const last = keys.pop();
         keys.reduce((inner, key) => (inner[key] ??= {}), figure.layout)[last] = value;
       }
-      draw(place, figure);
+      if (!waiting.has(place)) draw(place, figure); // one that is not drawn yet will be drawn so
     });
     group.append(button);
   });
@@ -179,7 +180,39 @@ const show = (element) => {
 const near = new IntersectionObserver(async (entries) => {
   await loaded;
   entries.filter((entry) => entry.isIntersecting).forEach((entry) => show(entry.target));
+  letGo();
+  drawOthers();
 }, { rootMargin: "800px" });
+
+// A page that stays open for long, or leafs through a thousand tasks, keeps no figure that is gone from it.
+const letGo = () => {
+  for (const element of [...drawn.keys(), ...waiting.keys()].filter((one) => !one.isConnected)) {
+    near.unobserve(element);
+    drawn.delete(element);
+    waiting.delete(element);
+  }
+};
+
+// Whoever saves the page, or takes a picture of the whole of it, has not scrolled: what is not near is drawn too, one figure at
+// a time while the browser is idle and the reader does not scroll. Only what nobody can see waits until it is opened.
+const idle = (act) => (globalThis.requestIdleCallback ? requestIdleCallback(act, { timeout: 1000 }) : setTimeout(act, 50));
+const isShown = (element) => element.isConnected && element.clientWidth > 0 && !element.closest("details:not([open])");
+let scrolled = -Infinity;
+let asked = false;
+const drawOthers = () => {
+  if (asked || ![...waiting.keys()].some(isShown)) return;
+  asked = true;
+  idle(() => {
+    asked = false;
+    const next = performance.now() - scrolled > 200 ? [...waiting.keys()].find(isShown) : undefined;
+    try {
+      if (next) show(next);
+    } finally {
+      drawOthers();
+    }
+  });
+};
+addEventListener("scroll", () => { scrolled = performance.now(); }, { passive: true });
 
 // Paper is as wide as it is, and white; what was not near yet is drawn for it.
 const paper = (on) => {

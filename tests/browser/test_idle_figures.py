@@ -1,0 +1,157 @@
+"""Figures that nobody scrolls to are drawn too, while the browser is idle: each once, and only those that can be seen."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from continual_petl.cli.main import main
+from tests.browser.chromium import TRACES, Tab, tab
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+
+COUNTED = """
+let plotly;
+Object.defineProperty(globalThis, "Plotly", { get: () => plotly, set: (value) => {
+  plotly = { ...value, react: (place, ...more) => {
+    place.times = (place.times ?? 0) + 1;
+    return value.react(place, ...more);
+  } };
+} });
+"""
+"""Notes at each figure how often it was drawn."""
+NO_IDLE = "delete globalThis.requestIdleCallback;"
+TIMES = "(all) => all.map((place) => place.times ?? 0)"
+
+
+def wait_until_drawn(page: Page, which: str = ".plot") -> None:
+    """Wait, without a scroll, until every one of these figures is drawn."""
+    page.wait_for_function(
+        "([which, traces]) => [...document.querySelectorAll(which)].every((place) => place.querySelector(traces))",
+        arg=[which, TRACES],
+    )
+
+
+def below(page: Page) -> int:
+    """Return how many figures lie further below the view than what counts as near."""
+    tops: list[float] = page.locator(".plot").evaluate_all("(all) => all.map((one) => one.getBoundingClientRect().top)")
+    return sum(top > 900 + 800 for top in tops)
+
+
+@pytest.mark.parametrize("idle", ["", NO_IDLE], ids=["idle", "no-idle"])
+def test_a_page_that_nobody_scrolls_ends_with_every_figure_drawn_once(
+    browser: Browser, report: Path, idle: str
+) -> None:
+    with tab(browser, report, first=COUNTED + idle) as opened:
+        page = opened.page
+        assert page.evaluate("'requestIdleCallback' in globalThis") is not bool(idle)
+        page.locator("#details h3").wait_for(state="attached")
+        wait_until_drawn(page)
+        assert page.evaluate("scrollY") == 0
+        assert below(page) >= 3
+        assert page.locator("#details .plot").count() >= 1
+        assert set(page.locator(".plot").evaluate_all(TIMES)) == {1}
+        opened.draw()
+        assert set(page.locator(".plot").evaluate_all(TIMES)) == {1}, "nothing is drawn again when it comes near"
+        assert [url for url in opened.asked if "/tasks/" in url] == [
+            url for url in opened.asked if "/tasks/000000.js" in url
+        ], "details of other tasks are read when somebody asks for them"
+
+
+def test_while_somebody_scrolls_only_what_comes_near_is_drawn(browser: Browser, report: Path) -> None:
+    scrolls = "setInterval(() => dispatchEvent(new Event('scroll')), 20);"
+    with tab(browser, report, first=COUNTED + scrolls) as opened:
+        page = opened.page
+        wait_until_drawn(page, "main > section:first-of-type .plot, main > section:nth-of-type(2) .plot")
+        page.wait_for_timeout(1500)
+        assert page.locator(".plot").evaluate_all(TIMES)[-1] == 0
+        opened.draw()
+        assert set(page.locator(".plot").evaluate_all(TIMES)) == {1}
+
+
+def test_a_figure_that_cannot_be_seen_waits_until_it_can(browser: Browser, report: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(report.parent, tmp_path / "report")
+    text = report.read_text("utf-8")
+    shut, count = re.subn(
+        r'(<section id="growth"[^>]*>)(.*?)(</section>)',
+        r"\1<details><summary>More</summary>\2</details>\3",
+        text,
+        flags=re.DOTALL,
+    )
+    assert count == 1
+    (folder / "index.html").write_text(shut, "utf-8")
+    with tab(browser, folder / "index.html", first=COUNTED) as opened:
+        page = opened.page
+        inside, outside = page.locator("details .plot"), "section:not(#growth) .plot"
+        wait_until_drawn(page, outside)
+        page.wait_for_timeout(500)
+        assert inside.count() >= 1
+        assert set(inside.evaluate_all(TIMES)) == {0}
+        page.locator("#growth summary").click()
+        wait_until_drawn(page)
+        assert set(page.locator(".plot").evaluate_all(TIMES)) == {1}
+
+
+def num_nodes(opened: Tab) -> int:
+    """Return how many nodes the browser holds for the page, those that are on it and those that are not."""
+    session = opened.context.new_cdp_session(opened.page)
+    session.send("HeapProfiler.collectGarbage")
+    found: int = session.send("Memory.getDOMCounters")["nodes"]
+    session.detach()
+    return found
+
+
+def test_leafing_through_tasks_keeps_no_figure_of_those_before(browser: Browser, report: Path) -> None:
+    with tab(browser, report) as opened:
+        page = opened.page
+
+        def leaf() -> None:
+            for button, name in (("Next task", "two"), ("Previous task", "one")):
+                page.get_by_role("button", name=button).click()
+                page.wait_for_function(f"() => document.querySelector('#details h3')?.textContent === '{name}'")
+                wait_until_drawn(page)
+
+        leaf()
+        before = num_nodes(opened)
+        for _ in range(8):
+            leaf()
+        one_figure = page.locator("#details .plot").first.evaluate("(place) => place.querySelectorAll('*').length")
+        assert num_nodes(opened) - before < one_figure, "16 figures and more were drawn and are gone"
+
+
+def test_a_served_page_that_is_drawn_anew_keeps_its_place_and_draws_nothing_twice(
+    browser: Browser, learned: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(learned, tmp_path / "banks")
+    argv = [sys.executable, "-m", "continual_petl", "report", str(run), "--serve"]
+    served = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    try:
+        assert served.stdout is not None
+        address = re.search(r"http://127\.0\.0\.1:\d+/", served.stdout.readline())
+        assert address is not None
+        with tab(browser, address[0], first=COUNTED) as opened:
+            page = opened.page
+            page.locator("#details h3").wait_for(state="attached")
+            wait_until_drawn(page)
+            growth = page.locator("figure", has=page.locator('[data-figure="parameters"]'))
+            growth.get_by_role("button", name="log").click()
+            where = "document.querySelector('#learning').getBoundingClientRect().top"
+            page.evaluate("document.querySelector('#learning').scrollIntoView({ behavior: 'instant' })")
+            before = page.evaluate(where)
+            assert main(["forget", str(run), "two"]) == 0
+            page.locator("#task option", has_text="two").wait_for(state="detached")
+            wait_until_drawn(page)
+            assert abs(page.evaluate(where) - before) < 2
+            assert "2 tasks learned" in page.locator(".verdict").inner_text()
+            assert set(page.locator("main > section:not(#tasks) .plot").evaluate_all(TIMES)) == {1}
+            log = "document.querySelector('[data-figure=parameters]')._fullLayout.yaxis.type"
+            assert page.evaluate(log) == "log", "what was chosen is chosen still"
+    finally:
+        served.kill()
+        served.communicate()
