@@ -53,7 +53,7 @@ def page(*blocks: str) -> str:
         (["diff\n--- no/file.py\n@@\n+x"], "a diff begins with"),
         (["diff\n--- streams/stream.py\n@@\n x = 1\n+y = 2"], "has these lines 0 times, not once"),
         (["diff\n--- streams/stream.py\n@@\nx = 1"], "begins with a space"),
-        (["diff\n--- streams/stream.py\n@@\n import difflib\n+x = = 1"], "SyntaxError"),
+        (["diff\n--- streams/stream.py\n@@\n import os\n+x = = 1"], "SyntaxError"),
         (["\nno language"], "language ''"),
         (["console\n$ ls"], "language 'console'"),
         (["text\nanything"], "language 'text'"),
