@@ -1,6 +1,6 @@
 """What can go wrong, by who has to act.
 
-Every message is one paragraph: where, what came, what is allowed, what to do.
+Every message is one paragraph: where, what came, what is allowed, what to do. The words that many share are below.
 """
 
 from __future__ import annotations
