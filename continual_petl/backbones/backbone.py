@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -156,14 +155,8 @@ def load_backbone(
         remote_code: whether Python code that lies beside the model is executed; it can do whatever this process can.
 
     Raises:
-        InputError: if it cannot be found, has no anatomy, its weights are incomplete, it needs code that may not run, or a
-            revision is asked for of what has none.
+        InputError: if it cannot be found, has no anatomy, its weights are incomplete, or it needs code that may not run.
     """
-    if revision is not None and os.path.isdir(source_of(name)):
-        what = "the packaged model" if name == "minilm" else "a folder"
-        raise InputError(
-            f"backbone {name!r}: revision {revision!r} is for models of the Hub, and this is {what}: remove it"
-        )
     model, sites, generates, facts = _load_frozen(name, revision, attention, remote_code)
     digests = checkpoint_digests(model)
     change_precision(model, torch.bfloat16 if precision == "bf16" else torch.float32)

@@ -80,11 +80,20 @@ def preset_of(spec: BankSpec) -> str | None:
         >>> preset_of(PRESETS["mam"])
         'mam'
     """
-    # A range of layers can be all that tells two presets apart: one that agrees in it goes first.
-    fitting = [name for name, row in PRESETS.items() if _shape(row) == _shape(spec)]
-    return next((name for name in fitting if PRESETS[name].layers == spec.layers), next(iter(fitting), None))
+    shape = _shape(spec)
+    fitting = [name for name, known in _SHAPES.items() if known == shape]
+    # Only whether layers are counted from the top tells top_layers from full.
+    same = (name for name in fitting if _from_top(PRESETS[name]) == _from_top(spec))
+    return next(same, next(iter(fitting), None))
+
+
+def _from_top(spec: BankSpec) -> bool:
+    return str(spec.layers).startswith("top-")
 
 
 def _shape(spec: BankSpec) -> tuple[object, ...]:
     """Return what makes a bank that of its method."""
     return spec.layernorms, *(m.model_dump(exclude={"bottleneck"}) for m in spec.modifications)
+
+
+_SHAPES = {name: _shape(row) for name, row in PRESETS.items()}

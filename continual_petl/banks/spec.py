@@ -43,10 +43,10 @@ TaskName = Annotated[str, Field(min_length=1, max_length=64)]
 class Modification(FrozenModel):
     """One change at one kind of site, in every layer of the range."""
 
-    form: Form
+    form: Annotated[Form, Field(examples=["bottleneck"])]
     """Functional form: bottleneck with a non-linearity, lowrank, attention over learned keys and values, prompt (learned
     input vectors), or a difference added to existing parameters: additive (all of it) or sparse (a few entries of it)."""
-    modifies: Site
+    modifies: Annotated[Site, Field(examples=["ffn"])]
     """Modified representation: output of a sub-layer (attention, ffn), of the attention heads, of one projection, the
     input, or existing parameters."""
     insertion: Insertion | None = None

@@ -45,9 +45,16 @@ def _lines(found: dict[str, dict[str, Any]]) -> list[str]:
     for title, facts in found.items():
         lines.append(title)
         for name, value in facts.items():
-            first, *more = wrap(str(value), _WIDTH, break_long_words=False) or [""]
+            first, *more = _wrapped(str(value))
             lines += [f"  {name:<24} {first}", *(f"  {'':<24} {each}" for each in more)]
     return lines
+
+
+def _wrapped(value: str) -> list[str]:
+    """Return a sentence in lines; what is none, such as a path, is one that can be copied."""
+    if ", " not in value:
+        return [value]
+    return wrap(value, _WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def _tried(look: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -84,7 +84,8 @@ def read_rows(path: Path, columns_of: ColumnsOf, *, task: str | None, task_colum
                     known[name].check_beside(task_column)
             except InputError as error:
                 raise InputError(f"{where}: {error}") from error
-        yield name, _row(record, where, known[name], in_table=kind in _TABLES)
+        names = known[name].names_in(record, where, mixed=task_column is not None)
+        yield name, _row(record, where, known[name], names, in_table=kind in _TABLES)
 
 
 def _task_of(record: dict[str, Any], column: str, where: str) -> str:
@@ -98,8 +99,7 @@ def _task_of(record: dict[str, Any], column: str, where: str) -> str:
     return name
 
 
-def _row(record: dict[str, Any], where: str, task: TaskColumns, *, in_table: bool) -> Row:
-    names = task.names_in(record, where)
+def _row(record: dict[str, Any], where: str, task: TaskColumns, names: Sequence[str], *, in_table: bool) -> Row:
     if task.manifest.kind == "token-classification":
         words = _words(record[names[0]], in_table=in_table)
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 
 from continual_petl.cli import list as list_tasks
 from continual_petl.cli._console import out, print_json
 from continual_petl.course.run import check_learned, open_store
+from continual_petl.errors import printable
 from continual_petl.report.task_lines import task_facts
 from continual_petl.store.results_file import TaskLine
 from continual_petl.store.store import Store
@@ -26,8 +28,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         print_json({**manifest.model_dump(mode="json"), **known})
         return 0
     out().print(task_facts(manifest, history, num_bytes, seconds))
-    check = f"check it with: continual-petl verify {store.folder} --task {task}"
-    out().print(check, markup=False, soft_wrap=True)
+    _suggest("check it", "verify", str(store.folder), "--task", task)
     return 0
 
 
@@ -35,9 +36,13 @@ def _list(arguments: argparse.Namespace, store: Store, overrides: list[tuple[str
     """List the tasks, and say how one of them is shown."""
     code = list_tasks.execute(arguments, overrides)
     if not arguments.json and store.tasks:
-        text = f"show one of them with: continual-petl show {store.folder} {store.tasks[-1]}"
-        out().print(text, markup=False, soft_wrap=True)
+        _suggest("show one of them", "show", str(store.folder), store.tasks[-1])
     return code
+
+
+def _suggest(what: str, *words: str) -> None:
+    command = shlex.join(["continual-petl", *words])
+    out().print(printable(f"{what} with: {command}"), markup=False, soft_wrap=True)
 
 
 def _seconds(store: Store, task: str, index: int) -> dict[str, float]:

@@ -1,7 +1,8 @@
 """Which columns of a file a task reads its rows from: its own, as its data had them, or the standard ones.
 
 A task's own columns stand under `columns` in the run's stream file, so the file that a task was learned from can be answered
-as it is. A task that the stream file no longer describes has the standard ones alone.
+as it is (but paths of images count from the working directory here). A task that the stream file no longer describes has the
+standard ones alone.
 """
 
 from __future__ import annotations
@@ -61,15 +62,21 @@ class TaskColumns:
                 f"({_listed(self.own)} in the data it was learned from); give the column that names the tasks another one"
             )
 
-    def names_in(self, record: dict[str, Any], where: str) -> tuple[str, ...]:
+    def names_in(self, record: dict[str, Any], where: str, *, mixed: bool) -> tuple[str, ...]:
         """Return the columns to read in a record: its own if all of them are there, else the standard ones.
 
+        Args:
+            record: one row of a file.
+            where: it stands, for messages.
+            mixed: whether the file holds rows of several tasks, each with columns of its own.
+
         Raises:
-            InputError: if neither are, or both are and its own are empty while the standard ones are not.
+            InputError: if neither are; or, in a mixed file, if both are and its own are empty while the standard ones are
+                not.
         """
         for names in (self.own, self.standard):
             if all(name in record for name in names):
-                if names is not self.standard:
+                if mixed and names is not self.standard:
                     self._check_meant(record, where)
                 return names
         several = len(self.own) > 1

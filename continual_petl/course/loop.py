@@ -66,7 +66,8 @@ def learn(
     Raises:
         InputError: if the stream, its data or the callbacks cannot be used; nothing already learned is touched.
         ForgettingError: if anything learned before has changed.
-        StoreError: if the run folder is damaged, belongs to another backbone, or is in use.
+        StoreError: if the run folder is damaged, or belongs to another backbone.
+        RunInUseError: if another process writes to it.
         Interrupted: after Ctrl-C or SIGTERM; calling again goes on.
     """
     pool = Pool(jobs, executor)

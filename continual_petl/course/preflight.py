@@ -10,6 +10,7 @@ import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
+from continual_petl.backbones.files import source_of
 from continual_petl.course.parents import check_copies, check_parent
 from continual_petl.course.session import Session
 from continual_petl.course.shared import check_shared
@@ -90,6 +91,8 @@ def check_session(session: Session) -> None:
         _check_folder(session)
         _check_same_stream(session)
     with problems.collected():
+        _check_revision(session)
+    with problems.collected():
         _check_trainer(session)
     problems.raise_all()
 
@@ -114,6 +117,18 @@ def _check_same_stream(session: Session) -> None:
             f"given is {spec.name!r} with seed {spec.seed}. One run is one stream: give another --run-dir, or name and "
             "seed as they were."
         )
+
+
+def _check_revision(session: Session) -> None:
+    """Refuse a revision of what has none; a run that was begun with one has pinned what it read, and goes on."""
+    spec = session.spec.backbone
+    if spec.revision is None or session.store.pin() is not None or not os.path.isdir(source_of(spec.name)):
+        return
+    what = "the packaged model" if spec.name == "minilm" else "a folder"
+    raise InputError(
+        f"backbone.revision: got {spec.revision!r}; only a model of the Hub has revisions, and {spec.name!r} is {what}. "
+        "Remove the key, or write --backbone.revision null."
+    )
 
 
 def _check_trainer(session: Session) -> None:

@@ -27,7 +27,8 @@ def forget(run_dir: str | Path, task: str) -> Run:
 
     Raises:
         InputError: if the task is not learned, or other tasks answer with its bank.
-        StoreError: if the run folder is damaged or in use.
+        StoreError: if the run folder is damaged.
+        RunInUseError: if another process writes to it.
     """
     run = Run(run_dir)
     store = Store(run.store.folder)

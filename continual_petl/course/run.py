@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+import os
+from collections.abc import Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from continual_petl import _notebook
 from continual_petl.course.session import Session
-from continual_petl.errors import InputError, StoreError, did_you_mean, known_names
+from continual_petl.errors import InputError, StoreError, known_names
 from continual_petl.heads.words import Answer
 from continual_petl.predictor.predictor import Predictor, Row
 from continual_petl.report.growth import GrowthRow, growth
@@ -19,13 +18,13 @@ from continual_petl.report.inventory import entry_of
 from continual_petl.report.results import Results, read_results
 from continual_petl.store.store import Store
 from continual_petl.store.verify import TaskCheck
+from continual_petl.streams.stream_file.near import did_you_mean_path
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
 if TYPE_CHECKING:
     from continual_petl.report.figures.every import Figures
 
 _SHOWN = ("task", "kind", "bank", "metric", "score", "parameters", "bytes")
-_LOOKED_AT = 1_000
 
 
 def open_store(folder: str | Path) -> Store:
@@ -35,20 +34,17 @@ def open_store(folder: str | Path) -> Store:
         InputError: if the folder holds no run.
     """
     store = Store(Path(folder))
-    if not store.stream_file.is_file():
-        there = "no stream.yaml in it" if store.folder.is_dir() else f"no such folder in {Path.cwd()}"
-        hint = did_you_mean(str(store.folder), map(str, _runs_near(store.folder)))
+    if not os.path.isfile(store.stream_file):  # which takes whatever is no path for one that is not there
+        there = "no stream.yaml in it" if os.path.isdir(store.folder) else f"no such folder in {Path.cwd()}"
+        hint = did_you_mean_path(store.folder, [store.folder.parent, Path("runs")], _is_run)
         raise InputError(
             f"{folder}: no run here ({there}){hint}; give a folder that `continual-petl run` made, such as runs/NAME"
         )
     return store
 
 
-def _runs_near(folder: Path) -> Iterator[Path]:
-    """Yield the runs beside a folder, and those where runs go if nobody says, for a hint."""
-    for place in dict.fromkeys((folder.parent, Path("runs"))):
-        with suppress(OSError):  # there is no such place, or it may not be read
-            yield from (each for each in islice(place.iterdir(), _LOOKED_AT) if (each / "stream.yaml").is_file())
+def _is_run(folder: Path) -> bool:
+    return (folder / "stream.yaml").is_file()
 
 
 def check_learned(store: Store, task: str) -> None:

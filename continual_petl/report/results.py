@@ -40,7 +40,7 @@ class Results:
     def mixed(self) -> str:
         """What is to be said behind a mean over tasks: which unlike scores it is of; empty if all are of one name."""
         names = list(dict.fromkeys(self.metrics))
-        return f"; these are unlike: {known_names(names)}" if len(names) > 1 else ""
+        return f"; it mixes metrics: {known_names(names)}" if len(names) > 1 else ""
 
     @property
     def bwt(self) -> float:

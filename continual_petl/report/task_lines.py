@@ -77,7 +77,7 @@ def _what(manifest: Manifest) -> dict[str, str]:
         "task": manifest.task,
         "kind": manifest.kind + (", pairs of texts" if manifest.pair else ""),
         "labels": f"{len(labels)}: {known_names(labels, most=_MOST_LABELS)}" if labels else "none",
-        "bank": f"{bank_in_words(manifest)}; layer norms {spec.layernorms}, scope {spec.scope}",
+        "bank": f"{bank_in_words(manifest)}; layers {spec.layers}, layer norms {spec.layernorms}, scope {spec.scope}",
         "training": f"{counted(training.epochs, 'epoch')}, batches of {training.batch_size}, learning rate "
         f"{training.learning_rate:g}",
         "parameters": f"{sum(manifest.parameters.values()):,}: "

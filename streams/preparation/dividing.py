@@ -51,10 +51,8 @@ def few_notice(task: TaskSpec, splits: Mapping[str, Checked]) -> str | None:
     name = "test" if "test" in splits else "validation"
     if (count := len(splits[name])) >= _FEW:
         return None
-    return (
-        f"task {task.name!r}: its scores in R are those on {counted(count, f'{name} row')}, which is too few to say much of "
-        "other rows."
-    )
+    rest_on = counted(count, f"{name} row")
+    return f"task {task.name!r}: its scores in R rest on {rest_on}: too few to say much about other rows."
 
 
 def _ranks(contents: list[str], seed: int) -> NDArray[np.uint64]:

@@ -110,7 +110,7 @@ Templates: TypeAlias = Annotated[dict[Text, Annotated[Text, AfterValidator(_temp
 class DataSpec(FrozenModel):
     """What `datasets.load_dataset` takes, and what is made of it."""
 
-    path: Text
+    path: Annotated[Text, Field(examples=["nyu-mll/glue"])]
     """A reader (csv, json, parquet, arrow, text), the id of a data set on the Hub, embedded, or a ./local/folder."""
     name: Text | None = None
     """The configuration of a Hub data set; with path: embedded the name of the built-in data set."""

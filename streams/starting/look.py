@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from glob import has_magic
+from itertools import pairwise
 from typing import Any
 
 import datasets  # type: ignore[import-untyped]
@@ -86,9 +88,16 @@ def _local(data: str) -> Seen:
     return Seen(task=name, data=data, on_hub=False, splits=tuple(files), table=table, num_rows=num_rows, labels=labels)
 
 
-def _spread(num_rows: int) -> range:
-    """Return the numbers of the rows that are looked at."""
-    return range(0, num_rows, max(1, -(-num_rows // NUM_ROWS)))
+def _spread(num_rows: int) -> Sequence[int]:
+    """Return the numbers of the rows that are looked at: one of each stretch, and not always its first.
+
+    With the same step between all of them, labels that take turns would look like a single one.
+    """
+    if num_rows <= NUM_ROWS:
+        return range(num_rows)
+    draw = random.Random(0)
+    ends = [number * num_rows // NUM_ROWS for number in range(NUM_ROWS + 1)]
+    return [draw.randrange(start, end) for start, end in pairwise(ends)]
 
 
 def _hub(data: str) -> Seen:

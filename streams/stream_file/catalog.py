@@ -5,18 +5,15 @@ Needs no more than the standard library, so that a wrong name is answered at onc
 
 from __future__ import annotations
 
+import os
 from importlib.resources import files
-from itertools import islice
 from pathlib import Path
 
 from continual_petl.errors import InputError, did_you_mean
+from continual_petl.streams.stream_file.near import did_you_mean_path
 
 ALIASES = {"classic5-1": "classic5", "long15-4": "long15"}
 """Other names of catalog streams, by the number that the literature gives their order."""
-
-
-_LOOKED_AT = 1_000
-"""Files beside one that is not there, for a hint."""
 
 
 def catalog() -> dict[str, Path]:
@@ -39,23 +36,19 @@ def find_stream(name: str) -> Path:
         InputError: if there is neither.
     """
     path = Path(name)
-    if path.is_file():
+    if os.path.isfile(path):  # which takes whatever is no path for one that is not there
         return path
-    if path.is_dir():
+    if os.path.isdir(path):
         raise InputError(f"{name}: this is a folder; give the stream file itself, such as {path / 'stream.yaml'}")
     known = catalog()
     if (own := ALIASES.get(name, name)) in known:
         return known[own]
+    hint = did_you_mean(name, known) or did_you_mean_path(path, [path.parent], _is_stream)
     raise InputError(
-        f"{name}: there is no such file, and no such catalog stream{did_you_mean(name, [*known, *_beside(path)])}; the "
-        f"catalog has {', '.join(known)} (continual-petl streams says what they are). Check the path: it counts from "
-        f"{Path.cwd()}"
+        f"{name}: there is no such file, and no such catalog stream{hint}; the catalog has {', '.join(known)} "
+        f"(continual-petl streams says what they are). Check the path: it counts from {Path.cwd()}"
     )
 
 
-def _beside(path: Path) -> list[str]:
-    """Return the stream files in the folder of a path that is not there, as they would be written."""
-    try:
-        return [str(file) for file in islice(path.parent.iterdir(), _LOOKED_AT) if file.suffix in (".yaml", ".yml")]
-    except OSError:  # there is no such folder, or it may not be read
-        return []
+def _is_stream(path: Path) -> bool:
+    return path.suffix in (".yaml", ".yml") and path.is_file()

@@ -67,7 +67,8 @@ def _paragraph(details: ErrorDetails, loc: KeyPath, root: Schema) -> str:
     node = node_at(root, loc) or {}
     if kind == "missing":
         description = str(node.get("description", "")).split("\n\n")[0]
-        example = next((f", for instance {loc[-1]}: {_flow(value)}" for value in node.get("examples", ())), "")
+        given_as = next((f"`{loc[-1]}: {_flow(value, node)}`" for value in node.get("examples", ())), "")
+        example = f", for instance {given_as}" if given_as else ""
         return f"is missing: add it{example}{f'. {description}' if description else f'; allowed: {describe(node)}'}"
     guess = _did_you_mean(
         given, (value for option in options(node) for value in (*option.get("enum", ()), option.get("const")))
@@ -106,11 +107,14 @@ def _did_you_mean(given: Any, known: Iterable[str]) -> str:
     return did_you_mean(given.casefold(), known)
 
 
-def _flow(value: Any) -> str:
-    """Write an example as YAML of one line."""
+def _flow(value: Any, node: Schema) -> str:
+    """Write an example as YAML of one line, keys in the order of the schema."""
+    if isinstance(value, list):
+        return f"[{', '.join(_flow(each, node_at(node, (0,)) or {}) for each in value)}]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_flow(each)}" for key, each in value.items()) + "}"
-    return f"[{', '.join(map(_flow, value))}]" if isinstance(value, list) else str(value)
+        keys = [key for key in keys_of(node) if key in value]
+        return "{" + ", ".join(f"{key}: {_flow(value[key], node_at(node, (key,)) or {})}" for key in keys) + "}"
+    return str(value)
 
 
 def show(value: Any) -> str:

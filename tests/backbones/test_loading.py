@@ -43,11 +43,6 @@ def test_loaded_twice_it_is_the_same_frozen_and_in_eval_mode(backbone_folder: Fo
     assert first.generates == (family in ENCODER_DECODERS or family in DECODERS)
 
 
-def test_a_revision_is_refused_of_what_has_none(backbone_folder: Folder) -> None:
-    with pytest.raises(InputError, match=r"revision 'main' is for models of the Hub, and this is a folder: remove it"):
-        load_backbone(str(backbone_folder()), revision="main")
-
-
 def test_a_nudge_of_one_weight_or_buffer_is_seen(backbone_folder: Folder) -> None:
     backbone = load_backbone(str(backbone_folder()))
     with torch.no_grad():

@@ -37,6 +37,16 @@ def test_everything_that_a_bug_report_needs_is_told(capsys: Any, tmp_path: Path)
     assert not {"┃", "│"} & set(shown)
 
 
+def test_sentences_are_wrapped_and_paths_are_not(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, sentence = "/data/" + "projects-of-2024/" * 9 + "an end", "a few words, and then some more, " * 9
+    monkeypatch.setitem(looks.LOOKS, "machine", lambda: {"path": path, "why": sentence})
+    assert main(["doctor", "--run-dir", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert f"{path}\n" in shown
+    assert sentence not in shown
+    assert " ".join(shown.split()).count(" ".join(sentence.split())) == 1
+
+
 def test_as_json(capsys: Any, tmp_path: Path) -> None:
     assert main(["doctor", "--json", "--run-dir", str(tmp_path)]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -111,6 +111,23 @@ def test_a_run_with_a_name_like_one_that_is_there_is_guessed(
     assert "(did you mean 'runs/other'?)" in capsys.readouterr().err
 
 
+def test_a_name_like_none_that_is_there_gets_no_hint(runs: Path, capsys: Any) -> None:
+    for wanted in ("zzz", "x\0y", "z" * 300):
+        assert main(["list", str(runs / wanted)]) == 2
+        assert "did you mean" not in capsys.readouterr().err
+    (runs / "one-file").touch()
+    assert main(["list", str(runs / "one-fil")]) == 2  # called like a file, which is no run; a run comes next
+    assert f"(did you mean '{runs / 'one'}'?)" in capsys.readouterr().err
+
+
+def test_what_to_type_next_can_be_pasted(runs: Path, tmp_path: Path, capsys: Any) -> None:
+    folder = shutil.copytree(runs / "one", tmp_path / "my runs")
+    assert main(["show", str(folder)]) == 0
+    assert f"continual-petl show '{folder}' number\n" in capsys.readouterr().out
+    assert main(["show", str(folder), "both"]) == 0
+    assert f"continual-petl verify '{folder}' --task both\n" in capsys.readouterr().out
+
+
 def test_losses_that_are_not_finite_are_shown_as_such(runs: Path) -> None:
     store = Store(runs / "one")
     history = store.history("both")

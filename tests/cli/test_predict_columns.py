@@ -160,6 +160,12 @@ def test_a_row_that_leaves_its_own_columns_to_other_tasks_is_not_guessed_at(
     assert "leaves empty while it fills 'text'; nothing says which is meant. Fill the former" in said
 
 
+def test_for_one_task_alone_an_empty_cell_is_its_row(run: Path, tmp_path: Path, capsys: Any) -> None:
+    write(tmp_path / "rows.csv", [{"question": "w1", "text": "a note"}, {"question": "", "text": "a note"}])
+    assert main(["predict", str(run), "--task", "topics", "--input", str(tmp_path / "rows.csv")]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
 @pytest.mark.parametrize("names", [OWN["twice"], STANDARD["twice"]])
 @pytest.mark.parametrize("column", OWN["twice"])
 def test_a_column_cannot_name_the_task_and_be_its_row(

@@ -11,6 +11,7 @@ import pytest
 from continual_petl import learn
 from continual_petl.course import preflight
 from continual_petl.course.dry_run import dry_run
+from continual_petl.course.run import Run
 from continual_petl.course.session import Session
 from continual_petl.errors import InputError, StoreError, StreamFileError
 from continual_petl.store.store import Store
@@ -112,3 +113,21 @@ def test_a_kind_that_the_backbone_cannot_learn_is_refused_before_its_data_is_rea
         act(tasks, tmp_path / "run")
     assert "nowhere" not in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_revision_of_a_folder_is_refused_where_a_run_begins_alone(backbone_folder: Folder, tmp_path: Path) -> None:
+    """A run that was begun with one, before it was refused, is verified and goes on: its backbone is pinned by content."""
+    folder, first = backbone_folder(), task("first", num_rows=16)
+    asked = {"name": str(folder), "pooling": "mean", "revision": "main"}
+    with_revision = stream(folder, [first], training=QUICK, backbone=asked)
+    told = r"backbone.revision: got 'main'; only a model of the Hub.*is a folder"
+    with pytest.raises(InputError, match=told):
+        learn(with_revision, tmp_path / "new")
+    with pytest.raises(InputError, match=told):
+        dry_run(Session(with_revision.spec, Store(tmp_path / "new")))
+    assert not (tmp_path / "new").exists()
+    learn(stream(folder, [first], training=QUICK), tmp_path / "run")
+    again = learn(with_revision, tmp_path / "run")
+    assert "revision: main" in again.store.stream_file.read_text()
+    assert all(check.ok for check in Run(tmp_path / "run").verify())
+    assert len(Run(tmp_path / "run").predict(["w1"], "first")) == 1

@@ -62,6 +62,9 @@ def test_a_file_with_a_name_like_one_that_is_there_is_guessed(tmp_path: Path, mo
         find_stream("streem.yaml")
     with pytest.raises(InputError, match=r"no such catalog stream; the catalog has"):
         find_stream("no-folder/streem.yaml")
+    for unlike in ("zzzz.yaml", "a\0b/stream.yaml", "z" * 300):
+        with pytest.raises(InputError, match=r"no such catalog stream; the catalog has"):
+            find_stream(unlike)
 
 
 @pytest.mark.parametrize("name", ORDERS)

@@ -41,7 +41,7 @@ def test_all_splits(tokenizer: PreTrainedTokenizerFast) -> None:
     assert (len(data.train), len(data.validation), len(data.test)) == (80, 4, 6)
     assert data.labels == ("a", "b")
     (few,) = data.notices
-    assert few.startswith("task 'toy': its scores in R are those on 6 test rows, which is too few")
+    assert few.startswith("task 'toy': its scores in R rest on 6 test rows: too few")
     assert data.num_truncated == {"train": 0, "validation": 0, "test": 0}
     assert data.test.row(0).ids.tolist() == tokenizer("w4 w9 w9")["input_ids"]
     assert data.test.labels is not None
@@ -70,7 +70,7 @@ def test_validation_is_carved_and_said(tokenizer: PreTrainedTokenizerFast) -> No
     )
     assert data.notices == (
         "task 'toy': the data has no validation split; 20 of its training rows became one.",
-        "task 'toy': its scores in R are those on 10 test rows, which is too few to say much of other rows.",
+        "task 'toy': its scores in R rest on 10 test rows: too few to say much about other rows.",
     )
 
 
@@ -120,9 +120,9 @@ def test_too_few_rows_to_tell_are_told(tokenizer: PreTrainedTokenizerFast) -> No
     rows = {"train": TRAIN, "validation": TRAIN[:1], "test": TRAIN[:20]}
     assert not any("too few" in notice for notice in _prepare(tokenizer, rows).notices)
     rows["test"] = TRAIN[:19]
-    assert any("on 19 test rows, which is too few" in notice for notice in _prepare(tokenizer, rows).notices)
+    assert any("on 19 test rows: too few" in notice for notice in _prepare(tokenizer, rows).notices)
     del rows["test"]
-    assert any("on 1 validation row, which is too few" in notice for notice in _prepare(tokenizer, rows).notices)
+    assert any("on 1 validation row: too few" in notice for notice in _prepare(tokenizer, rows).notices)
 
 
 def test_nothing_to_carve_from(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -134,7 +134,7 @@ def test_nothing_to_carve_from(tokenizer: PreTrainedTokenizerFast) -> None:
 def test_overlap_is_noticed(tokenizer: PreTrainedTokenizerFast) -> None:
     data = _prepare(tokenizer, {"train": TRAIN, "validation": TRAIN[:2], "test": [*TEST, TRAIN[0]]})
     assert [notice.split(": ")[1].split(";")[0] for notice in data.notices] == [
-        "its scores in R are those on 11 test rows, which is too few to say much of other rows.",
+        "its scores in R rest on 11 test rows",
         "2 of 2 validation rows have the text of a training row",
         "1 of 11 test rows have the text of a training row",
     ]

@@ -17,7 +17,7 @@ from continual_petl.errors import InputError
 from continual_petl.streams.starting.choose import choose
 from continual_petl.streams.starting.draft import draft, quoted
 from continual_petl.streams.starting.guess import guess
-from continual_petl.streams.starting.look import look, name_of
+from continual_petl.streams.starting.look import NUM_ROWS, look, name_of
 from continual_petl.streams.starting.profile import profile
 from continual_petl.streams.stream_file.yaml_nodes import parse
 
@@ -99,7 +99,7 @@ def test_rows_are_looked_at_all_over_a_file_that_is_sorted_by_its_labels(tmp_pat
     rows = [{"text": f"sentence {number} of them", "label": number // 8_000} for number in range(25_000)]
     (tmp_path / "sorted.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     seen = look(str(tmp_path / "sorted.jsonl"))
-    assert seen.rows == "8,334 of 25,000 rows"
+    assert seen.rows == "10,000 of 25,000 rows"
     assert guess("here", profile(seen.table)).labels == ("0", "1", "2", "3")
 
 
@@ -200,3 +200,15 @@ def test_few_rows_are_learned_more_often(tmp_path: Path, num_rows: tuple[int, ..
     text = draft("s.yaml", "s", tasks, ".", backbone=choose({"rows": "classification"}, None))
     assert f"training: {{epochs: {epochs}, batch_size: 32, learning_rate: 1.0e-3}}" in text
     assert ("    training: {epochs: 20}" in text) == (len(num_rows) == 2)
+
+
+def test_labels_that_take_turns_are_seen_in_many_rows(tmp_path: Path) -> None:
+    count = 3 * NUM_ROWS
+    table = {
+        "text": [f"a text of row {row}" for row in range(count)],
+        "label": ["abc"[row % 3] for row in range(count)],
+    }
+    datasets.Dataset.from_dict(table).to_parquet(tmp_path / "rows.parquet")
+    seen = look(str(tmp_path / "rows.parquet"))
+    assert (len(seen.table["text"]), len(set(seen.table["text"]))) == (NUM_ROWS, NUM_ROWS)
+    assert guess("rows", profile(seen.table)).labels == ("a", "b", "c")

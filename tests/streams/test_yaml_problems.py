@@ -62,7 +62,7 @@ tasks:
 EXPECTED = [
     (1, "name", "got 2024; allowed: text; if the text is meant, put it in quotes: '2024'"),
     (2, "seed", "got true; allowed: a whole number of at least 0"),
-    (3, "backbone.name", "is missing: add it, for instance name: minilm. minilm (the packaged one)"),
+    (3, "backbone.name", "is missing: add it, for instance `name: minilm`. minilm (the packaged one)"),
     (3, "backbone.nam", "unknown key 'nam' (did you mean 'name'?); allowed here: name, revision, max_length"),
     (3, "backbone.max_length", "got 2; allowed: a whole number of at least 4 or null"),
     (4, "bank.preset", "unknown preset 'houlsbee'"),
@@ -85,7 +85,7 @@ EXPECTED = [
     (24, "tasks.1.training.epochs", "got 0; allowed: a whole number of at least 1"),
     (25, "tasks.1.training.epochs", "is written twice, first in line 24"),
     (27, "tasks.2.name", "'SST' is already the name of tasks.1 (as 'sst'"),
-    (27, "tasks.2.data", "is missing: add it, for instance data: data/topics.csv. A path"),
+    (27, "tasks.2.data", "is missing: add it, for instance `data: data/topics.csv`. A path"),
     (29, "tasks.2.labels", "labels are for classification"),
     (32, "tasks.2.bank.modifications.0", "no method has bottleneck on query"),
     (33, "tasks.2.bank.modifications.1.rank", "is another name of bottleneck, which is given as well"),
@@ -121,10 +121,11 @@ def test_what_is_missing_comes_with_an_example_that_works(tmp_path: Path) -> Non
     text, found = "seed: 1\n", 0
     for problem in _problems(file, text):
         found += 1
-        example = re.search(r"for instance (.*?)\. [A-Z]", problem)
+        example = re.search(r"for instance `(.*?)`", problem)
         assert example is not None, problem
         text += example[1] + "\n"
     assert found == 3
+    assert "tasks: [{name: topics, kind: classification, data: data/topics.csv}]" in text
     file.write_text(text)
     assert [task.name for task in load_stream(file).tasks] == ["topics"]
 
