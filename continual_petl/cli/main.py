@@ -10,6 +10,7 @@ same command goes on.
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import signal
@@ -65,7 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail("ended by SIGTERM; what was saved stands, and the same command goes on from there", 143)
     except BrokenPipeError:
         return _unread()
-    except Exception:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            return _fail(f"{error.filename}: this name is longer than the system allows; give another path", 2)
         print(printable(traceback.format_exc(), keep="\n"), file=sys.stderr, end="")
         return _fail("this is a fault of continual-petl, not of your input: please report it with the lines above", 3)
 

@@ -248,3 +248,19 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path, capsys: Any) -> None:
     for command in (["verify"], ["report"], ["predict", "--task", "x"]):
         assert main([command[0], str(tmp_path), *command[1:]]) == 2
         assert "no run here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["list", "LONG"],
+        ["run", "LONG.yaml"],
+        ["run", "quickstart", "--dry-run", "--run-dir", "LONG"],
+        ["init", "LONG.csv"],
+    ],
+)
+def test_a_name_that_no_file_can_have_is_told(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([word.replace("LONG", "z" * 300) for word in command]) == 2
+    told = capsys.readouterr().err
+    assert "zzzz" in told
+    assert "Traceback" not in told
