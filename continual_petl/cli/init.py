@@ -13,7 +13,7 @@ from continual_petl.store.atomic import write_file
 from continual_petl.streams.preparation.prepare import check_data
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.starting.choose import choose
-from continual_petl.streams.starting.draft import draft
+from continual_petl.streams.starting.draft import about_numbers, draft
 from continual_petl.streams.starting.guess import guess
 from continual_petl.streams.starting.look import look
 from continual_petl.streams.starting.profile import profile
@@ -45,6 +45,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         print_json({"file": str(file), "backbone": backbone.name, "tasks": made, "problems": problems})
         return 1 if problems else 0
     said = [f"{s.data}: {g.words}, because {g.why} in {s.rows}" for s, g in tasks]
+    said += [f"{s.data}: {remark}" for s, g in tasks if (remark := about_numbers(s, g)) is not None]
     said.append(f"backbone {backbone.name}: {backbone.why}")
     said += [f"to mend before it runs: {problem}" for problem in problems]
     said.append(f"wrote {file}; next: continual-petl run {file} --dry-run")

@@ -56,7 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-_OVERRIDES = """Any key of the stream file can be set: --training.epochs 1, --tasks.NAME.bank lora, --data_dir FOLDER.
+_OVERRIDES = """Any key of the stream file can be set: --training.epochs 1, --tasks.NAME.bank lora, --seed 7.
 """
 _EPILOGS = {
     "init": """DATA is a .csv, .tsv, .json, .jsonl or .parquet file (text also .gz), a folder with train, validation and
@@ -108,7 +108,8 @@ a probability 4 decimals; --json and files have them to the last digit.
   {"text": ..., "answer": ["a", "c"], "probabilities": {"a": 0.8, "b": 0.1, "c": 0.7}}  multilabel
   {"tokens": ["Ada", "slept"], "answer": ["B-PER", "O"]}                             token-classification
   {"source": ..., "answer": "a text"}                                                seq2seq, causal-lm
-.csv and .parquet: the same columns; in .csv lists and probabilities are JSON.
+.csv and .parquet: the same keys as columns; in .csv lists and probabilities are JSON. Answers stand in the order of the
+rows; other columns of the input are not copied.
 Rows are read and answered some at a time: a file or pipe may be of any length.
 
 examples:

@@ -61,6 +61,10 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         rows = given_rows(arguments.texts, manifest_of(arguments.task))
     first = next(rows, None)
     if first is None:
+        if arguments.input:
+            raise InputError(
+                f"--input {arguments.input}: there is no row in it; give a file with rows, one record each"
+            )
         raise InputError("no text to answer: give texts as arguments, on standard input, or with --input FILE")
     windows = _answered(run, chain([first], rows), arguments.batch_size)
     if arguments.output:

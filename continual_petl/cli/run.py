@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Collection
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from continual_petl.report.terminal import print_report
 from continual_petl.store.store import Store
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.catalog import find_stream
+from continual_petl.streams.stream_file.overrides import unreached
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
@@ -31,6 +33,8 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         overrides = [*overrides, ("data_dir", json.dumps(arguments.data_dir))]
     stream = TaskStream.from_yaml(find_stream(arguments.stream), overrides)
     folder = Path(arguments.run_dir or f"runs/{stream.name}")
+    for sentence in unreached(stream.spec, overrides):
+        print(printable(f"continual-petl: {sentence}"), file=sys.stderr)
     if arguments.dry_run:
         return _show_plan(dry_run(Session(stream.spec, Store(folder))), as_json=arguments.json)
     return learn_and_show(

@@ -17,6 +17,7 @@ from continual_petl.heads.kinds import Kind
 from continual_petl.store.manifest import Manifest
 from continual_petl.streams.schema.of_kind import COLUMNS
 from continual_petl.streams.schema.stream_spec import TaskSpec
+from continual_petl.streams.sources.split_rows import separators_hint
 
 _FORMS: dict[Kind, str] = {
     "token-classification": "a list of words, or as text with spaces between the words",
@@ -84,7 +85,7 @@ class TaskColumns:
         found = known_names([*map(repr, record)]) if record else "no column"
         raise InputError(
             f"{where}: task {self.manifest.task!r} reads the column{'s' * several} {_listed(self.own)}{other}; found "
-            f"{found}. Name the column{'s' * several} so."
+            f"{found}. Name the column{'s' * several} so.{separators_hint(record)}"
         )
 
     def _check_meant(self, record: dict[str, Any], where: str) -> None:

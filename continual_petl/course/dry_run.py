@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from continual_petl.course.parents import check_copies, check_parent
 from continual_petl.course.preflight import Problems, check_session
-from continual_petl.course.session import Session
+from continual_petl.course.session import Session, forgotten_tasks
 from continual_petl.course.shared import check_shared
 from continual_petl.errors import InputError
 from continual_petl.learner.frozen import check_kept
@@ -68,17 +68,20 @@ def dry_run(session: Session) -> list[TaskFacts]:
     check_session(session)
     facts, problems = [], Problems()
     learned = set(session.store.tasks)
+    forgotten = forgotten_tasks(session)
     for task in session.spec.tasks:
         with problems.collected():
             try:
                 facts.append(_task_facts(session, task, learned))
-            except InputError:
+            except InputError as error:
                 if task.name not in learned:
                     raise
-                facts.append(_learned_facts(session, task.name))
+                facts.append(_learned_facts(session, task.name, error))
     with problems.collected():
         check_shared(session, [task for task in session.spec.tasks if task.name not in learned])
     problems.raise_all()
+    if forgotten:
+        facts[0] = replace(facts[0], notices=(*forgotten, *facts[0].notices))
     return facts
 
 
@@ -117,8 +120,8 @@ def _task_facts(session: Session, task: TaskSpec, learned: Collection[str]) -> T
     )
 
 
-def _learned_facts(session: Session, task: str) -> TaskFacts:
-    """Return what is known of a learned task whose data is gone; a course does not need it."""
+def _learned_facts(session: Session, task: str, why: InputError) -> TaskFacts:
+    """Return what is known of a learned task whose data cannot be used; a course does not need it."""
     manifest, backbone = session.store.manifest(task), session.residents.backbone_of(task)
     return TaskFacts(
         task=task,
@@ -133,7 +136,9 @@ def _learned_facts(session: Session, task: str) -> TaskFacts:
         pooling=manifest.pooling,
         num_steps=0,
         learned=True,
-        notices=(f"task {task!r} is learned already; its data is not at hand, and not needed.",),
+        notices=(
+            f"task {task!r} is learned already and needs no data; what the stream says of it cannot be used: {why}",
+        ),
     )
 
 

@@ -18,7 +18,7 @@ from continual_petl.course.pool import Executor, Pool, is_being_started, sharing
 from continual_petl.course.preflight import preflight
 from continual_petl.course.removal import check_replaced
 from continual_petl.course.run import Run
-from continual_petl.course.session import Session, changed_settings
+from continual_petl.course.session import Session, changed_settings, forgotten_tasks
 from continual_petl.course.signals import StopRequest, listening
 from continual_petl.errors import InputError
 from continual_petl.store.leftovers import cut_short
@@ -26,7 +26,7 @@ from continual_petl.store.results_file import unfinished
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream import TaskStream
-from continual_petl.streams.stream_file.yaml_file import dump_stream
+from continual_petl.streams.stream_file.yaml_file import dump_stream, load_stream
 
 
 def learn(
@@ -84,10 +84,19 @@ def learn(
         session.store.clean()
         session.check_backbone()
         # What was given in Python only (loggers, strategies) is of this process, not of the stream.
-        session.store.write_stream(dump_stream(stream.spec.anchored()))
-        with _told(watching, session.store, (*changed_settings(session), *pool.notices())):
+        session.store.write_stream(dump_stream(_kept(session, replace, stream.spec.anchored())))
+        with _told(watching, session.store, (*changed_settings(session), *forgotten_tasks(session), *pool.notices())):
             _learn_all(session, watching, request, replace, pool)
     return Run(session.store.folder, session=session)
+
+
+def _kept(session: Session, replace: Collection[str], spec: StreamSpec) -> StreamSpec:
+    """Return what the run folder says from now on: with nothing to learn, later tasks still begin as it said before."""
+    learned = set(session.store.tasks).difference(replace)
+    if not session.store.stream_file.is_file() or any(task.name not in learned for task in spec.tasks):
+        return spec
+    known = load_stream(session.store.stream_file)
+    return spec.model_copy(update={"bank": known.bank, "training": known.training})
 
 
 def _learn_all(

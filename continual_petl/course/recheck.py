@@ -10,6 +10,7 @@ from continual_petl.course.session import Session
 from continual_petl.errors import InputError
 from continual_petl.store.environment import current_environment
 from continual_petl.store.finding import Finding
+from continual_petl.streams.schema.data_spec import SplitName
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,8 @@ class Recheck:
     findings: tuple[Finding, ...] = ()
     unreachable: str | None = None
     """Why the rows are not at hand; None if they were answered."""
+    split: SplitName = "test"
+    """Whose rows were answered."""
 
 
 def recheck_rows(session: Session, task: str) -> Recheck:
@@ -32,15 +35,15 @@ def recheck_rows(session: Session, task: str) -> Recheck:
     """
     spec = next((spec for spec in session.spec.tasks if spec.name == task), None)
     if spec is None:
-        return Recheck(unreachable=f"task {task!r} is not in the stream any more, so its test rows are unknown")
+        return Recheck(unreachable=f"task {task!r} is not in the stream any more, so its rows are unknown")
     manifest = session.store.manifest(task)
-    name = "test" if "test" in manifest.scores else "validation"
+    name: SplitName = "test" if "test" in manifest.scores else "validation"
     try:
         split = session.split(spec)
     except InputError as error:
-        return Recheck(unreachable=f"task {task!r}: its test rows are not at hand: {error}")
+        return Recheck(unreachable=f"task {task!r}: its {name} rows are not at hand: {error}")
     if split.digest != manifest.data[name]:
-        return Recheck(unreachable=f"task {task!r}: its test rows are not those it was certified on")
+        return Recheck(unreachable=f"task {task!r}: its {name} rows are not those it was certified on")
     residents = session.residents
     learner = residents.resident(task, as_committed=True)
     with attending(learner.backbone, manifest.environment.attention) as backbone:
@@ -49,7 +52,7 @@ def recheck_rows(session: Session, task: str) -> Recheck:
     certified = manifest.scores[name]
     differs = manifest.environment.differences(now)
     if found == certified or (differs and _close(found.scores, certified.scores)):
-        return Recheck()
+        return Recheck(split=name)
     metric = manifest.metric
     cause = "how it is measured: the Trainer's arguments, the library of the scores"
     message = (
@@ -65,7 +68,8 @@ def recheck_rows(session: Session, task: str) -> Recheck:
                 certified=certified.scores.get(metric),
                 cause=f"what differs in the environment: {'; '.join(differs)}" if differs else cause,
             ),
-        )
+        ),
+        split=name,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,9 @@ def open_store(folder: str | Path) -> Store:
     store = Store(Path(folder))
     if not os.path.isfile(store.stream_file):  # which takes whatever is no path for one that is not there
         there = "no stream.yaml in it" if os.path.isdir(store.folder) else f"no such folder in {Path.cwd()}"
+        inside = sorted(each.parent.name for each in islice(store.folder.glob("*/stream.yaml"), 100))
+        if inside:
+            there = f"it holds the runs {known_names(inside)}: give one of them"
         hint = did_you_mean_path(store.folder, [store.folder.parent, Path("runs")], _is_run)
         raise InputError(
             f"{folder}: no run here ({there}){hint}; give a folder that `continual-petl run` made, such as runs/NAME"

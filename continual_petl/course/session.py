@@ -159,6 +159,18 @@ def changed_settings(session: Session) -> tuple[str, ...]:
     return tuple(notices)
 
 
+def forgotten_tasks(session: Session) -> tuple[str, ...]:
+    """Return one sentence for each task that was forgotten on purpose, and that the stream would have learned again."""
+    store = session.store
+    gone = {stone.task for stone in store.tombstones() if stone.why == "forgotten"}.difference(store.tasks)
+    return tuple(
+        f"task {task.name!r} was forgotten on purpose; the stream still names it, so it is learned again: take it out of the "
+        "stream if it is to stay forgotten"
+        for task in session.spec.tasks
+        if task.name in gone
+    )
+
+
 def _flat(prefix: str, training: TrainingSpec) -> dict[str, object]:
     """Return what decides a bank, by dotted key; how often it is saved does not."""
     values = training.model_dump(mode="json", exclude=_NOT_DECIDING)

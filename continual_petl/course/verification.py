@@ -81,7 +81,7 @@ class _State:
         if data and not check.findings and task not in self.survey.broken:
             recheck = recheck_rows(self._session, task)
             if recheck.unreachable is None:
-                check = replace(check, how=f"{check.how}, test rows", findings=recheck.findings)
+                check = replace(check, how=f"{check.how}, {recheck.split} rows", findings=recheck.findings)
             else:
                 check = replace(check, findings=(Finding(message=recheck.unreachable, unchecked=True),))
         return self.survey.placed(link, check)

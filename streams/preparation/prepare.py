@@ -168,7 +168,7 @@ def check_data(spec: StreamSpec, task: TaskSpec) -> tuple[str, ...] | None:
 
 def _read(spec: StreamSpec, task: TaskSpec) -> tuple[tuple[str, ...] | None, dict[str, Checked], list[str]]:
     """Return the labels, the checked, divided and limited splits, and what the user should know of them."""
-    data = spec.resolved_data(task)
+    data, training = spec.resolved_data(task), spec.resolved_training(task)
     raw = read_splits(task.name, data, task.columns, kind=task.kind)
     labels, positions = labels_of(spec, task, raw["train"])
     splits: dict[str, Checked] = {name: check_split(spec, task, rows, labels, positions) for name, rows in raw.items()}
@@ -180,7 +180,8 @@ def _read(spec: StreamSpec, task: TaskSpec) -> tuple[tuple[str, ...] | None, dic
             "became one."
         )
     if "test" not in splits:
-        notices.append(f"task {task.name!r}: the data has no test split, so R holds the validation metric.")
+        same = " of the rows that also say which epoch is kept" if training.select == "best" else ""
+        notices.append(f"task {task.name!r}: the data has no test split, so R holds the validation metric{same}.")
     splits = {name: limited(spec, task, name, split) for name, split in splits.items()}
     notices.append(few_notice(task, splits))
     if labels is not None:

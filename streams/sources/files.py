@@ -18,7 +18,7 @@ from typing import Any
 
 import datasets  # type: ignore[import-untyped]
 
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, known_names
 from continual_petl.streams.schema.stream_spec import SPLITS, SplitName
 from continual_petl.streams.sources.checks import Where, check_rows
 from continual_petl.streams.sources.csv_text import csv_options, open_text
@@ -93,7 +93,7 @@ def find_files(task: str, path: str) -> dict[SplitName, list[str]]:
         entries = sorted(entry.path for entry in os.scandir(path) if entry.is_file() and reader_of(entry.path))
         found = _by_split(here, [entry for entry in entries if split_of(entry)])
         if not found:
-            listed = ", ".join(sorted(os.listdir(path))[:10]) or "nothing"
+            listed = known_names(sorted(os.listdir(path)), most=12) if os.listdir(path) else "nothing"
             raise InputError(
                 f"{here}: the folder has no file named after a split; it holds {listed}. Name the files train, "
                 f"validation and test with a suffix of {_FORMATS}, or list them under data.data_files."
@@ -162,7 +162,7 @@ def _nothing_there(path: str) -> str:
     folder = Path(path)
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent
-    listed = ", ".join(sorted(os.listdir(folder))[:10]) or "nothing"
+    listed = known_names(sorted(os.listdir(folder)), Path(path).name, most=12) if os.listdir(folder) else "nothing"
     return (
         f"there is no such file or folder; {folder.resolve()} holds {listed}. Relative paths count from data_dir, or "
         "from the folder of the stream file; for a data set on the Hub write data: {path: NAME}."

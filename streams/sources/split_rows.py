@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,16 @@ class SplitRows:
         return len(self.inputs)
 
 
+def separators_hint(columns: Collection[str]) -> str:
+    """Return a sentence if what is one column looks like several that another sign separates; else nothing."""
+    if len(columns) != 1 or not set(";|\t") & set(next(iter(columns))):
+        return ""
+    return (
+        ' Is that several columns? Commas separate them in .csv and tabs in .tsv: save the table so, with "..." around '
+        "texts that hold a comma."
+    )
+
+
 def pick(
     where: Where,
     table: Mapping[str, list[Any]],
@@ -51,8 +61,7 @@ def pick(
         if name is not None and name not in table:
             raise InputError(
                 f"{where}: columns.{key} is {name!r}, but there is no such column; there are "
-                f"{', '.join(map(repr, table))}. Name the "
-                f"right one: columns: {{{key}: ...}}."
+                f"{', '.join(map(repr, table))}. Name the right one: columns: {{{key}: ...}}.{separators_hint(table)}"
             )
     names = [*columns.values()]
     inputs, answers = table[str(names[0])], table[str(names[-1])]

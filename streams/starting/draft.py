@@ -62,7 +62,7 @@ def draft(file: str, name: str, tasks: Sequence[tuple[Seen, Guess]], folder: str
     used: set[str] = set()
     for seen, guess in tasks:
         lines += _task(seen, guess, _fresh(seen.task, used), folder)
-        if (own := _epochs(seen)) != epochs:
+        if (own := _epochs(seen)) > 2 * epochs:
             lines.append(f"    training: {{epochs: {own}}}")
     return "\n".join(lines) + "\n"
 
@@ -98,10 +98,8 @@ def _comments(seen: Seen, guess: Guess, names: Sequence[str] | None) -> list[str
         shown = names or guess.labels
         more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
         about.append(f"labels: {_safe(', '.join(shown[:_SHOWN]))}{more}")
-    if guess.kind == "classification" and names is None and len(guess.labels) > 2 and all(map(is_number, guess.labels)):
-        about.append(
-            "the labels are numbers: if one is more than another, as with stars, `kind: regression` learns that"
-        )
+    if (remark := about_numbers(seen, guess)) is not None:
+        about.append(remark)
     if guess.unread:
         about.append(f"not read: {_safe(', '.join(guess.unread))}")
     missing = [split for split in SPLITS[1:] if split not in seen.splits]
@@ -112,6 +110,14 @@ def _comments(seen: Seen, guess: Guess, names: Sequence[str] | None) -> list[str
     if "test" in missing:
         about.append("no test rows: scores are those on validation rows")
     return about
+
+
+def about_numbers(seen: Seen, guess: Guess) -> str | None:
+    """Return what is to be said of labels that are numbers without names; None where they are not."""
+    numbers = len(guess.labels) > 2 and all(map(is_number, guess.labels))
+    if guess.kind != "classification" or not numbers or _label_names(seen, guess) is not None:
+        return None
+    return "the labels are numbers: if one is more than another, as with stars, `kind: regression` learns that"
 
 
 def _label_names(seen: Seen, guess: Guess) -> tuple[str, ...] | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from continual_petl.errors import InputError
 from continual_petl.heads.kinds import Kind
+from continual_petl.streams.sources.split_rows import separators_hint
 from continual_petl.streams.starting.names import IMAGE, LABEL, PAIRS, ROW_NAMES, SOURCE, TAGS, TARGET, TEXT, TOKENS
 from continual_petl.streams.starting.profile import Column
 
@@ -52,12 +53,11 @@ def guess(where: str, columns: Sequence[Column]) -> Guess:
             used = set(found.columns.values())
             return replace(found, unread=tuple(each.name for each in columns if each.name not in used))
     held = ", ".join(f"{each.name} ({each.holds})" for each in columns) or "no column at all"
-    if len(columns) == 1 and set(";|\t") & set(columns[0].name):
-        held += " - is that several columns? They are told apart by commas in .csv and by tabs in .tsv"
+    several = separators_hint([each.name for each in columns])
     raise InputError(
         f"{where}: no kind of task was found in its columns: {held}. A task needs a text with a label that comes again in "
         "other rows, or a number; two texts of which one answers the other; words with their tags; or an image with a label. "
-        "Write the task's `kind` and `columns` by hand; `continual-petl schema` has all keys."
+        f"Write the task's `kind` and `columns` by hand; `continual-petl schema` has all keys.{several}"
     )
 
 

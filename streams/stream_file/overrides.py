@@ -11,8 +11,9 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from continual_petl.errors import did_you_mean
+from continual_petl.errors import did_you_mean, known_names
 from continual_petl.streams.schema.consistency import KeyPath
+from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream_file.bounds import MAX_DEPTH, half_character
 from continual_petl.streams.stream_file.places import Places, task_names
 from continual_petl.streams.stream_file.wording import show
@@ -34,6 +35,28 @@ def apply_overrides(tree: dict[str, Any], overrides: Sequence[tuple[str, str]], 
                 _set(tree, path, copy.deepcopy(value), option, places)
         except _Unusable as error:
             places.report_option(option, str(error))
+
+
+def unreached(spec: StreamSpec, overrides: Sequence[tuple[str, str]]) -> list[str]:
+    """Return a sentence for each override of the stream that some tasks do not take over, for they have a value of their own.
+
+    Args:
+        spec: the stream, with the overrides in it.
+        overrides: those that were applied.
+    """
+    told = []
+    for key in (key.removeprefix("--") for key, _ in overrides):
+        top, _, below = key.partition(".")
+        own = {
+            "training": [task.name for task in spec.tasks if below in task.training.given()],
+            "bank": [task.name for task in spec.tasks if task.bank is not None],
+        }.get(top, [])
+        if own:
+            told.append(
+                f"--{key} is not for {known_names(own)}: what a task says itself goes first; --tasks.{own[0]}.{key} is for "
+                f"one task, --tasks.*.{key} for all"
+            )
+    return told
 
 
 class _Unusable(Exception):

@@ -68,6 +68,11 @@ def load_task(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]]
         StreamFileError: with all mistakes of file and overrides.
     """
     tree, places, folder = _read(path, overrides)
+    if "tasks" in tree and "kind" not in tree:
+        places.report(
+            ("tasks",), "this is the file of a stream; here one task is wanted, an entry of such a list", tree
+        )
+        raise StreamFileError(places.problems)
     expand_paths(tree, folder, places)
     data = tree.get("data")
     if isinstance(data, dict) and data.get("local") is not None:

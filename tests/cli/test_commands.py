@@ -121,7 +121,9 @@ def test_a_dry_run_needs_no_data_of_learned_tasks(
 ) -> None:
     shutil.rmtree(tmp_path / "data" / "single")
     assert main(["run", str(stream_file), "--run-dir", str(run_dir), "--dry-run"]) == 0
-    assert "task 'single' is learned already; its data is not at hand" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "task 'single' is learned already and needs no data; what the stream says of it cannot be used: " in told
+    assert "there is no such file or folder" in told
     assert main(["run", str(stream_file), "--run-dir", str(run_dir), "--dry-run", "--json"]) == 0
     single, pair = json.loads(capsys.readouterr().out)
     assert (single["modifications"], single["splits"], single["num_steps"]) == (592, {}, 0)
@@ -264,3 +266,25 @@ def test_a_name_that_no_file_can_have_is_told(command: list[str], capsys: pytest
     told = capsys.readouterr().err
     assert "zzzz" in told
     assert "Traceback" not in told
+
+
+def test_an_option_that_some_tasks_do_not_take_over_is_told(
+    stream_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["run", str(stream_file), "--run-dir", str(tmp_path / "run"), "--dry-run"]
+    assert main([*argv, "--training.epochs", "1"]) == 0
+    assert "is not for" not in capsys.readouterr().err
+    assert (
+        main([*argv, "--tasks.pair.training.epochs", "2", "--training.epochs", "1", "--tasks.pair.bank", "lora"]) == 0
+    )
+    told = "--training.epochs is not for pair: what a task says itself goes first; --tasks.pair.training.epochs is for one "
+    assert capsys.readouterr().err == f"continual-petl: {told}task, --tasks.*.training.epochs for all\n"
+    assert main([*argv, "--tasks.pair.bank", "lora", "--bank.bottleneck", "2"]) == 0
+    assert "--bank.bottleneck is not for pair" in capsys.readouterr().err
+
+
+def test_a_stream_is_no_task(stream_file: Path, run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["learn", str(run_dir), str(stream_file)]) == 2
+    told = capsys.readouterr().err
+    assert "this is the file of a stream; here one task is wanted, an entry of such a list" in told
+    assert len(told.splitlines()) == 2

@@ -140,3 +140,27 @@ def test_an_undefined_score_is_not_forgetting(backbone_folder: Folder, tmp_path:
     assert run.results.R[:, 0].isnan().all()
     assert run.results.to_json()["R"][1][0] is None
     assert all(check.ok for check in run.verify())
+
+
+def test_a_course_that_learns_nothing_leaves_later_tasks_as_they_would_have_been(
+    backbone_folder: Folder, tmp_path: Path
+) -> None:
+    folder, one = backbone_folder(), task("one", num_rows=16)
+    learn(stream(folder, [one], training=QUICK), tmp_path / "run")
+    changed = stream(folder, [one], training={"epochs": 2, "learning_rate": 0.5}, bank="lora", evaluate="certified")
+    learn(changed, tmp_path / "run")
+    spec = Run(tmp_path / "run").session.spec
+    assert (spec.training.epochs, spec.training.learning_rate) == (1, stream(folder, [one]).spec.training.learning_rate)
+    assert (spec.bank.preset, spec.evaluate) == ("houlsby", "certified")
+    # With a task to learn, the stream as it is given counts, for it and for later ones.
+    tasks = [one, task("two", num_rows=16)]
+    run = learn(stream(folder, tasks, training={"epochs": 2}, bank="lora"), tmp_path / "run")
+    assert (run.store.manifest("one").training.epochs, run.store.manifest("two").training.epochs) == (1, 2)
+    assert Run(tmp_path / "run").session.spec.training.epochs == 2
+
+
+def test_rows_that_are_answered_again_are_called_what_they_are(backbone_folder: Folder, tmp_path: Path) -> None:
+    rows = classification_rows("one", 32)
+    one = {"name": "one", "kind": "classification", "data": {"train": rows[:16], "validation": rows[16:]}}
+    run = learn(stream(backbone_folder(), [one], training=QUICK), tmp_path / "run")
+    assert [check.how for check in run.verify(data=True)] == ["digests and probe, bit for bit, validation rows"]

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from continual_petl import InputError, Run, learn
+from continual_petl import InputError, Run, StreamCallback, learn
 from continual_petl.cli.main import main
+from continual_petl.course.dry_run import dry_run
 from continual_petl.course.removal import forget
+from continual_petl.course.session import Session
 from continual_petl.errors import StoreError
 from continual_petl.store import commit
 from continual_petl.store.store import Store
@@ -63,7 +65,18 @@ def test_a_forgotten_task_is_gone_on_record(folder: Path, backbone_folder: Folde
 def test_a_stream_that_still_names_a_forgotten_task_learns_it_again(folder: Path, backbone_folder: Folder) -> None:
     before = bank_digests(Run(folder))
     forget(folder, "two")
-    run = learn(stream(backbone_folder(), TASKS, training=QUICK), folder)
+    again = stream(backbone_folder(), TASKS, training=QUICK)
+    told: list[str] = []
+
+    class Listener(StreamCallback):
+        def on_course_start(self, notices: tuple[str, ...]) -> None:
+            told.extend(notices)
+
+    (notice, *_) = dry_run(Session(again.spec, Store(folder)))[0].notices
+    assert "task 'two' was forgotten on purpose" in notice
+    run = learn(again, folder, callbacks=[Listener()])
+    (notice,) = told
+    assert "task 'two' was forgotten on purpose; the stream still names it, so it is learned again" in notice
     assert run.store.tasks == ["one", "three", "two"]
     assert bank_digests(run) == before, "a bank depends on its task alone"
     assert problems(folder) == {}

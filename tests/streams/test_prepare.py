@@ -116,6 +116,15 @@ def test_equal_texts_stay_on_one_side(tokenizer: PreTrainedTokenizerFast) -> Non
     assert len(data.validation) == 24
 
 
+def test_a_score_on_rows_that_chose_the_bank_is_told_as_one(tokenizer: PreTrainedTokenizerFast) -> None:
+    rows = {"train": TRAIN, "validation": TRAIN[:20]}
+    told = "the data has no test split, so R holds the validation metric"
+    (notice, *_) = _prepare(tokenizer, rows, training={"select": "best"}).notices
+    assert notice == f"task 'toy': {told} of the rows that also say which epoch is kept."
+    (notice, *_) = _prepare(tokenizer, rows, training={"select": "last"}).notices
+    assert notice == f"task 'toy': {told}."
+
+
 def test_too_few_rows_to_tell_are_told(tokenizer: PreTrainedTokenizerFast) -> None:
     rows = {"train": TRAIN, "validation": TRAIN[:1], "test": TRAIN[:20]}
     assert not any("too few" in notice for notice in _prepare(tokenizer, rows).notices)

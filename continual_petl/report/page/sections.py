@@ -27,13 +27,16 @@ def scores(facts: RunFacts) -> Section:
     """Return the result matrix, and the scores over time."""
     known = [how for row in facts.results.status for how in row]
     measured, certified = known.count("measured"), known.count("certified")
+    carried = (
+        f", {certified:,} certified: digests and probe are unchanged, so the value is carried over" if certified else ""
+    )
     same = f"{facts.num_unchanged:,} of {counted(len(facts.tasks), 'bank')}"
     figures = [
         Shown(
             name="matrix",
             caption="Result matrix R",
-            words=f"Score on each task (column) after learning each task (row). {measured:,} scores were measured, "
-            f"{certified:,} certified: digests and probe are unchanged, so the value is carried over.",
+            words=f"Score on each task (column) after learning each task (row). "
+            f"{counted(measured, 'score')} measured{carried}.",
             figure=result_matrix.figure(facts),
         ),
         Shown(
