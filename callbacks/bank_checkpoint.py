@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,10 @@ from continual_petl.callbacks.base import StreamCallback
 from continual_petl.errors import Interrupted
 from continual_petl.learner import ContinualLearner
 from continual_petl.store.atomic import make_folder, replace_file
-from continual_petl.store.progress import missing, seal_file, write_bank
+from continual_petl.store.position import Position, write_position
+from continual_petl.store.progress import CHECKPOINT, missing, seal_file, write_bank
 
-LAST = "last.ckpt"
+LAST = CHECKPOINT
 BEST = "best.safetensors"
 
 
@@ -34,12 +37,16 @@ class BankCheckpoint(StreamCallback, Checkpoint):
         folder: where the task keeps its progress.
         every: number of optimizer steps between two checkpoints; one more is written at every end of an epoch.
         metric: the validation score that says which bank is best.
+        seconds: says how long the task was trained so far, also before an interruption; it is noted with every checkpoint.
+            Left out, the time since this callback was made.
     """
 
-    def __init__(self, folder: Path, every: int, metric: str) -> None:
+    def __init__(self, folder: Path, every: int, metric: str, *, seconds: Callable[[], float] | None = None) -> None:
+        began = time.perf_counter()
         self._folder = folder
         self._every = every
         self._metric = metric
+        self._seconds = seconds or (lambda: time.perf_counter() - began)
         self._saved_at = -1
         self._ended = False
         self.best_score = -math.inf
@@ -99,10 +106,24 @@ class BankCheckpoint(StreamCallback, Checkpoint):
         self._ended = trainer.should_stop
         if trainer.is_global_zero:
             make_folder(self._folder)
-            replace_file(self._folder / LAST, lambda beside: _write(trainer, beside))
+            replace_file(self._folder / LAST, lambda beside: self._write(trainer, beside))
         else:
             trainer.save_checkpoint(self._folder / LAST)  # takes part; only the first process writes
         self._saved_at = trainer.global_step
+
+    def _write(self, trainer: L.Trainer, path: Path) -> None:
+        seal = _write(trainer, path)
+        epochs, steps = trainer.max_epochs, trainer.estimated_stepping_batches
+        position = Position(
+            checkpoint=seal,
+            epoch=trainer.current_epoch + 1,
+            num_epochs=epochs if epochs is not None and epochs > 0 else None,
+            step=trainer.global_step,
+            num_steps=int(steps) if math.isfinite(steps) else None,
+            seconds=self._seconds(),
+        )
+        # Before the checkpoint appears: time that was spent is not lost to a kill between the two.
+        write_position(self._folder, position)
 
     def _is_asked(self, trainer: L.Trainer) -> bool:
         """Say whether a stop was asked for, of any of the processes that share the fit: they end at the same step."""
@@ -118,7 +139,7 @@ class BankCheckpoint(StreamCallback, Checkpoint):
             )
 
 
-def _write(trainer: L.Trainer, path: Path) -> None:
+def _write(trainer: L.Trainer, path: Path) -> str:
     try:
         trainer.save_checkpoint(path)
     except RuntimeError as error:
@@ -126,4 +147,4 @@ def _write(trainer: L.Trainer, path: Path) -> None:
         if "PytorchStreamWriter" in str(error) or "inline_container" in str(error):
             raise OSError(str(error).splitlines()[0]) from error
         raise
-    seal_file(path)
+    return seal_file(path)

@@ -6,7 +6,7 @@ Every object has ``event`` and ``time`` (seconds since 1970). More keys may join
 event       keys
 ==========  ==========================================================================================================
 course      ``notices``: what the user should know
-task        ``task``, ``number`` (from 1), ``num_tasks``, ``notices``: it begins, its data is ready
+task        ``task``, ``number`` (from 1), ``num_tasks``, ``notices``: it begins, or goes on, and its data is ready
 epoch       ``task``, ``epoch`` (from 1), ``step`` (optimizer steps of the task), ``loss`` (mean of the last stretch of
             batches; null if none ended yet), ``scores`` (validation, by name; those that are not defined are left out)
 learned     ``task``, ``number``, ``num_tasks``, ``split``, ``metric``, ``value`` (null if not defined), ``num_examples``,

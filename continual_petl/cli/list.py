@@ -7,13 +7,15 @@ import argparse
 from continual_petl.cli._console import out, print_json
 from continual_petl.course.run import open_store
 from continual_petl.report.inventory import listed
-from continual_petl.report.task_lines import list_lines, task_table
+from continual_petl.report.task_lines import half_learned_line, list_lines, task_table
 from continual_petl.report.terminal import NOTHING_YET
+from continual_petl.store.position import half_learned
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
-    found = listed(open_store(arguments.run).snapshot())
+    store = open_store(arguments.run).snapshot()
+    found = listed(store)
     if arguments.json:
         print_json(found)
         return 0
@@ -21,4 +23,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         out().print(task_table(found))
     for line in list_lines(found) if found else [NOTHING_YET]:
         out().print(line, markup=False, soft_wrap=True)
+    left = {task: position for task, position in half_learned(store).items() if not store.has(task)}
+    if left:
+        out().print(half_learned_line(left), markup=False, soft_wrap=True)
     return 0

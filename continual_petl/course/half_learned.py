@@ -12,8 +12,10 @@ from continual_petl.course.prefix import Prefix
 from continual_petl.course.session import Session
 from continual_petl.course.shared import shared_digest
 from continual_petl.digests import combined_digest
+from continual_petl.errors import StoreError
 from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.store.atomic import make_folder
+from continual_petl.store.position import POSITION, place_of, read_position
 from continual_petl.store.progress import check_seal, read_bank, read_plan, write_plan
 from continual_petl.streams.preparation.prepare import TaskData
 
@@ -28,7 +30,7 @@ def keep_or_discard(
     """Empty the progress folder of a task unless settings, data, tokens and backbone are those it was begun with.
 
     Returns:
-        A notice that names what differs, if work was lost.
+        A notice: where the task goes on, or what differs, if work was lost.
 
     Raises:
         StoreError: if a file that the task would go on from is damaged.
@@ -42,7 +44,7 @@ def keep_or_discard(
     then = read_plan(folder / "plan.json")
     if then == now:
         _check(folder)
-        return ()
+        return _goes_on(plan.name, folder)
     lost = (folder / LAST).exists()
     shutil.rmtree(folder, ignore_errors=True)
     make_folder(folder)
@@ -87,11 +89,25 @@ def _decides(session: Session, plan: TaskPlan, data: TaskData, learner: Continua
 def _check(folder: Path) -> None:
     """Check what a task goes on from; a best bank without a checkpoint is of a beginning that is made again."""
     if not (folder / LAST).exists():
-        (folder / BEST).unlink(missing_ok=True)
+        for name in (BEST, POSITION):
+            (folder / name).unlink(missing_ok=True)
         return
     check_seal(folder / LAST)
     if (folder / BEST).exists():
         read_bank(folder / BEST)
+
+
+def _goes_on(task: str, folder: Path) -> tuple[str, ...]:
+    """Return where a task goes on. Its position is told if it is damaged, and in nobody's way: nothing is learned from it."""
+    if not (folder / LAST).exists():
+        return ()
+    try:
+        read_position(folder)
+    except StoreError as error:
+        return (f"task {task!r}: goes on from what was saved half-way; its seconds before that count as 0: {error}",)
+    position = place_of(folder)
+    where = "from what was saved half-way" if position is None else f"at {position.in_steps}"
+    return (f"task {task!r}: goes on {where}",)
 
 
 def _plain(value: object) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import lightning as L
 from torch import Tensor
@@ -26,6 +27,7 @@ from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.errors import InputError
 from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.store.commit import Evidence, commit_task
+from continual_petl.store.position import seconds_so_far
 from continual_petl.store.probe import make_probe, probe_of_rows
 from continual_petl.store.progress import read_bank, write_bank
 from continual_petl.streams.preparation.prepare import TaskData
@@ -78,12 +80,13 @@ def learn_bank(
     prefix, told = decide_prefix(session, plan, data, learner, num_processes=1 if ranks is None else ranks.world_size)
     dropped = keep_or_discard(session, plan, data, learner, prefix)
     clock.lap("data")
+    clock.credit("train", seconds_so_far(store.progress_folder(plan.name)))
     request.stop_here(f"before task {plan.name!r} was learned, after its data was read")
 
     tell_start(session, plan.name, callbacks, (*data.notices, *data.cache_notices, *dropped, *told))
     if ranks is None:
         with kept_states(session, plan, data, learner, prefix, request):
-            _fit(session, plan, data, learner, prefix, callbacks, request)
+            _fit(session, plan, data, learner, prefix, callbacks, request, clock)
         _select(session, plan, learner)
     else:
         ranks.fit(plan.name, request)
@@ -128,7 +131,9 @@ def fit_share(session: Session, task: TaskSpec, callbacks: Sequence[L.Callback],
         Digest of the bank at the end, which has to be the same in all of them.
     """
     data, plan, learner = begin(session, task)
-    _fit(session, plan, data, learner, None, callbacks, request)
+    clock = Clock()
+    clock.credit("train", seconds_so_far(session.store.progress_folder(plan.name)))
+    _fit(session, plan, data, learner, None, callbacks, request, clock)
     tensors = {name: tensor.cpu().contiguous() for name, tensor in learner.active_bank.tensors().items()}
     if learner.global_rank == 0:
         write_bank(session.store.progress_folder(plan.name) / FITTED, tensors)
@@ -181,11 +186,12 @@ def _fit(
     prefix: Prefix | None,
     callbacks: Sequence[L.Callback],
     request: StopRequest,
+    clock: Clock,
 ) -> None:
     """Train the active bank, from its last checkpoint if there is one."""
-    training = plan.training
-    folder = session.store.progress_folder(plan.name)
-    checkpoint = BankCheckpoint(folder, training.checkpoint_every, plan.metric)
+    training, folder = plan.training, session.store.progress_folder(plan.name)
+    seconds = partial(clock.so_far, "train")
+    checkpoint = BankCheckpoint(folder, training.checkpoint_every, plan.metric, seconds=seconds)
     request.tell(lambda number: setattr(checkpoint, "stop_signal", number))
     module = session.loaders(data, training)
     module.frozen = prefix

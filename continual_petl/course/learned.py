@@ -25,7 +25,7 @@ class Learned:
     backbone: Backbone
     evidence: Evidence
     seconds: dict[str, float]
-    """Spent on data, training and evaluation."""
+    """Spent on data, training (in all starts of the task) and evaluation."""
     lost: tuple[str, ...]
     """What the user should know of this start of it, and the certificate does not say."""
 
@@ -54,7 +54,14 @@ class Clock:
         self.laps: dict[str, float] = {}
         self._last = time.perf_counter()
 
+    def credit(self, name: str, seconds: float) -> None:
+        """Count seconds that a phase took before this clock was made."""
+        self.laps[name] = self.laps.get(name, 0.0) + seconds
+
+    def so_far(self, name: str) -> float:
+        """Return how long a phase took by now that has not ended yet."""
+        return self.laps.get(name, 0.0) + time.perf_counter() - self._last
+
     def lap(self, name: str) -> None:
         """Note how long the phase took that ends now."""
-        now = time.perf_counter()
-        self.laps[name], self._last = now - self._last, now
+        self.laps[name], self._last = self.so_far(name), time.perf_counter()

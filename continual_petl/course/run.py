@@ -17,6 +17,7 @@ from continual_petl.predictor.predictor import Predictor, Row
 from continual_petl.report.growth import GrowthRow, growth
 from continual_petl.report.inventory import entry_of
 from continual_petl.report.results import Results, read_results
+from continual_petl.store.position import not_learned
 from continual_petl.store.store import Store
 from continual_petl.store.verify import TaskCheck
 from continual_petl.streams.stream_file.near import did_you_mean_path
@@ -55,7 +56,7 @@ def check_learned(store: Store, task: str) -> None:
     """Raise `InputError`, naming the learned tasks, if this is not one of them."""
     if not store.has(task):
         known = known_names(store.tasks, task)
-        raise InputError(f"task {task!r} is not learned in {store.folder}; learned are: {known}")
+        raise InputError(f"{not_learned(store, task)}; learned are: {known}")
 
 
 class Run:

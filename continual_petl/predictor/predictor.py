@@ -17,6 +17,7 @@ from continual_petl.predictor.asking import Asked, ask, in_words
 from continual_petl.predictor.asking import Row as Row
 from continual_petl.predictor.lanes import batches, joined, lanes, like
 from continual_petl.store.held import Held
+from continual_petl.store.position import not_learned
 from continual_petl.store.residents import Residents
 from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.batches.loaders import EvaluationLoader
@@ -124,7 +125,7 @@ class Predictor:
         if unknown:
             known = known_names(store.tasks, unknown[0])
             more = f" (nor are {len(unknown) - 1} others of those asked)" if len(unknown) > 1 else ""
-            raise InputError(f"task {unknown[0]!r} is not learned in {store.folder}{more}; learned are: {known}")
+            raise InputError(f"{not_learned(store, unknown[0])}{more}; learned are: {known}")
 
     def _alone(self, rows: Sequence[Row], numbers: Sequence[int], task: str, batch_size: int) -> list[Answer]:
         """Return the answers of one task to its rows."""

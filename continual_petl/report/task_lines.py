@@ -14,6 +14,7 @@ from continual_petl.errors import counted, known_names, printable
 from continual_petl.report.inventory import bank_in_words
 from continual_petl.store.history import Confusion, History
 from continual_petl.store.manifest import Manifest
+from continual_petl.store.position import Position
 
 _MOST_LABELS = 30
 _MOST_TASKS, _MOST_LINES, _LONGEST = 40, 12, 160
@@ -46,6 +47,12 @@ def list_lines(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
     if any(task["split"] != "test" for task in tasks):
         lines.append("* on validation rows: the task has no test rows")
     return lines
+
+
+def half_learned_line(tasks: Mapping[str, Position | None]) -> str:
+    """Return what is to be said of tasks that were stopped half-way, from what `half_learned` says."""
+    told = [task if at is None else f"{task} ({at.in_epochs}, {at.in_steps})" for task, at in tasks.items()]
+    return printable(f"half learned: {', '.join(told)}; the next run goes on from there")
 
 
 def size(num_bytes: int) -> str:

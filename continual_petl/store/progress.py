@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,14 +22,31 @@ from continual_petl.digests import combined_digest, file_digest, tensor_digests
 from continual_petl.errors import StoreError
 from continual_petl.store.atomic import append_bytes, write_json, write_tensors
 
+CHECKPOINT = "last.ckpt"
+"""What a half-learned task goes on from, in its folder of progress."""
 _MARK = b"\nsha256 "
 _NUM_BYTES = len(_MARK) + 64
 _CHUNK = 1 << 20
 
 
-def seal_file(path: Path) -> None:
-    """Append the digest of a file's content to it, and flush it."""
-    append_bytes(path, _MARK + file_digest(path).encode())
+def seal_file(path: Path) -> str:
+    """Append the digest of a file's content to it, flush it, and return the digest."""
+    digest = file_digest(path)
+    append_bytes(path, _MARK + digest.encode())
+    return digest
+
+
+def read_seal(path: Path) -> str | None:
+    """Return what `seal_file` appended, without a look at what it was made of; None if there is no such file."""
+    try:
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            return None
+        with path.open("rb") as handle:
+            handle.seek(-_NUM_BYTES, os.SEEK_END)
+            end = handle.read(_NUM_BYTES)
+    except OSError:
+        return None
+    return end.removeprefix(_MARK).decode("ascii", "replace") if end.startswith(_MARK) else None
 
 
 def check_seal(path: Path) -> None:

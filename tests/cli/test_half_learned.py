@@ -1,0 +1,83 @@
+"""A task that was stopped half-way is not learned, and not invisible either."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl import InputError, Run, learn
+from continual_petl.cli.main import main
+from continual_petl.errors import Interrupted
+from continual_petl.store.position import POSITION
+from tests.course.test_resume import SignalAt
+from tests.streams_in_code import stream, task
+
+LINE = "half learned: two (epoch 2 of 2, step 8 of 10); the next run goes on from there\n"
+
+
+@pytest.fixture(scope="module")
+def half(backbone_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run with a learned task, and one that was stopped in its second epoch."""
+    folder = tmp_path_factory.mktemp("half") / "run"
+    few = {"batch_size": 5, "learning_rate": 0.05}
+    one, two = task("one", num_rows=8, training={**few, "epochs": 1}), task("two", num_rows=24, training=few)
+    learn(stream(backbone_folder(), [one]), folder)
+    with pytest.raises(Interrupted):
+        learn(stream(backbone_folder(), [one, two]), folder, callbacks=[SignalAt(7)])
+    return folder
+
+
+def test_below_the_table_stands_what_is_half_learned(half: Path, tmp_path: Path, capsys: Any) -> None:
+    assert main(["list", str(half)]) == 0
+    assert capsys.readouterr().out.endswith(f" on disk\n{LINE}")
+    assert main(["show", str(half)]) == 0
+    assert LINE in capsys.readouterr().out
+    assert main(["list", str(half), "--json"]) == 0
+    assert [each["task"] for each in json.loads(capsys.readouterr().out)] == ["one"]
+    none = shutil.copytree(half, tmp_path / "none")
+    shutil.rmtree(none / "banks")
+    (none / "results.jsonl").unlink()
+    assert main(["list", str(none)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("no task is learned yet")
+    assert said.endswith(LINE)
+
+
+def test_damaged_progress_is_listed_all_the_same(half: Path, tmp_path: Path, capsys: Any) -> None:
+    run = shutil.copytree(half, tmp_path / "run")
+    (run / ".progress" / "two" / POSITION).write_bytes(b"\0{")
+    assert main(["list", str(run)]) == 0
+    assert capsys.readouterr().out.endswith("\nhalf learned: two; the next run goes on from there\n")
+    shutil.rmtree(run / ".progress")
+    (run / ".progress").write_bytes(b"")
+    assert main(["list", str(run)]) == 0
+    assert "half learned" not in capsys.readouterr().out
+
+
+def test_a_learned_task_with_progress_is_not_told_as_half_learned(half: Path, tmp_path: Path, capsys: Any) -> None:
+    """As after a kill right behind its commit, or where it is to be replaced."""
+    run = shutil.copytree(half, tmp_path / "run")
+    (run / ".progress" / "two").rename(run / ".progress" / "one")
+    assert main(["list", str(run)]) == 0
+    assert "half learned" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "command", [["show", "RUN", "two"], ["predict", "RUN", "--task", "two", "w1"], ["forget", "RUN", "two"]]
+)
+def test_who_asks_for_a_half_learned_task_hears_how_it_goes_on(half: Path, command: list[str], capsys: Any) -> None:
+    assert main([word.replace("RUN", str(half)) for word in command]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"task 'two' is half learned in {half}; continual-petl run goes on with it; learned are: one" in said
+    assert main([word.replace("RUN", str(half)).replace("two", "three") for word in command]) == 2
+    assert "task 'three' is not learned in " in capsys.readouterr().err
+
+
+def test_a_predictor_says_so_too(half: Path) -> None:
+    with pytest.raises(InputError, match=r"task 'two' is half learned in .*; learned are: one"):
+        Run(half).predict(["w1"], task="two")
