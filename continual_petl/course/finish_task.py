@@ -25,8 +25,6 @@ def finish_task(
     Raises:
         Interrupted: if a stop was asked for; what is left of the row comes first the next time.
     """
-    # A kill right after the commit leaves this behind.
-    shutil.rmtree(session.store.progress_folder(task), ignore_errors=True)
     request.stop_here(f"after task {task!r} was committed, before its row was measured")
     start = time.perf_counter()
     # Callbacks check certificates on it, also where nothing was measured.
@@ -54,6 +52,8 @@ def finish_task(
         kind for callback in watching if isinstance(callback, NoForgetting) for kind in callback.kinds(task)
     )
     spent = {**seconds, "measure": measured - start, "verify": time.perf_counter() - measured}
+    # Not before: it knows what training took, if a stop or a kill comes between the commit and here.
+    shutil.rmtree(store.progress_folder(task), ignore_errors=True)
     store.append_results(
         [TaskLine(task=task, index=store.link(task).index, seconds=spent, checks=dict(sorted(checks.items())))]
     )

@@ -22,6 +22,7 @@ from continual_petl.course.session import Session, changed_settings, forgotten_t
 from continual_petl.course.signals import StopRequest, listening
 from continual_petl.errors import InputError
 from continual_petl.store.leftovers import cut_short
+from continual_petl.store.position import seconds_so_far
 from continual_petl.store.results_file import unfinished
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.stream_spec import StreamSpec
@@ -105,7 +106,8 @@ def _learn_all(
     """Learn what the store does not have, after what a kill left unfinished."""
     fresh = _Fresh(watching)
     for name in unfinished(session.store.links(), session.store.results()):
-        finish_task(session, name, watching, {}, request)
+        trained = seconds_so_far(session.store.progress_folder(name))
+        finish_task(session, name, watching, {"train": trained} if trained else {}, request)
     learned = set(session.store.tasks) - set(replace)
     tasks = [task for task in session.spec.tasks if task.name not in learned]
     if pool.is_elsewhere and tasks:

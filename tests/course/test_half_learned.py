@@ -107,6 +107,22 @@ def test_processes_that_share_a_fit_count_the_starts_before_them(half: Half, tmp
     assert LONG < found.seconds < 2 * LONG
 
 
+def test_a_stop_between_commit_and_results_loses_no_seconds(half: Half, tmp_path: Path) -> None:
+    class AtTaskEnd(StreamCallback):
+        def on_task_end(self, *args: Any) -> None:
+            raise KeyboardInterrupt
+
+    run = half.copy(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        learn(half.tasks, run, callbacks=[AtTaskEnd()])
+    assert Store(run).tasks == ["one"]
+    learn(half.tasks, run)
+    assert LONG < trained(run) < 2 * LONG
+    found = files_of(run)
+    assert all(found[name] == half.whole[name] for name in half.whole if name != "results")  # its row is there twice
+    assert not (run / ONE).exists()
+
+
 def test_a_task_that_begins_again_counts_from_zero(backbone_folder: Folder, half: Half, tmp_path: Path) -> None:
     run = half.copy(tmp_path / "run")
     other = stream(backbone_folder(), [task("one", num_rows=ROWS)], training=TRAINING | {"learning_rate": 0.01})
