@@ -34,10 +34,7 @@ def result_table(results: Results) -> Table:
     """Return R: a row after each task, a column for each task's score; of many tasks the newest, the rest in one column."""
     count = len(results.tasks)
     first = 0 if count <= WHOLE_UP_TO else count - NEWEST
-    title = "Result matrix R: score on each task (column) after learning each task (row)"
-    if first:
-        title += f"; the last {NEWEST} of {count:,} tasks (the report shows all)"
-    table = Table(title=title, title_justify="left")
+    table = Table()
     table.add_column("after")
     if first:
         table.add_column("mean of\nthe others", justify="right")
@@ -49,6 +46,14 @@ def result_table(results: Results) -> Table:
             cells.insert(0, _mean(results.R[i, :first].tolist()))
         table.add_row(_shown(results.tasks[i]), *cells)
     return table
+
+
+def _title(results: Results) -> Text:
+    """Return what stands over R: not as the title of the table, which is as narrow as the table is."""
+    title = "Result matrix R: score on each task (column) after learning each task (row)"
+    if len(results.tasks) > WHOLE_UP_TO:
+        title += f"; the last {NEWEST} of {len(results.tasks):,} tasks (the report shows all)"
+    return Text(title, style="italic")
 
 
 def _mean(values: Sequence[float]) -> str:
@@ -75,6 +80,13 @@ def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableT
         f"BWT         {_number(results.bwt)}   backward transfer (Lopez-Paz and Ranzato 2017)",
         f"forgetting  {_number(results.forgetting)}   mean drop from the best earlier score (Chaudhry et al. 2018)",
     ]
+    if len(results.tasks) == 1:
+        lines.append("n/a: with one task there is nothing earlier that could be forgotten")
+    elif math.isnan(results.acc) and "not measured" in results.status[-1]:
+        lines.append(
+            "n/a: the last row of R has cells that were not measured, for want of data; with evaluate: certified later "
+            "rows carry them over from certificates"
+        )
     if any("certified" in row for row in results.status):
         lines.append("c: certified, not measured again: digests and probe are unchanged, so the value is carried over")
     if checks is not None:
@@ -123,7 +135,9 @@ def print_report(
     if not results.tasks:
         console.print(NOTHING_YET, markup=False, soft_wrap=True)
         return
-    console.print(Group(result_table(results), summary(results, checks), Text(), cost_table(rows, results)))
+    console.print(
+        Group(_title(results), result_table(results), summary(results, checks), Text(), cost_table(rows, results))
+    )
 
 
 def check_table(checks: Sequence[TaskCheck]) -> Table:

@@ -23,6 +23,7 @@ from continual_petl.report.figures import (
     seconds,
 )
 from continual_petl.report.figures.every import figures_of_run, figures_of_task
+from continual_petl.report.figures.style import task_axis, tick
 from continual_petl.report.run_facts import RunFacts
 from continual_petl.store.finding import Finding
 from continual_petl.store.history import Confusion, PerLabel, Points
@@ -129,6 +130,12 @@ def test_no_phase_of_a_task_is_left_out_of_its_time(facts: RunFacts) -> None:
     for place, name in enumerate(facts.results.tasks):
         assert sum(trace.y[place] for trace in figure.data) == pytest.approx(sum(spent[name].values()))
     assert "waiting" in [trace.name for trace in figure.data]
+
+
+def test_bars_of_few_tasks_have_their_names(facts: RunFacts) -> None:
+    axis = drawn(seconds.figure(facts))["layout"]["xaxis"]
+    assert (axis["title"]["text"], list(axis["ticktext"])) == ("task", [tick(task.name) for task in facts.tasks])
+    assert "ticktext" not in task_axis(["a task"] * 41)
 
 
 def test_a_curve_is_that_of_the_history(learned: Path, facts: RunFacts) -> None:

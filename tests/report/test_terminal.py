@@ -14,13 +14,14 @@ from continual_petl.report.terminal import print_report
 from continual_petl.store.results_file import Status
 
 
-def shown(num_tasks: int) -> str:
+def shown(num_tasks: int, *, last: Status = "measured", metric: str = "accuracy") -> str:
     """Return the report of a run whose first tasks are not all looked at in the last row."""
     names = tuple(f"t{number}" for number in range(num_tasks))
     R = torch.full((num_tasks, num_tasks), math.nan, dtype=torch.float64).tril()
     R[torch.triu_indices(num_tasks, num_tasks, 1).unbind()] = math.nan
     R[-1] = 0.5
-    R[-1, 0] = math.nan
+    if last == "not measured" or num_tasks > 12:
+        R[-1, 0] = math.nan
     R.diagonal().fill_(0.75)
     rows = [
         GrowthRow(
@@ -30,10 +31,10 @@ def shown(num_tasks: int) -> str:
         for n, name in enumerate(names, 1)
     ]  # fmt: skip
     measured: Status = "measured"
-    status = tuple(tuple(measured for _ in names) for _ in names)
+    status = (*(tuple(measured for _ in names) for _ in names[1:]), tuple(last for _ in names))
     results = Results(
         tasks=names,
-        metrics=("accuracy",) * num_tasks,
+        metrics=(*["accuracy"] * (num_tasks - 1), metric),
         R=R,
         status=status,
         seconds={name: {"train": 1.0} for name in names},
@@ -61,3 +62,21 @@ def test_of_a_dozen_tasks_all_are_shown() -> None:
     text = shown(12)
     assert all(f" t{number} " in text for number in range(12))
     assert "mean of" not in text
+    assert "n/a: " not in text
+
+
+def test_a_number_that_is_not_there_comes_with_its_reason() -> None:
+    assert "n/a: with one task there is nothing earlier that could be forgotten" in shown(1)
+    assert (
+        "n/a: the last row of R has cells that were not measured, for want of data; with evaluate: certified later"
+        in (shown(12, last="not measured"))
+    )
+
+
+def test_a_mean_of_unlike_scores_is_told_as_one() -> None:
+    assert "it mixes metrics" not in shown(2)
+    assert "mean score over all tasks at the end; it mixes metrics: accuracy, spearman\n" in shown(2, metric="spearman")
+
+
+def test_the_title_of_a_narrow_table_is_one_line() -> None:
+    assert "Result matrix R: score on each task (column) after learning each task (row)\n" in shown(1)

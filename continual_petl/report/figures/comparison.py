@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import plotly.graph_objects as go
 
-from continual_petl.report.figures.style import colour, scatter, shown, styled, tick
+from continual_petl.report.figures.style import colour, scatter, shown, styled, task_axis
 from continual_petl.report.run_facts import RunFacts
 
 
@@ -78,8 +77,4 @@ def each_task(runs: Sequence[tuple[str, RunFacts]], tasks: Sequence[str]) -> go.
                 hovertemplate="%{customdata} in %{fullData.name}<br>%{y:.4f}<extra></extra>",
             )
         )
-    ticks: dict[str, Any] = {}
-    if len(tasks) <= 40:
-        numbers = list(range(1, len(tasks) + 1))
-        ticks = {"tickmode": "array", "tickvals": numbers, "ticktext": list(map(tick, tasks))}
-    return styled(traces, x="task", y="newest known score", showlegend=True, xaxis=ticks)
+    return styled(traces, xaxis=task_axis(tasks), y="newest known score", showlegend=True)

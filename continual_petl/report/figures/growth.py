@@ -8,7 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from continual_petl.report.figures.style import bar, colour, scatter, shown, styled
+from continual_petl.report.figures.style import bar, colour, scatter, shown, styled, task_axis
 from continual_petl.report.run_facts import RunFacts
 
 PARTS = {"modifications": "banks' modifications", "own": "own norms and copies", "head": "heads"}
@@ -73,7 +73,8 @@ def _each(facts: RunFacts, counts: Sequence[Mapping[str, int]], parts: Mapping[s
         )
         for number, (part, words) in enumerate(parts.items())
     ]
-    return styled(traces, x="task, by number", y=unit, barmode="stack", bargap=0.1)
+    axis = task_axis([task.name for task in facts.tasks])
+    return styled(traces, xaxis=axis, y=unit, barmode="stack", bargap=0.1)
 
 
 def _copies(values: list[int], unit: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
-from continual_petl.report.figures.style import bar, colour, shown, styled
+from continual_petl.report.figures.style import bar, colour, shown, styled, task_axis
 from continual_petl.report.run_facts import RunFacts
 
 PHASES = {
@@ -33,4 +33,4 @@ def figure(facts: RunFacts) -> go.Figure:
         )
         for number, (phase, words) in enumerate(phases.items())
     ]
-    return styled(traces, x="task, by number", y="seconds", barmode="stack", bargap=0.1)
+    return styled(traces, xaxis=task_axis(tasks), y="seconds", barmode="stack", bargap=0.1)

@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C", "#B8A800")
 SCALE = "Cividis"
 MUTED = "rgba(128, 128, 128, 0.35)"
+_NAMED = 40
 CLEAR = "rgba(0, 0, 0, 0)"
 
 
@@ -20,12 +21,12 @@ def colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
 
 
-def styled(traces: Sequence[Mapping[str, Any]], *, x: str, y: str, height: int = 380, **layout: Any) -> go.Figure:
+def styled(traces: Sequence[Mapping[str, Any]], *, x: str = "", y: str, height: int = 380, **layout: Any) -> go.Figure:
     """Return a figure with titled axes, made in one step: plotly checks every later change of a figure at length.
 
     Args:
         traces: what is drawn, as plotly's JSON has it; see `scatter`, `bar` and `heatmap`.
-        x: title of the horizontal axis.
+        x: title of the horizontal axis, unless ``xaxis`` brings one.
         y: title of the vertical axis.
         height: in pixels.
         layout: what else plotly's layout is told; ``xaxis`` and ``yaxis`` join what all axes have.
@@ -67,6 +68,13 @@ def line_at(axis: str, value: float, line: Mapping[str, Any]) -> dict[str, Any]:
     other = "y" if axis == "x" else "x"
     ends = {f"{axis}0": value, f"{axis}1": value, f"{other}0": 0, f"{other}1": 1}
     return {"type": "line", **ends, f"{axis}ref": axis, f"{other}ref": f"{other} domain", "line": dict(line)}
+
+
+def task_axis(tasks: Sequence[str]) -> dict[str, Any]:
+    """Return the axis of figures with something for each task: their names, or their numbers where names find no room."""
+    if len(tasks) > _NAMED:
+        return {"title": {"text": "task, by number"}}
+    return {"title": {"text": "task"}, "tickvals": [*range(1, len(tasks) + 1)], "ticktext": [*map(tick, tasks)]}
 
 
 def tick(name: str, most: int = 18) -> str:
