@@ -21,9 +21,10 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         return 0
     if found:
         out().print(task_table(found))
-    for line in list_lines(found) if found else [NOTHING_YET]:
-        out().print(line, markup=False, soft_wrap=True)
+    lines = list_lines(found) if found else []
     left = {task: position for task, position in half_learned(store).items() if not store.has(task)}
     if left:
-        out().print(half_learned_line(left), markup=False, soft_wrap=True)
+        lines.append(half_learned_line(left))
+    for line in lines or [NOTHING_YET]:
+        out().print(line, markup=False, soft_wrap=True)
     return 0
