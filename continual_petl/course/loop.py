@@ -27,7 +27,8 @@ from continual_petl.store.results_file import unfinished
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream import TaskStream
-from continual_petl.streams.stream_file.yaml_file import dump_stream, load_stream
+from continual_petl.streams.stream_file.dump import contradictions_of, dump_stream, settled
+from continual_petl.streams.stream_file.yaml_file import load_stream
 
 
 def learn(
@@ -85,7 +86,7 @@ def learn(
         session.store.clean()
         session.check_backbone()
         # What was given in Python only (loggers, strategies) is of this process, not of the stream.
-        session.store.write_stream(dump_stream(_kept(session, replace, stream.spec.anchored())))
+        session.store.write_stream(dump_stream(settled(_kept(session, replace, stream.spec.anchored()))))
         with _told(watching, session.store, (*changed_settings(session), *forgotten_tasks(session), *pool.notices())):
             _learn_all(session, watching, request, replace, pool)
     return Run(session.store.folder, session=session)
@@ -97,7 +98,9 @@ def _kept(session: Session, replace: Collection[str], spec: StreamSpec) -> Strea
     if not session.store.stream_file.is_file() or any(task.name not in learned for task in spec.tasks):
         return spec
     known = load_stream(session.store.stream_file)
-    return spec.model_copy(update={"bank": known.bank, "training": known.training})
+    inherits = known.bank.start_from is not None or spec.bank.start_from is not None
+    kept = spec.model_copy(update={"training": known.training, **({} if inherits else {"bank": known.bank})})
+    return spec if contradictions_of(kept) else kept
 
 
 def _learn_all(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Collection
 from pathlib import Path
 
@@ -9,8 +10,9 @@ from continual_petl.course.run import Run
 from continual_petl.course.session import Session
 from continual_petl.errors import InputError, StoreError
 from continual_petl.store.chain import broken
+from continual_petl.store.position import half_learned
 from continual_petl.store.store import Store
-from continual_petl.streams.stream_file.dump import dump_stream
+from continual_petl.streams.stream_file.dump import dump_stream, settled
 
 
 def forget(run_dir: str | Path, task: str) -> Run:
@@ -20,7 +22,7 @@ def forget(run_dir: str | Path, task: str) -> Run:
 
     Args:
         run_dir: the run folder.
-        task: a learned task.
+        task: a learned task, or one that was stopped half-way, of which nothing stays.
 
     Returns:
         The run as it is then.
@@ -37,8 +39,10 @@ def forget(run_dir: str | Path, task: str) -> Run:
         spec = run.session.spec
         others = tuple(known for known in spec.tasks if known.name != task)
         gone = {stone.task for stone in store.tombstones()}.difference(store.tasks)
+        if not store.has(task) and task not in gone and task in half_learned(store):
+            shutil.rmtree(store.progress_folder(task))  # no certificate names it, so no tombstone need stand for it
         # A kill may have left the stream to be written.
-        if task not in gone or len(others) in (0, len(spec.tasks)):
+        elif task not in gone or len(others) in (0, len(spec.tasks)):
             run.check_learned(task)
             _check_shared(store, task, "forgotten")
             if problems := broken(store.chain()):
@@ -46,7 +50,7 @@ def forget(run_dir: str | Path, task: str) -> Run:
                 raise StoreError(" ".join(problems.values()))
             store.forget(task)
         if others:
-            store.write_stream(dump_stream(spec.model_copy(update={"tasks": others})))
+            store.write_stream(dump_stream(settled(spec.model_copy(update={"tasks": others}))))
     return Run(run_dir)
 
 

@@ -37,13 +37,15 @@ def open_store(folder: str | Path) -> Store:
     """
     store = Store(Path(folder))
     if not os.path.isfile(store.stream_file):  # which takes whatever is no path for one that is not there
-        there = "no stream.yaml in it" if os.path.isdir(store.folder) else f"no such folder in {Path.cwd()}"
         inside = sorted(each.parent.name for each in islice(store.folder.glob("*/stream.yaml"), 100))
         if inside:
-            there = f"it holds the runs {known_names(inside)}: give one of them"
+            raise InputError(
+                f"{store.folder}: no run here, but it holds the runs {known_names(inside)}: give one of them"
+            )
+        there = "no stream.yaml in it" if os.path.isdir(store.folder) else f"no such folder in {Path.cwd()}"
         hint = did_you_mean_path(store.folder, [store.folder.parent, Path("runs")], _is_run)
         raise InputError(
-            f"{folder}: no run here ({there}){hint}; give a folder that `continual-petl run` made, such as runs/NAME"
+            f"{store.folder}: no run here ({there}){hint}; give a folder that `continual-petl run` made, such as runs/NAME"
         )
     return store
 

@@ -52,7 +52,15 @@ def list_lines(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
 def half_learned_line(tasks: Mapping[str, Position | None]) -> str:
     """Return what is to be said of tasks that were stopped half-way, from what `half_learned` says."""
     told = [task if at is None else f"{task} ({at.in_epochs}, {at.in_steps})" for task, at in tasks.items()]
-    return printable(f"half learned: {', '.join(told)}; the next run goes on from there")
+    return printable(f"half learned: {', '.join(told)}; a run whose stream names it goes on from there")
+
+
+def half_replaced_line(tasks: Mapping[str, Position | None]) -> str:
+    """Return what is to be said of learned tasks whose replacement was stopped half-way."""
+    told = ", ".join(tasks)
+    return printable(
+        f"still as learned before: {told}; their replacement is half learned; run --replace goes on with it"
+    )
 
 
 def size(num_bytes: int) -> str:

@@ -107,7 +107,7 @@ def half_learned(store: Shelf) -> Mapping[str, Position | None]:
 def not_learned(store: Shelf, task: object) -> str:
     """Return how to say that a task, which is not learned, is not there: it may be half learned."""
     if isinstance(task, str) and task in half_learned(store):
-        return f"task {task!r} is half learned in {store.folder}; continual-petl run goes on with it"
+        return f"task {task!r} is half learned in {store.folder}; a run whose stream names it goes on with it"
     return f"task {task!r} is not learned in {store.folder}"
 
 

@@ -8,9 +8,10 @@ import yaml
 from pydantic import BaseModel
 
 from continual_petl.errors import InputError
+from continual_petl.streams.schema.consistency import KeyPath, contradictions
 from continual_petl.streams.schema.of_kind import without_idle_options
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
-from continual_petl.streams.schema.training_spec import TrainingOverride
+from continual_petl.streams.schema.training_spec import TrainingOverride, TrainingSpec
 from continual_petl.streams.stream_file.bounds import MAX_BYTES, MAX_DEPTH, MAX_ENTRIES, check_number, half_character
 from continual_petl.streams.stream_file.places import dotted
 from continual_petl.streams.stream_file.yaml_nodes import CORE
@@ -47,6 +48,18 @@ def dump_stream(spec: StreamSpec) -> str:
     text: str = yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
     _check_size("bytes", len(text.encode()), MAX_BYTES)
     return text
+
+
+def contradictions_of(spec: StreamSpec) -> list[tuple[KeyPath, str]]:
+    """Return what `load_stream` would refuse of a stream that was put together from parts of others, which nobody checked."""
+    return contradictions(_plain(spec, ()))
+
+
+def settled(spec: StreamSpec) -> StreamSpec:
+    """Return a stream whose tasks have changed without the settings of `training` that none of them reads any more."""
+    unread = {str(path[1]) for path, _ in contradictions_of(spec) if path[0] == "training"}
+    defaults = {key: TrainingSpec.model_fields[key].default for key in unread}
+    return spec.model_copy(update={"training": spec.training.model_copy(update=defaults)}) if unread else spec
 
 
 def _check_size(what: str, size: int, bound: int) -> None:

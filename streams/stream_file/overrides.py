@@ -13,7 +13,7 @@ from typing import Any
 
 from continual_petl.errors import did_you_mean, known_names
 from continual_petl.streams.schema.consistency import KeyPath
-from continual_petl.streams.schema.stream_spec import StreamSpec
+from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream_file.bounds import MAX_DEPTH, half_character
 from continual_petl.streams.stream_file.places import Places, task_names
 from continual_petl.streams.stream_file.wording import show
@@ -44,19 +44,33 @@ def unreached(spec: StreamSpec, overrides: Sequence[tuple[str, str]]) -> list[st
         spec: the stream, with the overrides in it.
         overrides: those that were applied.
     """
-    told = []
-    for key in (key.removeprefix("--") for key, _ in overrides):
-        top, _, below = key.partition(".")
-        own = {
-            "training": [task.name for task in spec.tasks if below in task.training.given()],
-            "bank": [task.name for task in spec.tasks if task.bank is not None],
-        }.get(top, [])
-        if own:
-            told.append(
-                f"--{key} is not for {known_names(own)}: what a task says itself goes first; --tasks.{own[0]}.{key} is for "
-                f"one task, --tasks.*.{key} for all"
-            )
-    return told
+    told: dict[str, None] = {}
+    for option, text in overrides:
+        top, _, below = option.removeprefix("--").partition(".")
+        if top not in ("training", "bank"):
+            continue
+        given = _value(text) if top == "training" and not below else {below.split(".")[0]: None}
+        for key in given if isinstance(given, dict) else ():
+            path = f"{top}.{key}" if top == "training" else option.removeprefix("--")
+            if any(
+                other.removeprefix("--").startswith("tasks.") and other.endswith(f".{path}") for other, _ in overrides
+            ):
+                continue  # whoever gave both knows
+            own = [task.name for task in spec.tasks if _differs(spec, task, top, key)]
+            if own:
+                told[
+                    f"--{path} is not for {known_names(own)}: what a task says itself goes first; --tasks.{own[0]}.{path} is "
+                    f"for one task, --tasks.*.{path} for all"
+                ] = None
+    return [*told]
+
+
+def _differs(spec: StreamSpec, task: TaskSpec, top: str, key: str) -> bool:
+    """Return whether a task has a value of its own, and another one than the stream."""
+    if top == "bank":
+        return task.bank is not None and task.bank != spec.bank
+    own = task.training.given()
+    return key in own and own[key] != getattr(spec.training, key)
 
 
 class _Unusable(Exception):

@@ -17,7 +17,7 @@ from continual_petl.store.position import POSITION
 from tests.course.test_resume import SignalAt
 from tests.streams_in_code import stream, task
 
-LINE = "half learned: two (epoch 2 of 2, step 8 of 10); the next run goes on from there\n"
+LINE = "half learned: two (epoch 2 of 2, step 8 of 10); a run whose stream names it goes on from there\n"
 
 
 @pytest.fixture(scope="module")
@@ -50,28 +50,44 @@ def test_damaged_progress_is_listed_all_the_same(half: Path, tmp_path: Path, cap
     run = shutil.copytree(half, tmp_path / "run")
     (run / ".progress" / "two" / POSITION).write_bytes(b"\0{")
     assert main(["list", str(run)]) == 0
-    assert capsys.readouterr().out.endswith("\nhalf learned: two; the next run goes on from there\n")
+    assert capsys.readouterr().out.endswith("\nhalf learned: two; a run whose stream names it goes on from there\n")
     shutil.rmtree(run / ".progress")
     (run / ".progress").write_bytes(b"")
     assert main(["list", str(run)]) == 0
     assert "half learned" not in capsys.readouterr().out
 
 
-def test_a_learned_task_with_progress_is_not_told_as_half_learned(half: Path, tmp_path: Path, capsys: Any) -> None:
-    """As after a kill right behind its commit, or where it is to be replaced."""
+def test_what_a_learned_task_is_to_be_replaced_by_is_told(half: Path, tmp_path: Path, capsys: Any) -> None:
     run = shutil.copytree(half, tmp_path / "run")
     (run / ".progress" / "two").rename(run / ".progress" / "one")
+    assert main(["list", str(run)]) == 0
+    told = "still as learned before: one; their replacement is half learned; run --replace goes on with it\n"
+    assert capsys.readouterr().out.endswith(f"\n{told}")
+    # As after a kill right behind its commit: what is left is of its own beginning.
+    (run / "results.jsonl").unlink()
     assert main(["list", str(run)]) == 0
     assert "half learned" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "command", [["show", "RUN", "two"], ["predict", "RUN", "--task", "two", "w1"], ["forget", "RUN", "two"]]
-)
+def test_a_half_learned_task_can_be_dropped(half: Path, tmp_path: Path, capsys: Any) -> None:
+    run = shutil.copytree(half, tmp_path / "run")
+    assert main(["forget", str(run), "two"]) == 0
+    assert "learned are now: one" in capsys.readouterr().out
+    assert not (run / ".progress" / "two").exists()
+    assert [each.name for each in Run(run).session.spec.tasks] == ["one"]
+    assert all(check.ok for check in Run(run).verify())
+    assert Run(run).store.tombstones() == []
+    assert main(["forget", str(run), "two"]) == 2
+    assert "task 'two' is not learned in " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["show", "RUN", "two"], ["predict", "RUN", "--task", "two", "w1"]])
 def test_who_asks_for_a_half_learned_task_hears_how_it_goes_on(half: Path, command: list[str], capsys: Any) -> None:
     assert main([word.replace("RUN", str(half)) for word in command]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert f"task 'two' is half learned in {half}; continual-petl run goes on with it; learned are: one" in said
+    assert (
+        f"task 'two' is half learned in {half}; a run whose stream names it goes on with it; learned are: one" in said
+    )
     assert main([word.replace("RUN", str(half)).replace("two", "three") for word in command]) == 2
     assert "task 'three' is not learned in " in capsys.readouterr().err
 

@@ -98,7 +98,7 @@ def test_without_a_task_those_that_there_are_are_listed(runs: Path, tmp_path: Pa
 
 def test_a_folder_of_runs_names_them(runs: Path, capsys: Any) -> None:
     assert main(["list", str(runs)]) == 2
-    assert "no run here (it holds the runs one, other: give one of them)" in capsys.readouterr().err
+    assert "no run here, but it holds the runs one, other: give one of them" in capsys.readouterr().err
 
 
 def test_a_run_with_a_name_like_one_that_is_there_is_guessed(

@@ -13,6 +13,7 @@ import pytest
 from continual_petl import Run, StreamCallback, learn
 from continual_petl.callbacks import TaskEvent
 from continual_petl.course import row
+from continual_petl.course.removal import forget
 from tests.desk import bank_digests
 from tests.streams_in_code import classification_rows, stream, task
 from tests.usual import few
@@ -164,3 +165,27 @@ def test_rows_that_are_answered_again_are_called_what_they_are(backbone_folder: 
     one = {"name": "one", "kind": "classification", "data": {"train": rows[:16], "validation": rows[16:]}}
     run = learn(stream(backbone_folder(), [one], training=QUICK), tmp_path / "run")
     assert [check.how for check in run.verify(data=True)] == ["digests and probe, bit for bit, validation rows"]
+
+
+def test_a_run_folder_never_contradicts_itself(backbone_folder: Folder, tmp_path: Path) -> None:
+    """Settings of two streams that are sound by themselves may not go together."""
+    folder, one, two = backbone_folder(), task("one", num_rows=16, bank="lora"), task("two", num_rows=16)
+    copies = stream(folder, [one, two], training=QUICK, bank={"preset": "lora", "start_from": "one"})
+    learn(copies, tmp_path / "copies")
+    learn(stream(folder, [task("one", num_rows=16), two], training=QUICK, bank="lora"), tmp_path / "copies")
+    assert all(check.ok for check in Run(tmp_path / "copies").verify())
+    by_sgd = stream(folder, [one], training={"epochs": 1, "optimizer": "sgd", "momentum": 0.5})
+    learn(by_sgd, tmp_path / "training")
+    other = one | {"training": {"betas": [0.8, 0.95]}}
+    learn(stream(folder, [other], training=QUICK), tmp_path / "training")
+    assert all(check.ok for check in Run(tmp_path / "training").verify())
+
+
+def test_settings_that_a_forgotten_task_alone_has_read_go_with_it(backbone_folder: Folder, tmp_path: Path) -> None:
+    by_sgd = task("one", num_rows=16, training={"optimizer": "sgd"})
+    both = [by_sgd, task("two", num_rows=16)]
+    learn(stream(backbone_folder(), both, training={"epochs": 1, "momentum": 0.5}), tmp_path / "run")
+    run = forget(tmp_path / "run", "one")
+    assert [each.name for each in run.session.spec.tasks] == ["two"]
+    assert run.session.spec.training.momentum == 0.9, "the default"
+    assert all(check.ok for check in run.verify())

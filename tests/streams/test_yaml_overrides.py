@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from continual_petl.errors import StreamFileError
+from continual_petl.streams.stream_file.overrides import unreached
 from continual_petl.streams.stream_file.yaml_file import load_stream, load_task
 
 TEXT = """\
@@ -159,3 +160,33 @@ def test_mistakes_of_file_and_overrides_come_together(file: Path) -> None:
     with pytest.raises(StreamFileError) as caught:
         load_stream(file, [("training.epochs", "x"), ("seed", "-1")])
     assert [problem.split(": ")[0] for problem in caught.value.problems] == [f"{file}:3", "--training.epochs", "--seed"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "names"),
+    [
+        ([("training.epochs", "1")], ["training.epochs"]),
+        ([("--training.epochs", "1"), ("training.epochs", "2")], ["training.epochs"]),
+        ([("training", "{epochs: 1, batch_size: 8}")], ["training.epochs"]),
+        ([("training.class_weights.x", "2")], ["training.class_weights"]),
+        ([("bank.rank", "2"), ("bank.rank", "3")], ["bank.rank"]),
+        ([("training.epochs", "5")], []),  # as the task has it
+        ([("training.batch_size", "8")], []),
+        ([("training.epochs", "1"), ("tasks.*.training.epochs", "1")], []),
+        ([("tasks.sst.v2.training.epochs", "2"), ("training.epochs", "1")], []),
+        ([("tasks.*.bank", "prefix"), ("bank", "prefix")], []),
+        ([("seed", "3")], []),
+    ],
+)
+def test_what_a_task_says_itself_is_told_where_an_option_does_not_change_it(
+    file: Path, overrides: list[tuple[str, str]], names: list[str]
+) -> None:
+    own = "training: {epochs: 5, class_weights: {x: 3.0, y: 1.0}}, labels: [x, y], bank: lora}"
+    file.write_text(TEXT.replace("bank: lora}", own).replace("trainer: {strategy: {kind: x}}", "bank: lora"))
+    given = [*overrides, DIR]
+    if overrides == [("training.class_weights.x", "2")]:
+        file.write_text(file.read_text() + "training: {class_weights: {x: 1.0, y: 1.0}}\n")
+    told = unreached(load_stream(file, given), given)
+    assert [sentence.split(" is not for sst.v2: ")[0] for sentence in told] == [f"--{name}" for name in names]
+    if overrides == [("training.epochs", "1")]:
+        assert told[0].endswith("--tasks.sst.v2.training.epochs is for one task, --tasks.*.training.epochs for all")
