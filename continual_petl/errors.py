@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 
 _COMMANDS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, ends of lines, marks that turn the direction of writing, halves of characters."""
-_LONGEST_TYPO = 100
+LONGEST_TYPO = 100
+"""Letters of a name that are compared with those that there are: what is longer was not typed."""
 
 
 class InputError(ValueError):
@@ -82,7 +83,7 @@ def did_you_mean(wanted: str, known: Iterable[str]) -> str:
         >>> did_you_mean("streem.yaml", ["stream.yaml", "other.yaml"])
         " (did you mean 'stream.yaml'?)"
     """
-    guess = difflib.get_close_matches(wanted[:_LONGEST_TYPO], list(known), n=1)
+    guess = difflib.get_close_matches(wanted[:LONGEST_TYPO], list(known), n=1)
     return f" (did you mean {guess[0]!r}?)" if guess else ""
 
 

@@ -39,7 +39,7 @@ def forget(run_dir: str | Path, task: str) -> Run:
         spec = run.session.spec
         others = tuple(known for known in spec.tasks if known.name != task)
         gone = {stone.task for stone in store.tombstones()}.difference(store.tasks)
-        if not store.has(task) and task not in gone and task in half_learned(store):
+        if not store.has(task) and task in half_learned(store):
             shutil.rmtree(store.progress_folder(task))  # no certificate names it, so no tombstone need stand for it
         # A kill may have left the stream to be written.
         elif task not in gone or len(others) in (0, len(spec.tasks)):

@@ -59,7 +59,7 @@ def half_replaced_line(tasks: Mapping[str, Position | None]) -> str:
     """Return what is to be said of learned tasks whose replacement was stopped half-way."""
     told = ", ".join(tasks)
     return printable(
-        f"still as learned before: {told}; their replacement is half learned; run --replace goes on with it"
+        f"still as before: {told}; what is to replace it is half learned, and run --replace goes on with that"
     )
 
 

@@ -6,14 +6,16 @@ Rows are counted from 1: row 1 is the first line of a JSONL file and the first l
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, known_names
 
 _SHOWN = 5
 _LARGEST = float(np.finfo(np.float32).max)
@@ -143,3 +145,9 @@ def overlap_notice(
         f"task {task!r}: {num_shared} of {len(others)} {split} rows have the {what} of a training row; "
         f"the {split} metric will look better than it is."
     )
+
+
+def names_in(folder: str | Path, wanted: str = "") -> str:
+    """Return what a folder holds, for a message about something that is not there; names like it come first."""
+    names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    return known_names(names, wanted, most=12) if names else "nothing"

@@ -18,9 +18,9 @@ from typing import Any
 
 import datasets  # type: ignore[import-untyped]
 
-from continual_petl.errors import InputError, known_names
+from continual_petl.errors import InputError
 from continual_petl.streams.schema.stream_spec import SPLITS, SplitName
-from continual_petl.streams.sources.checks import Where, check_rows
+from continual_petl.streams.sources.checks import Where, check_rows, names_in
 from continual_petl.streams.sources.csv_text import csv_options, open_text
 from continual_petl.streams.sources.plain_values import columns_of
 
@@ -93,9 +93,8 @@ def find_files(task: str, path: str) -> dict[SplitName, list[str]]:
         entries = sorted(entry.path for entry in os.scandir(path) if entry.is_file() and reader_of(entry.path))
         found = _by_split(here, [entry for entry in entries if split_of(entry)])
         if not found:
-            listed = known_names(sorted(os.listdir(path)), most=12) if os.listdir(path) else "nothing"
             raise InputError(
-                f"{here}: the folder has no file named after a split; it holds {listed}. Name the files train, "
+                f"{here}: the folder has no file named after a split; it holds {names_in(path)}. Name the files train, "
                 f"validation and test with a suffix of {_FORMATS}, or list them under data.data_files."
             )
     elif os.path.isfile(path):
@@ -162,7 +161,7 @@ def _nothing_there(path: str) -> str:
     folder = Path(path)
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent
-    listed = known_names(sorted(os.listdir(folder)), Path(path).name, most=12) if os.listdir(folder) else "nothing"
+    listed = names_in(folder, Path(path).name)
     return (
         f"there is no such file or folder; {folder.resolve()} holds {listed}. Relative paths count from data_dir, or "
         "from the folder of the stream file; for a data set on the Hub write data: {path: NAME}."

@@ -14,7 +14,7 @@ from typing import Any
 from continual_petl.errors import InputError
 from continual_petl.heads.kinds import LABELLED, Kind
 from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec
-from continual_petl.streams.sources.checks import Where
+from continual_petl.streams.sources.checks import Where, names_in
 from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
 from continual_petl.streams.sources.templates import Table, fill_templates, has_fields
 
@@ -39,11 +39,10 @@ def check_copy(task: str, data: DataSpec) -> str:
     no_folder = "" if os.path.isdir(folder) else f", nor even a folder {folder}"
     while not os.path.isdir(folder) and folder != os.path.dirname(folder):
         folder = os.path.dirname(folder)
-    names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
-    listed = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+    listed = names_in(folder, os.path.basename(path))
     raise InputError(
         f"task {task!r}, data.local: there is no {path}{no_folder}, and the stream has a data_dir, so this task is to be "
-        f"read from a copy; {folder} holds {listed or 'nothing'}. Put a folder with train, validation and test files there, "
+        f"read from a copy; {folder} holds {listed}. Put a folder with train, validation and test files there, "
         f"name another one (--tasks.{task}.data.local NAME), or read this task from {data.path} on the Hub "
         f"(--tasks.{task}.data.local null)."
     )

@@ -8,9 +8,10 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
+from continual_petl.errors import LONGEST_TYPO
+
 _LOOKED_AT = 1_000
 """Entries of a folder."""
-_LONGEST_TYPO = 100
 
 
 def did_you_mean_path(wanted: str | Path, places: Iterable[Path], fits: Callable[[Path], bool]) -> str:
@@ -26,7 +27,7 @@ def did_you_mean_path(wanted: str | Path, places: Iterable[Path], fits: Callable
         with suppress(OSError, ValueError):  # there is no such place, it may not be read, or it can have no such name
             for each in islice(place.iterdir(), _LOOKED_AT):
                 found.setdefault(each.name, each)
-    for name in difflib.get_close_matches(Path(wanted).name[:_LONGEST_TYPO], found, n=5):
+    for name in difflib.get_close_matches(Path(wanted).name[:LONGEST_TYPO], found, n=5):
         with suppress(OSError):
             if fits(found[name]):
                 return f" (did you mean {str(found[name])!r}?)"

@@ -61,7 +61,7 @@ def test_what_a_learned_task_is_to_be_replaced_by_is_told(half: Path, tmp_path: 
     run = shutil.copytree(half, tmp_path / "run")
     (run / ".progress" / "two").rename(run / ".progress" / "one")
     assert main(["list", str(run)]) == 0
-    told = "still as learned before: one; their replacement is half learned; run --replace goes on with it\n"
+    told = "still as before: one; what is to replace it is half learned, and run --replace goes on with that\n"
     assert capsys.readouterr().out.endswith(f"\n{told}")
     # As after a kill right behind its commit: what is left is of its own beginning.
     (run / "results.jsonl").unlink()
@@ -79,6 +79,18 @@ def test_a_half_learned_task_can_be_dropped(half: Path, tmp_path: Path, capsys: 
     assert Run(run).store.tombstones() == []
     assert main(["forget", str(run), "two"]) == 2
     assert "task 'two' is not learned in " in capsys.readouterr().err
+
+
+def test_one_that_was_forgotten_before_can_be_dropped_too(backbone_folder: Callable[..., Path], tmp_path: Path) -> None:
+    tasks = [task(name, num_rows=16, training={"batch_size": 5}) for name in ("one", "two")]
+    learn(stream(backbone_folder(), tasks), tmp_path / "run")
+    assert main(["forget", str(tmp_path / "run"), "two"]) == 0
+    with pytest.raises(Interrupted):
+        learn(stream(backbone_folder(), tasks), tmp_path / "run", callbacks=[SignalAt(5)])
+    assert main(["forget", str(tmp_path / "run"), "two"]) == 0
+    assert not (tmp_path / "run" / ".progress" / "two").exists()
+    assert [each.name for each in Run(tmp_path / "run").session.spec.tasks] == ["one"]
+    assert len(Run(tmp_path / "run").store.tombstones()) == 1
 
 
 @pytest.mark.parametrize("command", [["show", "RUN", "two"], ["predict", "RUN", "--task", "two", "w1"]])
