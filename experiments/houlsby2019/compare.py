@@ -1,0 +1,150 @@
+"""Houlsby et al. 2019, Tables 1 and 2 in form: banks against full fine-tuning, variable fine-tuning and LayerNorms only.
+
+Eleven tasks on MiniLM. Banks and full fine-tuning are tuned with the same number of trials on validation rows alone
+(`experiments.studies.tuning`), and learned with three seeds at what was chosen. Rates are chosen for every task by itself,
+but three tasks of the classic stream take theirs from the two others: reviews from yelp, topics from agnews.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from experiments.studies.ledger import Book
+from experiments.studies.scale import Scale
+from experiments.studies.statistics import Mean, mean_of, mean_over_tasks, shown
+from experiments.studies.study import Study
+from experiments.studies.trial import TASKS, Trial
+from experiments.studies.tuning import Method, scores_of
+
+LONG = ("agnews", "yelp", "amazon", "dbpedia", "yahoo")
+SHORT = ("trec", "sst2", "cola", "rte", "mrpc", "stsb")
+ELEVEN = (*LONG, *SHORT)
+EIGHT = (*SHORT, "agnews", "dbpedia")
+LIKE = {"amazon": "yelp", "dbpedia": "agnews", "yahoo": "agnews"}
+"""Whose validation rows choose the rate of which task, where those are not its own."""
+SIZE = 22
+"""Of the bottlenecks: 217,560 parameters with the LayerNorms, 2.04 % of the encoder's layers, 0.96 % of the whole model."""
+BANK: dict[str, Any] = {"preset": "houlsby", "bottleneck": SIZE}
+
+_MANY = {"": 8, "rte": 10, "mrpc": 10} | dict.fromkeys(LONG, 4)
+_FEW = {"": 5, "rte": 6, "mrpc": 6} | dict.fromkeys(LONG, 3)
+HOULSBY = Method(name="adapters and LayerNorms", banks=(BANK,), rates=(5e-4, 1.5e-3, 4e-3), epochs=_MANY)
+FULL = Method(name="full fine-tuning", banks=("full",), rates=(5e-5, 1.5e-4, 4e-4), epochs=_FEW)
+TOP = Method(
+    name="variable fine-tuning",
+    banks=tuple({"preset": "top_layers", "layers": f"top-{k}"} for k in (1, 3)),
+    rates=(1.5e-4, 5e-4),
+    epochs=_FEW,
+)
+LAYERNORM = Method(name="LayerNorms only", banks=("layernorm",), rates=(1.5e-3, 5e-3), epochs=_MANY)
+MAIN = (FULL, HOULSBY)
+"""On eleven tasks; the others on eight."""
+OTHERS = (TOP, LAYERNORM)
+
+
+def tasks_of(method: Method, scale: Scale) -> tuple[str, ...]:
+    """Return the tasks that a method is tried on."""
+    return scale.some(ELEVEN if method in MAIN else EIGHT)
+
+
+def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
+    """Choose rates, then learn with all seeds; the two methods that the paper's claim is about come first."""
+    for methods in (MAIN, OTHERS):
+        pairs = [(method, task) for method in methods for task in tasks_of(method, scale)]
+        choosing = dict.fromkeys((method.name, LIKE.get(task, task)) for method, task in pairs)
+        named = {method.name: method for method in methods}
+        yield [trial for name, task in choosing for trial in named[name].grid(scale, task, scale.seeds[0])]
+        yield [trial for method, task in pairs for trial in final(method, scale, book, task)]
+
+
+def final(method: Method, scale: Scale, book: Book, task: str) -> list[Trial]:
+    """Return the trials that count, one for each seed."""
+    return method.repeated(scale, book, task, LIKE.get(task))
+
+
+def mean_score(method: Method, scale: Scale, book: Book, tasks: tuple[str, ...]) -> Mean | None:
+    """Return the mean test score over tasks."""
+    return mean_over_tasks([scores_of(book, final(method, scale, book, task)) for task in tasks])
+
+
+def parameters(method: Method, scale: Scale, book: Book, task: str) -> tuple[float, int] | None:
+    """Return what a task trains beside its head, as a mean over seeds, and the size of the backbone."""
+    outcomes = [book.outcome(trial) for trial in final(method, scale, book, task)]
+    known = [each for each in outcomes if each is not None and "tasks" in each]
+    if not known:
+        return None
+    counts = [each["tasks"][task]["parameters"] for each in known]
+    return sum(c["modifications"] + c["own"] for c in counts) / len(counts), int(known[0]["backbone_parameters"])
+
+
+def body(scale: Scale, book: Book) -> str:
+    """Return the tables."""
+    tasks = scale.some(ELEVEN)
+    rows = [
+        "| | " + " | ".join(tasks) + f" | mean of {len(tasks)} | mean of {len(scale.some(EIGHT))} |",
+        "|---" * (len(tasks) + 3) + "|",
+    ]
+    for method in (*MAIN, *OTHERS):
+        cells = [
+            shown(mean_of(scores_of(book, final(method, scale, book, task)))) if task in tasks_of(method, scale) else ""
+            for task in tasks
+        ]
+        means = [
+            mean_score(method, scale, book, tasks) if method in MAIN else None,
+            mean_score(method, scale, book, scale.some(EIGHT)),
+        ]
+        rows.append(f"| {method.name} | {' | '.join(cells)} | {' | '.join(map(shown, means))} |")
+    metrics = ", ".join(f"{task} {TASKS[task].metric}" for task in tasks if TASKS[task].metric != "accuracy")
+    return "\n".join([_INTRO.format(metrics=metrics), "", *rows, "", _sizes(scale, book), "", _chosen(scale, book)])
+
+
+_INTRO = """Scores on the test rows, in points: accuracy, but {metrics}. Mean and standard error of the seeds."""
+
+
+def _sizes(scale: Scale, book: Book) -> str:
+    """Return the table of parameters: what a task trains, and what N tasks come to in all."""
+    rows = [
+        "| | trained per task | of the model | total for 9 tasks | total for 17 tasks |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for method in (*MAIN, *OTHERS):
+        found = [each for task in tasks_of(method, scale) if (each := parameters(method, scale, book, task))]
+        if found:
+            trained, size = sum(count for count, _ in found) / len(found), found[0][1]
+            share = trained / size
+            total = [f"{(n if method is FULL else 1 + n * share):.2f}x" for n in (9, 17)]
+            rows.append(f"| {method.name} | {trained:,.0f} | {100 * share:.2f} % | {' | '.join(total)} |")
+    return (
+        "Heads are left out, as in the paper; the total counts the backbone once, and for full copies not at all.\n\n"
+        + "\n".join(rows)
+    )
+
+
+def _chosen(scale: Scale, book: Book) -> str:
+    rows = [
+        "| chosen on validation rows | " + " | ".join(scale.some(ELEVEN)) + " |",
+        "|---" * (len(scale.some(ELEVEN)) + 1) + "|",
+    ]
+    for method in (*MAIN, *OTHERS):
+        rows.append(
+            f"| {method.name} | " + " | ".join(_choice(method, scale, book, task) for task in scale.some(ELEVEN)) + " |"
+        )
+    return "\n".join(rows)
+
+
+def _choice(method: Method, scale: Scale, book: Book, task: str) -> str:
+    trials = final(method, scale, book, task) if task in tasks_of(method, scale) else []
+    if not trials:
+        return ""
+    bank = trials[0].bank
+    layers = f"{bank['layers']}, " if isinstance(bank, dict) and "layers" in bank else ""
+    return f"{layers}{trials[0].training['learning_rate']:g}"
+
+
+STUDY = Study(
+    name="houlsby2019/compare",
+    title="Banks against full fine-tuning (Houlsby et al. 2019, Tables 1 and 2 in form)",
+    plan=plan,
+    body=body,
+)

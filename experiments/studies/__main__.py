@@ -1,0 +1,67 @@
+"""The command: ``python -m experiments.studies [NAME ...] --data FOLDER [--jobs N] [--minutes M]``.
+
+Without a name all studies are run, one after the other. What is in a ledger already is not run again, so the same command
+goes on where an earlier one was stopped. ``--quick`` runs a study in minutes on rows that mean nothing; ``pages`` makes
+the pages and RESULTS.md anew from the ledgers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from continual_petl.errors import InputError, known_names
+from experiments.studies.command import EXPERIMENTS, Request, run_studies, write_pages
+from experiments.studies.study import NAMES, find
+
+
+def parse(arguments: list[str]) -> tuple[list[str], Request]:
+    """Return the names of the studies and what was asked for."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.studies", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"pages, or one of: {', '.join(NAMES)}")
+    parser.add_argument("--data", type=Path, help="folder with a folder of rows for every task")
+    parser.add_argument("--out", type=Path, help="where ledgers and pages go; default: experiments")
+    parser.add_argument("--jobs", type=int, default=1, help="trials at once")
+    parser.add_argument("--minutes", type=float, help="begin no further trial after this time")
+    parser.add_argument("--quick", action="store_true", help="see that it runs; needs --out")
+    given = parser.parse_args(arguments)
+    if given.quick and given.out is None:
+        parser.error("--quick needs --out: its numbers mean nothing and do not belong among the others")
+    command = "python -m experiments.studies " + " ".join(_without_paths(arguments))
+    request = Request(
+        data=given.data,
+        out=given.out or EXPERIMENTS,
+        jobs=given.jobs,
+        minutes=given.minutes,
+        quick=given.quick,
+        command=command.strip(),
+    )
+    return given.names, request
+
+
+def _without_paths(arguments: list[str]) -> list[str]:
+    return [
+        "FOLDER" if before in ("--data", "--out") else word
+        for before, word in zip(["", *arguments], arguments, strict=False)
+    ]
+
+
+def main(arguments: list[str]) -> int:
+    """Do what the command line says; return 1 if trials are left to run, 2 if it cannot be done."""
+    names, request = parse(arguments)
+    try:
+        if names == ["pages"]:
+            write_pages(request)
+            return 0
+        for name in names:
+            if name not in NAMES:
+                raise InputError(f"no study {name!r}; there are {known_names(NAMES, name)}")
+        return 0 if run_studies([find(name) for name in names or NAMES], request) else 1
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,150 @@
+"""From the command line to ledgers and pages: trials that are missing are run, and pages are made from all there are."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+
+from continual_petl.errors import InputError
+from experiments.benchmarks.machine import commit, describe, versions
+from experiments.studies.ledger import Book, Ledger, Line, Made
+from experiments.studies.made_up import make_up
+from experiments.studies.page import write_page
+from experiments.studies.scale import QUICK, SMALL, Scale
+from experiments.studies.study import NAMES, Study, find
+from experiments.studies.tiny import make_tiny
+from experiments.studies.trial import TASKS, Trial, data_digest
+from experiments.studies.workers import Outcome, Place, Workers, started
+
+ROOT = Path(__file__).parents[2]
+EXPERIMENTS = ROOT / "experiments"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What was asked for."""
+
+    data: Path | None
+    out: Path = EXPERIMENTS
+    """A folder for ledgers and pages, laid out as `experiments` is."""
+    jobs: int = 1
+    minutes: float | None = None
+    quick: bool = False
+    backbones: dict[str, str] = field(default_factory=dict)
+    """Folders of backbones that lie somewhere else than where trials name them."""
+    command: str = ""
+
+
+def say(line: str) -> None:
+    """Tell on standard error how far a study is."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def ledgers(out: Path) -> list[Path]:
+    """Return all ledgers of a folder that is laid out as `experiments` is."""
+    return sorted(out.glob("*/results/*.jsonl"))
+
+
+def run_studies(studies: list[Study], request: Request, tell: Callable[[str], None] = say) -> bool:
+    """Run what is missing of some studies and write their pages; return whether nothing is missing any more."""
+    with ExitStack() as stack:
+        place, scale = _place(request, Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        book = Book(ledgers(request.out))
+        workers = stack.enter_context(started(request.jobs, request.minutes))
+        complete = True
+        for study in studies:
+            complete &= _Course(study, scale, place, request, book, tell).run(workers)
+            write_page(study, scale, book, request.out)
+    return complete
+
+
+def _place(request: Request, scratch: Path) -> tuple[Place, Scale]:
+    if request.quick:
+        return Place(request.data or make_up(scratch / "data"), {"tiny": str(make_tiny(scratch / "tiny"))}), QUICK
+    if request.data is None:
+        raise InputError("--data: missing; give the folder with a folder of rows for every task, or --quick")
+    return Place(request.data, request.backbones), SMALL
+
+
+class _Course:
+    """One study on its way."""
+
+    def __init__(
+        self, study: Study, scale: Scale, place: Place, request: Request, book: Book, tell: Callable[[str], None]
+    ) -> None:
+        self._study, self._scale, self._place, self._book, self._tell = study, scale, place, book, tell
+        area, name = study.name.split("/")
+        self._ledger = Ledger(request.out / area / "results" / f"{name}.jsonl")
+        self._made = _made(request)
+        self._said = False
+        self._digests: dict[str, str] = {}
+
+    def run(self, workers: Workers) -> bool:
+        for number, trials in enumerate(self._study.plan(self._scale, self._book), 1):
+            missing = [trial for trial in _once(trials) if not self._book.has(trial, self._of(trial))]
+            self._tell(f"{self._study.name}, stage {number}: {len(trials)} trials, {len(missing)} to run")
+            self._left = len(missing)
+            if missing and not workers.run(missing, self._place, self._done):
+                self._tell(
+                    f"{self._study.name}: out of time with {self._left} trials of this stage left; run it again to go on"
+                )
+                return False
+        return True
+
+    def _of(self, trial: Trial) -> dict[str, str]:
+        """Return the digests of a trial's rows."""
+        for task in trial.tasks:
+            if task not in self._digests:
+                if not (self._place.data / task).is_dir():
+                    raise InputError(
+                        f"--data: {self._place.data} has no folder {task}; it needs one for each task: {', '.join(TASKS)}"
+                    )
+                self._digests[task] = data_digest(self._place.data, task)
+        return {task: self._digests[task] for task in trial.tasks}
+
+    def _done(self, trial: Trial, outcome: Outcome) -> None:
+        if not self._said:
+            self._ledger.write(self._made)
+            self._said = True
+        line = Line(key=trial.key, trial=trial, data=self._of(trial), made=self._made.made, outcome=outcome)
+        self._ledger.write(line)
+        self._book.add(line)
+        self._left -= 1
+        scores = [self._book.score(trial, split) or 0 for split in ("validation", "test")]
+        what = outcome.get("failed") or "validation {:.2f}, test {:.2f}".format(*scores)
+        how = f"{' '.join(trial.tasks)} {trial.bank} {trial.training} {trial.seed}"
+        self._tell(f"  {how}: {what} ({outcome['wall']:.0f} s; {self._left} left)")
+
+
+def _once(trials: list[Trial]) -> list[Trial]:
+    return list({trial.key: trial for trial in trials}.values())
+
+
+def _made(request: Request) -> Made:
+    revision, changed = commit()
+    tree = {
+        "command": request.command,
+        "commit": revision,
+        "changed": changed,
+        "began": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S"),
+        "machine": describe(torch.device("cpu")),
+        "jobs": request.jobs,
+        "versions": versions(),
+    }
+    return Made(made=sha256(f"{tree}{os.getpid()}".encode()).hexdigest()[:12], **tree)
+
+
+def write_pages(request: Request) -> None:
+    """Make all pages anew from the ledgers."""
+    book = Book(ledgers(request.out))
+    for name in NAMES:
+        write_page(find(name), SMALL, book, request.out)

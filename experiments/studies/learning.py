@@ -1,0 +1,114 @@
+"""What comes out of one trial: a course is learned in a folder of its own, and what the studies need of it is kept."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+
+from continual_petl.course.loop import learn
+from continual_petl.course.run import Run
+from continual_petl.errors import InputError
+from continual_petl.store.history import History
+from continual_petl.streams.stream import TaskStream
+from experiments.studies.trial import Trial
+
+QUIET = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
+FAR = 10**9
+"""Steps between two checkpoints: there are none but at the ends of epochs, since a trial that is cut off is run anew."""
+
+Look = Callable[[Run], dict[str, Any]]
+
+
+def run_trial(trial: Trial, data: Path, backbone: str | None = None, look: Look | None = None) -> dict[str, Any]:
+    """Learn a trial's tasks and return what came out of it, as JSON values.
+
+    Args:
+        trial: what to learn.
+        data: the folder with the rows.
+        backbone: where the backbone lies, if not under the name that the trial has.
+        look: is given the run before its folder is removed; what it returns joins the outcome.
+
+    Returns:
+        ``scores``: by task and split, the task's ``score``, all of them by name, and the number of rows, right after it was
+        learned; ``R``: the result matrix, on test rows where there are some, null where nothing was measured; ``tasks``: of
+        each its parameters (modifications, own, head), bytes, seconds by phase and validation curve; ``acc``, ``bwt``,
+        ``forgetting``; ``unchanged``: whether every certificate holds; ``arithmetic``. Or ``failed``, with the reason.
+    """
+    spec = trial.stream(data, backbone)
+    spec = spec.model_copy(update={"training": spec.training.model_copy(update={"checkpoint_every": FAR})})
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            L.seed_everything(trial.seed, verbose=False)
+            run = learn(TaskStream(spec), Path(folder) / "run", trainer=QUIET)
+        except InputError as error:
+            return {"failed": " ".join(str(error).split())}
+        outcome: dict[str, Any] = plain(summary(run) | (look(run) if look else {}))
+        return outcome
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """Return what is kept of a run; see `run_trial`."""
+    results, manifests = run.results, {task: run.store.manifest(task) for task in run.store.tasks}
+    first = next(iter(manifests.values()))
+    found: dict[str, Any] = {
+        "scores": {
+            task: {
+                split: {"score": scores.scores.get(m.metric), "rows": scores.num_examples, "all": scores.scores}
+                for split, scores in m.scores.items()
+            }
+            for task, m in manifests.items()
+        },
+        "R": results.R.tolist() if len(results.tasks) > 1 else None,
+        "acc": results.acc,
+        "bwt": results.bwt,
+        "forgetting": results.forgetting,
+        "forgetting_by_task": _by_task(results.R.tolist()),
+        "tasks": {
+            row.task: {
+                "parameters": manifests[row.task].parameters,
+                "bytes": row.num_bytes,
+                "seconds": results.seconds.get(row.task, {}),
+                "curve": _curve(run.store.history(row.task), manifests[row.task].metric),
+            }
+            for row in run.growth
+        },
+        "backbone_parameters": _size(run),
+        "unchanged": all(check.ok for check in run.verify()),
+        "arithmetic": first.environment.precision,
+    }
+    return found
+
+
+def _size(run: Run) -> int | None:
+    pin = run.store.pin()
+    return None if pin is None else pin.num_parameters
+
+
+def _by_task(R: list[list[float]]) -> list[float] | None:
+    """Return each task's drop from its best earlier score to its last one (Chaudhry et al. 2018), but of the last task."""
+    if len(R) < 2:
+        return None
+    return [max(R[i][j] for i in range(j, len(R) - 1)) - R[-1][j] for j in range(len(R) - 1)]
+
+
+def _curve(history: History | None, metric: str) -> list[tuple[int, float | None]]:
+    points = () if history is None else history.curve.scores
+    return [(point.epoch, point.scores.get(metric)) for point in points]
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it: null for what is not a finite number, six significant digits for the others."""
+    if isinstance(value, dict):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    json.dumps(value)
+    return value

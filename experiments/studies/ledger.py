@@ -1,0 +1,129 @@
+"""Raw results: lines that are only ever added, each a finished trial or the circumstances that trials were run under."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from continual_petl._frozen import FrozenModel
+from experiments.benchmarks.machine import Machine
+from experiments.studies.trial import Trial
+
+
+class Made(FrozenModel):
+    """Under which circumstances trials were run."""
+
+    made: str
+    """Name, for the lines of the trials."""
+    command: str
+    """Values that are paths are left out."""
+    commit: str
+    changed: bool
+    """Whether files differed from the commit."""
+    began: str
+    """UTC."""
+    machine: Machine
+    jobs: int
+    """Trials at once; each had the machine's threads divided by this."""
+    versions: dict[str, str]
+
+
+class Line(FrozenModel):
+    """One finished trial."""
+
+    key: str
+    trial: Trial
+    data: dict[str, str]
+    """Digest of every task's rows."""
+    made: str
+    outcome: dict[str, Any]
+    """See `experiments.studies.learning`; or why it failed, under ``failed``."""
+
+
+class Book:
+    """All finished trials of some files.
+
+    Args:
+        files: ledgers; of trials with the same key the last one counts.
+
+    Raises:
+        ValueError: if a line is none, or belongs to a trial of another key.
+    """
+
+    def __init__(self, files: Iterable[Path] = ()) -> None:
+        self.lines: dict[str, Line] = {}
+        self.made: dict[str, Made] = {}
+        for file in files:
+            for number, text in enumerate(_whole_lines(file), 1):
+                try:
+                    self._take(json.loads(text))
+                except ValueError as error:
+                    raise ValueError(f"{file.name}, line {number}: {error}") from None
+
+    def _take(self, tree: dict[str, Any]) -> None:
+        if "trial" not in tree:
+            made = Made.model_validate(tree)
+            self.made[made.made] = made
+            return
+        line = Line.model_validate(tree)
+        if line.key != line.trial.key:
+            raise ValueError(f"key {line.key} is not that of its trial, {line.trial.key}")
+        self.lines[line.key] = line
+
+    def add(self, line: Line) -> None:
+        """Take in a trial that was just finished."""
+        self.lines[line.key] = line
+
+    def outcome(self, trial: Trial) -> dict[str, Any] | None:
+        """Return what came out of a trial; None if it was not run yet."""
+        line = self.lines.get(trial.key)
+        return None if line is None else line.outcome
+
+    def has(self, trial: Trial, data: dict[str, str]) -> bool:
+        """Say whether a trial was run on these very rows."""
+        line = self.lines.get(trial.key)
+        return line is not None and all(line.data.get(task) == data[task] for task in trial.tasks)
+
+    def score(self, trial: Trial, split: str = "test", task: str | None = None) -> float | None:
+        """Return the score of a trial's task (its last one), in points of 100; None if there is none."""
+        outcome = self.outcome(trial)
+        name = task or trial.tasks[-1]
+        if outcome is None or "scores" not in outcome:
+            return None
+        value = outcome["scores"][name].get(split, {}).get("score")
+        return None if value is None else 100 * float(value)
+
+
+class Ledger:
+    """A file that trials are written to as they are finished.
+
+    A line is written in one piece and is on the disk before the next trial counts; what a kill left of one is cut off.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def write(self, line: Line | Made) -> None:
+        """Add one line."""
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(line.model_dump(mode="json", exclude_defaults=isinstance(line, Line)), separators=(",", ":"))
+        with self.file.open("ab+") as handle:
+            handle.truncate(_whole_bytes(self.file))
+            handle.seek(0, os.SEEK_END)
+            handle.write(text.encode() + b"\n")
+            handle.flush()
+            os.fsync(handle.fileno())
+
+
+def _whole_bytes(file: Path) -> int:
+    """Return where the last whole line of a file ends."""
+    content = file.read_bytes()
+    return content.rfind(b"\n") + 1
+
+
+def _whole_lines(file: Path) -> Iterator[str]:
+    content = file.read_bytes()
+    return iter(content[: content.rfind(b"\n") + 1].decode().splitlines())

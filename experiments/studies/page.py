@@ -1,0 +1,77 @@
+"""The page of a study: Markdown and figures, made from the raw results alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from experiments.studies.ledger import Book, Made
+from experiments.studies.scale import Scale
+from experiments.studies.study import Study
+from experiments.studies.trial import Trial
+
+
+def write_page(study: Study, scale: Scale, book: Book, out: Path) -> Path:
+    """Write a study's page and its figures below ``out``; return the page."""
+    area, name = study.name.split("/")
+    folder = out / area / "results"
+    drawn = {} if study.figures is None else study.figures(scale, book)
+    shown = [
+        f"![{title}](figures/{draw_figure(figure, folder / 'figures', f'{name}-{title}')})"
+        for title, figure in drawn.items()
+    ]
+    parts = [f"# {study.title}", provenance(study, scale, book), study.body(scale, book), *shown]
+    page = folder / f"{name}.md"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
+    return page
+
+
+def draw_figure(figure: Figure, folder: Path, name: str) -> str:
+    """Write a figure as SVG, the same bytes for the same figure; return the file's name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = f"{name.replace(' ', '-')}.svg"
+    with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
+        figure.savefig(folder / file, format="svg", metadata={"Date": None, "Creator": None})
+    text = (folder / file).read_text(encoding="utf-8")
+    (folder / file).write_text("\n".join(line.rstrip() for line in text.splitlines()) + "\n", encoding="utf-8")
+    return file
+
+
+def trials_of(study: Study, scale: Scale, book: Book) -> tuple[list[Trial], bool]:
+    """Return the trials of a study as far as the book leads, and whether all of them are in it."""
+    found: list[Trial] = []
+    for trials in study.plan(scale, book):
+        found += trials
+        if any(book.outcome(trial) is None for trial in trials):
+            return found, False
+    return found, True
+
+
+def provenance(study: Study, scale: Scale, book: Book) -> str:
+    """Return the lines on where the numbers of a page come from."""
+    trials, whole = trials_of(study, scale, book)
+    lines = [book.lines[key] for key in {trial.key: None for trial in trials} if key in book.lines]
+    made = Counter(line.made for line in lines)
+    hours = sum(float(line.outcome.get("wall", 0)) for line in lines) / 3600
+    missing = "" if whole else f" **Not finished: {len(trials) - len(lines)} or more trials are not run yet.**"
+    data = (
+        "made-up rows and a tiny random backbone, so that no number means anything"
+        if scale.quick
+        else f"{scale.backbone} at {scale.max_length} tokens"
+    )
+    said = [f"{len(lines)} trials, {hours:.1f} h of learning in all; {data}.{missing}"]
+    said += [f"* {made[name]} trials: {_circumstances(book.made[name])}" for name in made if name in book.made]
+    return "\n".join([said[0], "", *said[1:]]) if len(said) > 1 else said[0]
+
+
+def _circumstances(made: Made) -> str:
+    changed = " with changes" if made.changed else ""
+    units = ", ".join(unit for unit in made.machine.units if "amx" in unit or unit == "avx2")
+    return (
+        f"commit `{made.commit[:10]}`{changed}, {made.began} UTC, {made.machine.cores} cores ({units}), {made.jobs} at once, "
+        f"torch {made.versions['torch']}: `{made.command}`"
+    )

@@ -1,0 +1,80 @@
+"""How large a study is run: at the small scale of two cores, quickly to see that it runs, or on another backbone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from experiments.studies.trial import Method, Trial
+
+SEEDS = (13, 21, 34, 55, 89)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """What all trials of a study have in common, and how many of its settings are tried."""
+
+    name: str = "small"
+    backbone: str = "minilm"
+    layers: int = 6
+    """Of the backbone."""
+    max_length: int = 64
+    num_seeds: int = 3
+    quick: bool = False
+    """Few rows, one epoch, the ends of every list of settings: to see that a study runs. Its numbers mean nothing."""
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of repeated trials."""
+        return SEEDS[: self.num_seeds]
+
+    def some(self, values: tuple[Any, ...], most: int = 2) -> tuple[Any, ...]:
+        """Return all values; of a quick study the first and the last ones."""
+        if not self.quick or len(values) <= most:
+            return values
+        return (*values[: most - 1], values[-1])
+
+    def trial(
+        self,
+        tasks: str | tuple[str, ...],
+        bank: str | dict[str, Any],
+        *,
+        epochs: int,
+        learning_rate: float,
+        seed: int,
+        train: int | None = None,
+        method: Method = "learn",
+        options: dict[str, Any] | None = None,
+        **training: Any,
+    ) -> Trial:
+        """Return a trial at this scale.
+
+        Args:
+            tasks: one task, or several in the order in which they arrive.
+            bank: as a stream file has it.
+            epochs: passes over the training rows.
+            learning_rate: highest of the schedule.
+            seed: of the stream.
+            train: most training rows of a task.
+            method: see `Trial`.
+            options: see `Trial`.
+            training: further keys of ``training``.
+        """
+        limits = {} if train is None else {"train": train}
+        if self.quick:
+            epochs, limits = 1, {"train": 32, "validation": 16, "test": 16}
+        return Trial(
+            tasks=(tasks,) if isinstance(tasks, str) else tasks,
+            bank=bank,
+            training={"epochs": epochs, "learning_rate": learning_rate, **training},
+            seed=seed,
+            limits=limits,
+            backbone=self.backbone,
+            max_length=self.max_length,
+            method=method,
+            options=options or {},
+        )
+
+
+SMALL = Scale()
+QUICK = replace(SMALL, name="quick", backbone="tiny", num_seeds=1, quick=True)

@@ -1,0 +1,51 @@
+"""Means with their spread over seeds, and how tables show them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean with the standard error that seeds give it (s / sqrt(n)); None where there are fewer than two."""
+
+    value: float
+    error: float | None
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.value:.1f}" if self.error is None else f"{self.value:.1f} ± {self.error:.1f}"
+
+
+def mean_of(values: Iterable[float | None]) -> Mean | None:
+    """Return the mean of values; None if one of them is missing, or all are: a mean of some seeds is not that of all."""
+    known = list(values)
+    if not known or any(value is None for value in known):
+        return None
+    numbers = [value for value in known if value is not None]
+    count = len(numbers)
+    value = math.fsum(numbers) / count
+    if count == 1:
+        return Mean(value, None, 1)
+    variance = math.fsum((number - value) ** 2 for number in numbers) / (count - 1)
+    return Mean(value, math.sqrt(variance / count), count)
+
+
+def mean_over_tasks(by_task: Sequence[Sequence[float | None]]) -> Mean | None:
+    """Return the mean over tasks, with its standard error over seeds.
+
+    Args:
+        by_task: of each task its scores, in the order of the seeds.
+    """
+    by_seed = [mean_of(seed) for seed in zip(*by_task, strict=True)]
+    return mean_of(None if each is None else each.value for each in by_seed)
+
+
+def shown(mean: Mean | None, digits: int = 1) -> str:
+    """Return a cell of a table; a dash where trials are missing."""
+    if mean is None:
+        return "-"
+    value = f"{mean.value:.{digits}f}"
+    return value if mean.error is None else f"{value} ± {mean.error:.{digits}f}"

@@ -1,0 +1,42 @@
+"""A backbone with random weights, as deep and wide as MiniLM and thin otherwise, to see within seconds that a study runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+from experiments.studies.made_up import WORDS
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+@torch.random.fork_rng(devices=[])
+def make_tiny(folder: Path) -> Path:
+    """Write a BERT of six layers with a tokenizer that knows the words of `made_up`; return its folder."""
+    torch.manual_seed(0)
+    words = [*SPECIAL, *WORDS]
+    config = BertConfig(
+        vocab_size=len(words), hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=64
+    )
+    folder.mkdir(parents=True)
+    config.save_pretrained(folder)
+    # Not save_pretrained of the model: it draws a progress bar for one file.
+    save_file(BertModel(config).state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+    ).save_pretrained(folder)
+    return folder

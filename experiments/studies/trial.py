@@ -1,0 +1,117 @@
+"""One trial: tasks learned one after the other with one kind of bank. What it is fixes what comes out of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from continual_petl._frozen import FrozenModel
+from continual_petl.streams.schema.stream_spec import StreamSpec
+
+Method = Literal["learn", "replay", "joint"]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a stream file has to say of a task whose rows lie in a folder of its name."""
+
+    kind: str = "classification"
+    metric: str = "accuracy"
+    pair: bool = False
+    rows: tuple[str, str] = ("text", "label")
+    """Columns that hold what is read and what is answered."""
+
+
+# Scores as in Houlsby et al. 2019, section 3.2 and Table 1.
+TASKS: dict[str, Known] = {
+    "agnews": Known(),
+    "yelp": Known(),
+    "amazon": Known(),
+    "dbpedia": Known(),
+    "yahoo": Known(),
+    "trec": Known(),
+    "sst2": Known(),
+    "cola": Known(metric="matthews"),
+    "rte": Known(pair=True),
+    "mrpc": Known(metric="f1", pair=True),
+    "stsb": Known(kind="regression", metric="spearman", pair=True),
+    "clinc150": Known(),
+    "xsum": Known(kind="seq2seq", metric="rouge2", rows=("source", "target")),
+    "rosts_en_ro": Known(kind="seq2seq", metric="bleu", rows=("source", "target")),
+}
+
+
+class Trial(FrozenModel):
+    """What is learned, from which rows, how. Two trials with the same key give the same result on the same machine."""
+
+    tasks: tuple[str, ...]
+    """Names in `TASKS`, in the order in which they arrive."""
+    bank: str | dict[str, Any]
+    """As a stream file has it."""
+    training: dict[str, Any]
+    """As a stream file has it; what is left out is the default."""
+    seed: int
+    limits: dict[str, int] = Field(default_factory=dict)
+    """Most rows of each split."""
+    backbone: str = "minilm"
+    max_length: int = 64
+    """Tokens of a row."""
+    method: Method = "learn"
+    """learn: as a course does it. replay, joint: one bank for all tasks, with rows of earlier tasks, or all at once."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Of the method, or of the tasks (generation, max_target_length)."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that was said, without what is left at its default: later options do not change earlier keys."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+    @property
+    def key(self) -> str:
+        """Name of the trial: a digest of its settings."""
+        text = json.dumps(self.settings, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def stream(self, data: Path, backbone: str | None = None) -> StreamSpec:
+        """Return the stream of this trial.
+
+        Args:
+            data: the folder with a folder of rows for every task.
+            backbone: where the backbone lies, if not under the name that the trial has.
+        """
+        tree = {
+            "name": f"trial-{self.key}",
+            "seed": self.seed,
+            "data_dir": str(data.resolve()),
+            "backbone": {"name": backbone or self.backbone, "max_length": self.max_length},
+            "bank": self.bank,
+            "training": self.training,
+            "evaluate": "all",
+            "tasks": [self._task(name, data) for name in self.tasks],
+        }
+        return StreamSpec.model_validate(tree)
+
+    def _task(self, name: str, data: Path) -> dict[str, Any]:
+        known = TASKS[name]
+        entry: dict[str, Any] = {"name": name, "kind": known.kind, "data": name, "metric": known.metric}
+        if known.pair:
+            entry["columns"] = {"text_pair": "text_pair"}
+        if known.kind == "classification" and (data / name / "labels.json").is_file():
+            entry["labels"] = f"{name}/labels.json"
+        if known.kind == "seq2seq":
+            entry |= self.options
+        return entry | ({"limits": self.limits} if self.limits else {})
+
+
+def data_digest(data: Path, task: str) -> str:
+    """Return a digest of a task's files, so that results of other rows are not taken for results of these."""
+    digest = hashlib.sha256()
+    for file in sorted((data / task).iterdir()):
+        if file.name == "labels.json" or file.name.split(".")[0] in ("train", "validation", "test"):
+            digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,71 @@
+"""Tuned methods: a learning rate chosen on validation rows with the first seed, then all seeds at that rate.
+
+The protocol of Houlsby et al. 2019, section 3.1, at what two cores can do: where the paper crosses sizes, rates and epochs
+and re-runs the best with five seeds, a method here has a few rates and as many epochs as are fixed for it. The test rows
+choose nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from experiments.studies.ledger import Book
+from experiments.studies.scale import Scale
+from experiments.studies.trial import Trial
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A way to learn a task, with what is tried for it."""
+
+    name: str
+    banks: tuple[str | dict[str, Any], ...]
+    """Those among which the best is chosen, together with the rate; mostly one."""
+    rates: tuple[float, ...]
+    epochs: dict[str, int]
+    """By task; under the empty name, of all others."""
+    training: dict[str, Any] = field(default_factory=dict)
+    """Further keys of ``training``."""
+
+    def grid(self, scale: Scale, task: str, seed: int, train: int | None = None) -> list[Trial]:
+        """Return a trial for every bank and rate."""
+        rates, banks = scale.some(self.rates, 2), scale.some(self.banks, 2)
+        epochs = self.epochs.get(task, self.epochs.get("", 1))
+        return [
+            scale.trial(task, bank, epochs=epochs, learning_rate=rate, seed=seed, train=train, **self.training)
+            for bank in banks
+            for rate in rates
+        ]
+
+    def chosen(
+        self, scale: Scale, book: Book, task: str, like: str | None = None, train: int | None = None
+    ) -> int | None:
+        """Return the number in the grid of the trial with the best validation score; None if one is missing.
+
+        Args:
+            scale: of the trials.
+            book: with the trials.
+            task: that is learned.
+            like: the task whose rows choose; None means its own.
+            train: most training rows.
+        """
+        trials = self.grid(scale, like or task, scale.seeds[0], train)
+        if any(book.outcome(trial) is None for trial in trials):
+            return None
+        scores = [book.score(trial, "validation") for trial in trials]
+        known = [(score, -number) for number, score in enumerate(scores) if score is not None]
+        return -max(known)[1] if known else None
+
+    def repeated(
+        self, scale: Scale, book: Book, task: str, like: str | None = None, train: int | None = None
+    ) -> list[Trial]:
+        """Return the trials of all seeds at what was chosen; none if the choice is not known yet."""
+        number = self.chosen(scale, book, task, like, train)
+        return [] if number is None else [self.grid(scale, task, seed, train)[number] for seed in scale.seeds]
+
+
+def scores_of(book: Book, trials: Sequence[Trial], split: str = "test") -> list[float | None]:
+    """Return the scores of trials, in points of 100."""
+    return [book.score(trial, split) for trial in trials] or [None]
