@@ -33,6 +33,7 @@ from continual_petl.banks.sharing import Company, company, why_alone
 from continual_petl.banks.stacked import OnRows, stacked
 from continual_petl.banks.stacks import Stack, Stacks
 from continual_petl.banks.vectors import PromptEncoder
+from continual_petl.banks.without import Without
 
 
 class Share(NamedTuple):
@@ -89,6 +90,10 @@ def _admitted(model: nn.Module, bank: Bank) -> Company:
     trained = any(isinstance(group, nn.ModuleDict) and TRAINED in group for group in bank.modifications.values())
     if trained or any(isinstance(module, PromptEncoder) for module in bank.modules()):
         raise ValueError("a bank that is still trained through a network cannot share a pass: call fold() on it")
+    if isinstance(bank, Without):
+        raise ValueError(
+            "a bank without its modifications in some layers cannot share a pass with others: run it alone"
+        )
     why = why_alone(bank.spec, model, bank.sites)
     if why is not None:
         raise ValueError(f"a bank cannot share a pass with others, since {why}: run it alone")

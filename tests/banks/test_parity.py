@@ -19,6 +19,7 @@ from transformers import BertConfig, BertModel, PreTrainedModel
 
 from continual_petl.banks.attach import run
 from continual_petl.banks.bank import Bank
+from continual_petl.banks.without import Without
 from tests.tiny import INPUTS, make_bank, make_model
 
 Array = NDArray[np.float64]
@@ -61,15 +62,17 @@ SITES = {"attention": "self", "ffn": "ffn"}
 
 
 class Oracle:
-    """BERT's encoder with an adapter in it, in numpy."""
+    """BERT's encoder with an adapter in it, in numpy; some layers may go without."""
 
-    def __init__(self, forms: dict[str, Array], values: dict[str, Array], bank: Bank, eps: float) -> None:
+    def __init__(
+        self, forms: dict[str, Array], values: dict[str, Array], bank: Bank, eps: float, gone: tuple[int, ...] = ()
+    ) -> None:
         self.forms, self.values, self.eps = forms, values, eps
-        self.rows = bank.spec.modifications
+        self.rows, self.gone = bank.spec.modifications, gone
 
     def delta(self, x: Array, site: str, layer: int) -> Array | None:
         for number, row in enumerate(self.rows):
-            if row.modifies != site or row.form != "bottleneck":
+            if layer in self.gone or row.modifies != site or row.form != "bottleneck":
                 continue
             prefix = f"{number}.layer_{layer}.{SITES[site]}"
             hidden = ACTIVATIONS[row.activation](_linear(x, self.forms, f"{prefix}.down"))
@@ -86,7 +89,7 @@ class Oracle:
         f = _linear(inner, self.values, f"{at}.output.dense")
         ffn = [row for row in self.rows if row.modifies == "ffn"]
         norm = f"{at}.output.LayerNorm"
-        if not ffn:
+        if not ffn or layer in self.gone:
             return _norm(f + h, self.values, norm, self.eps)
         if ffn[0].insertion == "parallel":
             change = self.delta(h, "ffn", layer)
@@ -132,6 +135,19 @@ def test_bottlenecks_are_the_papers_formulas(preset: str, activation: str) -> No
     with torch.no_grad():
         ours = run(model, bank, INPUTS).last_hidden_state
     theirs = Oracle(forms, values, bank, model.config.layer_norm_eps)()
+    real = INPUTS["attention_mask"].bool().numpy()
+    np.testing.assert_allclose(ours.numpy()[real], theirs[real], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("gone", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("preset", ["houlsby", "pfeiffer", "scaled_parallel"])
+def test_layers_without_their_bottlenecks_keep_the_bank_s_layernorms(preset: str, gone: tuple[int, ...]) -> None:
+    model = make_model("bert")
+    bank = make_bank(model, {"preset": preset, "bottleneck": 3})
+    forms, values = _numbers(bank, model)
+    with torch.no_grad():
+        ours = run(model, Without(bank, gone), INPUTS).last_hidden_state
+    theirs = Oracle(forms, values, bank, model.config.layer_norm_eps, gone)()
     real = INPUTS["attention_mask"].bool().numpy()
     np.testing.assert_allclose(ours.numpy()[real], theirs[real], rtol=1e-10, atol=1e-10)
 

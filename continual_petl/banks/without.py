@@ -1,0 +1,110 @@
+"""A bank whose modifications are left out of some layers, as in the ablation of Houlsby et al. 2019, section 3.6, figure 6.
+
+"Left out" means skipped, and nothing is trained again: in such a layer no form, prefix, bias or weight of the bank acts, so
+the layer computes what the backbone alone does with the same input. What is no modification stays as it was learned: the
+head, and the LayerNorms of a bank that has its own (``layernorms: own``). So does what acts outside of the layers: a prompt,
+and additive or sparse differences to embeddings, to a norm behind the last layer, or to a pooler; see `stays`.
+
+A bias or weight of a LayerNorm inside a layer belongs to the modification where it is additive or sparse (BitFit), and to the
+bank's own LayerNorms where the bank has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from torch import Tensor, nn
+
+from continual_petl.backbones.sites import Sites
+from continual_petl.banks.bank import Bank, Placement, PrefixPlacement
+
+_NAMED = 3
+"""Parameters outside of the layers that are named; of more, their number is told."""
+
+
+class Without(Bank):
+    """A view of a bank in which some layers have no modification; parts and parameters are those of the bank.
+
+    The bank itself is only read. It may answer for others at the same time: the view is another object with the same tensors.
+
+    Args:
+        bank: as it was learned.
+        layers: numbers of the layers that are left to the backbone, counted through all stacks, encoder first; they need
+            not hold anything. Of a view of a view, the layers of both are left out.
+
+    Raises:
+        ValueError: if the backbone has no such layer.
+
+    Example::
+
+        alone = Without(bank, range(bank.sites.num_layers))
+        run(model, alone, inputs)  # the frozen backbone, with the bank's own LayerNorms if it has some
+    """
+
+    def __init__(self, bank: Bank, layers: Collection[int]) -> None:
+        nn.Module.__init__(self)
+        strange = sorted(set(layers) - set(range(bank.sites.num_layers)))
+        if strange:
+            raise ValueError(f"layer {strange[0]}: this backbone has the layers 0 to {bank.sites.num_layers - 1}")
+        self.spec, self.sites, self.layers = bank.spec, bank.sites, bank.layers
+        self.head, self.modifications, self.own = bank.head, bank.modifications, bank.own
+        self.training = bank.training
+        self.removed: frozenset[int] = frozenset(layers) | (bank.removed if isinstance(bank, Without) else frozenset())
+
+    def placements(self) -> list[Placement]:
+        """Return the forms of the layers that are left; see `Bank.placements`."""
+        return [placement for placement in super().placements() if placement.layer.number not in self.removed]
+
+    def prefixes(self) -> list[PrefixPlacement]:
+        """Return the learned keys and values of the layers that are left; see `Bank.prefixes`."""
+        return [prefix for prefix in super().prefixes() if prefix.layer.number not in self.removed]
+
+    def substitutes(self, model: nn.Module) -> dict[str, Tensor]:
+        """Return the bank's versions of parameters, without those that a modification has in a removed layer."""
+        gone = {name for name, layer in _modified(self).items() if layer in self.removed}
+        return {name: tensor for name, tensor in super().substitutes(model).items() if name not in gone}
+
+
+def modified_layers(bank: Bank) -> tuple[int, ...]:
+    """Return the numbers of the layers in which a modification of the bank acts, in order.
+
+    None for a probe, a prompt, or a bank that has nothing but LayerNorms of its own: there is nothing to leave out.
+    """
+    found = {placement.layer.number for placement in bank.placements()}
+    found |= {prefix.layer.number for prefix in bank.prefixes()}
+    found |= {layer for layer in _modified(bank).values() if layer is not None}
+    return tuple(sorted(found))
+
+
+def stays(bank: Bank) -> tuple[str, ...]:
+    """Return in words what of a bank stays whatever layers are left out, besides its head; nothing for most banks."""
+    found = []
+    prompt = bank.prompt()
+    if prompt is not None:
+        found.append(f"a prompt of {len(prompt)} vectors in front of the input")
+    if _norms(bank):
+        found.append("LayerNorms of its own")
+    outside = [name for name, layer in _modified(bank).items() if layer is None]
+    if outside:
+        more = f" and {len(outside) - _NAMED} more" if len(outside) > _NAMED else ""
+        found.append(f"its own version of parameters outside of the layers ({', '.join(outside[:_NAMED])}{more})")
+    return tuple(found)
+
+
+def _modified(bank: Bank) -> dict[str, int | None]:
+    """Return the parameters that a modification changes, with the layer they lie in; None is outside of all layers."""
+    norms = _norms(bank)
+    names = [name for name in bank.covered() if name.rpartition(".")[0] not in norms]
+    return {name: _layer_around(bank.sites, name) for name in names}
+
+
+def _norms(bank: Bank) -> frozenset[str]:
+    """Return the paths of the norms that the bank has copies of, as `own_names` found them."""
+    if bank.spec.layernorms != "own":
+        return frozenset()
+    return frozenset(path for layer in bank.layers for path in bank.sites.norms(layer))
+
+
+def _layer_around(sites: Sites, parameter: str) -> int | None:
+    """Return the number of the layer that a parameter lies in: inside its module, not only counted as its own."""
+    return next((layer.number for layer in sites.layers if parameter.startswith(f"{layer.path}.")), None)

@@ -1,0 +1,221 @@
+"""A layer without its modifications computes what the backbone does; all else of the bank stays as it was learned.
+
+The oracle is built another way: the weights that stay are written into a copy of the model, and the forms that stay are those
+of a second bank whose ``layers`` leave the others out, with the same tensors copied.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import re
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from continual_petl.banks.attach import run
+from continual_petl.banks.bank import Bank
+from continual_petl.banks.merge import merged
+from continual_petl.banks.presets import PRESETS
+from continual_petl.banks.spec import BankSpec
+from continual_petl.banks.together import Share, run_together
+from continual_petl.banks.without import Without, modified_layers, stays
+from continual_petl.digests import module_tensors, tensor_digests
+from continual_petl.errors import InputError
+from tests.banks import by_hand
+from tests.banks.mixing import batch_of, learned_bank
+from tests.banks.random_banks import banks
+from tests.banks.taken import TAKEN
+from tests.tiny import make_bank, make_model
+from tests.usual import THREE, walk
+
+_NORM = re.compile(r"(^|\.)[^.]*(norm|ln_)[^.]*\.(weight|bias)$", re.IGNORECASE)
+NOTHING_IN_LAYERS = ("prompt", "p_tuning", "layernorm", "probe")
+
+
+@functools.cache
+def model_of(family: str) -> PreTrainedModel:
+    return make_model(family).requires_grad_(False)
+
+
+def states(model: PreTrainedModel, family: str, bank: Bank) -> Tensor:
+    with torch.no_grad():
+        result = run(model, bank, batch_of(family, 3)).last_hidden_state
+    assert isinstance(result, Tensor)
+    return result
+
+
+def layer_of(family: str, name: str) -> int | None:
+    """Return the layer that a parameter lies in, read off its name."""
+    inside = re.search(r"(^|\.)(layers?|block|h)\.(\d+)\.", name)
+    if inside is None:
+        return None
+    return int(inside[3]) + (2 if by_hand.num_layers(family) == 4 and re.match(r"(model\.)?decoder\.", name) else 0)
+
+
+def without_by_hand(family: str, bank: Bank, gone: Collection[int]) -> Tensor:
+    model = copy.deepcopy(model_of(family))
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, tensor in bank.substitutes(model_of(family)).items():
+            own_norm = bank.spec.layernorms == "own" and _NORM.search(name)
+            if own_norm or layer_of(family, name) not in gone:
+                parameters[name].copy_(tensor)
+    left = [layer.number for layer in bank.layers if layer.number not in gone]
+    kept = {
+        number: modification
+        for number, modification in enumerate(bank.spec.modifications)
+        if modification.form == "prompt" or (left and modification.form not in ("additive", "sparse"))
+    }
+    inside = any(modification.form != "prompt" for modification in kept.values())
+    spec = BankSpec(modifications=tuple(kept.values()), layers=",".join(map(str, left)) if inside else "all")
+    reduced = Bank(spec, model, bank.sites, nn.Identity(), folded=True).eval()
+    tensors = bank.tensors()
+    for place, number in enumerate(kept):
+        part = reduced.modifications[str(place)]
+        begins = f"modifications.{number}."
+        part.load_state_dict({name: tensors[begins + name] for name in part.state_dict()})
+    return states(model, family, reduced)
+
+
+def spans(count: int) -> list[range]:
+    return [range(first, last + 1) for first, last in itertools.combinations_with_replacement(range(count), 2)]
+
+
+@pytest.mark.parametrize(("family", "preset"), walk(TAKEN, THREE))
+def test_every_span_is_a_bank_whose_layers_leave_it_out(family: str, preset: str) -> None:
+    model = model_of(family)
+    bank = learned_bank(model, preset, seed=1)
+    digests, before = tensor_digests(bank.tensors()), states(model, family, bank)
+    for span in spans(by_hand.num_layers(family)):
+        found = states(model, family, Without(bank, span))
+        assert torch.equal(found, without_by_hand(family, bank, span)), span
+        touches = bool(set(span) & set(modified_layers(bank)))
+        assert torch.equal(found, before) != touches
+        # The bank answers on as it did, and is what it was.
+        assert torch.equal(states(model, family, bank), before)
+    assert torch.equal(states(model, family, Without(bank, ())), before)
+    assert tensor_digests(bank.tensors()) == digests
+    assert tensor_digests(module_tensors(model)) == tensor_digests(module_tensors(make_model(family)))
+
+
+@pytest.mark.parametrize(("family", "preset"), walk(TAKEN, THREE))
+def test_without_any_layer_nothing_but_the_frozen_backbone_is_left(family: str, preset: str) -> None:
+    model = model_of(family)
+    bank = learned_bank(model, preset, seed=1)
+    found = states(model, family, Without(bank, range(by_hand.num_layers(family))))
+    # A bank that has something else says so.
+    assert torch.equal(found, states(model, family, make_bank(model, "probe"))) != bool(stays(bank))
+    assert bool(modified_layers(bank)) == (preset not in NOTHING_IN_LAYERS)
+
+
+@settings(derandomize=True, deadline=None, max_examples=25)
+@given(data=st.data(), family=st.sampled_from(["bert", "bart", "gpt2", "t5"]))
+def test_any_legal_bank_without_any_layers(data: st.DataObject, family: str) -> None:
+    _check_any(data, family)
+
+
+@pytest.mark.slow
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(
+    data=st.data(), family=st.sampled_from(["bert", "deberta-v2", "modernbert", "bart", "gpt2", "llama", "t5", "vit"])
+)
+def test_any_legal_bank_without_any_layers_at_length(data: st.DataObject, family: str) -> None:
+    _check_any(data, family)
+
+
+def _check_any(data: st.DataObject, family: str) -> None:
+    count = by_hand.num_layers(family)
+    try:
+        bank = learned_bank(model_of(family), data.draw(banks(count)), seed=data.draw(st.integers(0, 3)))
+    except InputError:  # what a family cannot take is of `test_random_combinations`
+        return
+    gone = data.draw(st.sets(st.integers(0, count - 1)))
+    found = states(model_of(family), family, Without(bank, gone))
+    expected = without_by_hand(family, bank, gone)
+    # A bank of random values may overflow; where it does, it does in both.
+    assert torch.equal(found.nan_to_num(), expected.nan_to_num())
+
+
+def test_a_view_of_a_view_leaves_out_the_layers_of_both() -> None:
+    model = model_of("bart")
+    bank = learned_bank(model, "houlsby", seed=1)
+    twice = Without(Without(bank, {0}), {3})
+    assert twice.removed == {0, 3}
+    assert torch.equal(states(model, "bart", twice), states(model, "bart", Without(bank, {0, 3})))
+
+
+def test_a_bank_that_is_still_trained_through_a_network_can_be_looked_at_too() -> None:
+    model = model_of("bart")
+    bank = make_bank(model, "prefix")
+    found = [states(model, "bart", Without(bank, span)) for span in spans(4)]
+    bank.fold()
+    for mine, span in zip(found, spans(4), strict=True):
+        assert torch.equal(mine, states(model, "bart", Without(bank, span)))
+
+
+def test_low_rank_changes_of_the_layers_that_are_left_can_be_merged() -> None:
+    model = model_of("bert")
+    bank = Without(learned_bank(model, "lora", seed=1), {0})
+    whole = merged(model, bank)
+    for name, parameter in whole.named_parameters():
+        changed = not torch.equal(parameter, model.get_parameter(name))
+        assert changed == ("layer.1." in name and ("query.weight" in name or "value.weight" in name))
+
+
+@pytest.mark.parametrize(
+    ("preset", "layers", "says"),
+    [
+        ("houlsby", (0, 1), ["LayerNorms of its own"]),
+        ("lora", (0, 1), []),
+        ("prompt", (), ["a prompt of 3 vectors in front of the input"]),
+        ("layernorm", (), ["LayerNorms of its own"]),
+        ("probe", (), []),
+        ("bitfit", (0, 1), ["parameters outside of the layers (embeddings.LayerNorm.bias)"]),
+        ("full", (0, 1), ["parameters outside of the layers (embeddings.", "_embeddings.weight", " and 2 more)"]),
+        ({"preset": "lora", "rank": 2, "layers": 1}, (1,), []),
+    ],
+)
+def test_what_can_be_left_out_and_what_stays_is_told(preset: Any, layers: tuple[int, ...], says: list[str]) -> None:
+    bank = learned_bank(model_of("bert"), preset, seed=1)
+    assert modified_layers(bank) == layers
+    assert all(word in " ".join(stays(bank)) for word in says)
+    assert bool(stays(bank)) == bool(says)
+
+
+def test_a_norm_is_the_modification_s_unless_the_bank_has_norms_of_its_own() -> None:
+    model = model_of("bert")
+    bitfit = {"modifications": [{"form": "additive", "modifies": "bias"}]}
+    plain, own = (learned_bank(model, bitfit | {"layernorms": norms}, seed=1) for norms in ("frozen", "own"))
+    norm = "encoder.layer.1.output.LayerNorm.bias"
+    assert norm in plain.substitutes(model)
+    assert norm not in Without(plain, {1}).substitutes(model)
+    assert norm in Without(own, {1}).substitutes(model)
+    assert "encoder.layer.1.output.dense.bias" not in Without(own, {1}).substitutes(model)
+
+
+def test_a_layer_that_is_not_there_is_an_error() -> None:
+    bank = learned_bank(model_of("bert"), "lora", seed=1)
+    for layers in ({2}, {-1}):
+        with pytest.raises(ValueError, match=r"layer -?\d: this backbone has the layers 0 to 1"):
+            Without(bank, layers)
+
+
+def test_a_view_shares_no_pass_with_other_banks() -> None:
+    model = model_of("bert")
+    bank, other = learned_bank(model, "houlsby", seed=1), learned_bank(model, "houlsby", seed=2)
+    with pytest.raises(ValueError, match="without its modifications in some layers cannot share a pass"):
+        run_together(model, [Share(Without(bank, {0}), 1), Share(other, 2)], batch_of("bert", 3))
+    alone = run_together(model, [Share(Without(bank, {0}), 3)], batch_of("bert", 3)).last_hidden_state
+    assert torch.equal(alone, states(model, "bert", Without(bank, {0})))
+
+
+def test_every_preset_is_here() -> None:
+    assert {preset for _, preset in TAKEN} == set(PRESETS)
