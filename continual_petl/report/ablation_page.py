@@ -1,0 +1,65 @@
+"""The ablations of some tasks as one HTML file that opens from a disk, without a network."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from continual_petl._version import VERSION
+from continual_petl.report.ablation import Ablation
+from continual_petl.report.ablation_words import headline, remarks
+from continual_petl.report.figures import ablation as drawing
+from continual_petl.report.page.environment import templates
+from continual_petl.report.page.parts import Section, Shown
+from continual_petl.report.page.verdict import moment
+from continual_petl.store.atomic import write_file
+
+
+def write_ablations(path: Path, ablations: Sequence[Ablation], run: Path) -> None:
+    """Write the page: the report's own, with plotly inside.
+
+    Args:
+        path: the file; it is replaced in one step.
+        ablations: one figure each.
+        run: the folder that they are of, which the page names.
+
+    Raises:
+        StoreError: if it cannot be written; what lay there is then as it was.
+    """
+    from plotly.offline import get_plotlyjs  # reads four megabytes
+
+    parts = [_section(number, ablation) for number, ablation in enumerate(ablations)]
+    page = (
+        templates()
+        .get_template("report.html.j2")
+        .render(
+            title="Ablation: banks without spans of layers",
+            stamp="",
+            live=False,
+            sections=[{**vars(part), **part.more} for part in parts],
+            data={figure.name: figure.data for part in parts for figure in part.figures},
+            drawn=moment(time.time()),
+            version=VERSION,
+            folders=str(run),
+            plotly=get_plotlyjs(),
+        )
+    )
+    write_file(path, page.encode())
+
+
+def _section(number: int, ablation: Ablation) -> Section:
+    figure = Shown(
+        name=f"ablation-{number}",
+        caption=headline(ablation),
+        words="Modifications are removed from the layers first (row) to last (column), and nothing is trained again "
+        "(Houlsby et al. 2019, figure 6). Framed: a single layer. Top right: all of them.",
+        figure=drawing.figure(ablation),
+    )
+    return Section(
+        id=f"task-{number}",
+        title=ablation.task,
+        template="figures.html.j2",
+        lines=remarks(ablation),
+        figures=[figure],
+    )

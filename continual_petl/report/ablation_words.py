@@ -1,0 +1,98 @@
+"""An ablation in words and as a table for the terminal: a heat map of numbers where it fits, else the largest changes."""
+
+from __future__ import annotations
+
+from rich.table import Table
+from rich.text import Text
+
+from continual_petl.errors import counted, printable
+from continual_petl.report.ablation import AblatedSpan, Ablation
+
+WIDEST = 12
+"""Layers whose spans are shown as a heat map; of more, the spans are listed."""
+MOST_LISTED = 20
+_STRONG, _SLIGHT = -0.1, -0.01
+"""Relative changes from which on a cell is red, and yellow; those above are green."""
+
+
+def headline(ablation: Ablation) -> str:
+    """Return what the numbers are."""
+    what = f"{ablation.split} {ablation.metric}"
+    if ablation.is_relative:
+        return f"Change of {what} in % of the whole bank's {ablation.full:.4f}, without the layers FIRST to LAST"
+    return f"{what[0].upper()}{what[1:]} without the layers FIRST to LAST; that of the whole bank is {_number(ablation.full)}"
+
+
+def remarks(ablation: Ablation) -> list[str]:
+    """Return what the reader has to know of the numbers, one sentence or two each."""
+    lines = [f"{counted(ablation.num_examples, 'row')} answered again for each span of {ablation.layers} layers."]
+    if len(ablation.stacks) == 2:
+        encoder = ablation.stacks[0]
+        lines.append(f"Layers 0 to {encoder - 1} are the encoder's, {encoder} to {ablation.layers - 1} the decoder's.")
+    if len(ablation.modified) < ablation.layers:
+        have = ", ".join(map(str, ablation.modified))
+        lines.append(f"The bank has modifications in the layers {have} only; elsewhere nothing is removed.")
+    if ablation.stays:
+        lines.append(f"What stays everywhere: {'; '.join(ablation.stays)}.")
+    if not ablation.is_relative:
+        why = "not defined" if ablation.full is None else f"{ablation.full:.4f}"
+        lines.append(f"The whole bank's score is {why}, of which nothing is a share: scores are shown, and no changes.")
+    return [*lines, *ablation.notices]
+
+
+def table(ablation: Ablation) -> Table:
+    """Return the heat map, or, of many layers or of chosen spans, a line for each of the largest changes."""
+    count = ablation.layers
+    whole = len(ablation.cells) == count * (count + 1) // 2
+    return _heat_map(ablation) if whole and count <= WIDEST else _listing(ablation)
+
+
+def left_off(ablation: Ablation) -> list[str]:
+    """Return a sentence if the table does not show every span."""
+    count, total = ablation.layers, len(ablation.cells)
+    if total <= MOST_LISTED or (total == count * (count + 1) // 2 and count <= WIDEST):
+        return []
+    return [f"These are the {MOST_LISTED} lowest of {total:,} spans; --output and --html have all."]
+
+
+def _heat_map(ablation: Ablation) -> Table:
+    made = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    made.add_column(Text("from\\to"))
+    for last in range(ablation.layers):
+        made.add_column(str(last), justify="right")
+    for first in range(ablation.layers):
+        cells = [ablation[first, last] if last >= first else None for last in range(ablation.layers)]
+        made.add_row(str(first), *(Text("") if cell is None else _cell(ablation, cell) for cell in cells))
+    return made
+
+
+def _listing(ablation: Ablation) -> Table:
+    made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for header in ("FIRST to LAST", printable(ablation.metric), "change in %"):
+        made.add_column(Text(header), justify="left" if header == "FIRST to LAST" else "right")
+    shown = ablation.cells
+    if len(shown) > MOST_LISTED:
+        # A score that is not defined stands first: it is the largest change of all.
+        worst = sorted(shown, key=lambda cell: float("-inf") if cell.score is None else cell.score)[:MOST_LISTED]
+        shown = tuple(cell for cell in shown if cell in worst)
+    for cell in shown:
+        span = str(cell.first) if cell.first == cell.last else f"{cell.first} to {cell.last}"
+        change = Text("n/a") if cell.relative is None else _cell(ablation, cell)
+        made.add_row(span, _number(cell.score), change)
+    return made
+
+
+def _cell(ablation: Ablation, cell: AblatedSpan) -> Text:
+    if not ablation.is_relative:
+        return Text("n/a" if cell.score is None else f"{cell.score:.3f}")
+    if cell.relative is None:
+        return Text("n/a")
+    colour = "red" if cell.relative <= _STRONG else "yellow" if cell.relative <= _SLIGHT else "green"
+    # Exactly nothing is another claim than nothing to one place.
+    percent = 100 * cell.relative
+    # As wide as all others where everything is lost: twelve columns are to fit into a terminal.
+    return Text("0" if percent == 0 else f"{percent:+.1f}" if abs(percent) < 99.95 else f"{percent:+.0f}", style=colour)
+
+
+def _number(value: float | None) -> str:
+    return "not defined" if value is None else f"{value:.4f}"

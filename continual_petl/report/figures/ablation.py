@@ -1,0 +1,82 @@
+"""A bank without its modifications in each span of layers, as a heat map (Houlsby et al. 2019, figure 6).
+
+Rows are the first layer that goes without, columns the last. Below the diagonal no span exists: where the paper draws zeros,
+nothing is drawn. On the diagonal, which is framed, a single layer goes without; the corner at the top right is all layers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import plotly.graph_objects as go
+
+from continual_petl.report.ablation import AblatedSpan, Ablation
+from continual_petl.report.figures.style import COLOURS, SCALE, heatmap, shown, styled
+
+_MOST_WRITTEN = 12
+
+
+def figure(ablation: Ablation) -> go.Figure:
+    """Return the heat map: relative change in percent, or scores where no change is defined (see `relative_change`)."""
+    relative = ablation.is_relative
+    count = ablation.layers
+    cells = {(cell.first, cell.last): cell for cell in ablation.cells}
+    values = {
+        span: (None if cell.relative is None else 100 * cell.relative) if relative else cell.score
+        for span, cell in cells.items()
+    }
+    drawn = [[values.get((first, last)) for last in range(count)] for first in range(count)]
+    words = [
+        [_words(ablation, cells[first, last]) if (first, last) in cells else "" for last in range(count)]
+        for first in range(count)
+    ]
+    written = "%{z:.1f}" if relative else "%{z:.3f}"
+    heat = heatmap(
+        z=drawn,
+        text=words,
+        texttemplate=written if count <= _MOST_WRITTEN else None,
+        hovertemplate="%{text}<extra></extra>",
+        hoverongaps=False,
+        colorscale=SCALE,
+        colorbar={"title": "change in %" if relative else shown(ablation.metric)},
+        xgap=1,
+        ygap=1,
+    )
+    names = {"tickmode": "array", "tickvals": list(range(count)), "ticktext": layer_names(ablation)}
+    return styled(
+        [heat],
+        x="last layer without",
+        y="first layer without",
+        height=int(min(900, max(320, 140 + 30 * count))),
+        xaxis=names,
+        yaxis={"autorange": "reversed", **names},
+        shapes=[_frame(number) for number in range(count) if (number, number) in cells],
+    )
+
+
+def layer_names(ablation: Ablation) -> list[str]:
+    """Return the numbers of the layers; those of a decoder behind an encoder are told apart."""
+    if len(ablation.stacks) != 2:
+        return [str(number) for number in range(ablation.layers)]
+    return [f"{number} {'enc' if number < ablation.stacks[0] else 'dec'}" for number in range(ablation.layers)]
+
+
+def _words(ablation: Ablation, cell: AblatedSpan) -> str:
+    layers = f"layer {cell.first}" if cell.first == cell.last else f"layers {cell.first} to {cell.last}"
+    change = "" if cell.relative is None else f" ({100 * cell.relative:+.2f} %)"
+    removed = any(cell.first <= layer <= cell.last for layer in ablation.modified)
+    nothing = "" if removed else "<br>nothing of the bank is there"
+    return (
+        f"without {layers}<br>{shown(ablation.metric)} {_number(cell.score)} instead of {_number(ablation.full)}{change}"
+        f"{nothing}"
+    )
+
+
+def _number(value: float | None) -> str:
+    return "not defined" if value is None else f"{value:.4f}"
+
+
+def _frame(number: int) -> dict[str, Any]:
+    """Return the frame of one cell of the diagonal."""
+    ends = {"x0": number - 0.5, "x1": number + 0.5, "y0": number - 0.5, "y1": number + 0.5}
+    return {"type": "rect", **ends, "line": {"color": COLOURS[2], "width": 2}}
