@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from continual_petl import _notebook
 from continual_petl.course.session import Session
@@ -24,6 +24,8 @@ from continual_petl.streams.stream_file.near import did_you_mean_path
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
 if TYPE_CHECKING:
+    from continual_petl.course.ablation import Spans, Tell
+    from continual_petl.report.ablation import Ablation
     from continual_petl.report.figures.every import Figures
 
 _SHOWN = ("task", "kind", "bank", "metric", "score", "parameters", "bytes")
@@ -187,6 +189,36 @@ class Run:
         if task is not None:
             self.check_learned(task)
         return list(verify_run(self._session, task, data=data))
+
+    def ablate(
+        self,
+        task: str,
+        spans: Spans | None = None,
+        split: Literal["validation", "test"] = "validation",
+        *,
+        tell: Tell | None = None,
+    ) -> Ablation:
+        """Score a task's bank without its modifications in spans of layers, and without training (Houlsby et al. 2019, 3.6).
+
+        Args:
+            task: a learned task; its rows have to be at hand.
+            spans: ``all`` (None means that too), ``single``, or a list of spans: (first, last), both of them removed.
+            split: what is answered.
+            tell: called with how many measurements are done, and of how many.
+
+        Raises:
+            InputError: if the bank has nothing in layers, a span is not one of its backbone, or the rows are gone.
+
+        Example::
+
+            found = run.ablate("agnews")
+            found.full, found[0, 3].relative  # the whole bank's score; what is lost without the layers 0 to 3
+            found.figure()
+        """
+        from continual_petl.course.ablation import ablate_task  # with Lightning, which takes seconds to import
+
+        self.check_learned(task)
+        return ablate_task(self._session, task, spans, split=split, tell=tell)
 
     def predict(self, rows: Sequence[Row], task: str | Sequence[str], *, batch_size: int = 32) -> list[Answer]:
         """Return one answer per text (or pair of texts), from the bank of one task, or of one task for each row.

@@ -16,7 +16,7 @@ from continual_petl.store.residents import Residents
 from continual_petl.store.store import Store
 from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.encoding.tokenise import TokenisedRows
-from continual_petl.streams.schema.stream_spec import GenerationSpec, StreamSpec, TaskSpec, TrainingSpec
+from continual_petl.streams.schema.stream_spec import GenerationSpec, SplitName, StreamSpec, TaskSpec, TrainingSpec
 
 if TYPE_CHECKING:
     from continual_petl.streams.preparation.prepare import SplitData, TaskData
@@ -42,7 +42,7 @@ class Session:
         self.spec = spec
         self.store = store
         self.residents = Residents(store, spec.backbone, consent=consent, resident_bytes=resident_bytes)
-        self._splits: OrderedDict[str, SplitData] = OrderedDict()
+        self._splits: OrderedDict[tuple[str, SplitName], SplitData] = OrderedDict()
         self._untold: list[str] = []
 
     @property
@@ -61,7 +61,8 @@ class Session:
 
     def forget_split(self, task: str) -> None:
         """Let go of a task's rows: it was replaced, and they may be prepared otherwise now."""
-        self._splits.pop(task, None)
+        for key in [key for key in self._splits if key[0] == task]:
+            del self._splits[key]
 
     def prepare(self, task: TaskSpec) -> TaskData:
         """Read, check and tokenise all splits of a task."""
@@ -93,12 +94,21 @@ class Session:
             task, lambda name: self.store.manifest(name).bank if self.store.has(name) else None
         )
 
-    def split(self, task: TaskSpec) -> SplitData:
-        """Return the rows that fill a learned task's column of R: its test split, else its validation split."""
+    def split(self, task: TaskSpec, name: SplitName | None = None) -> SplitData:
+        """Return the rows of a split of a learned task, as they were when it was learned.
+
+        Args:
+            task: as the stream has it.
+            name: of the split; None means the one that fills the task's column of R: test, else validation.
+
+        Raises:
+            InputError: if the rows cannot be read, or the task is of another kind now.
+        """
         from continual_petl.streams.preparation.prepare import prepare_split
 
-        if task.name not in self._splits:
-            manifest = self.store.manifest(task.name)
+        manifest = self.store.manifest(task.name)
+        name = name or ("test" if "test" in manifest.scores else "validation")
+        if (task.name, name) not in self._splits:
             if task.kind != manifest.kind:
                 raise InputError(
                     f"task {task.name!r}: it was learned as a {manifest.kind}, but the stream now says {task.kind}; write "
@@ -106,19 +116,20 @@ class Session:
                 )
             # As it was learned, whatever the stream says today: how sources are cut, and what is generated behind them.
             settings = {"max_target_length": manifest.max_target_length, "generation": manifest.generation}
-            self._splits[task.name] = prepare_split(
+            made = prepare_split(
                 self.spec,
                 task if manifest.generation is None else task.model_copy(update=settings),
                 self.residents.tokenizer,
                 manifest.max_length,
-                split="test" if "test" in manifest.scores else "validation",
+                split=name,
                 labels=manifest.labels,
                 images=self.residents.images,
             )
-            self._untold += self._splits[task.name].cache_notices
+            self._splits[task.name, name] = made
+            self._untold += made.cache_notices
             while len(self._splits) > _KEPT_SPLITS:
                 self._splits.popitem(last=False)
-        return self._splits[task.name]
+        return self._splits[task.name, name]
 
     def untold(self) -> list[str]:
         """Return what preparing splits has left to be told since this was asked last."""
