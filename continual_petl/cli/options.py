@@ -9,6 +9,8 @@ def add_arguments(name: str, command: argparse.ArgumentParser) -> None:
     """Give a command what it takes."""
     _add_subject(name, command)
     _add_task(name, command)
+    if name == "ablate":
+        _add_ablation(command)
     if name in {"run", "learn"}:
         _add_course(name, command)
         _add_telling(command)
@@ -83,9 +85,22 @@ def _add_task(name: str, command: argparse.ArgumentParser) -> None:
             "--task-column", metavar="NAME", help="the column of --input that names the task of each row"
         )
         command.add_argument("--batch-size", metavar="N", type=int, default=32, help="rows at a time (default: 32)")
-    if name in {"learn", "verify", "predict"}:
+    if name in {"learn", "verify", "predict", "ablate"}:
         text = "execute the backbone's own code where RUN asks for it; read it first"
         command.add_argument("--remote-code", action="store_true", help=text)
+
+
+def _add_ablation(command: argparse.ArgumentParser) -> None:
+    """Add what is removed, what is answered without it, and where that goes."""
+    text = "names of learned tasks (default: all whose banks have something in layers)"
+    command.add_argument("--task", metavar="T", nargs="+", action="extend", help=text)
+    command.add_argument(
+        "--split", choices=("validation", "test"), default="validation", help="what is answered (default: validation)"
+    )
+    text = "which layers: all (every span, default), single (one at a time), or spans such as 0-3 5 8-11"
+    command.add_argument("--spans", metavar="SPAN", nargs="+", action="extend", help=text)
+    command.add_argument("--output", metavar="FILE.json", help="write everything as JSON")
+    command.add_argument("--html", metavar="FILE.html", help="write the heat maps as one page that needs no network")
 
 
 def _add_course(name: str, command: argparse.ArgumentParser) -> None:

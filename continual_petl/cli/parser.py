@@ -24,6 +24,7 @@ _COMMANDS = {
     "forget": "drop one task of a run, on purpose and on record; no other task is touched",
     "verify": "check that no learned task has changed",
     "predict": "answer rows, each with the bank of its task",
+    "ablate": "remove a bank's modifications from spans of layers, and see what its score loses",
     "report": "draw what a run has learned, forgotten and cost; several runs side by side",
     "list": "list the tasks of a run",
     "show": "show everything that is known of one task",
@@ -117,6 +118,19 @@ examples:
   continual-petl predict runs/mine --task agnews --input rows.jsonl --output answers.jsonl
   continual-petl predict runs/mine --input rows.parquet --task-column task --output answers.parquet --batch-size 128
   cut -f1 texts.tsv | continual-petl predict runs/mine --task agnews
+""",
+    "ablate": """The trained modifications of a task are taken out of every span of layers FIRST to LAST, and its rows are
+answered again; nothing is trained (Houlsby et al. 2019, section 3.6). The bank's own LayerNorms, its head and what acts
+outside of layers stay. A row of the table is the first layer that goes without, a column the last; a cell is the change of
+the score in percent of the whole bank's. Where that is zero, negative or not defined, scores are shown, and no changes.
+The run is only read. The rows of the task have to be at hand.
+
+--json and --output: {"run": ..., "ablations": [...], "left_out": {task: why}}; from Python, Run(folder).ablate(task).
+
+examples:
+  continual-petl ablate runs/mine --task agnews
+  continual-petl ablate runs/mine --task agnews trec --spans single --html ablation.html
+  continual-petl ablate runs/mine --task agnews --spans 0-5 6-11 --split test --output ablation.json
 """,
     "report": """The page opens from disk in any browser, without a network. Exit code 1 if something was forgotten or
 damaged.

@@ -42,6 +42,7 @@ COMMANDS = {
     "forget": {"--json"},
     "verify": {"--task", "--data", "--remote-code", "--json"},
     "predict": {"--task", "--task-column", "--input", "--output", "--batch-size", "--remote-code", "--json"},
+    "ablate": {"--task", "--split", "--spans", "--output", "--html", "--remote-code", "--json"},
     "report": {"--output", "--open", "--serve", "--port", "--json"},
     "list": {"--json"},
     "show": {"--json"},

@@ -87,7 +87,7 @@ def _learned(folder: Path) -> None:
 
 
 def _agnews(folder: Path) -> None:
-    """The run that docs/certificates.md looks at."""
+    """The run that docs/certificates.md and docs/how-to/ablate.md look at."""
     _support_desk(folder)
     file = folder / "stream.yaml"
     file.write_text(file.read_text(encoding="utf-8").replace("desk", "mine").replace("topics,", "agnews,"), "utf-8")
@@ -120,6 +120,7 @@ DATA: dict[str, Callable[[Path], None]] = {
     "README.md": _readme,
     "docs/backbones.md": _starcoder2,
     "docs/certificates.md": _agnews,
+    "docs/how-to/ablate.md": _agnews,
     "docs/how-to/everyday.md": _learned,
     "docs/how-to/own-callback.md": _support_desk,
     "docs/how-to/own-data.md": _files,

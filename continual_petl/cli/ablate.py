@@ -1,0 +1,132 @@
+"""``continual-petl ablate``: what a task's score loses without the modifications of some layers; nothing is trained."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from continual_petl.cli._console import out, plain, print_json
+from continual_petl.course.ablation import Spans, Tell
+from continual_petl.course.run import Run
+from continual_petl.errors import InputError, printable
+from continual_petl.report.ablation import Ablation
+from continual_petl.report.ablation_words import headline, left_off, remarks, table
+from continual_petl.report.console import Told, can_draw
+from continual_petl.report.terminal import NOTHING_YET
+from continual_petl.store.atomic import write_json
+
+
+def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
+    """Run the command; return the exit code."""
+    run = Run(arguments.run, remote_code=arguments.remote_code)
+    spans = _spans(arguments.spans)
+    _check_files(run.store.folder, {"--output": (arguments.output, ".json"), "--html": (arguments.html, ".html")})
+    for task in arguments.task or ():
+        run.check_learned(task)
+    found, left_out = _ablated(run, arguments, spans)
+    result = {
+        "run": str(run.store.folder),
+        "ablations": [ablation.to_json() for ablation in found],
+        "left_out": left_out,
+    }
+    if arguments.output:
+        write_json(Path(arguments.output), plain(result))
+    if arguments.html:
+        from continual_petl.report.ablation_page import write_ablations  # with what draws
+
+        write_ablations(Path(arguments.html), found, run.store.folder)
+    if arguments.json:
+        print_json(result)
+    else:
+        _print(found, left_out, [path for path in (arguments.output, arguments.html) if path])
+    return 0
+
+
+def _ablated(run: Run, arguments: argparse.Namespace, spans: Spans) -> tuple[list[Ablation], dict[str, str]]:
+    """Return the ablations, and why tasks that nobody named are left out; what was named is done, or is an error."""
+    named = arguments.task is not None
+    tasks = list(dict.fromkeys(arguments.task or run.store.tasks))
+    found, left_out = [], {}
+    for task in tasks:
+        try:
+            with _progress(task) as tell:
+                found.append(run.ablate(task, spans, arguments.split, tell=tell))
+        except InputError as error:
+            if named or len(tasks) == 1:
+                raise
+            left_out[task] = str(error)
+    if tasks and not found:
+        raise InputError("\n".join(["no task of this run can be ablated:", *dict.fromkeys(left_out.values())]))
+    return found, left_out
+
+
+def _spans(given: Sequence[str] | None) -> Spans:
+    """Return what --spans says; words stand alone."""
+    if given is None or list(given) == ["all"]:
+        return "all"
+    if list(given) == ["single"]:
+        return "single"
+    if both := {"all", "single"} & set(given):
+        raise InputError(f"--spans {' '.join(given)}: {sorted(both)[0]} stands alone; give it, or spans such as 0-3 5")
+    return list(given)
+
+
+def _check_files(run: Path, files: dict[str, tuple[str | None, str]]) -> None:
+    """Refuse files that cannot be written, before anything is answered; a run is only read, so none goes there."""
+    for option, (name, suffix) in files.items():
+        if name is None:
+            continue
+        path = Path(name)
+        if path.suffix != suffix:
+            raise InputError(f"{option} {path}: ends in {path.suffix!r}; the name of this file ends in {suffix}")
+        if not path.parent.is_dir():
+            raise InputError(f"{option} {path}: there is no folder {path.parent}; create it, or write elsewhere")
+        if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+            what = "this is a folder" if path.is_dir() else f"{path.parent} cannot be written to"
+            raise InputError(f"{option} {path}: {what}; write elsewhere")
+        if path.resolve().is_relative_to(run.resolve()):
+            raise InputError(f"{option} {path}: this is inside of the run, which is only read; write elsewhere")
+
+
+@contextmanager
+def _progress(task: str) -> Iterator[Tell | None]:
+    """Draw a bar on standard error while a task is measured, where that is a terminal; it goes when all is done."""
+    console = Told(stderr=True)
+    if not can_draw(console):
+        yield None
+        return
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    # Not drawn from a thread: a loader that forks must not find a lock held.
+    bar = Progress(*columns, console=console, transient=True, auto_refresh=False, redirect_stdout=sys.stdout.isatty())
+    with bar:
+        number = bar.add_task(printable(task), total=None)
+
+        def tell(done: int, total: int) -> None:
+            bar.update(number, completed=done, total=total)
+            bar.refresh()
+
+        bar.refresh()
+        yield tell
+
+
+def _print(found: Sequence[Ablation], left_out: dict[str, str], files: Sequence[str]) -> None:
+    console = out()
+    for ablation in found:
+        title = f"{ablation.task}: {headline(ablation)}"
+        console.print(printable(title), style="bold", markup=False, soft_wrap=True)
+        console.print(table(ablation))
+        for line in (*left_off(ablation), *remarks(ablation)):
+            console.print(printable(line), markup=False, soft_wrap=True)
+        console.print()
+    for why in left_out.values():
+        console.print(printable(f"left out: {why}"), markup=False, soft_wrap=True)
+    for path in files:
+        console.print(printable(f"wrote {path}"), markup=False, soft_wrap=True)
+    if not found:
+        console.print(NOTHING_YET, markup=False, soft_wrap=True)

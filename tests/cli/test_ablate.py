@@ -1,0 +1,115 @@
+"""``ablate``: a table by default, JSON for programs, one page for people, and a run that is only read."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl.cli import ablate
+from continual_petl.report.ablation import Ablation
+from tests.cli.bench import Bench
+
+SPANS = [(0, 0), (0, 1), (1, 1)]
+
+
+def test_a_table_json_and_a_page(bench: Bench, capsys: Any) -> None:
+    before = bench.learned()
+    assert bench.main("ablate", "FOLDER/run", "--output", "FOLDER/a.json", "--html", "FOLDER/a.html") == 0
+    shown = capsys.readouterr().out
+    for fragment in ("single: ", "from\\to", "4 rows answered again", "LayerNorms of its own", "wrote "):
+        assert fragment in shown
+    assert bench.main("ablate", "FOLDER/run", "--task", "single", "--json") == 0
+    told = capsys.readouterr()
+    assert told.err == ""
+    found = json.loads(told.out)
+    assert found == json.loads((bench.folder / "a.json").read_text())
+    assert found["left_out"] == {}
+    (ablation,) = map(Ablation.from_json, found["ablations"])
+    assert [(cell.first, cell.last) for cell in ablation.cells] == SPANS
+    assert "heatmap" in (bench.folder / "a.html").read_text("utf-8")
+    assert bench.learned() == before
+
+
+def test_spans_and_split_can_be_chosen(bench: Bench, capsys: Any) -> None:
+    for words, spans in ((["single"], [(0, 0), (1, 1)]), (["1", "0-1"], [(0, 1), (1, 1)]), (["all"], SPANS)):
+        assert bench.main("ablate", "FOLDER/run", "--split", "test", "--json", "--spans", *words) == 0
+        (found,) = json.loads(capsys.readouterr().out)["ablations"]
+        assert [(cell["first"], cell["last"]) for cell in found["cells"]] == spans
+        assert found["split"] == "test"
+
+
+def test_tasks_without_anything_in_layers_are_left_out_and_told(bench: Bench, capsys: Any) -> None:
+    assert (
+        bench.main("run", "FOLDER/stream.yaml", "--run-dir", "FOLDER/run", "--quiet", "--tasks.other.bank", "probe")
+        == 0
+    )
+    capsys.readouterr()
+    assert bench.main("ablate", "FOLDER/run") == 0
+    shown = capsys.readouterr().out
+    assert "single: " in shown
+    assert "left out: task 'other': its bank has no modification in any layer" in shown
+    assert bench.main("ablate", "FOLDER/run", "--json", "--spans", "single") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["task"] for each in found["ablations"]] == ["single"]
+    assert list(found["left_out"]) == ["other"]
+    # Who names it gets an error, and so does who gets nothing.
+    assert bench.main("ablate", "FOLDER/run", "--task", "single", "other") == 2
+    assert "task 'other': its bank has no modification" in capsys.readouterr().err
+    shutil.rmtree(bench.folder / "data" / "single")
+    assert bench.main("ablate", "FOLDER/run") == 2
+    said = capsys.readouterr().err
+    assert "no task of this run can be ablated:" in said
+    assert "its validation rows, which an ablation answers again, are not at hand" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--task", "sngle"], "learned are: single"),
+        (["--spans", "0-7"], "'0-7' is no span of layers here.*has the layers 0 to 1"),
+        (["--spans", "all", "0"], "--spans all 0: all stands alone"),
+        (["--output", "FOLDER/a.txt"], "ends in '.txt'; the name of this file ends in .json"),
+        (["--html", "FOLDER/a.json"], "ends in '.json'; the name of this file ends in .html"),
+        (["--html", "FOLDER/none/a.html"], "there is no folder .*none; create it"),
+        (["--output", "FOLDER/folder.json"], "this is a folder; write elsewhere"),
+        (["--output", "FOLDER/run/a.json"], "inside of the run, which is only read"),
+        (["--html", "FOLDER/run/banks/a.html"], "inside of the run, which is only read"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_anything_is_measured(
+    bench: Bench, capsys: Any, monkeypatch: pytest.MonkeyPatch, words: list[str], says: str
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("nothing is to be measured")
+
+    monkeypatch.setattr("continual_petl.course.ablation.evaluate", never)
+    (bench.folder / "folder.json").mkdir()
+    before = bench.learned()
+    assert bench.main("ablate", "FOLDER/run", *words) == 2
+    said = capsys.readouterr().err
+    assert re.search(says, said), said
+    assert bench.learned() == before
+
+
+def test_a_run_with_nothing_learned_says_so(bench: Bench, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "run").mkdir()
+    shutil.copy(bench.folder / "run" / "stream.yaml", tmp_path / "run")
+    assert bench.main("ablate", str(tmp_path / "run")) == 0
+    assert "no task is learned yet" in capsys.readouterr().out
+
+
+def test_on_a_terminal_a_bar_is_drawn_on_standard_error(
+    bench: Bench, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ablate, "can_draw", lambda console: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    assert bench.main("ablate", "FOLDER/run", "--json") == 0
+    told = capsys.readouterr()
+    assert "4/4" in told.err
+    assert json.loads(told.out)["left_out"] == {}
