@@ -62,11 +62,16 @@ def versions() -> dict[str, str]:
     return found | {package: importlib.metadata.version(package) for package in PACKAGES}
 
 
-def commit() -> tuple[str, bool]:
-    """Return the commit of this repository, and whether files differ from it; an empty one outside a checkout."""
+def commit(besides: str | None = None) -> tuple[str, bool]:
+    """Return the commit of this repository, and whether files differ from it; an empty one outside a checkout.
+
+    Args:
+        besides: files that may differ, as git's pathspecs have it.
+    """
+    left_out = [] if besides is None else ["--", ".", f":(exclude,glob){besides}"]
     try:
         head = _git("rev-parse", "HEAD").strip()
-        return head, bool(_git("status", "--porcelain").strip())
+        return head, bool(_git("status", "--porcelain", *left_out).strip())
     except (OSError, subprocess.CalledProcessError):
         return "", True
 

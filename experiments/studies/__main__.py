@@ -13,6 +13,7 @@ from pathlib import Path
 
 from continual_petl.errors import InputError, known_names
 from experiments.studies.command import EXPERIMENTS, Request, run_studies, write_pages
+from experiments.studies.scale import QUICK, SMALL, Scale
 from experiments.studies.study import NAMES, find
 
 
@@ -24,20 +25,34 @@ def parse(arguments: list[str]) -> tuple[list[str], Request]:
     parser.add_argument("--out", type=Path, help="where ledgers and pages go; default: experiments")
     parser.add_argument("--jobs", type=int, default=1, help="trials at once")
     parser.add_argument("--minutes", type=float, help="begin no further trial after this time")
+    parser.add_argument("--scale", default="small", metavar="NAME", help="name of a larger scale, for its pages")
+    parser.add_argument(
+        "--backbone", metavar="MODEL", help="of the larger scale: the id of a model on the Hub, or a path"
+    )
+    parser.add_argument("--layers", type=int, default=12, help="of that backbone")
+    parser.add_argument("--max-length", type=int, default=128, help="tokens of a row there")
     parser.add_argument("--quick", action="store_true", help="see that it runs; needs --out")
     given = parser.parse_args(arguments)
     if given.quick and given.out is None:
         parser.error("--quick needs --out: its numbers mean nothing and do not belong among the others")
+    if (given.scale == "small") != (given.backbone is None):
+        parser.error("--scale NAME and --backbone MODEL go together: the small scale is MiniLM's")
     command = "python -m experiments.studies " + " ".join(_without_paths(arguments))
     request = Request(
         data=given.data,
         out=given.out or EXPERIMENTS,
         jobs=given.jobs,
         minutes=given.minutes,
-        quick=given.quick,
+        scale=QUICK if given.quick else _scale(given),
         command=command.strip(),
     )
     return given.names, request
+
+
+def _scale(given: argparse.Namespace) -> Scale:
+    if given.backbone is None:
+        return SMALL
+    return Scale(name=given.scale, backbone=given.backbone, layers=given.layers, max_length=given.max_length)
 
 
 def _without_paths(arguments: list[str]) -> list[str]:

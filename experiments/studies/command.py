@@ -19,7 +19,8 @@ from experiments.benchmarks.machine import commit, describe, versions
 from experiments.studies.ledger import Book, Ledger, Line, Made
 from experiments.studies.made_up import make_up
 from experiments.studies.page import write_page
-from experiments.studies.scale import QUICK, SMALL, Scale
+from experiments.studies.results_page import write_results
+from experiments.studies.scale import SMALL, Scale
 from experiments.studies.study import NAMES, Study, find
 from experiments.studies.tiny import make_tiny
 from experiments.studies.trial import TASKS, Trial, data_digest
@@ -38,7 +39,7 @@ class Request:
     """A folder for ledgers and pages, laid out as `experiments` is."""
     jobs: int = 1
     minutes: float | None = None
-    quick: bool = False
+    scale: Scale = SMALL
     backbones: dict[str, str] = field(default_factory=dict)
     """Folders of backbones that lie somewhere else than where trials name them."""
     command: str = ""
@@ -57,7 +58,7 @@ def ledgers(out: Path) -> list[Path]:
 def run_studies(studies: list[Study], request: Request, tell: Callable[[str], None] = say) -> bool:
     """Run what is missing of some studies and write their pages; return whether nothing is missing any more."""
     with ExitStack() as stack:
-        place, scale = _place(request, Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        place, scale = _place(request, Path(stack.enter_context(tempfile.TemporaryDirectory()))), request.scale
         book = Book(ledgers(request.out))
         workers = stack.enter_context(started(request.jobs, request.minutes))
         complete = True
@@ -67,12 +68,12 @@ def run_studies(studies: list[Study], request: Request, tell: Callable[[str], No
     return complete
 
 
-def _place(request: Request, scratch: Path) -> tuple[Place, Scale]:
-    if request.quick:
-        return Place(request.data or make_up(scratch / "data"), {"tiny": str(make_tiny(scratch / "tiny"))}), QUICK
+def _place(request: Request, scratch: Path) -> Place:
+    if request.scale.quick:
+        return Place(request.data or make_up(scratch / "data"), {"tiny": str(make_tiny(scratch / "tiny"))})
     if request.data is None:
         raise InputError("--data: missing; give the folder with a folder of rows for every task, or --quick")
-    return Place(request.data, request.backbones), SMALL
+    return Place(request.data, request.backbones)
 
 
 class _Course:
@@ -130,13 +131,13 @@ def _once(trials: list[Trial]) -> list[Trial]:
 
 
 def _made(request: Request) -> Made:
-    revision, changed = commit()
+    revision, changed = commit(besides="experiments/*/results/**")
     tree = {
         "command": request.command,
         "commit": revision,
         "changed": changed,
         "began": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S"),
-        "machine": describe(torch.device("cpu")),
+        "machine": describe(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
         "jobs": request.jobs,
         "versions": versions(),
     }
@@ -144,7 +145,8 @@ def _made(request: Request) -> Made:
 
 
 def write_pages(request: Request) -> None:
-    """Make all pages anew from the ledgers."""
+    """Make all pages anew from the ledgers, and RESULTS.md."""
     book = Book(ledgers(request.out))
     for name in NAMES:
-        write_page(find(name), SMALL, book, request.out)
+        write_page(find(name), request.scale, book, request.out)
+    write_results([find(name) for name in NAMES], request.scale, book, request.out)

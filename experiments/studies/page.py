@@ -20,14 +20,19 @@ def write_page(study: Study, scale: Scale, book: Book, out: Path) -> Path:
     folder = out / area / "results"
     drawn = {} if study.figures is None else study.figures(scale, book)
     shown = [
-        f"![{title}](figures/{draw_figure(figure, folder / 'figures', f'{name}-{title}')})"
+        f"![{title}](figures/{draw_figure(figure, folder / 'figures', f'{page_name(name, scale)[:-3]}-{title}')})"
         for title, figure in drawn.items()
     ]
     parts = [f"# {study.title}", provenance(study, scale, book), study.body(scale, book), *shown]
-    page = folder / f"{name}.md"
+    page = folder / page_name(name, scale)
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
     return page
+
+
+def page_name(study: str, scale: Scale) -> str:
+    """Return the name of a page; those of another scale stand beside those of the small one."""
+    return f"{study}.md" if scale.name in ("small", "quick") else f"{study}-{scale.name}.md"
 
 
 def draw_figure(figure: Figure, folder: Path, name: str) -> str:

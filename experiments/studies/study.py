@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -12,10 +12,27 @@ from experiments.studies.ledger import Book
 from experiments.studies.scale import Scale
 from experiments.studies.trial import Trial
 
-NAMES: tuple[str, ...] = ("houlsby2019/compare",)
+NAMES: tuple[str, ...] = (
+    "houlsby2019/compare",
+    "houlsby2019/tradeoff",
+    "houlsby2019/ablation",
+    "houlsby2019/variants",
+)
 """In the order in which RESULTS.md has them; each is a module of `experiments` with a `STUDY`."""
 
 Plan = Callable[[Scale, Book], Iterator[list[Trial]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What a paper says beside what came out here."""
+
+    claim: str
+    found: str
+    holds: bool | None
+    """None where it cannot be told."""
+    why: str
+    """What else is to be known, such as what differs from the paper; empty for nothing."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +50,8 @@ class Study:
     """What its page says, as Markdown, of those trials that are in the book."""
     figures: Callable[[Scale, Book], dict[str, Figure]] | None = None
     """By name; the page shows ``figures/NAME.svg``."""
-    reproduces: Callable[[Scale, Book], list[tuple[str, str, str]]] | None = None
-    """Rows of RESULTS.md: what the paper says, what came out here, whether it reproduces and why (not)."""
+    reproduces: Callable[[Scale, Book], Sequence[Row]] | None = None
+    """Its rows of RESULTS.md, of those claims whose trials are in the book."""
 
 
 def find(name: str) -> Study:

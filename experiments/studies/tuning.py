@@ -66,6 +66,13 @@ class Method:
         return [] if number is None else [self.grid(scale, task, seed, train)[number] for seed in scale.seeds]
 
 
+def parameters_of(book: Book, trials: Sequence[Trial]) -> float | None:
+    """Return what the last task of some trials trains beside its head, as their mean; None if none of them is there."""
+    outcomes = [(trial.tasks[-1], book.outcome(trial)) for trial in trials]
+    counts = [each["tasks"][task]["parameters"] for task, each in outcomes if each is not None and "tasks" in each]
+    return sum(c["modifications"] + c["own"] for c in counts) / len(counts) if counts else None
+
+
 def scores_of(book: Book, trials: Sequence[Trial], split: str = "test") -> list[float | None]:
     """Return the scores of trials, in points of 100."""
     return [book.score(trial, split) for trial in trials] or [None]

@@ -15,9 +15,16 @@ from typing import Any
 
 import torch
 
-from experiments.studies.trial import Trial
+from experiments.studies.trial import Method, Trial
 
 Outcome = dict[str, Any]
+HOMES: dict[Method, str] = {
+    "learn": "studies.learning",
+    "ablate": "houlsby2019.ablation",
+    "replay": "continual.one_model",
+    "joint": "continual.one_model",
+}
+"""Where a trial of each method is run."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +94,8 @@ def _begin(threads: int) -> None:
 
 def work(trial: Trial, place: Place) -> Outcome:
     """Run one trial in this process."""
-    home = {"learn": "studies.learning", "replay": "continual.one_model", "joint": "continual.one_model"}[trial.method]
     begin = time.perf_counter()
-    outcome: Outcome = import_module(f"experiments.{home}").run_trial(
+    outcome: Outcome = import_module(f"experiments.{HOMES[trial.method]}").run_trial(
         trial, place.data, place.backbones.get(trial.backbone)
     )
     return outcome | {"wall": round(time.perf_counter() - begin, 2), "threads": torch.get_num_threads()}

@@ -1,0 +1,133 @@
+"""Houlsby et al. 2019, figure 6 (left): trained adapters are taken away from every span of layers, without training again.
+
+The cells are those of `continual-petl ablate`: the relative change of the score on the validation rows. LayerNorms and head
+stay as they were learned, as in the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from continual_petl.course.run import Run
+from experiments.studies import learning
+from experiments.studies.ledger import Book
+from experiments.studies.scale import Scale
+from experiments.studies.study import Row, Study
+from experiments.studies.trial import Trial
+
+TASKS = ("trec", "sst2")
+BANK = {"preset": "houlsby", "bottleneck": 64}
+ROWS, EPOCHS, RATE = 2000, 6, 1.5e-3
+
+
+def run_trial(trial: Trial, data: Path, backbone: str | None = None) -> dict[str, Any]:
+    """Learn a task, then take its adapters away; see `experiments.studies.learning.run_trial`.
+
+    Returns:
+        Its outcome, with ``cells``: of each span its first and last layer, score and relative change.
+    """
+    return learning.run_trial(trial, data, backbone, look=_spans)
+
+
+def _spans(run: Run) -> dict[str, Any]:
+    (task,) = run.store.tasks
+    return {"cells": [(cell.first, cell.last, cell.score, cell.relative) for cell in run.ablate(task).cells]}
+
+
+def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
+    """One trial for each task."""
+    yield [_trial(scale, task) for task in TASKS]
+
+
+def _trial(scale: Scale, task: str) -> Trial:
+    seed = scale.seeds[0]
+    return scale.trial(task, BANK, epochs=EPOCHS, learning_rate=RATE, seed=seed, train=ROWS, method="ablate")
+
+
+def drops(scale: Scale, book: Book, task: str) -> dict[tuple[int, int], float]:
+    """Return the relative change in percent, by first and last layer of the span; empty if the trial is missing."""
+    outcome = book.outcome(_trial(scale, task)) or {}
+    return {(first, last): 100 * drop for first, last, _, drop in outcome.get("cells", []) if drop is not None}
+
+
+def body(scale: Scale, book: Book) -> str:
+    """Return one table for each task."""
+    parts = [
+        "Relative change of the validation score in percent; rows: first layer that is taken away, columns: last one."
+    ]
+    for task in TASKS:
+        found = drops(scale, book, task)
+        layers = sorted({last for _, last in found})
+        rows = [f"| {task} | {' | '.join(map(str, layers))} |", "|---" + "|---:" * len(layers) + "|"]
+        for first in layers:
+            cells = (f"{found[first, last]:+.1f}" if (first, last) in found else "" for last in layers)
+            rows.append(f"| {first} | {' | '.join(cells)} |")
+        parts.append("\n".join(rows))
+    return "\n\n".join(parts)
+
+
+def figures(scale: Scale, book: Book) -> dict[str, Figure]:
+    """Return one heat map for each task."""
+    return {task: _map(task, found) for task in TASKS if (found := drops(scale, book, task))}
+
+
+def _map(task: str, found: dict[tuple[int, int], float]) -> Figure:
+    count = 1 + max(last for _, last in found)
+    grid = np.full((count, count), np.nan)
+    for span, drop in found.items():
+        grid[span] = drop
+    figure = Figure(figsize=(4.6, 3.8), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(grid, cmap="magma", vmax=0)
+    axes.set_xlabel("last layer that is taken away")
+    axes.set_ylabel("first layer that is taken away")
+    figure.colorbar(image, label=f"{task}: change of the score in percent")
+    return figure
+
+
+def reproduces(scale: Scale, book: Book) -> Sequence[Row]:
+    """Say whether single layers hardly matter, all of them do, and low ones less than high ones."""
+    return [row for task in TASKS if (found := drops(scale, book, task)) for row in _rows(task, found)]
+
+
+def _rows(task: str, found: dict[tuple[int, int], float]) -> list[Row]:
+    top = max(last for _, last in found)
+    single = [found[layer, layer] for layer in range(top + 1)]
+    half = (top + 1) // 2
+    low, high, whole = found[0, half - 1], found[half, top], found[0, top]
+    deep = "MiniLM has 6 layers where BERT-base has 12, so that each has more to do"
+    return [
+        Row(
+            claim=f"Taking away one layer's adapters costs at most 2 % (section 3.6), {task}",
+            found=f"between {min(single):+.1f} and {max(single):+.1f} %",
+            holds=min(single) >= -2,
+            why=deep,
+        ),
+        Row(
+            claim=f"Taking all away costs far more than all single layers (section 3.6), {task}",
+            found=f"{whole:+.1f} % for all, {sum(single):+.1f} % for the single ones together",
+            holds=whole < 2 * min(single),
+            why="",
+        ),
+        Row(
+            claim=f"Lower layers matter less than higher ones (section 3.6), {task}",
+            found=f"lower half {low:+.1f} %, upper half {high:+.1f} %",
+            holds=low > high,
+            why="",
+        ),
+    ]
+
+
+STUDY = Study(
+    name="houlsby2019/ablation",
+    title="Adapters taken away (Houlsby et al. 2019, figure 6)",
+    plan=plan,
+    body=body,
+    figures=figures,
+    reproduces=reproduces,
+)

@@ -1,0 +1,60 @@
+"""Figures of the studies, in one style."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.studies.statistics import Mean
+
+MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+
+def new_figure(x: str, y: str) -> tuple[Figure, Axes]:
+    """Return an empty figure with its axes named."""
+    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+    axes = figure.subplots()
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.grid(alpha=0.3)
+    return figure, axes
+
+
+def against_parameters(lines: Mapping[str, Sequence[tuple[str, float, Mean]]], y: str) -> Figure:
+    """Return scores against trained parameters, with standard errors.
+
+    Args:
+        lines: by name, the points of a line: name, parameters, score.
+        y: what the score is.
+    """
+    figure, axes = new_figure("trained parameters of a task, without its head", y)
+    axes.set_xscale("log")
+    for mark, (name, points) in zip(MARKS, lines.items(), strict=False):
+        if points:
+            _line(axes, [count for _, count, _ in points], [mean for _, _, mean in points], name, mark)
+    _name_lines(axes)
+    return figure
+
+
+def over_sigma(lines: Mapping[str, Sequence[tuple[float, Mean]]]) -> Figure:
+    """Return scores over the scale of the initialisation."""
+    figure, axes = new_figure("sigma of the initialisation", "validation score")
+    axes.set_xscale("log")
+    for mark, (name, points) in zip(MARKS, lines.items(), strict=False):
+        if points:
+            _line(axes, [sigma for sigma, _ in points], [mean for _, mean in points], name, mark)
+    _name_lines(axes)
+    return figure
+
+
+def _name_lines(axes: Axes) -> None:
+    """Add a legend, but to an empty figure, where matplotlib warns."""
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend()
+
+
+def _line(axes: Axes, x: Sequence[float], means: Sequence[Mean], name: str, mark: str) -> None:
+    errors = [mean.error or 0.0 for mean in means]
+    axes.errorbar(x, [mean.value for mean in means], yerr=errors, label=name, marker=mark, capsize=3)

@@ -1,0 +1,57 @@
+"""RESULTS.md: what reproduces, what does not and why, on one page; made from the ledgers, never by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.studies.ledger import Book
+from experiments.studies.page import page_name, trials_of
+from experiments.studies.scale import Scale
+from experiments.studies.study import Row, Study
+
+HEAD = """# What reproduces
+
+Made by `python -m experiments.studies pages` from the raw results beside the studies; nothing here is written by hand.
+Scores are on sub-sampled data with MiniLM, a model of six layers: they are not comparable with published numbers. What can be
+compared is whether methods stand to each other as the papers say. A claim holds if it does on the mean over seeds, in the
+terms of its row; the numbers say by how much.
+"""
+
+
+def write_results(studies: Sequence[Study], scale: Scale, book: Book, out: Path) -> Path:
+    """Write RESULTS.md below ``out``; return the file."""
+    file = out / page_name("RESULTS", scale)
+    parts = [HEAD, _overview(studies, scale, book), *(_section(study, scale, book) for study in studies)]
+    file.write_text("\n".join(part.rstrip() + "\n" for part in parts if part), encoding="utf-8")
+    return file
+
+
+def _overview(studies: Sequence[Study], scale: Scale, book: Book) -> str:
+    rows = ["| study | trials | finished | claims that hold |", "|---|---:|---|---:|"]
+    for study in studies:
+        trials, whole = trials_of(study, scale, book)
+        keys = {trial.key for trial in trials}
+        done = len(keys & book.lines.keys())
+        claims = study.reproduces(scale, book) if study.reproduces else []
+        held = f"{sum(row.holds is True for row in claims)} of {len(claims)}" if claims else ""
+        rows.append(f"| [{study.title}]({_page(study, scale)}) | {done} | {'yes' if whole else '**no**'} | {held} |")
+    return "\n".join(rows)
+
+
+def _section(study: Study, scale: Scale, book: Book) -> str:
+    claims = study.reproduces(scale, book) if study.reproduces else []
+    if not claims:
+        return ""
+    rows = [f"## {study.title}", "", "| the paper | here | holds | to be known |", "|---|---|---|---|"]
+    return "\n".join([*rows, *map(_claim, claims)])
+
+
+def _claim(row: Row) -> str:
+    word = {True: "yes", False: "**no**", None: "cannot be told"}[row.holds]
+    return f"| {row.claim} | {row.found} | {word} | {row.why} |"
+
+
+def _page(study: Study, scale: Scale) -> str:
+    area, name = study.name.split("/")
+    return f"{area}/results/{page_name(name, scale)}"
