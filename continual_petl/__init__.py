@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from continual_petl.learner.begin import begin_task as begin_task
     from continual_petl.streams.schema.stream_spec import StreamSpec as StreamSpec
     from continual_petl.streams.stream import TaskStream as TaskStream
+    from continual_petl.sweep.result import SweepResult as SweepResult
+    from continual_petl.sweep.spec import SweepSpec as SweepSpec
 
 __version__ = VERSION
 
@@ -47,6 +49,8 @@ _HOME = {
     "Run": "continual_petl.course.run",
     "StreamCallback": "continual_petl.callbacks",
     "StreamSpec": "continual_petl.streams.schema.stream_spec",
+    "SweepResult": "continual_petl.sweep.result",
+    "SweepSpec": "continual_petl.sweep.spec",
     "TaskStream": "continual_petl.streams.stream",
     "begin_task": "continual_petl.learner.begin",
     "learn": "continual_petl.course.loop",

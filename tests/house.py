@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[1]
 FLOORS = (
     {"__main__"},
     {"cli"},
+    {"sweep"},
     {"course"},
     {"callbacks"},
     {"report"},

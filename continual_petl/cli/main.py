@@ -43,14 +43,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.texts += [word for word in rest[:end] if not word.startswith("--")] + rest[end + 1 :]
         rest = [word for word in rest[:end] if word.startswith("--")]
     try:
-        overrides = parse_overrides(rest) if arguments.command in {"run", "learn"} else _none_left(parser, rest)
+        overrides = (
+            parse_overrides(rest) if arguments.command in {"run", "learn", "sweep"} else _none_left(parser, rest)
+        )
         with _ending_at_sigterm():
             module = importlib.import_module(f"continual_petl.cli.{arguments.command}")
             code: int = module.execute(arguments, overrides)
         sys.stdout.flush()
         return code
     except StreamFileError as error:
-        what = "task" if arguments.command == "learn" else "stream"
+        what = {"learn": "task", "sweep": "sweep"}.get(arguments.command, "stream")
         return _fail("\n".join([f"the {what} cannot be used:", *error.problems]), 2)
     except InputError as error:
         return _fail(str(error), 2)

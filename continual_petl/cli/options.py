@@ -14,7 +14,9 @@ def add_arguments(name: str, command: argparse.ArgumentParser) -> None:
     if name in {"run", "learn"}:
         _add_course(name, command)
         _add_telling(command)
-    if name in {"run", "learn"}:
+    if name == "sweep":
+        _add_sweep(command)
+    if name in {"run", "learn", "sweep"}:
         text = "print the result as JSON on standard output, and what happens as JSON lines on standard error"
         command.add_argument("--json", action="store_true", help=text)
     elif name != "schema":
@@ -23,7 +25,7 @@ def add_arguments(name: str, command: argparse.ArgumentParser) -> None:
 
 def _add_subject(name: str, command: argparse.ArgumentParser) -> None:
     """Add what a command works on: a stream, data, or runs."""
-    if name == "run":
+    if name in {"run", "sweep"}:
         command.add_argument(
             "stream",
             metavar="STREAM",
@@ -32,8 +34,12 @@ def _add_subject(name: str, command: argparse.ArgumentParser) -> None:
         command.add_argument(
             "--data-dir", metavar="DIR", help="where data lies: relative paths, copies for catalog streams"
         )
+    if name == "run":
         command.add_argument("--run-dir", metavar="DIR", help="where banks and results go (default: runs/NAME)")
         command.add_argument("--dry-run", action="store_true", help="resolve and show everything, without training")
+    elif name == "sweep":
+        command.add_argument("sweep", metavar="SWEEP.yaml", help="a file that says which settings are tried, and how")
+        command.add_argument("--run-dir", metavar="DIR", help="where trials and results go (default: sweeps/NAME)")
     elif name == "init":
         command.add_argument("data", metavar="DATA", nargs="+", help="a file, a folder, or a data set of the Hub")
         command.add_argument(
@@ -119,10 +125,28 @@ def _add_course(name: str, command: argparse.ArgumentParser) -> None:
     )
     if name == "run":
         text = "learn N tasks at once, in processes with a backbone each; the store ends the same, bit for bit"
-        command.add_argument("--jobs", metavar="N", type=int, help=text)
-        text = "what learns them: processes of this machine (default), or a Ray cluster"
-        command.add_argument("--executor", choices=("processes", "ray"), default="processes", help=text)
+        _add_jobs(command, text)
     command.add_argument("--wait", action="store_true", help="wait for another process that writes to the run")
+
+
+def _add_jobs(command: argparse.ArgumentParser, text: str) -> None:
+    command.add_argument("--jobs", metavar="N", type=int, help=text)
+    text = "what learns them: processes of this machine (default), or a Ray cluster"
+    command.add_argument("--executor", choices=("processes", "ray"), default="processes", help=text)
+
+
+def _add_sweep(command: argparse.ArgumentParser) -> None:
+    """Add how much of a sweep is done, and by what."""
+    text = "sweep this task; may be repeated (default: all)"
+    command.add_argument("--task", metavar="T", action="append", default=[], help=text)
+    text = "settings that are tried for each task, in the place of what the file says"
+    command.add_argument("--trials", metavar="N", type=int, help=text)
+    text = "begin no trial later than that; what is left is told, and the same command goes on"
+    command.add_argument("--minutes", metavar="M", type=float, help=text)
+    text = "learn N trials at once, in processes with a backbone and their share of the cores each"
+    _add_jobs(command, text)
+    command.add_argument("--keep", action="store_true", help="keep the run folders of the trials, with their banks")
+    command.add_argument("--quiet", action="store_true", help="print nothing but errors and what was found")
 
 
 def _add_telling(command: argparse.ArgumentParser) -> None:

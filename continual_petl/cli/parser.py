@@ -21,6 +21,7 @@ _COMMANDS = {
     "init": "look at data files and write a first stream file",
     "run": "learn every task of a stream that its run folder does not have yet",
     "learn": "add one task to a run; needs none of the old data",
+    "sweep": "choose the settings of every task of a stream on its validation split",
     "forget": "drop one task of a run, on purpose and on record; no other task is touched",
     "verify": "check that no learned task has changed",
     "predict": "answer rows, each with the bank of its task",
@@ -81,6 +82,24 @@ examples:
 examples:
   continual-petl learn runs/mine trec.yaml
   continual-petl learn runs/mine trec.yaml --bank lora --training.epochs 5
+""",
+    "sweep": """Each trial learns one task alone; test splits are not read. The sweep file says which settings are tried:
+
+  space:
+    bank.bottleneck: [8, 64, 256]
+    training.learning_rate: [1.0e-4, 1.0e-3]
+    training.epochs: [3, 20]
+  prune: median
+  seeds: 5
+
+The chosen settings are written as chosen.yaml, a stream for `continual-petl run`. The same command goes on after a stop.
+"""
+    + _OVERRIDES
+    + """
+examples:
+  continual-petl sweep stream.yaml sweep.yaml
+  continual-petl sweep stream.yaml sweep.yaml --run-dir sweeps/mine --jobs 2 --minutes 60
+  continual-petl sweep stream.yaml sweep.yaml --task agnews --trials 5 --tasks.*.limits.train 500
 """,
     "forget": """The task's bank is deleted. A tombstone takes its place in the chain of certificates, so that verify can tell
 a task that was dropped on purpose from one that was lost.

@@ -80,7 +80,7 @@ def learn_at_once(
                 committed = {earlier.name for earlier in tasks[:number]}
                 for each in tasks[number:]:
                     if each.name not in reports and needs[each.name] <= committed:
-                        reports[each.name] = threads.submit(_persist, elsewhere, each.name)
+                        reports[each.name] = threads.submit(persisted, elsewhere, each.name)
                 report = _awaited(reports[task.name], task.name, request)
                 report.raise_error()
                 seconds = commit_staged(session, task, report.notices, callbacks, request)
@@ -90,7 +90,7 @@ def learn_at_once(
             elsewhere.kill()
             raise
         finally:
-            _end(elsewhere, list(reports.values()))
+            end_all(elsewhere, list(reports.values()))
 
 
 def needed(session: Session, tasks: Sequence[TaskSpec]) -> dict[str, set[str]]:
@@ -110,7 +110,7 @@ def needed(session: Session, tasks: Sequence[TaskSpec]) -> dict[str, set[str]]:
     return needs
 
 
-def _persist(elsewhere: Elsewhere, task: str) -> Report:
+def persisted(elsewhere: Elsewhere, task: str) -> Report:
     """Have a task learned, and begun again from its last checkpoint if its worker dies, so often."""
     began = True
     for attempt in range(1 + elsewhere.retries):
@@ -144,7 +144,7 @@ def _awaited(report: Future[Report], task: str, request: StopRequest) -> Report:
     return report.result()
 
 
-def _end(elsewhere: Elsewhere, reports: list[Future[Report]]) -> None:
+def end_all(elsewhere: Elsewhere, reports: list[Future[Report]]) -> None:
     """Stop what is still learning, and wait until it has saved; a signal meanwhile ends all at once."""
     left = [report for report in reports if not report.cancel() and not report.done()]
     try:

@@ -41,6 +41,7 @@ def learn(
     wait: bool = False,
     jobs: int | None = None,
     executor: Executor = "processes",
+    test: bool = True,
 ) -> Run:
     """Learn every task of a stream that the run folder does not have yet.
 
@@ -61,6 +62,8 @@ def learn(
             bit for bit. None: one after the other, in this process; with Ray as many as its cluster has room for. Callbacks
             of Lightning are sent there, for each task as they were before the course; of a `StreamCallback` see `for_worker`.
         executor: what learns many tasks at once: ``processes`` of this machine, or ``ray``, on its cluster.
+        test: whether test splits are read. Without them R holds the validation metric, and nothing that is decided by it
+            has seen a test row.
 
     Returns:
         The run: results, verification, predictions.
@@ -76,13 +79,13 @@ def learn(
     spec = stream.spec.model_copy(update={"trainer": stream.spec.trainer | (trainer or {})})
     watching = _watched(callbacks)
     _put_back(Store(Path(run_dir)), wait)
-    session = _opened(spec, run_dir, replace)
+    session = _opened(spec, run_dir, replace, test)
     seen = _state(session.store)
     # A worker's import of a script without a guard would wait for the course that waits for this worker.
     with session.store.lock(wait=wait and not is_being_started()), listening() as request:
         if _state(session.store) != seen:
             # Another process was faster; what it wrote was not looked at.
-            session = _opened(spec, run_dir, replace)
+            session = _opened(spec, run_dir, replace, test)
         session.store.clean()
         session.check_backbone()
         # What was given in Python only (loggers, strategies) is of this process, not of the stream.
@@ -161,9 +164,9 @@ def _put_back(store: Store, wait: bool) -> None:
             store.clean()
 
 
-def _opened(spec: StreamSpec, run_dir: str | Path, replace: Collection[str]) -> Session:
+def _opened(spec: StreamSpec, run_dir: str | Path, replace: Collection[str], test: bool) -> Session:
     """Return the course, checked before its first step."""
-    session = Session(spec, Store(Path(run_dir)))
+    session = Session(spec, Store(Path(run_dir)), reads_test=test)
     check_replaced(session, replace)
     preflight(session, replace)
     return session

@@ -9,13 +9,15 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Protocol
 
 from continual_petl.course.processes import WorkerDied
 from continual_petl.course.worker import Brief, Report, Worker
 from continual_petl.errors import InputError
+from continual_petl.streams.schema.stream_spec import StreamSpec
 
 _MOST_RETRIES = 2
 _worker: Worker | None = None
@@ -33,6 +35,16 @@ def check_ray() -> None:
         )
 
 
+class _Brief(Protocol):
+    """What has to be known of a course to find room for it."""
+
+    @property
+    def num_threads(self) -> int: ...
+
+    @property
+    def spec(self) -> StreamSpec: ...
+
+
 class OnRay:
     """Learns tasks on a Ray cluster; satisfies `Elsewhere`.
 
@@ -40,11 +52,19 @@ class OnRay:
         brief: the course.
         jobs: number of tasks at once; None: as many as the cluster has CPUs for, at the number of threads of this process.
         most: number of tasks there are.
+        act: what is done about a task there, with the brief and a name of the course that no other one has.
     """
 
     retries = 0  # Ray's own are enough
 
-    def __init__(self, brief: Brief, jobs: int | None, most: int) -> None:
+    def __init__(
+        self,
+        brief: _Brief,
+        jobs: int | None,
+        most: int,
+        *,
+        act: Callable[[Any, str, str], Report] | None = None,
+    ) -> None:
         ray = self._ray = importlib.import_module("ray")
         self._ours = not ray.is_initialized()
         if self._ours:
@@ -58,7 +78,7 @@ class OnRay:
         self._course = f"{os.getpid()} {id(self)}"
         gpus = 1 if ray.cluster_resources().get("GPU") and brief.spec.trainer.get("accelerator", "auto") != "cpu" else 0
         remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=_MOST_RETRIES, retry_exceptions=False)
-        self._learn = remote(learn_on_ray)
+        self._learn = remote(act or learn_on_ray)
         self._running: dict[str, Any] = {}
 
     def learn(self, task: str) -> Report:

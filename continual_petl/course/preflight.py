@@ -75,7 +75,7 @@ def preflight(session: Session, replace: Collection[str] = ()) -> None:
     problems.raise_all()
     for task in fitting[:CHECKED_TASKS]:
         with problems.collected():
-            labels = check_data(session.spec, task)
+            labels = check_data(session.spec, task, test=session.reads_test)
             session.plan(task, labels)
     problems.raise_all()
 

@@ -19,7 +19,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from multiprocessing import connection
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import InputError
 
@@ -49,10 +49,17 @@ class Slot:
     Args:
         brief: the course.
         environment: environment variables of the process.
+        opening: takes up the course there; returns what went wrong, or nothing. Left out: that of a stream.
     """
 
-    def __init__(self, brief: Brief, environment: dict[str, str] | None = None) -> None:
-        self._brief, self._environment = brief, environment or {}
+    def __init__(
+        self,
+        brief: Any,
+        environment: dict[str, str] | None = None,
+        *,
+        opening: Callable[[Any], str] | None = None,
+    ) -> None:
+        self._brief, self._environment, self._opening = brief, environment or {}, opening or _open
         self._pool: ProcessPoolExecutor | None = None
         self._opened: Future[str] | None = None
         self._pid: int | None = None
@@ -74,7 +81,7 @@ class Slot:
         try:
             # Known before torch is imported, so that one that is being started can be ended too.
             pool.submit(os.getpid).add_done_callback(self._answered)
-            self._opened = pool.submit(_open, self._brief)
+            self._opened = pool.submit(self._opening, self._brief)
         except (OSError, BrokenProcessPool) as error:
             pool.shutdown(wait=True, cancel_futures=True)
             raise WorkerDied(began=False) from error
@@ -131,13 +138,28 @@ class Slot:
 
 
 class Processes:
-    """Learns tasks in worker processes; satisfies `Elsewhere`."""
+    """Learns tasks in worker processes; satisfies `Elsewhere`.
+
+    Args:
+        brief: the course.
+        jobs: number of processes.
+        opening: takes up the course in a process; see `Slot`.
+        act: what a process does about a task. Left out: it learns the task of that name.
+    """
 
     retries = 2
 
-    def __init__(self, brief: Brief, jobs: int) -> None:
+    def __init__(
+        self,
+        brief: Any,
+        jobs: int,
+        *,
+        opening: Callable[[Any], str] | None = None,
+        act: Callable[[str], Report] | None = None,
+    ) -> None:
         self.jobs = jobs
-        self._slots = [Slot(brief) for _ in range(jobs)]
+        self._act = act or learn_here
+        self._slots = [Slot(brief, opening=opening) for _ in range(jobs)]
         self._free: SimpleQueue[Slot] = SimpleQueue()
         for slot in self._slots:
             self._free.put(slot)
@@ -149,7 +171,7 @@ class Processes:
         try:
             if self.stopping:
                 raise WorkerDied  # none is started for it any more
-            future = slot.submit(learn_here, task)
+            future = slot.submit(self._act, task)
             if self.stopping:
                 slot.signal(signal.SIGTERM)  # it was being started when the others were told
             return slot.result(future)

@@ -34,13 +34,21 @@ class Session:
         store: its run folder, which may not exist yet.
         consent: whether the stream is the user's own word on executing a backbone's code; see `Residents`.
         resident_bytes: how much the banks in memory may take together; see `Residents`.
+        reads_test: whether test splits are read where tasks are learned.
     """
 
     def __init__(
-        self, spec: StreamSpec, store: Store, *, consent: bool = True, resident_bytes: int = RESIDENT_BYTES
+        self,
+        spec: StreamSpec,
+        store: Store,
+        *,
+        consent: bool = True,
+        resident_bytes: int = RESIDENT_BYTES,
+        reads_test: bool = True,
     ) -> None:
         self.spec = spec
         self.store = store
+        self.reads_test = reads_test
         self.residents = Residents(store, spec.backbone, consent=consent, resident_bytes=resident_bytes)
         self._splits: OrderedDict[tuple[str, SplitName], SplitData] = OrderedDict()
         self._untold: list[str] = []
@@ -65,11 +73,13 @@ class Session:
             del self._splits[key]
 
     def prepare(self, task: TaskSpec) -> TaskData:
-        """Read, check and tokenise all splits of a task."""
+        """Read, check and tokenise the splits that a task is learned with."""
         from continual_petl.streams.preparation.prepare import prepare_task  # what reads data takes seconds to import
 
         residents, backbone = self.residents, self.backbone(task)
-        return prepare_task(self.spec, task, residents.tokenizer, backbone.max_length, images=residents.images)
+        return prepare_task(
+            self.spec, task, residents.tokenizer, backbone.max_length, images=residents.images, test=self.reads_test
+        )
 
     def loaders(self, data: TaskData, training: TrainingSpec) -> TaskDataModule:
         """Return the batches of a prepared task."""

@@ -70,7 +70,10 @@ class KeepSignals(L.Callback):
 
 @contextmanager
 def listening() -> Iterator[StopRequest]:
-    """Catch both signals inside the ``with`` block. Outside the main thread nothing can be caught, and nothing is."""
+    """Catch both signals inside the ``with`` block. Outside the main thread nothing can be caught, and nothing is.
+
+    A signal that this process was started to ignore (by nohup, or because another process minds Ctrl-C for it) stays ignored.
+    """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield request
@@ -79,8 +82,9 @@ def listening() -> Iterator[StopRequest]:
     def handle(number: int, frame: FrameType | None) -> None:
         request.receive(number)
 
-    request.handlers = dict.fromkeys(SIGNALS, handle)
-    before = {number: signal.signal(number, handle) for number in SIGNALS}
+    minded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    request.handlers = dict.fromkeys(minded, handle)
+    before = {number: signal.signal(number, handle) for number in minded}
     try:
         yield request
     except KeyboardInterrupt:

@@ -47,6 +47,8 @@ class Brief:
     """Settings of torch that choose other arithmetic: see `arithmetic`."""
     working_directory: str
     """Paths of the stream count from there."""
+    reads_test: bool = True
+    """Whether test splits are read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +88,7 @@ def brief_of(session: Session, callbacks: tuple[L.Callback, ...]) -> Brief:
         num_threads=torch.get_num_threads(),
         arithmetic=arithmetic(),
         working_directory=os.getcwd(),
+        reads_test=session.reads_test,
     )
 
 
@@ -96,6 +99,15 @@ def arithmetic() -> tuple[str, bool, bool]:
         torch.are_deterministic_algorithms_enabled(),
         bool(torch.backends.mkldnn.enabled),
     )
+
+
+def compute_as(num_threads: int, settings: tuple[str, bool, bool]) -> None:
+    """Have this process compute with so many threads, and with these settings of `arithmetic`."""
+    torch.set_num_threads(num_threads)
+    precision, deterministic, mkldnn = settings
+    torch.backends.mkldnn.enabled = mkldnn  # type: ignore[assignment]
+    torch.set_float32_matmul_precision(precision)
+    torch.use_deterministic_algorithms(deterministic)
 
 
 class Worker:
@@ -113,13 +125,9 @@ class Worker:
                 f"{brief.folder}: a worker on {os.uname().nodename} sees no run folder here. Workers on several machines "
                 "need it, and the data, at the same path on a file system that all of them share."
             )
-        torch.set_num_threads(brief.num_threads)
-        precision, deterministic, mkldnn = brief.arithmetic
-        torch.backends.mkldnn.enabled = mkldnn  # type: ignore[assignment]
-        torch.set_float32_matmul_precision(precision)
-        torch.use_deterministic_algorithms(deterministic)
+        compute_as(brief.num_threads, brief.arithmetic)
         self._brief, self._signals = brief, signals
-        self._session = Session(brief.spec, Store(Path(brief.folder)))
+        self._session = Session(brief.spec, Store(Path(brief.folder)), reads_test=brief.reads_test)
 
     def learn(self, task: str) -> Report:
         """Learn a task up to its commit, which is left staged in its progress folder."""

@@ -22,7 +22,7 @@ from continual_petl.streams.encoding.tokenise_sources import room_for
 from continual_petl.streams.preparation.checked import Checked, check_split, labels_of
 from continual_petl.streams.preparation.dividing import carve, few_notice, limited
 from continual_petl.streams.preparation.labels import absent_notice
-from continual_petl.streams.schema.stream_spec import DataSpec, Rows, SplitName, StreamSpec, TaskSpec
+from continual_petl.streams.schema.stream_spec import SPLITS, DataSpec, Rows, SplitName, StreamSpec, TaskSpec
 from continual_petl.streams.sources.checks import overlap_notice
 from continual_petl.streams.sources.read import read_splits
 
@@ -78,6 +78,7 @@ def prepare_task(
     max_length: int,
     *,
     images: ImageProcessing | None = None,
+    test: bool = True,
 ) -> TaskData:
     """Read, check and tokenise all splits of a task.
 
@@ -87,11 +88,12 @@ def prepare_task(
         tokenizer: the fast tokenizer of the backbone; images need none.
         max_length: most tokens of a row.
         images: the preprocessing of the backbone's images; texts need none.
+        test: whether the test split is read, if there is one.
 
     Raises:
         InputError: if the data cannot be used; the message says where and why.
     """
-    labels, splits, notices = _read(spec, task)
+    labels, splits, notices = _read(spec, task, test)
     cache = usual_cache()
     tokenised = {name: split.encode(tokenizer, max_length, images, cache) for name, split in splits.items()}
     notices += _cuts(task, tokenised, max_length)
@@ -153,23 +155,25 @@ def _listed(counts: Mapping[str, tuple[int, int]]) -> str:
     return ", ".join(f"{count} of {total} {name}" for name, (count, total) in counts.items() if count)
 
 
-def check_data(spec: StreamSpec, task: TaskSpec) -> tuple[str, ...] | None:
+def check_data(spec: StreamSpec, task: TaskSpec, *, test: bool = True) -> tuple[str, ...] | None:
     """Read and check all splits of a task as `prepare_task` does, without tokenising; return its labels.
 
     Args:
         spec: the stream.
         task: one of its tasks.
+        test: whether the test split is read, if there is one.
 
     Raises:
         InputError: if the data cannot be used; the message says where and why.
     """
-    return _read(spec, task)[0]
+    return _read(spec, task, test)[0]
 
 
-def _read(spec: StreamSpec, task: TaskSpec) -> tuple[tuple[str, ...] | None, dict[str, Checked], list[str]]:
+def _read(spec: StreamSpec, task: TaskSpec, test: bool) -> tuple[tuple[str, ...] | None, dict[str, Checked], list[str]]:
     """Return the labels, the checked, divided and limited splits, and what the user should know of them."""
     data, training = spec.resolved_data(task), spec.resolved_training(task)
-    raw = read_splits(task.name, data, task.columns, kind=task.kind)
+    wanted = SPLITS if test else tuple(split for split in SPLITS if split != "test")
+    raw = read_splits(task.name, data, task.columns, wanted, kind=task.kind)
     labels, positions = labels_of(spec, task, raw["train"])
     splits: dict[str, Checked] = {name: check_split(spec, task, rows, labels, positions) for name, rows in raw.items()}
     notices: list[str | None] = [_copy_notice(task, data)]
@@ -179,7 +183,7 @@ def _read(spec: StreamSpec, task: TaskSpec) -> tuple[tuple[str, ...] | None, dic
             f"task {task.name!r}: the data has no validation split; {len(splits['validation'])} of its training rows "
             "became one."
         )
-    if "test" not in splits:
+    if "test" not in splits and test:
         same = " of the rows that also say which epoch is kept" if training.select == "best" else ""
         notices.append(f"task {task.name!r}: the data has no test split, so R holds the validation metric{same}.")
     splits = {name: limited(spec, task, name, split) for name, split in splits.items()}

@@ -1,0 +1,107 @@
+"""``continual-petl sweep``: choose the settings of every task of a stream, show what was found."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from rich.markup import escape
+from rich.table import Table
+
+from continual_petl.cli._console import out, plain, print_json
+from continual_petl.errors import counted, printable
+from continual_petl.streams.stream import TaskStream
+from continual_petl.streams.stream_file.catalog import find_stream
+from continual_petl.streams.stream_file.overrides import unreached
+from continual_petl.sweep.folder import CHOSEN
+from continual_petl.sweep.protocol import sweep
+from continual_petl.sweep.records import Record
+from continual_petl.sweep.result import SweepResult, TaskChoice
+from continual_petl.sweep.settings import chosen_tasks, described
+from continual_petl.sweep.sweep_file import load_sweep
+
+
+def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
+    """Run the command; return the exit code."""
+    if arguments.data_dir is not None:
+        overrides = [*overrides, ("data_dir", json.dumps(arguments.data_dir))]
+    stream = TaskStream.from_yaml(find_stream(arguments.stream), overrides)
+    tasks = chosen_tasks(stream.spec, arguments.task)
+    spec = load_sweep(arguments.sweep, stream.spec, tasks=tuple(tasks), trials=arguments.trials)
+    for sentence in unreached(stream.spec, overrides):
+        print(printable(f"continual-petl: {sentence}"), file=sys.stderr)
+    result = sweep(
+        stream,
+        spec,
+        folder=Path(arguments.run_dir or f"sweeps/{stream.name}"),
+        tasks=arguments.task,
+        jobs=arguments.jobs,
+        executor=arguments.executor,
+        minutes=arguments.minutes,
+        keep=arguments.keep,
+        told=None if arguments.quiet else _as_json if arguments.json else _as_text,
+    )
+    if arguments.json:
+        print_json(result.to_json())
+    else:
+        show(result)
+    return 0
+
+
+def _as_json(record: Record) -> None:
+    print(json.dumps(plain(record.model_dump(mode="json")), sort_keys=True), file=sys.stderr, flush=True)
+
+
+def _as_text(record: Record) -> None:
+    what = f"trial {record.number}" if record.role == "search" else f"seed {record.seed}"
+    ended = {
+        "begun": "",
+        "complete": f": {record.metric} {record.score or 0:.4f} in {record.seconds:.0f} s",
+        "pruned": f": pruned after epoch {len(record.scores)}",
+        "failed": f": failed: {record.reason}",
+    }[record.state]
+    print(printable(f"{record.task}, {what}: {described(record.settings)}{ended}"), file=sys.stderr, flush=True)
+
+
+def show(result: SweepResult) -> None:
+    """Print what a sweep has found."""
+    table = Table(title="Chosen on validation; no test row was read", title_justify="left")
+    for header in ("task", "settings", "metric", "validation", "over seeds", "parameters", "trials"):
+        table.add_column(header, justify="right" if header in ("validation", "parameters") else "left")
+    for choice in result.tasks.values():
+        table.add_row(*(escape(printable(cell)) for cell in _row(choice)))
+    console = out()
+    console.print(table)
+    apart = [choice.task for choice in result.tasks.values() if not choice.same_rows]
+    if apart:
+        console.print(
+            f"{', '.join(apart)}: the data has no validation split, so each seed carved its own from train, and the spread "
+            "over seeds holds that too.",
+            soft_wrap=True,
+        )
+    if result.num_left:
+        left = counted(result.num_left, "trial")
+        console.print(f"{left} left; the same command goes on with what is left.", soft_wrap=True)
+    chosen = result.folder / CHOSEN
+    if chosen.exists():
+        console.print(f"the stream with these settings: continual-petl run {chosen}", soft_wrap=True)
+
+
+def _row(choice: TaskChoice) -> list[str]:
+    states = [f"{count} {state}" for state in ("complete", "pruned", "failed") if (count := choice.count(state))]
+    trials = ", ".join([*states, *([f"{choice.num_left} left"] if choice.num_left else [])])
+    if choice.settings is None or choice.mean is None:
+        return [choice.task, "none yet", choice.metric, "", "", "", trials]
+    error = choice.standard_error
+    spread = "" if error is None else f" ± {error:.4f}"
+    return [
+        choice.task,
+        described(choice.settings),
+        choice.metric,
+        f"{choice.score:.4f}",
+        f"{choice.mean:.4f}{spread} ({counted(len(choice.scores), 'seed')}, best {choice.best_seed})",
+        f"{choice.seeds[0].num_parameters:,}",
+        trials,
+    ]

@@ -1,0 +1,174 @@
+"""The trials of a sweep, from the first to the last: one after the other here, or many at once in other processes."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+
+from continual_petl.course.at_once import Elsewhere, end_all, persisted
+from continual_petl.course.on_ray import OnRay
+from continual_petl.course.pool import Executor
+from continual_petl.course.processes import Processes
+from continual_petl.course.signals import StopRequest, listening
+from continual_petl.course.worker import Report
+from continual_petl.errors import InputError, Interrupted
+from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
+from continual_petl.streams.stream_file.dump import settled
+from continual_petl.sweep.records import Outcome, Record, Records
+from continual_petl.sweep.result import SweepResult, TaskChoice
+from continual_petl.sweep.settings import with_settings
+from continual_petl.sweep.spec import SweepSpec
+from continual_petl.sweep.turns import Turns, name_of
+from continual_petl.sweep.worker import (
+    SweepBrief,
+    brief_of,
+    carried_out,
+    folder_of,
+    open_sweep,
+    outcome_in,
+    try_here,
+    try_on_ray,
+)
+
+_POLL = 0.2
+"""Seconds between two looks at whether a stop was asked for."""
+Told = Callable[[Record], None]
+
+
+class Course:
+    """The trials of a sweep, from the first to the last."""
+
+    def __init__(
+        self,
+        folder: Path,
+        sweep: SweepSpec,
+        spec: StreamSpec,
+        tasks: Sequence[TaskSpec],
+        until: float | None,
+        keep: bool,
+        told: Told | None,
+    ) -> None:
+        self._folder, self._sweep, self._spec, self._tasks = folder, sweep, spec, tasks
+        self._until, self._keep, self._told = until, keep, told
+        self._records = Records(folder)
+        self._turns = {task.name: Turns(sweep, spec, task, self._records) for task in tasks}
+
+    @property
+    def has_work(self) -> bool:
+        """Whether anything is left to do."""
+        return any(turns.num_left for turns in self._turns.values())
+
+    def learn(self) -> None:
+        """Learn one trial after the other in this process."""
+        brief = brief_of(self._folder, self._spec, self._sweep, jobs=1)
+        while (record := self._next(())) is not None:
+            self._begin(record)
+            self._end(record, outcome_in(folder_of(self._folder, record)) or carried_out(brief, record))
+
+    def learn_at_once(self, jobs: int | None, executor: Executor) -> None:
+        """Learn many trials at once in other processes.
+
+        Raises:
+            Interrupted: after a signal, when all of them have saved.
+        """
+        most = sum(turns.num_left for turns in self._turns.values())
+        if most == 0:
+            return
+        with listening() as request:
+            brief = brief_of(self._folder, self._spec, self._sweep, jobs=jobs or 1)
+            elsewhere = _opened(brief, jobs, executor, most)
+            with ThreadPoolExecutor(elsewhere.jobs) as threads:
+                self._hand_out(threads, elsewhere, request)
+
+    def _hand_out(self, threads: ThreadPoolExecutor, elsewhere: Elsewhere, request: StopRequest) -> None:
+        running: dict[Future[Report], Record] = {}
+        try:
+            while True:
+                while len(running) < elsewhere.jobs:
+                    record = self._next({name_of(each) for each in running.values()})
+                    if record is None:
+                        break
+                    self._begin(record)
+                    running[threads.submit(persisted, elsewhere, name_of(record))] = record
+                if not running:
+                    return
+                done = wait(running, timeout=_POLL, return_when=FIRST_COMPLETED).done
+                request.stop_here("while trials were learned; what they learned is saved")
+                for future in sorted(done, key=lambda each: name_of(running[each])):
+                    record = running.pop(future)
+                    self._end(record, _outcome(folder_of(self._folder, record), future.result()))
+        except KeyboardInterrupt:
+            elsewhere.kill()
+            raise
+        finally:
+            end_all(elsewhere, list(running))
+
+    def _next(self, running: Collection[str]) -> Record | None:
+        if self._until is not None and time.monotonic() >= self._until:
+            return None
+        asked = (turns.next(running) for turns in self._turns.values())
+        return next((record for record in asked if record is not None), None)
+
+    def _begin(self, record: Record) -> None:
+        # So that after a kill the same settings are tried, whatever a sampler would say by then.
+        self._records.add(record)
+        if self._told is not None:
+            self._told(record)
+
+    def _end(self, record: Record, outcome: Outcome) -> None:
+        before = self._records.data_of(record.task, record.seed)
+        changed = [split for split in before if outcome.data and outcome.data.get(split) != before[split]]
+        if changed:
+            raise InputError(
+                f"task {record.task!r}: its {' and '.join(changed)} rows are not those of the trials before: they cannot be "
+                "compared. Bring back the data as it was, or begin in another folder."
+            )
+        ended = record.with_outcome(outcome)
+        self._records.add(ended)
+        if not self._keep:
+            shutil.rmtree(folder_of(self._folder, record), ignore_errors=True)
+        if self._told is not None:
+            self._told(ended)
+
+    def result(self) -> SweepResult:
+        """Return what was found so far."""
+        choices = {
+            task.name: TaskChoice(
+                task=task.name,
+                metric=task.resolved_metric,
+                trials=tuple(record for record in self._turns[task.name].searched if record.ended),
+                seeds=tuple(self._turns[task.name].with_seeds),
+                num_left=self._turns[task.name].num_left,
+            )
+            for task in self._tasks
+        }
+        chosen = [self._chosen(task) for task in self._spec.tasks]
+        stream = settled(self._spec.model_copy(update={"tasks": tuple(chosen)}).anchored())
+        return SweepResult(folder=self._folder, spec=self._sweep, chosen=stream, tasks=choices)
+
+    def _chosen(self, task: TaskSpec) -> TaskSpec:
+        """Return a task with what was chosen for it, in this call or in one for other tasks."""
+        turns = self._turns.get(task.name) or Turns(self._sweep, self._spec, task, self._records)
+        best = next(iter(turns.with_seeds), None)
+        return task if best is None else with_settings(self._spec, task, best.settings)
+
+
+def _opened(brief: SweepBrief, jobs: int | None, executor: Executor, most: int) -> Elsewhere:
+    if executor == "ray":
+        return OnRay(brief, jobs, most, act=try_on_ray)
+    return Processes(brief, min(jobs or 1, most), opening=open_sweep, act=try_here)
+
+
+def _outcome(folder: Path, report: Report) -> Outcome:
+    """Return how a trial ended of which a worker has told."""
+    if report.error == Interrupted.__name__:
+        # Its process was killed again and again, as the system does when memory runs out.
+        return Outcome(state="failed", reason=report.message)
+    report.raise_error()
+    outcome = outcome_in(folder)
+    if outcome is None:
+        raise Interrupted("a worker was stopped; what it learned is saved, and the same command goes on", 15)
+    return outcome

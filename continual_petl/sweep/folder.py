@@ -1,0 +1,108 @@
+"""The folder of a sweep: what it was begun with, which may not change, and what it ends with.
+
+::
+
+    sweeps/NAME/
+      sweep.json       the sweep
+      swept.yaml       the stream
+      trials.jsonl     every trial: settings, scores by epoch, seconds, parameters, environment
+      trials/          folders of trials that are being learned
+      chosen.yaml      the stream with the chosen settings
+      summary.json     what was found
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from continual_petl.errors import InputError, StoreError
+from continual_petl.store.atomic import make_folder, write_file, write_json
+from continual_petl.streams.schema.stream_spec import StreamSpec
+from continual_petl.streams.stream_file.dump import dump_stream, settled
+from continual_petl.streams.stream_file.yaml_nodes import parse
+from continual_petl.sweep.records import versions
+from continual_petl.sweep.result import SweepResult
+from continual_petl.sweep.settings import described
+from continual_petl.sweep.spec import SweepSpec
+
+SWEEP, SWEPT, CHOSEN, SUMMARY = "sweep.json", "swept.yaml", "chosen.yaml", "summary.json"
+_MAY_CHANGE = {"trials"}
+"""A longer search goes on from a shorter one; of a shorter one the first trials count."""
+_MOST_TOLD = 8
+
+
+def open_folder(folder: Path, sweep: SweepSpec, spec: StreamSpec) -> None:
+    """Write down what a sweep begins with, or hold that against what it was begun with.
+
+    Raises:
+        InputError: if it was begun with something else; the message says what.
+        StoreError: if the folder cannot be written or read.
+    """
+    text = dump_stream(settled(spec.anchored()))
+    plain = sweep.model_dump(mode="json")
+    if (folder / "stream.yaml").exists():
+        raise InputError(
+            f"--run-dir {folder}: this is the folder of a run; give a sweep another one, such as sweeps/{spec.name}"
+        )
+    if not (folder / SWEEP).exists():
+        make_folder(folder)
+        # The sweep is written last: where it is, the stream is too.
+        write_file(folder / SWEPT, text.encode())
+        write_json(folder / SWEEP, {"format_version": 1, "sweep": plain, "versions": versions()})
+        return
+    try:
+        known = json.loads((folder / SWEEP).read_bytes())["sweep"]
+        before = parse((folder / SWEPT).read_text("utf-8")).tree
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise StoreError(
+            f"{folder}: its {SWEEP} or {SWEPT} cannot be read ({error}): begin in another folder"
+        ) from None
+    kept = {key: value for key, value in plain.items() if key not in _MAY_CHANGE}
+    changed = [*_changes(("sweep",), {k: v for k, v in known.items() if k not in _MAY_CHANGE}, kept)]
+    changed += _changes(("stream",), before, parse(text).tree)
+    if changed:
+        more = f", and {len(changed) - _MOST_TOLD} more" if len(changed) > _MOST_TOLD else ""
+        raise InputError(
+            f"--run-dir {folder}: this sweep was begun with something else: {'; '.join(changed[:_MOST_TOLD])}{more}. Its "
+            "trials cannot be compared with new ones: give another --run-dir, or write what it was."
+        )
+
+
+def _changes(path: tuple[str, ...], before: Any, now: Any) -> Iterator[str]:
+    """Yield a sentence for each place at which two trees of plain data differ."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in dict.fromkeys([*before, *now]):
+            yield from _changes((*path, str(key)), before.get(key), now.get(key))
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        for number, (old, new) in enumerate(zip(before, now, strict=True)):
+            yield from _changes((*path, _named(old, number)), old, new)
+    elif before != now:
+        yield f"{'.'.join(path)} was {_shown(before)}, is {_shown(now)}"
+
+
+def _named(entry: Any, number: int) -> str:
+    return str(entry.get("name", number)) if isinstance(entry, dict) else str(number)
+
+
+def _shown(value: Any) -> str:
+    text = "not given" if value is None else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def write_result(result: SweepResult) -> None:
+    """Write what a sweep has found; nothing that has no choice for any task."""
+    write_json(result.folder / SUMMARY, result.to_json())
+    lines = [
+        f"# {choice.task}: {described(choice.settings)}; validation {choice.metric} {choice.score:.4f}\n"
+        for choice in result.tasks.values()
+        if choice.settings is not None and choice.score is not None
+    ]
+    if not lines:
+        (result.folder / CHOSEN).unlink(missing_ok=True)
+        return
+    left = f" So far: {result.num_left} trials are left." if result.num_left else ""
+    head = f"# Chosen on validation by continual-petl sweep; see {SUMMARY}.{left}\n"
+    write_file(result.folder / CHOSEN, (head + "".join(lines) + dump_stream(result.chosen)).encode())

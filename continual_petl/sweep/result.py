@@ -1,0 +1,134 @@
+"""What a sweep has found: for each task the chosen settings, how far seeds move their score, and the stream with them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from continual_petl.errors import InputError, did_you_mean
+from continual_petl.streams.schema.stream_spec import StreamSpec
+from continual_petl.sweep.asking import study_of
+from continual_petl.sweep.records import Record, versions
+from continual_petl.sweep.spec import SweepSpec
+
+if TYPE_CHECKING:
+    import optuna
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskChoice:
+    """What was found for one task."""
+
+    task: str
+    metric: str
+    trials: tuple[Record, ...]
+    """Those of the search, by number."""
+    seeds: tuple[Record, ...]
+    """Those with the chosen settings, the best of the search first; empty if no trial is complete."""
+    num_left: int
+    """Trials that have not ended."""
+
+    @property
+    def settings(self) -> dict[str, Any] | None:
+        """The chosen ones; None if no trial is complete."""
+        return self.seeds[0].settings if self.seeds else None
+
+    @property
+    def score(self) -> float | None:
+        """The validation score of the chosen settings with the stream's seed."""
+        return self.seeds[0].score if self.seeds else None
+
+    @property
+    def scores(self) -> list[float]:
+        """The validation scores of the chosen settings, by seed."""
+        return [record.score for record in self.seeds if record.score is not None]
+
+    @property
+    def mean(self) -> float | None:
+        """Mean over the seeds."""
+        return statistics.fmean(self.scores) if self.scores else None
+
+    @property
+    def standard_error(self) -> float | None:
+        """Standard error of the mean: the deviation over the seeds (n - 1) by the root of their number; None for one."""
+        return statistics.stdev(self.scores) / math.sqrt(len(self.scores)) if len(self.scores) > 1 else None
+
+    @property
+    def best_seed(self) -> int | None:
+        """The seed with the highest validation score, the first of equal ones: `run chosen.yaml --seed` learns its bank."""
+        found = max(
+            self.seeds, key=lambda record: (record.score, -record.number * (record.role == "seed")), default=None
+        )
+        return None if found is None else found.seed
+
+    @property
+    def same_rows(self) -> bool:
+        """Whether all seeds were scored on the same validation rows; where they are carved from train, each seed carves."""
+        return len({record.data.get("validation") for record in self.seeds}) <= 1
+
+    def count(self, state: str) -> int:
+        """Return the number of trials of the search that ended so."""
+        return sum(record.state == state for record in self.trials)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        parameters = self.seeds[0].parameters if self.seeds else {}
+        return {
+            "task": self.task,
+            "metric": self.metric,
+            "settings": self.settings,
+            "score": self.score,
+            "seeds": [{"seed": record.seed, "score": record.score} for record in self.seeds],
+            "mean": self.mean,
+            "standard_error": self.standard_error,
+            "best_seed": self.best_seed,
+            "same_validation_rows": self.same_rows,
+            "parameters": parameters,
+            "num_parameters": sum(parameters.values()) if parameters else None,
+            "trials": {state: self.count(state) for state in ("complete", "pruned", "failed")},
+            "left": self.num_left,
+            "seconds": sum(record.seconds for record in {id(r): r for r in (*self.trials, *self.seeds)}.values()),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepResult:
+    """What a sweep has found. Written into its folder as ``summary.json`` and ``chosen.yaml``."""
+
+    folder: Path
+    spec: SweepSpec
+    chosen: StreamSpec
+    """The stream with the chosen bank and training of each task; its seed is as it was."""
+    tasks: Mapping[str, TaskChoice]
+    """By name, in the order of the stream."""
+
+    @property
+    def num_left(self) -> int:
+        """Trials that have not ended; the same sweep again goes on with them."""
+        return sum(choice.num_left for choice in self.tasks.values())
+
+    def study(self, task: str) -> optuna.Study:
+        """Return the search of a task as a study of Optuna's, in memory, for its figures and analyses.
+
+        Raises:
+            InputError: if the sweep has no such task.
+        """
+        if task not in self.tasks:
+            raise InputError(f"the sweep has no task {task!r}{did_you_mean(task, self.tasks)}: {', '.join(self.tasks)}")
+        return study_of(self.spec, self.tasks[task].trials)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {
+            "format_version": 1,
+            "stream": self.chosen.name,
+            "seed": self.chosen.seed,
+            "sweep": self.spec.model_dump(mode="json"),
+            "tasks": [choice.to_json() for choice in self.tasks.values()],
+            "left": self.num_left,
+            "versions": versions(),
+        }

@@ -1,0 +1,216 @@
+"""Settings of a task: dotted keys with a value each, put into its place, and all combinations of a grid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, product
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from continual_petl.errors import InputError, did_you_mean
+from continual_petl.streams.schema.consistency import KeyPath, contradictions
+from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
+from continual_petl.streams.stream_file.dump import settled
+from continual_petl.streams.stream_file.json_schema import cached_schema
+from continual_petl.streams.stream_file.wording import show, word_errors
+from continual_petl.sweep.spec import Range, SweepSpec, plain_values
+
+TRIED = ("bank", "training", "pooling", "max_target_length", "generation")
+"""Keys of a task that may be tried, or keys below them: what is learned, and not what it is measured on."""
+_MEASURED = ("data", "columns", "labels", "metric", "limits", "validation", "probe", "name", "kind")
+_MOST_TOLD = 5
+
+Settings = Mapping[str, Any]
+
+
+class Unfit(ValueError):
+    """Settings that a task cannot have; ``problems`` are the reasons."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(dict.fromkeys(problems))
+        super().__init__("; ".join(self.problems))
+
+
+def grid(spec: SweepSpec) -> list[dict[str, Any]]:
+    """Return the settings of a grid that are tried, in order: the last key of the space changes first."""
+    lists = [plain_values(values) for values in spec.space.values() if not isinstance(values, Range)]
+    combinations = islice(product(*lists), spec.num_trials)
+    return [dict(zip(spec.space, values, strict=True)) for values in combinations]
+
+
+def with_settings(spec: StreamSpec, task: TaskSpec, settings: Settings) -> TaskSpec:
+    """Return a task with these settings in the place of its own, or of its stream's.
+
+    Raises:
+        Unfit: if it cannot have them.
+    """
+    bank = task.bank or spec.bank
+    tree: dict[str, Any] = {
+        "name": task.name,
+        "kind": task.kind,
+        "data": "rows",  # checked long ago, and perhaps large
+        "bank": bank.model_dump(mode="json", exclude_none=True),
+        "training": task.training.given(),
+        **{key: _plain(getattr(task, key)) for key in TRIED[2:] if key in task.model_fields_set},
+    }
+    for key, value in settings.items():
+        _put(tree, key, value)
+    try:
+        found = TaskSpec.model_validate(tree)
+    except ValidationError as error:
+        told = word_errors(error, cached_schema()["$defs"]["TaskSpec"])
+        raise Unfit([text for _, text in told]) from None
+    changed = {key.split(".")[0] for key in settings}
+    candidate = task.model_copy(update={key: getattr(found, key) for key in changed})
+    stub = candidate.model_copy(update={"data": "rows"})
+    if problems := contradictions(_tree(settled(spec.model_copy(update={"tasks": (stub,)})))):
+        raise Unfit([text for _, text in problems])
+    return candidate
+
+
+def alone(spec: StreamSpec, task: TaskSpec, seed: int) -> StreamSpec:
+    """Return the stream of one task: a bank is a function of its own task and the stream's seed, so it is learned alone."""
+    return settled(spec.model_copy(update={"tasks": (task,), "seed": seed}))
+
+
+def misfits(sweep: SweepSpec, spec: StreamSpec, tasks: Sequence[TaskSpec]) -> list[tuple[KeyPath, str]]:
+    """Return where in a sweep something does not fit the tasks that it is for, and why.
+
+    Every value is tried by itself, with the first one of all other keys; then every combination of a grid.
+    """
+    problems: dict[KeyPath, str] = {("space", key): text for key in sweep.space if (text := _misplaced(key))}
+    for task in tasks:
+        if problem := _bound(spec, task):
+            problems[("space",)] = problem
+    if problems:
+        return [*problems.items()]
+    for key, values in sweep.space.items():
+        for place, value in _each(values):
+            path = ("space", key, place)
+            for task in tasks:
+                if path not in problems and (text := _why_not(spec, task, {key: value})):
+                    problems[path] = f"{text} (task {task.name!r})"
+    if not problems and sweep.sampler == "grid":
+        problems = _of_combinations(sweep, spec, tasks)
+    return [*problems.items()]
+
+
+def _of_combinations(sweep: SweepSpec, spec: StreamSpec, tasks: Sequence[TaskSpec]) -> dict[KeyPath, str]:
+    if len(sweep.space) == 1:
+        return {}
+    told: list[str] = []
+    for task in tasks:
+        for settings in grid(sweep):
+            if text := _why_not(spec, task, settings):
+                told.append(f"{described(settings)}: {text} (task {task.name!r})")
+            if len(told) == _MOST_TOLD:
+                break
+    return {("space",): "these do not go together: " + "; ".join(told)} if told else {}
+
+
+def _why_not(spec: StreamSpec, task: TaskSpec, settings: Settings) -> str:
+    try:
+        with_settings(spec, task, settings)
+    except Unfit as error:
+        return str(error)
+    return ""
+
+
+def _each(values: tuple[Any, ...] | Range) -> Iterator[tuple[str | int, Any]]:
+    if isinstance(values, Range):
+        yield from (("low", values.low), ("high", values.high))
+    else:
+        yield from enumerate(plain_values(values))
+
+
+def described(settings: Settings) -> str:
+    """Return settings in words of one line."""
+    return ", ".join(f"{key} {_in_words(value)}" for key, value in settings.items())
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_in_words(below)}" for key, below in value.items()) + "}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _misplaced(key: str) -> str:
+    top = key.split(".")[0]
+    if not all(key.split(".")) or key == "training":
+        return "this is not a key: write names with single dots between them, such as training.epochs"
+    if top in TRIED:
+        return ""
+    if top in ("max_length", "backbone"):
+        return "belongs to the backbone, which all tasks share: say it in the stream, and sweep once for each value"
+    if top in _MEASURED:
+        return f"decides what a task is measured on, so scores could not be compared; allowed are {', '.join(TRIED)}"
+    return f"is no key of a task that can be tried{did_you_mean(top, TRIED)}; allowed are {', '.join(TRIED)} and keys below"
+
+
+def _bound(spec: StreamSpec, task: TaskSpec) -> str:
+    """Say what ties a task to others, if anything does: it is learned alone here."""
+    bank = task.bank or spec.bank
+    if bank.start_from is not None:
+        return (
+            f"task {task.name!r} starts from the bank of {bank.start_from!r}, and a sweep learns each task alone: sweep the "
+            "others with --task, or take start_from out of the stream"
+        )
+    if not bank.inherits and bank.resolve().scope == "shared":
+        return (
+            f"task {task.name!r} goes on with the bank of the task before it (scope: shared), and a sweep learns each task "
+            "alone: sweep with scope: task"
+        )
+    return ""
+
+
+def _put(tree: dict[str, Any], key: str, value: Any) -> None:
+    *above, last = key.split(".")
+    node: Any = tree
+    for depth, part in enumerate(above, 1):
+        below = node.get(part) if isinstance(node, dict) else _entry(node, part)
+        if below is None and isinstance(node, dict):
+            below = node[part] = {}
+        if not isinstance(below, dict | list):
+            raise Unfit([f"{'.'.join(above[:depth])} is {show(below)} and has no keys below it"])
+        node = below
+    if isinstance(node, dict):
+        node[last] = value
+    else:
+        _entry(node, last)
+        node[int(last)] = value
+
+
+def _entry(node: list[Any], part: str) -> Any:
+    if not part.isdecimal() or int(part) >= len(node):
+        raise Unfit([f"got {part!r}; here is a list with {len(node)} entries, so it has to be 0 to {len(node) - 1}"])
+    return node[int(part)]
+
+
+def _plain(value: Any) -> Any:
+    return value.model_dump(mode="json", exclude_unset=True) if isinstance(value, BaseModel) else value
+
+
+def _tree(spec: StreamSpec) -> dict[str, Any]:
+    """Return what `contradictions` looks at."""
+    return {
+        "training": {key: getattr(spec.training, key) for key in spec.training.model_fields_set},
+        "trainer": spec.trainer,
+        "tasks": [{"name": task.name, "training": task.training.given()} for task in spec.tasks],
+    }
+
+
+def chosen_tasks(spec: StreamSpec, names: Sequence[str]) -> list[TaskSpec]:
+    """Return the tasks of these names, in the order of the stream; all of them, if none is given.
+
+    Raises:
+        InputError: if there is no task of a name.
+    """
+    known = [task.name for task in spec.tasks]
+    for name in names:
+        if name not in known:
+            raise InputError(
+                f"--task {name}: the stream {spec.name!r} has no such task{did_you_mean(name, known)}; its tasks are "
+                f"{', '.join(known)}"
+            )
+    return [task for task in spec.tasks if not names or task.name in names]

@@ -1,0 +1,173 @@
+"""A sweep as data: what a sweep file may say, checked before anything heavy is imported.
+
+The texts under the fields become the descriptions of the JSON Schema. Needs pydantic only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from continual_petl._frozen import FrozenModel
+from continual_petl.streams.schema.consistency import Inconsistent, KeyPath
+from continual_petl.streams.schema.data_spec import AS_LIST, AS_MAPPING, Text
+from continual_petl.streams.schema.training_spec import Bool, Count, Float, Int
+
+_Number = Int | Float
+_LEAST = "it has to be above 0 with log: true"
+
+
+class Range(FrozenModel):
+    """Numbers between two ends; whole ones, if both ends are whole."""
+
+    low: Annotated[_Number, Field(examples=[1e-5])]
+    """The least."""
+    high: Annotated[_Number, Field(examples=[1e-2])]
+    """The largest; it can be drawn too."""
+    log: Bool = False
+    """Whether the logarithm is drawn evenly: as many values between 1e-5 and 1e-4 as between 1e-3 and 1e-2."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its values are whole numbers."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+
+def _shape(value: Any) -> str | None:
+    return AS_LIST if isinstance(value, list | tuple) else AS_MAPPING if isinstance(value, dict | Range) else None
+
+
+Values: TypeAlias = Annotated[
+    Annotated[tuple[Any, ...], Tag(AS_LIST), Field(min_length=1)] | Annotated[Range, Tag(AS_MAPPING)],
+    Discriminator(
+        _shape,
+        custom_error_type="shape",
+        custom_error_message="must be a list of values, or a mapping with low and high",
+    ),
+]
+
+
+class SweepSpec(FrozenModel):
+    """Which settings are tried for every task, and how.
+
+    Raises:
+        pydantic.ValidationError: if it contradicts itself; `load_sweep` says so with lines.
+
+    Example:
+        >>> SweepSpec(space={"bank.bottleneck": [8, 64], "training.epochs": [3, 20]}).num_settings
+        4
+    """
+
+    space: Annotated[dict[Text, Values], Field(min_length=1, examples=[{"bank.bottleneck": [8, 64]}])]
+    """What is tried: dotted keys of a task (bank, training.learning_rate, ...), each with a list of values or a range."""
+    sampler: Literal["grid", "tpe", "random"] = "grid"
+    """grid: every combination, in the order of the file. tpe: Optuna's tree-structured Parzen estimator. random: independent
+    draws."""
+    trials: Count | None = None
+    """Settings that are tried for each task; null: the whole grid."""
+    prune: Literal["none", "median", "halving"] = "median"
+    """Which trials are ended early, by the validation score at the end of an epoch: those below the median of the others, or
+    all but the best third (asynchronous successive halving). Compared are trials with the same number of epochs."""
+    seeds: Count = 5
+    """Seeds that the chosen setting is learned with, that of the stream among them; 1: no other."""
+    seed: Annotated[Int, Field(ge=0, lt=2**63)] = 0
+    """Where the randomness of the sampler starts; every task derives its own from this and its name."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SweepSpec:
+        tree = {"space": {k: v.model_dump() if isinstance(v, Range) else list(v) for k, v in self.space.items()}}
+        if problems := clashes(tree | {"sampler": self.sampler, "trials": self.trials}):
+            raise Inconsistent(problems)
+        return self
+
+    @property
+    def num_settings(self) -> int:
+        """Combinations of the grid; 0 where a range has no end of them."""
+        number = 1
+        for values in self.space.values():
+            number *= 0 if isinstance(values, Range) else len(values)
+        return number
+
+    @property
+    def num_trials(self) -> int:
+        """Settings that are tried for each task."""
+        if self.sampler == "grid":
+            return min(self.num_settings, self.trials or self.num_settings)
+        assert self.trials is not None
+        return self.trials
+
+
+def clashes(tree: Mapping[str, Any]) -> list[tuple[KeyPath, str]]:
+    """Return where the keys of a sweep contradict each other, and why.
+
+    Args:
+        tree: plain data with (some of) the keys of a sweep; parts of a wrong type are left to the schema.
+    """
+    space = tree.get("space")
+    space = space if isinstance(space, dict) else {}
+    problems: list[tuple[KeyPath, str]] = []
+    for key, values in space.items():
+        problems += [(("space", key, *path), text) for path, text in _of_values(values)]
+        above = [other for other in space if key.startswith(f"{other}.")]
+        problems += [
+            (
+                ("space", key),
+                f"is a part of {other}, which is tried as well: write it into each value there, such as "
+                f"{other}: [{{preset: houlsby, bottleneck: 8}}, {{preset: lora, rank: 8}}]",
+            )
+            for other in above
+        ]
+    sampler, trials = tree.get("sampler", "grid"), tree.get("trials")
+    if sampler == "grid":
+        problems += [
+            (("space", key), "is a range, and a grid needs a list of values: write them out, or choose sampler: tpe")
+            for key, values in space.items()
+            if isinstance(values, dict)
+        ]
+    elif sampler in ("tpe", "random") and trials is None:
+        problems.append((("trials",), f"is missing: sampler {sampler} has no end by itself; say trials: 20, say"))
+    return problems
+
+
+def _of_values(values: Any) -> Iterator[tuple[KeyPath, str]]:
+    if isinstance(values, list | tuple):
+        seen: list[Any] = []
+        for number, value in enumerate(values):
+            if not _is_plain(value):
+                what = (
+                    f"a {type(value).__name__} cannot stand in a sweep; use text, numbers, true, false, null, mappings"
+                )
+                yield (number,), what
+            elif value in seen:
+                yield (number,), f"{json.dumps(value)} stands in the list twice: keep one of the two"
+            seen.append(value)
+    elif isinstance(values, dict):
+        low, high, log = values.get("low"), values.get("high"), values.get("log", False)
+        if not isinstance(low, int | float) or not isinstance(high, int | float):
+            return  # the schema says so
+        if low >= high:
+            yield ("high",), f"got {high!r}; it has to be above low, which is {low!r}"
+        if log is True and low <= 0:
+            yield ("low",), f"got {low!r}; {_LEAST}"
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(below) for key, below in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, str | int | float)
+
+
+def canonical(settings: Mapping[str, Any]) -> str:
+    """Return settings as a text that is the same for equal ones."""
+    return json.dumps(settings, sort_keys=True)
+
+
+def plain_values(values: Sequence[Any]) -> list[Any]:
+    """Return values as JSON reads them again: tuples become lists."""
+    plain: list[Any] = json.loads(json.dumps(values))
+    return plain

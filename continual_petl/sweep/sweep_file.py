@@ -1,0 +1,106 @@
+"""A sweep file: YAML in, `SweepSpec` or every mistake at once out, each with its line."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from continual_petl.errors import StreamFileError
+from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
+from continual_petl.streams.stream_file.bounds import MAX_BYTES, MAX_PROBLEMS
+from continual_petl.streams.stream_file.json_schema import Schema
+from continual_petl.streams.stream_file.places import Places
+from continual_petl.streams.stream_file.wording import show, word_errors
+from continual_petl.streams.stream_file.yaml_nodes import parse
+from continual_petl.sweep.settings import misfits
+from continual_petl.sweep.spec import SweepSpec, clashes
+
+
+def load_sweep(
+    path: str | os.PathLike[str],
+    stream: StreamSpec | None = None,
+    *,
+    tasks: tuple[TaskSpec, ...] | None = None,
+    trials: int | None = None,
+) -> SweepSpec:
+    """Read and check a sweep file.
+
+    Args:
+        path: the YAML file.
+        stream: what it is for; every value is held against it. None: that is left for later.
+        tasks: those of the stream that it is for; None: all.
+        trials: in the place of what the file says.
+
+    Raises:
+        StreamFileError: with all mistakes.
+    """
+    file = os.fspath(path)
+    parsed = parse(_text(file))
+    places = Places(file, parsed.lines)
+    if not isinstance(parsed.tree, dict) and not parsed.problems:
+        came = "an empty file" if parsed.tree is None else show(parsed.tree)
+        raise StreamFileError([f"{file}:1: got {came}; a sweep says at least space: {{bank.bottleneck: [8, 64]}}"])
+    for line, where, text in parsed.problems:
+        places.report(where, text, line=line)
+    if not isinstance(parsed.tree, dict):
+        raise StreamFileError(places.problems)
+    tree: dict[str, Any] = parsed.tree
+    if trials is not None:
+        tree["trials"] = trials
+        places.replace(("trials",), "--trials")
+    return _checked(tree, places, stream, tasks)
+
+
+def _checked(
+    tree: dict[str, Any], places: Places, stream: StreamSpec | None, tasks: tuple[TaskSpec, ...] | None
+) -> SweepSpec:
+    for path, text in clashes(tree):
+        places.report(path, text)
+    try:
+        spec = SweepSpec.model_validate(tree)
+    except ValidationError as error:
+        for path, text in islice(word_errors(error, _schema()), MAX_PROBLEMS + 1):
+            places.report(path, text)
+        raise StreamFileError(places.problems) from None
+    if stream is not None:
+        for path, text in misfits(spec, stream, tasks or stream.tasks):
+            places.report(path, text)
+    if places.problems:
+        raise StreamFileError(places.problems)
+    return spec
+
+
+@cache
+def _schema() -> Schema:
+    """Return the JSON Schema of a sweep, its references replaced by what they point at."""
+    schema = SweepSpec.model_json_schema()
+    found: Schema = _inlined(schema, schema.get("$defs", {}))
+    return found
+
+
+def _inlined(node: Any, definitions: Schema) -> Any:
+    if isinstance(node, list):
+        return [_inlined(each, definitions) for each in node]
+    if not isinstance(node, dict):
+        return node
+    if "$ref" in node:
+        return _inlined(definitions[node["$ref"].rsplit("/", 1)[1]], definitions)
+    return {key: _inlined(below, definitions) for key, below in node.items() if key != "$defs"}
+
+
+def _text(file: str) -> str:
+    try:
+        if os.stat(file).st_size > MAX_BYTES:
+            raise StreamFileError([f"{file}: it is too large for a sweep file (at most {MAX_BYTES} bytes)"])
+        return Path(file).read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise StreamFileError([f"{file}: there is no such file in {os.getcwd()}: check the path"]) from None
+    except UnicodeDecodeError as error:
+        raise StreamFileError([f"{file}: byte {error.start} is not UTF-8: save the file as UTF-8"]) from None
+    except (OSError, ValueError) as error:
+        raise StreamFileError([f"{file}: cannot be read ({error}): give a YAML file"]) from None

@@ -1,0 +1,122 @@
+"""One trial: one task learned alone, through the course that learns every task, in a folder of its own.
+
+Its test split is not read. The validation score of the bank that is kept decides, and the one at the end of every epoch may
+end the trial early.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.trainer.states import TrainerFn
+from typing_extensions import override
+
+from continual_petl.course.loop import learn
+from continual_petl.course.run import Run
+from continual_petl.errors import ForgettingError, Interrupted, IsolationError, StoreError
+from continual_petl.store.results_file import TaskLine
+from continual_petl.streams.schema.stream_spec import StreamSpec
+from continual_petl.streams.stream import TaskStream
+from continual_petl.sweep.records import Outcome
+
+Judge = Callable[[Sequence[float | None]], bool]
+"""Says of the scores of the epochs so far whether a trial is hopeless."""
+
+
+class Pruned(Exception):
+    """A trial was ended, for others are better."""
+
+
+class EpochScores(L.Callback):
+    """Note the validation score at the end of every epoch, and end a trial that is hopeless.
+
+    Args:
+        metric: the score that counts.
+        judge: says whether a trial is hopeless; None: no trial is.
+
+    Raises:
+        Pruned: at the end of an epoch.
+    """
+
+    def __init__(self, metric: str, judge: Judge | None) -> None:
+        self._metric, self._judge = metric, judge
+        self.scores: list[float | None] = []
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"scores": list(self.scores)}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.scores = list(state_dict["scores"])
+
+    @override
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.sanity_checking or trainer.state.fn != TrainerFn.FITTING:
+            return
+        score = float(trainer.callback_metrics[f"val/{self._metric}"])
+        # Of several validations in one epoch the last one counts; an epoch without any has no score.
+        self.scores += [None] * (trainer.current_epoch + 1 - len(self.scores))
+        self.scores[trainer.current_epoch] = score if math.isfinite(score) else None
+
+    @override
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self._judge is not None and len(self.scores) == trainer.current_epoch + 1 and self._judge(self.scores):
+            raise Pruned
+
+
+def tried(spec: StreamSpec, folder: Path, judge: Judge | None = None) -> Outcome:
+    """Learn the one task of a stream, and return how that ended; what was half-learned goes on.
+
+    Args:
+        spec: a stream of one task.
+        folder: the trial's own.
+        judge: see `EpochScores`.
+
+    Raises:
+        Interrupted: if a stop was asked for; everything is saved.
+        StoreError: if the folder cannot be written.
+    """
+    (task,) = spec.tasks
+    began = time.perf_counter()
+    watch = EpochScores(task.resolved_metric, judge)
+    try:
+        run = learn(TaskStream(spec), folder, callbacks=[watch], test=False)
+    except Pruned:
+        return Outcome(state="pruned", scores=tuple(watch.scores), seconds=time.perf_counter() - began)
+    except (Interrupted, StoreError, ForgettingError, IsolationError):
+        raise
+    except Exception as error:
+        # A loss that diverged, memory that ended, a setting that cannot be: the next trial knows nothing of it.
+        reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        seconds = time.perf_counter() - began
+        return Outcome(state="failed", scores=tuple(watch.scores), reason=reason[:2000], seconds=seconds)
+    finally:
+        gc.collect()  # a Trainer and its module hold each other, and the backbone
+    return outcome_of(run, task.name)
+
+
+def outcome_of(run: Run, task: str) -> Outcome:
+    """Return how a trial ended that left a bank."""
+    store = run.store
+    manifest, history = store.manifest(task), store.history(task)
+    points = () if history is None else history.curve.scores
+    by_epoch = {point.epoch: point.scores.get(manifest.metric) for point in points}
+    score = manifest.scores["validation"].scores.get(manifest.metric)
+    told = {} if score is not None else {"reason": f"its validation score is not defined ({manifest.metric})"}
+    return Outcome(
+        state="complete" if score is not None else "failed",
+        score=score,
+        scores=tuple(by_epoch.get(epoch) for epoch in range(1, max(by_epoch, default=0) + 1)),
+        seconds=sum(sum(line.seconds.values()) for line in store.results() if isinstance(line, TaskLine)),
+        parameters=dict(manifest.parameters),
+        data=dict(manifest.data),
+        environment=manifest.environment,
+        **told,
+    )

@@ -1,0 +1,144 @@
+"""What a process does about a trial, whether it is that of the sweep or one that it has started."""
+
+from __future__ import annotations
+
+import json
+import os
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from pydantic import ValidationError
+
+from continual_petl.course.worker import Report, arithmetic, compute_as
+from continual_petl.errors import ForgettingError, InputError, Interrupted, IsolationError, StoreError
+from continual_petl.store.atomic import make_folder, write_json
+from continual_petl.streams.schema.stream_spec import StreamSpec
+from continual_petl.sweep.asking import is_hopeless
+from continual_petl.sweep.records import Outcome, Record, Records
+from continual_petl.sweep.settings import Unfit, alone, with_settings
+from continual_petl.sweep.spec import SweepSpec
+from continual_petl.sweep.trial import tried
+from continual_petl.sweep.turns import name_of
+
+OUTCOME = "outcome.json"
+_brief: SweepBrief | None = None
+"""Of a worker process."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepBrief:
+    """What a process has to know of a sweep."""
+
+    folder: str
+    spec: StreamSpec
+    sweep: SweepSpec
+    num_threads: int
+    arithmetic: tuple[str, bool, bool]
+    working_directory: str
+
+
+def brief_of(folder: Path, spec: StreamSpec, sweep: SweepSpec, *, jobs: int) -> SweepBrief:
+    """Return what processes have to know, and with how many threads each computes: the cores are shared out."""
+    return SweepBrief(
+        folder=str(folder),
+        spec=spec,
+        sweep=sweep,
+        num_threads=min(torch.get_num_threads(), max(1, (os.cpu_count() or 1) // jobs)),
+        arithmetic=arithmetic(),
+        working_directory=os.getcwd(),
+    )
+
+
+def folder_of(folder: str | Path, record: Record) -> Path:
+    """Return the folder of a trial."""
+    return Path(folder, "trials", *name_of(record).split("/"))
+
+
+def carried_out(brief: SweepBrief, record: Record) -> Outcome:
+    """Learn a trial, and return how that ended.
+
+    Raises:
+        Interrupted: if a stop was asked for; the trial goes on the next time.
+        StoreError: if its folder cannot be written.
+    """
+    known = next(task for task in brief.spec.tasks if task.name == record.task)
+    try:
+        task = with_settings(brief.spec, known, record.settings)
+    except Unfit as error:
+        return Outcome(state="failed", reason=f"these settings do not go together: {error}")
+    prune = brief.sweep.prune
+    if prune == "none" or record.role == "seed":
+        return tried(alone(brief.spec, task, record.seed), folder_of(brief.folder, record))
+    training = brief.spec.resolved_training(task)
+
+    def hopeless(scores: Sequence[float | None]) -> bool:
+        return is_hopeless(prune, scores, training.epochs, training.warmup, _others(Path(brief.folder), record))
+
+    return tried(alone(brief.spec, task, record.seed), folder_of(brief.folder, record), hopeless)
+
+
+def _others(folder: Path, record: Record) -> list[Record]:
+    """Return the trials that a trial is compared with: of its task, and with its number of epochs."""
+    epochs = record.settings.get("training.epochs")
+    return [
+        other
+        for other in Records(folder).of(record.task, "search")
+        if other.number != record.number and other.ended and other.settings.get("training.epochs") == epochs
+    ]
+
+
+def open_sweep(brief: SweepBrief) -> str:
+    """Take up a sweep in this worker process; return what went wrong, or nothing."""
+    global _brief
+    os.chdir(brief.working_directory)
+    if not Path(brief.folder).is_dir():
+        return (
+            f"{brief.folder}: a worker on {os.uname().nodename} sees no sweep folder here. Workers on several machines need "
+            "it, and the data, at the same path on a file system that all of them share."
+        )
+    compute_as(brief.num_threads, brief.arithmetic)
+    _brief = brief
+    return ""
+
+
+def try_here(name: str) -> Report:
+    """Learn a trial in this worker process; how it ended is written into its folder."""
+    assert _brief is not None
+    try:
+        records = Records(Path(_brief.folder))
+        task = name.split("/")[0]
+        record = next(each for role in ("search", "seed") for each in records.of(task, role) if name_of(each) == name)
+        outcome = carried_out(_brief, record)
+        folder = folder_of(_brief.folder, record)
+        make_folder(folder)
+        write_json(folder / OUTCOME, outcome.model_dump(mode="json"))
+    except Interrupted:
+        return Report(task=name, state="stopped")
+    except (StoreError, ForgettingError, IsolationError) as error:
+        kind = next(each for each in (StoreError, ForgettingError, IsolationError) if isinstance(error, each))
+        return Report(task=name, state="failed", error=kind.__name__, message=str(error))
+    except Exception:
+        what = f"trial {name}: the process that learned it failed:\n{traceback.format_exc()}"
+        return Report(task=name, state="failed", error="RuntimeError", message=what)
+    return Report(task=name, state="learned")
+
+
+def try_on_ray(brief: SweepBrief, course: str, name: str) -> Report:
+    """Learn a trial in this process of Ray's."""
+    problem = open_sweep(brief)
+    if problem:
+        return Report(task=name, state="failed", error=InputError.__name__, message=problem)
+    return try_here(name)
+
+
+def outcome_in(folder: Path) -> Outcome | None:
+    """Return how a trial ended, if a worker wrote that down; None if it has not ended."""
+    try:
+        return Outcome.model_validate(json.loads((folder / OUTCOME).read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (ValidationError, ValueError) as error:
+        raise StoreError(f"{folder / OUTCOME}: was not written by a sweep ({error}): delete it") from None
