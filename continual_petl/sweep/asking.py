@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _THIRD = 3
 """Of so many trials halving lets one go on; and each stage lasts so many times longer than the one before."""
+_WORST = -1e300
+"""What pruners are told of a score that is not defined: they cannot take the median of NaN."""
 
 
 def check_optuna(spec: SweepSpec) -> None:
@@ -87,7 +89,7 @@ def is_hopeless(
         trial = study.ask()
         told = False
         for epoch, score in enumerate(scores, 1):
-            trial.report(math.nan if score is None else score, epoch)
+            trial.report(_WORST if score is None else score, epoch)
             told = trial.should_prune()
         return told
 
@@ -109,7 +111,8 @@ def _study(
         state = {"complete": states.COMPLETE, "pruned": states.PRUNED, "failed": states.FAIL}.get(record.state)
         if state is None:
             continue
-        values = {epoch: math.nan if s is None else s for epoch, s in enumerate(record.scores, 1)}
+        undefined = math.nan if first is None else _WORST
+        values = {epoch: undefined if s is None else s for epoch, s in enumerate(record.scores, 1)}
         study.add_trial(
             optuna.trial.create_trial(
                 state=state,

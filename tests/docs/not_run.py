@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     },
     "continual-petl run stream.yaml --executor ray": "needs Ray's own processes; tests/course/test_on_ray.py has it",
     "continual-petl run stream.yaml --jobs 4": "needs four cores; tests/course/test_at_once.py has jobs",
+    "continual-petl sweep stream.yaml sweep.yaml --jobs 4": "needs four cores; tests/sweep/test_grid.py has jobs",
 }
 """Commands of continual-petl that the real parser reads and nobody runs."""
 

@@ -117,7 +117,7 @@ def parse(block: Block, words: list[str]) -> None:
         arguments, rest = build_parser().parse_known_args(words)
     except SystemExit:
         raise block.broken(f"{shlex.join(words)!r} is refused by the parser") from None
-    if rest and arguments.command not in {"run", "learn"}:
+    if rest and arguments.command not in {"run", "learn", "sweep"}:
         raise block.broken(f"{shlex.join(words)!r}: the parser does not know {shlex.join(rest)!r}")
     parse_overrides(rest)
 

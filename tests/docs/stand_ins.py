@@ -55,6 +55,8 @@ def _readme(folder: Path) -> None:
     _write_csv(folder / "pairs.csv", _sentences(pairs[:3]))
     questions = [{"text": "w1 w40", "about": "trec"}, {"text": "w0 w20", "about": "trec"}]
     _write_csv(folder / "questions.csv", questions)
+    small = "space: {bank.bottleneck: [2, 4]}\nprune: none\nseeds: 1\ntrials: 1\n"
+    (folder / "sweep.yaml").write_text(small, encoding="utf-8")
     (folder / "questions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in questions), encoding="utf-8")
 
 
@@ -124,6 +126,7 @@ DATA: dict[str, Callable[[Path], None]] = {
     "docs/how-to/everyday.md": _learned,
     "docs/how-to/own-callback.md": _support_desk,
     "docs/how-to/own-data.md": _files,
+    "docs/how-to/sweep.md": _support_desk,
     "docs/many-machines.md": _support_desk,
 }
 """What lies in a page's folder before its first block."""

@@ -1,4 +1,4 @@
-"""Check a YAML block by the package's own loader: a whole stream, some keys of one, tasks, or named banks."""
+"""Check a YAML block by the package's own loader: a whole stream, some keys of one, tasks, a sweep, or named banks."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from continual_petl.banks.choice import BankChoice
 from continual_petl.errors import StreamFileError
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream_file.yaml_file import load_stream, load_task
+from continual_petl.sweep.sweep_file import load_sweep
 from tests.docs.blocks import Block
 
 _TASK = {"name": "shown", "kind": "classification", "data": "data/shown"}
@@ -21,7 +22,7 @@ def check_yaml(block: Block, folder: Path) -> None:
     """Check a YAML block; a whole stream or task becomes a file of the page's folder.
 
     A block with a title becomes the file of that name; a whole stream without one ``stream.yaml``, a whole task the file of
-    its own name.
+    its own name, a sweep ``sweep.yaml``.
     """
     try:
         tree = yaml.safe_load(block.text)
@@ -32,6 +33,8 @@ def check_yaml(block: Block, folder: Path) -> None:
             load_stream(_written(block, folder / (block.title or "stream.yaml")))
         elif isinstance(tree, dict) and {"name", "kind", "data"} <= set(tree) <= set(TaskSpec.model_fields):
             load_task(_written(block, folder / (block.title or f"{tree['name']}.yaml")))
+        elif isinstance(tree, dict) and "space" in tree:
+            load_sweep(_written(block, folder / (block.title or "sweep.yaml")))
         elif block.title is not None:
             raise block.broken("a block with a title is a file: a whole stream or a whole task")
         else:

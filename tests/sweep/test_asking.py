@@ -1,0 +1,156 @@
+"""What Optuna is asked: settings that depend on what ended before alone, and which trials are hopeless."""
+
+from __future__ import annotations
+
+import importlib
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl import InputError
+from continual_petl.sweep import asking, sweep, worker
+from continual_petl.sweep.asking import is_hopeless, study_of, suggested
+from continual_petl.sweep.records import Record
+from tests.streams_in_code import regression_task, stream
+from tests.sweep.sweeps import TRAINING, ended, small_stream, small_sweep
+
+Folder = Callable[..., Path]
+DRAWN: dict[str, Any] = {
+    "bank": ["layernorm", {"preset": "lora", "rank": 2}],
+    "training.learning_rate": {"low": 1e-4, "high": 1e-1, "log": True},
+    "training.epochs": {"low": 1, "high": 9},
+}
+
+
+def record(number: int, scores: Sequence[float | None], state: str = "complete", **settings: Any) -> Record:
+    return Record.model_validate(
+        {
+            "task": "one",
+            "role": "search",
+            "number": number,
+            "seed": 3,
+            "settings": settings,
+            "metric": "accuracy",
+            "state": state,
+            "scores": scores,
+            "score": scores[-1] if state == "complete" else None,
+        }
+    )
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_a_sampler_says_the_same_to_the_same_past(sampler: str) -> None:
+    spec = small_sweep(space=DRAWN, sampler=sampler, trials=30)
+
+    def asked(task: str) -> list[dict[str, Any]]:
+        past: list[Record] = []
+        for number in range(14):
+            found = suggested(spec, task, number, past)
+            past.append(record(number, [found["training.learning_rate"]], **found))
+        return [each.settings for each in past]
+
+    first = asked("one")
+    assert first == asked("one")
+    assert first != asked("two")
+    for each in first:
+        assert each["bank"] in DRAWN["bank"]
+        assert 1e-4 <= each["training.learning_rate"] <= 1e-1
+        assert each["training.epochs"] in range(1, 10)
+    assert len({str(each["bank"]) for each in first}) == 2
+
+
+def test_median_ends_what_is_below_the_others_in_the_same_epoch() -> None:
+    others = [record(number, [0.5, 0.6, 0.7, 0.8]) for number in range(5)]
+    assert is_hopeless("median", [0.4], 4, 0.1, others)
+    assert not is_hopeless("median", [0.5], 4, 0.1, others)
+    assert not is_hopeless("median", [0.4], 4, 0.1, others[:4]), "five have to come to their end first"
+    assert not is_hopeless("median", [0.6, 0.1], 4, 0.1, others), "its best so far counts"
+    assert is_hopeless("median", [None], 4, 0.1, others), "a score that is not defined is worse than any"
+    assert not is_hopeless("median", [0.6, 0.6, 0.7, 0.1], 4, 0.1, others), "after the last epoch all is paid for"
+    assert not is_hopeless("median", [0.4], 4, 0.5, others), "the learning rate still rises"
+    assert is_hopeless("median", [0.4, 0.4], 4, 0.5, others)
+
+
+def test_halving_lets_the_best_third_of_each_stage_go_on() -> None:
+    others = [record(number, [0.1 * number], "pruned") for number in range(5)]
+    assert not is_hopeless("halving", [0.6], 9, 0.0, others)
+    assert is_hopeless("halving", [0.25], 9, 0.0, others)
+    assert not is_hopeless("halving", [0.6, 0.0], 9, 0.0, others), "there is no stage at epoch 2"
+    reached = [record(5 + number, [0.6, 0.6, 0.8], "pruned") for number in range(3)]
+    assert is_hopeless("halving", [0.7, 0.7, 0.7], 9, 0.0, others + reached)
+    assert not is_hopeless("halving", [0.7, 0.7, 0.9], 9, 0.0, others + reached)
+
+
+def test_a_study_holds_every_trial_and_optuna_speaks_as_before(capsys: pytest.CaptureFixture[str]) -> None:
+    optuna = importlib.import_module("optuna")
+    before = optuna.logging.get_verbosity()
+    spec = small_sweep(space={"bank": DRAWN["bank"]}, sampler="random", trials=3)
+    trials = [
+        record(0, [0.1, 0.5], bank="layernorm"),
+        record(1, [0.2], "pruned", bank={"preset": "lora", "rank": 2}),
+        record(2, [], "failed", bank="layernorm"),
+    ]
+    study = study_of(spec, trials)
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "PRUNED", "FAIL"]
+    assert study.best_value == 0.5
+    assert optuna.logging.get_verbosity() == before
+    assert capsys.readouterr().err == ""
+
+
+def test_pruning_fires_as_the_rule_says(backbone_folder: Folder, tmp_path: Path) -> None:
+    # Rank correlations are seldom equal, so about half of the later trials are below the median.
+    tasks = stream(backbone_folder(), [regression_task("one", num_rows=20)], training=TRAINING)
+    space = {"training.epochs": [2], "training.learning_rate": [0.05, 0.04, 1e-9, 0.03, 1e-8, 1e-7, 0.06, 1e-6, 1e-5]}
+    result = sweep(tasks, small_sweep(space=space, prune="median"), folder=tmp_path)
+    complete: list[Any] = []
+    for line in ended(tmp_path):
+        worst = len(complete) >= 5 and line["scores"][0] < statistics.median(each["scores"][0] for each in complete)
+        assert (line["state"], len(line["scores"])) == (("pruned", 1) if worst else ("complete", 2))
+        complete += [] if worst else [line]
+    assert result.tasks["one"].count("pruned") == 9 - len(complete) > 0
+    assert result.study("one").trials[8].state.name in ("COMPLETE", "PRUNED")
+    with pytest.raises(InputError, match=r"the sweep has no task 'on' \(did you mean 'one'\?\)"):
+        result.study("on")
+
+
+def test_trials_with_other_epochs_are_not_compared(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int, list[int]]] = []
+
+    def ask(prune: str, scores: Sequence[float | None], epochs: int, warmup: float, others: Sequence[Record]) -> bool:
+        asked.append((epochs, len(scores), [each.settings["training.epochs"] for each in others]))
+        return epochs == 3 and len(scores) == 2
+
+    monkeypatch.setattr(worker, "is_hopeless", ask)
+    space = {"bank.bottleneck": [2, 4], "training.epochs": [1, 3]}
+    sweep(small_stream(backbone_folder()), small_sweep(space=space, prune="halving"), folder=tmp_path)
+    assert asked == [(1, 1, []), (3, 1, []), (3, 2, []), (1, 1, [1]), (3, 1, [3]), (3, 2, [3])]
+    assert [line["state"] for line in ended(tmp_path)] == ["complete", "pruned", "complete", "pruned"]
+    assert [len(line["scores"]) for line in ended(tmp_path)] == [1, 2, 1, 2], "with the epoch"
+
+
+def test_settings_that_were_tried_are_not_learned_again(backbone_folder: Folder, tmp_path: Path) -> None:
+    spec = small_sweep(space={"bank.bottleneck": [2, 4]}, sampler="random", trials=5)
+    sweep(small_stream(backbone_folder()), spec, folder=tmp_path)
+    found = ended(tmp_path)
+    assert len(found) == 5
+    again = [line for line in found if "same_as" in line]
+    assert len(again) == 3
+    for line in again:
+        assert line["score"] == found[line["same_as"]]["score"]
+        assert line["settings"] == found[line["same_as"]]["settings"]
+
+
+def test_without_optuna_one_sentence_says_what_to_install(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "find_spec", lambda name: None)
+    tasks = small_stream(backbone_folder())
+    with pytest.raises(InputError, match=r"not installed here: pip install 'continual-petl\[sweep\]'"):
+        sweep(tasks, small_sweep(prune="median"), folder=tmp_path / "sweep")
+    assert not (tmp_path / "sweep").exists()
+    sweep(tasks, small_sweep(), folder=tmp_path / "sweep", minutes=0)  # a grid without pruning needs nothing more

@@ -1,0 +1,74 @@
+"""No test row decides anything: the test split is not read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl import InputError, TaskStream, learn
+from continual_petl.streams.preparation import prepare
+from continual_petl.sweep import sweep
+from tests.streams_in_code import classification_rows, stream, write_rows
+from tests.sweep.sweeps import TRAINING, ended, small_stream, small_sweep, without_time
+
+Folder = Callable[..., Path]
+
+
+def on_disk(backbone: Path, folder: Path) -> TaskStream:
+    return stream(backbone, [{"name": "one", "kind": "classification", "data": str(folder)}], training=TRAINING)
+
+
+def test_with_test_rows_that_cannot_even_be_read_the_same_is_chosen(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    real = prepare.read_splits
+    monkeypatch.setattr(prepare, "read_splits", lambda *a, **k: asked.append(a[3]) or real(*a, **k))
+    write_rows(tmp_path / "data", "one")
+    tasks = on_disk(backbone_folder(), tmp_path / "data")
+    first = sweep(tasks, small_sweep(seeds=2), folder=tmp_path / "good")
+    (tmp_path / "data" / "test.jsonl").write_text('{"text": "w1", "label": "garbage"}\nno JSON at all')
+    second = sweep(tasks, small_sweep(seeds=2), folder=tmp_path / "bad")
+    assert asked
+    assert all("test" not in splits for splits in asked)
+    assert second.chosen == first.chosen
+    for role in ("search", "seed"):
+        found = without_time(ended(tmp_path / "bad", role=role))
+        assert found == without_time(ended(tmp_path / "good", role=role))
+    assert all(set(line["data"]) == {"train", "validation"} for line in ended(tmp_path / "bad"))
+    with pytest.raises(InputError):
+        learn(TaskStream(second.chosen), tmp_path / "run")  # which does read them
+
+
+def test_a_course_without_test_splits_scores_validation_rows(backbone_folder: Folder, tmp_path: Path) -> None:
+    run = learn(small_stream(backbone_folder()), tmp_path / "run", test=False)
+    manifest = run.store.manifest("one")
+    assert set(manifest.scores) == {"validation"}
+    assert run.results.R[0, 0] == manifest.scores["validation"].scores["accuracy"]
+    assert not any("no test split" in notice for notice in manifest.notices)
+
+
+def test_seeds_that_carve_validation_rows_anew_are_told(backbone_folder: Folder, tmp_path: Path) -> None:
+    rows = classification_rows("one", 60)
+    (tmp_path / "one.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tasks = on_disk(backbone_folder(), tmp_path / "one.jsonl")
+    result = sweep(tasks, small_sweep(trials=1, seeds=2), folder=tmp_path / "sweep")
+    assert not result.tasks["one"].same_rows
+    write_rows(tmp_path / "data", "one")
+    result = sweep(on_disk(backbone_folder(), tmp_path / "data"), small_sweep(trials=1, seeds=2), folder=tmp_path / "2")
+    assert result.tasks["one"].same_rows
+
+
+def test_rows_that_changed_between_two_trials_are_refused(backbone_folder: Folder, tmp_path: Path) -> None:
+    write_rows(tmp_path / "data", "one")
+    tasks = on_disk(backbone_folder(), tmp_path / "data")
+    sweep(tasks, small_sweep(trials=1), folder=tmp_path / "sweep")
+    lines = (tmp_path / "data" / "train.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "data" / "train.jsonl").write_text("".join(lines[1:]))
+    with pytest.raises(InputError, match="task 'one': its train rows are not those of the trials before"):
+        sweep(tasks, small_sweep(), folder=tmp_path / "sweep")
+    assert len(ended(tmp_path / "sweep")) == 1

@@ -1,0 +1,152 @@
+"""A sweep that is stopped or killed goes on: what is finished is not done again, and nothing else is tried."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl import InputError, StreamSpec
+from continual_petl.errors import Interrupted, StoreError
+from continual_petl.streams.stream import TaskStream
+from continual_petl.streams.stream_file.dump import dump_stream
+from continual_petl.sweep import conduct, sweep
+from continual_petl.sweep.records import TRIALS
+from tests.sweep.sweeps import GRID, ended, lines_of, small_stream, small_sweep, without_time
+
+Folder = Callable[..., Path]
+SCRIPT = """
+    import sys, torch
+    from continual_petl.streams.stream import TaskStream
+    from continual_petl.sweep import SweepSpec, sweep
+    torch.set_num_threads(1)
+    if __name__ == "__main__":
+        sweep(TaskStream.from_yaml(sys.argv[1]), SweepSpec.model_validate_json(sys.argv[3]), folder=sys.argv[2])
+"""
+
+
+class Stop(Exception):
+    """What strikes in a test."""
+
+
+def stop_at(number: int, state: str) -> Callable[[Any], None]:
+    """Return a listener that raises when the trial of this number begins or has ended."""
+
+    def told(record: Any) -> None:
+        if (record.number, record.role, record.state) == (number, "search", state):
+            raise Stop
+
+    return told
+
+
+@pytest.mark.parametrize("sampler", ["grid", "tpe", "random"])
+def test_a_stop_between_any_two_steps_changes_nothing(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampler: str
+) -> None:
+    learned: list[str] = []
+
+    def as_if(brief: Any, record: Any) -> Any:
+        learned.append(conduct.name_of(record))
+        size, rate = record.settings["bank.bottleneck"], record.settings["training.learning_rate"]
+        return conduct.Outcome(state="complete", score=size * rate, scores=(size * rate,), parameters={"head": size})
+
+    monkeypatch.setattr(conduct, "carried_out", as_if)
+    tasks = small_stream(backbone_folder())
+    drawn = {"bank.bottleneck": [2, 4], "training.learning_rate": {"low": 0.01, "high": 0.1}}
+    spec = small_sweep(seeds=2) if sampler == "grid" else small_sweep(space=drawn, sampler=sampler, trials=14, seeds=2)
+    sweep(tasks, spec, folder=tmp_path / "whole")
+    once = list(learned)
+    learned.clear()
+    for number in range(4):
+        for state in ("begun", "complete"):
+            with pytest.raises(Stop):
+                sweep(tasks, spec, folder=tmp_path / "torn", told=stop_at(number, state))
+            with (tmp_path / "torn" / TRIALS).open("ab") as handle:
+                handle.write(b'{"task": "one", "ro')  # a kill in the middle of a line
+    result = sweep(tasks, spec, folder=tmp_path / "torn")
+    assert learned == once, "no trial was learned twice"
+    assert ended(tmp_path / "torn") == ended(tmp_path / "whole")
+    assert result.num_left == 0
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_goes_on_where_it_was(backbone_folder: Folder, tmp_path: Path) -> None:
+    tasks, spec = small_stream(backbone_folder(), training={"epochs": 3}), small_sweep(seeds=2)
+    sweep(tasks, spec, folder=tmp_path / "whole")
+    (tmp_path / "stream.yaml").write_text(dump_stream(tasks.spec))
+    (tmp_path / "go.py").write_text(textwrap.dedent(SCRIPT))
+    command = [sys.executable, "go.py", "stream.yaml", "killed", spec.model_dump_json()]
+    for lines in (2, 3, 6):
+        child = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE)
+        until = time.monotonic() + 400
+        while time.monotonic() < until and child.poll() is None:
+            file = tmp_path / "killed" / TRIALS
+            if file.exists() and len(lines_of(tmp_path / "killed")) >= lines:
+                break
+            time.sleep(0.01)
+        child.kill()
+        child.wait()
+    read = TaskStream.from_yaml(tmp_path / "stream.yaml")
+    result = sweep(read, spec, folder=tmp_path / "killed")
+    assert without_time(ended(tmp_path / "killed")) == without_time(ended(tmp_path / "whole"))
+    assert [line["settings"] for line in ended(tmp_path / "killed")] == GRID
+    assert result.num_left == 0
+
+
+@pytest.mark.slow
+def test_a_signal_while_two_learn_saves_both(backbone_folder: Folder, tmp_path: Path) -> None:
+    tasks, spec = small_stream(backbone_folder()), small_sweep()
+    begun: list[Any] = []
+
+    def told(record: Any) -> None:
+        begun.append(record)
+        if len(begun) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted, match="while trials were learned"):
+        sweep(tasks, spec, folder=tmp_path, jobs=2, told=told)
+    result = sweep(tasks, spec, folder=tmp_path, jobs=2)
+    assert sorted((line["settings"] for line in ended(tmp_path)), key=str) == sorted(GRID, key=str)
+    assert result.num_left == 0
+
+
+def test_another_sweep_or_stream_in_the_folder_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
+    tasks = small_stream(backbone_folder())
+    sweep(tasks, small_sweep(trials=1), folder=tmp_path / "a", minutes=0)
+    with pytest.raises(InputError, match=r"begun with something else: sweep\.seeds was 1, is 3\. Its trials"):
+        sweep(tasks, small_sweep(seeds=3), folder=tmp_path / "a", minutes=0)
+    other = TaskStream(StreamSpec.model_validate(tasks.spec.model_dump() | {"seed": 99}))
+    with pytest.raises(InputError, match=r"stream\.seed was 3, is 99"):
+        sweep(other, small_sweep(), folder=tmp_path / "a", minutes=0)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "stream.yaml").write_text("name: a run")
+    with pytest.raises(InputError, match="this is the folder of a run"):
+        sweep(tasks, small_sweep(), folder=tmp_path / "b", minutes=0)
+    (tmp_path / "a" / "sweep.json").write_text("{}")
+    with pytest.raises(StoreError, match="cannot be read"):
+        sweep(tasks, small_sweep(), folder=tmp_path / "a", minutes=0)
+
+
+def test_a_foreign_line_is_refused_with_its_number(backbone_folder: Folder, tmp_path: Path) -> None:
+    tasks = small_stream(backbone_folder())
+    sweep(tasks, small_sweep(), folder=tmp_path, minutes=0)
+    (tmp_path / TRIALS).write_text('{"task": "one"}\n')
+    with pytest.raises(StoreError, match=r"trials\.jsonl:1: this is not a line that a sweep has written"):
+        sweep(tasks, small_sweep(), folder=tmp_path)
+
+
+def test_no_time_is_left_and_told(backbone_folder: Folder, tmp_path: Path) -> None:
+    result = sweep(small_stream(backbone_folder()), small_sweep(seeds=2), folder=tmp_path, minutes=0)
+    assert result.num_left == 5
+    assert result.tasks["one"].settings is None
+    assert not (tmp_path / "chosen.yaml").exists()
+    with pytest.raises(InputError, match="minutes: got -1"):
+        sweep(small_stream(backbone_folder()), small_sweep(), folder=tmp_path, minutes=-1)
