@@ -21,6 +21,7 @@ from continual_petl.callbacks import TaskEvent
 from continual_petl.cli.main import main
 from continual_petl.course import learn_task, row
 from continual_petl.course.session import Session
+from continual_petl.course.signals import listening
 from continual_petl.errors import Interrupted
 from continual_petl.store.results_file import TaskLine
 from continual_petl.streams.stream import TaskStream
@@ -111,6 +112,18 @@ def test_a_signal_in_any_phase(
 
 
 @pytest.mark.slow
+def test_a_signal_that_is_ignored_when_a_course_begins_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with listening() as request:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert request.signal_number is None
+            assert list(request.handlers) == [signal.SIGTERM], "Lightning is given no handler for it either"
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_a_second_sigterm_ends_at_once_with_its_own_code(learned: Learned, tmp_path: Path) -> None:
     class Twice(L.Callback):
         def on_train_batch_start(self, *args: Any) -> None:

@@ -23,7 +23,8 @@ def small_sweep(**more: Any) -> SweepSpec:
 
 def small_stream(backbone: Path, *names: str, **more: Any) -> TaskStream:
     """Return a stream of tasks that take half a second each."""
-    return stream(backbone, [task(name, num_rows=20) for name in names or ("one",)], training=TRAINING, **more)
+    training = TRAINING | more.pop("training", {})
+    return stream(backbone, [task(name, num_rows=20) for name in names or ("one",)], training=training, **more)
 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:

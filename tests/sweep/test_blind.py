@@ -11,6 +11,7 @@ import pytest
 
 from continual_petl import InputError, TaskStream, learn
 from continual_petl.streams.preparation import prepare
+from continual_petl.streams.sources.read import read_splits
 from continual_petl.sweep import sweep
 from tests.streams_in_code import classification_rows, stream, write_rows
 from tests.sweep.sweeps import TRAINING, ended, small_stream, small_sweep, without_time
@@ -26,8 +27,12 @@ def test_with_test_rows_that_cannot_even_be_read_the_same_is_chosen(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
-    real = prepare.read_splits
-    monkeypatch.setattr(prepare, "read_splits", lambda *a, **k: asked.append(a[3]) or real(*a, **k))
+
+    def read(*given: Any, **more: Any) -> Any:
+        asked.append(given[3])
+        return read_splits(*given, **more)
+
+    monkeypatch.setattr(prepare, "read_splits", read)
     write_rows(tmp_path / "data", "one")
     tasks = on_disk(backbone_folder(), tmp_path / "data")
     first = sweep(tasks, small_sweep(seeds=2), folder=tmp_path / "good")

@@ -19,7 +19,8 @@ from continual_petl.errors import Interrupted, StoreError
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.dump import dump_stream
 from continual_petl.sweep import conduct, sweep
-from continual_petl.sweep.records import TRIALS
+from continual_petl.sweep.records import TRIALS, Outcome
+from continual_petl.sweep.turns import name_of
 from tests.sweep.sweeps import GRID, ended, lines_of, small_stream, small_sweep, without_time
 
 Folder = Callable[..., Path]
@@ -54,9 +55,9 @@ def test_a_stop_between_any_two_steps_changes_nothing(
     learned: list[str] = []
 
     def as_if(brief: Any, record: Any) -> Any:
-        learned.append(conduct.name_of(record))
+        learned.append(name_of(record))
         size, rate = record.settings["bank.bottleneck"], record.settings["training.learning_rate"]
-        return conduct.Outcome(state="complete", score=size * rate, scores=(size * rate,), parameters={"head": size})
+        return Outcome(state="complete", score=size * rate, scores=(size * rate,), parameters={"head": size})
 
     monkeypatch.setattr(conduct, "carried_out", as_if)
     tasks = small_stream(backbone_folder())
