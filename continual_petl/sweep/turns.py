@@ -33,8 +33,9 @@ class Turns:
         Args:
             running: names of the trials that are being learned.
         """
+        known = self._searched()
         for number in range(self._sweep.num_trials):
-            record = self._searched().get(number) or self._new(number)
+            record = known.get(number) or self._new(number)
             if not record.ended and name_of(record) not in running:
                 return record
         return next((record for record in self._seeds() if not record.ended and name_of(record) not in running), None)

@@ -85,16 +85,17 @@ def test_a_process_that_is_killed_goes_on_where_it_was(backbone_folder: Folder, 
     (tmp_path / "stream.yaml").write_text(dump_stream(tasks.spec))
     (tmp_path / "go.py").write_text(textwrap.dedent(SCRIPT))
     command = [sys.executable, "go.py", "stream.yaml", "killed", spec.model_dump_json()]
-    for lines in (2, 3, 6):
-        child = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE)
+    for lines in (2, 4):
+        with (tmp_path / "said").open("wb") as said:
+            child = subprocess.Popen(command, cwd=tmp_path, stderr=said)
         until = time.monotonic() + 400
         while time.monotonic() < until and child.poll() is None:
-            file = tmp_path / "killed" / TRIALS
-            if file.exists() and len(lines_of(tmp_path / "killed")) >= lines:
+            if (tmp_path / "killed" / TRIALS).exists() and len(lines_of(tmp_path / "killed")) >= lines:
                 break
             time.sleep(0.01)
         child.kill()
-        child.wait()
+        assert child.wait() == -signal.SIGKILL, (tmp_path / "said").read_text()
+    assert len(ended(tmp_path / "killed")) < 4, "it was killed half-way"
     read = TaskStream.from_yaml(tmp_path / "stream.yaml")
     result = sweep(read, spec, folder=tmp_path / "killed")
     assert without_time(ended(tmp_path / "killed")) == without_time(ended(tmp_path / "whole"))

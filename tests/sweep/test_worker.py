@@ -1,0 +1,107 @@
+"""What a worker process tells the sweep that started it, and what becomes of it when it cannot."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from continual_petl.course.worker import Report
+from continual_petl.errors import Interrupted, StoreError
+from continual_petl.sweep import conduct, sweep, worker
+from continual_petl.sweep.records import Outcome, Record, Records
+from continual_petl.sweep.worker import OUTCOME, brief_of, folder_of, open_sweep, outcome_in, try_here
+from tests.sweep.sweeps import small_stream, small_sweep
+
+Folder = Callable[..., Path]
+RECORD = Record(task="one", role="search", number=0, seed=3, settings={"bank.bottleneck": 2}, metric="accuracy")
+
+
+@pytest.fixture
+def brief(backbone_folder: Folder, tmp_path: Path) -> Iterator[Any]:
+    sweep(small_stream(backbone_folder()), small_sweep(), folder=tmp_path, minutes=0)
+    Records(tmp_path).add(RECORD)
+    brief = brief_of(tmp_path, small_stream(backbone_folder()).spec, small_sweep(), jobs=1)
+    assert open_sweep(brief) == ""
+    yield brief
+    worker._brief = None
+
+
+def test_the_cores_are_shared_out(backbone_folder: Folder, tmp_path: Path) -> None:
+    cores = os.cpu_count() or 1
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(cores)
+        spec = small_stream(backbone_folder()).spec
+        found = [brief_of(tmp_path, spec, small_sweep(), jobs=jobs).num_threads for jobs in (1, cores, 2 * cores)]
+    finally:
+        torch.set_num_threads(before)
+    assert found == [cores, 1, 1]
+
+
+def test_how_a_trial_ended_is_written_into_its_folder(brief: Any) -> None:
+    assert try_here("one/0000") == Report(task="one/0000", state="learned")
+    outcome = outcome_in(folder_of(brief.folder, RECORD))
+    assert outcome is not None
+    assert outcome.state == "complete"
+    assert conduct._outcome(folder_of(brief.folder, RECORD), Report(task="one/0000", state="learned")) == outcome
+
+
+@pytest.mark.parametrize(
+    ("error", "report"),
+    [
+        (Interrupted("stopped", 15), Report(task="one/0000", state="stopped")),
+        (StoreError("full"), Report(task="one/0000", state="failed", error="StoreError", message="full")),
+    ],
+)
+def test_what_ends_a_worker_is_told(
+    brief: Any, monkeypatch: pytest.MonkeyPatch, error: Exception, report: Report
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(worker, "carried_out", fail)
+    assert try_here("one/0000") == report
+
+
+def test_a_fault_is_told_with_its_traceback(brief: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "carried_out", lambda *_: 1 / 0)
+    report = try_here("one/0000")
+    assert (report.state, report.error) == ("failed", "RuntimeError")
+    assert "ZeroDivisionError" in report.message
+
+
+def test_a_worker_that_is_killed_again_and_again_fails_its_trial_alone(tmp_path: Path) -> None:
+    report = Report(task="one/0000", state="failed", error="Interrupted", message="its worker was killed 3 times")
+    assert conduct._outcome(tmp_path, report) == Outcome(state="failed", reason="its worker was killed 3 times")
+
+
+def test_a_worker_that_was_stopped_ends_the_sweep(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted, match="a worker was stopped"):
+        conduct._outcome(tmp_path, Report(task="one/0000", state="stopped"))
+    with pytest.raises(StoreError, match="full"):
+        conduct._outcome(tmp_path, Report(task="one/0000", state="failed", error="StoreError", message="full"))
+
+
+def test_what_no_worker_wrote_is_refused(tmp_path: Path) -> None:
+    assert outcome_in(tmp_path) is None
+    (tmp_path / OUTCOME).write_text("{")
+    with pytest.raises(StoreError, match="was not written by a sweep"):
+        outcome_in(tmp_path)
+
+
+def test_a_worker_that_sees_no_folder_says_so(backbone_folder: Folder, tmp_path: Path) -> None:
+    brief = brief_of(tmp_path / "none", small_stream(backbone_folder()).spec, small_sweep(), jobs=1)
+    assert "sees no sweep folder here" in open_sweep(brief)
+    assert "sees no sweep folder here" in worker.try_on_ray(brief, "course", "one/0000").message
+
+
+def test_settings_that_cannot_be_together_fail_their_trial(brief: Any) -> None:
+    wrong = RECORD.model_copy(update={"settings": {"bank.rank": 2}})
+    outcome = worker.carried_out(brief, wrong)
+    assert outcome.state == "failed"
+    assert "these settings do not go together" in outcome.reason
