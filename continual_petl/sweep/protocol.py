@@ -28,7 +28,7 @@ from continual_petl.sweep.asking import check_optuna
 from continual_petl.sweep.conduct import Course, Told
 from continual_petl.sweep.folder import open_folder, write_result
 from continual_petl.sweep.result import SweepResult
-from continual_petl.sweep.settings import chosen_tasks, misfits
+from continual_petl.sweep.settings import chosen_tasks, misfits, unfit_combinations
 from continual_petl.sweep.spec import SweepSpec
 
 
@@ -97,7 +97,8 @@ def sweep(
 def _check(spec: StreamSpec, sweep: SweepSpec, tasks: Sequence[TaskSpec]) -> None:
     """Check what can be seen before anything is read."""
     check_optuna(sweep)
-    problems = [f"sweep: key {dotted(path)}: {text}" for path, text in misfits(sweep, spec, tasks)]
+    found = misfits(sweep.space, spec, tasks) or unfit_combinations(sweep, spec, tasks)
+    problems = [f"sweep: key {dotted(path)}: {text}" for path, text in found]
     if problems:
         raise StreamFileError(problems)
     with quiet():

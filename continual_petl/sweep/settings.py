@@ -74,31 +74,33 @@ def alone(spec: StreamSpec, task: TaskSpec, seed: int) -> StreamSpec:
     return settled(spec.model_copy(update={"tasks": (task,), "seed": seed}))
 
 
-def misfits(sweep: SweepSpec, spec: StreamSpec, tasks: Sequence[TaskSpec]) -> list[tuple[KeyPath, str]]:
-    """Return where in a sweep something does not fit the tasks that it is for, and why.
+def misfits(space: Mapping[str, Any], spec: StreamSpec, tasks: Sequence[TaskSpec]) -> list[tuple[KeyPath, str]]:
+    """Return where in a space something does not fit the tasks that it is for, and why; every value is tried by itself.
 
-    Every value is tried by itself, with the first one of all other keys; then every combination of a grid.
+    Args:
+        space: what is tried, as a sweep has it or as plain data; parts of a wrong type are left to the schema.
+        spec: the stream.
+        tasks: those of its tasks that the sweep is for.
     """
-    problems: dict[KeyPath, str] = {("space", key): text for key in sweep.space if (text := _misplaced(key))}
+    problems: dict[KeyPath, str] = {("space", key): text for key in space if (text := _misplaced(key))}
     for task in tasks:
         if problem := _bound(spec, task):
             problems[("space",)] = problem
-    if problems:
-        return [*problems.items()]
-    for key, values in sweep.space.items():
+    for key, values in space.items():
+        if ("space", key) in problems:
+            continue
         for place, value in _each(values):
             path = ("space", key, place)
             for task in tasks:
                 if path not in problems and (text := _why_not(spec, task, {key: value})):
                     problems[path] = f"{text} (task {task.name!r})"
-    if not problems and sweep.sampler == "grid":
-        problems = _of_combinations(sweep, spec, tasks)
     return [*problems.items()]
 
 
-def _of_combinations(sweep: SweepSpec, spec: StreamSpec, tasks: Sequence[TaskSpec]) -> dict[KeyPath, str]:
-    if len(sweep.space) == 1:
-        return {}
+def unfit_combinations(sweep: SweepSpec, spec: StreamSpec, tasks: Sequence[TaskSpec]) -> list[tuple[KeyPath, str]]:
+    """Return which settings of a grid a task cannot have, though it can have each value by itself."""
+    if sweep.sampler != "grid" or len(sweep.space) == 1:
+        return []
     told: list[str] = []
     for task in tasks:
         for settings in grid(sweep):
@@ -106,7 +108,7 @@ def _of_combinations(sweep: SweepSpec, spec: StreamSpec, tasks: Sequence[TaskSpe
                 told.append(f"{described(settings)}: {text} (task {task.name!r})")
             if len(told) == _MOST_TOLD:
                 break
-    return {("space",): "these do not go together: " + "; ".join(told)} if told else {}
+    return [(("space",), "these do not go together: " + "; ".join(told))] if told else []
 
 
 def _why_not(spec: StreamSpec, task: TaskSpec, settings: Settings) -> str:
@@ -117,10 +119,13 @@ def _why_not(spec: StreamSpec, task: TaskSpec, settings: Settings) -> str:
     return ""
 
 
-def _each(values: tuple[Any, ...] | Range) -> Iterator[tuple[str | int, Any]]:
+def _each(values: Any) -> Iterator[tuple[str | int, Any]]:
     if isinstance(values, Range):
         yield from (("low", values.low), ("high", values.high))
-    else:
+    elif isinstance(values, dict):
+        ends = ((key, values.get(key)) for key in ("low", "high"))
+        yield from ((key, end) for key, end in ends if isinstance(end, int | float))
+    elif isinstance(values, list | tuple):
         yield from enumerate(plain_values(values))
 
 

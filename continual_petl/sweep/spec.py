@@ -128,7 +128,9 @@ def clashes(tree: Mapping[str, Any]) -> list[tuple[KeyPath, str]]:
             if isinstance(values, dict)
         ]
     elif sampler in ("tpe", "random") and trials is None:
-        problems.append((("trials",), f"is missing: sampler {sampler} has no end by itself; say trials: 20, say"))
+        problems.append(
+            (("trials",), f"is missing: sampler {sampler} has no end by itself: add it, for instance `trials: 20`")
+        )
     return problems
 
 

@@ -17,7 +17,7 @@ from continual_petl.streams.stream_file.json_schema import Schema
 from continual_petl.streams.stream_file.places import Places
 from continual_petl.streams.stream_file.wording import show, word_errors
 from continual_petl.streams.stream_file.yaml_nodes import parse
-from continual_petl.sweep.settings import misfits
+from continual_petl.sweep.settings import misfits, unfit_combinations
 from continual_petl.sweep.spec import SweepSpec, clashes
 
 
@@ -61,14 +61,17 @@ def _checked(
 ) -> SweepSpec:
     for path, text in clashes(tree):
         places.report(path, text)
+    if stream is not None and isinstance(tree.get("space"), dict):
+        for path, text in misfits(tree["space"], stream, tasks or stream.tasks):
+            places.report(path, text)
     try:
         spec = SweepSpec.model_validate(tree)
     except ValidationError as error:
         for path, text in islice(word_errors(error, _schema()), MAX_PROBLEMS + 1):
             places.report(path, text)
         raise StreamFileError(places.problems) from None
-    if stream is not None:
-        for path, text in misfits(spec, stream, tasks or stream.tasks):
+    if stream is not None and not places.problems:
+        for path, text in unfit_combinations(spec, stream, tasks or stream.tasks):
             places.report(path, text)
     if places.problems:
         raise StreamFileError(places.problems)

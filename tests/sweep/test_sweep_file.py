@@ -108,6 +108,13 @@ def test_a_mistake_is_told_with_what_is_allowed(tmp_path: Path, text: str, says:
     assert says in "\n".join(problems_of(tmp_path, text))
 
 
+def test_a_value_that_does_not_fit_is_told_beside_what_contradicts_itself(tmp_path: Path) -> None:
+    text = "space:\n  bank: [layernorm, lorra]\n  training.learning_rate: {low: 1.0, high: 0.1}\nsampler: tpe\n"
+    told = problems_of(tmp_path, text)
+    assert [problem.split(": ")[0] for problem in told] == ["FILE:1", "FILE:2", "FILE:3"]
+    assert "unknown preset 'lorra'" in told[1]
+
+
 def test_what_does_not_go_together_is_told_as_a_whole(tmp_path: Path) -> None:
     text = "space: {training.optimizer: [sgd, adamw], training.betas: [[0.8, 0.9]]}\n"
     (problem,) = problems_of(tmp_path, text)
