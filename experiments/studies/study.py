@@ -17,6 +17,7 @@ NAMES: tuple[str, ...] = (
     "houlsby2019/tradeoff",
     "houlsby2019/ablation",
     "houlsby2019/variants",
+    "houlsby2019/sweep",
 )
 """In the order in which RESULTS.md has them; each is a module of `experiments` with a `STUDY`."""
 

@@ -13,7 +13,7 @@ from pydantic import Field
 from continual_petl._frozen import FrozenModel
 from continual_petl.streams.schema.stream_spec import StreamSpec
 
-Method = Literal["learn", "ablate", "replay", "joint"]
+Method = Literal["learn", "ablate", "sweep", "replay", "joint"]
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class Trial(FrozenModel):
     max_length: int = 64
     """Tokens of a row."""
     method: Method = "learn"
-    """learn: as a course does it; ablate: and then without its adapters in spans of layers; replay, joint: one model for all
-    tasks, with rows of earlier tasks, or all at once."""
+    """learn: as a course does it; ablate: and then without its adapters in spans of layers; sweep: settings are chosen from
+    many; replay, joint: one model for all tasks, with rows of earlier tasks, or all at once."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Of the method, or of the tasks (generation, max_target_length)."""
 

@@ -21,6 +21,7 @@ Outcome = dict[str, Any]
 HOMES: dict[Method, str] = {
     "learn": "studies.learning",
     "ablate": "houlsby2019.ablation",
+    "sweep": "houlsby2019.sweep",
     "replay": "continual.one_model",
     "joint": "continual.one_model",
 }

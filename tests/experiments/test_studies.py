@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from continual_petl.errors import InputError
-from experiments.houlsby2019 import ablation, compare, tradeoff, variants
+from experiments.houlsby2019 import ablation, compare, sweep, tradeoff, variants
 from experiments.studies import __main__ as main_module
 from experiments.studies import command as command_module
 from experiments.studies.command import Request, run_studies
@@ -28,7 +28,24 @@ from experiments.studies.workers import HOMES, Place, Workers, work
 from tests.experiments.made_studies import MADE, filled, line, outcome_of
 
 TRIAL = Trial(tasks=("trec",), bank="houlsby", training={"epochs": 1}, seed=13)
-HOULSBY = (compare.STUDY, tradeoff.STUDY, ablation.STUDY, variants.STUDY)
+_SETTINGS = {"bank.bottleneck": 8, "training.learning_rate": 3e-4, "training.epochs": 3}
+SWEPT: dict[str, Any] = {
+    "sweep": {
+        "settings": _SETTINGS,
+        "mean": 0.8,
+        "standard_error": 0.01,
+        "seeds": [{"seed": 13, "score": 0.8}],
+        "num_parameters": 1000,
+        "trials": {"complete": 2, "pruned": 1, "failed": 0},
+        "seconds": 12.0,
+    },
+    "trials": [
+        {"settings": _SETTINGS, "state": "complete", "score": 0.8},
+        {"settings": _SETTINGS | {"bank.bottleneck": 256}, "state": "complete", "score": 0.78},
+        {"settings": _SETTINGS | {"bank.bottleneck": 64}, "state": "pruned"},
+    ],
+}
+HOULSBY = (compare.STUDY, tradeoff.STUDY, ablation.STUDY, variants.STUDY, sweep.STUDY)
 
 
 def test_a_key_is_of_what_was_said_and_not_of_how() -> None:
@@ -194,7 +211,8 @@ def test_a_study_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytes
 def test_pages_of_whole_and_of_empty_ledgers(study: Study, scale: Any, tmp_path: Path) -> None:
     def give(trial: Trial) -> dict[str, Any]:
         cells = [[a, b, 0.5, -0.1 * (b - a + 1)] for a in range(6) for b in range(a, 6)]
-        return outcome_of(trial, 0.8) | ({"cells": cells} if trial.method == "ablate" else {})
+        more: dict[str, dict[str, Any]] = {"ablate": {"cells": cells}, "sweep": SWEPT}
+        return outcome_of(trial, 0.8) | more.get(trial.method, {})
 
     book = filled(study, scale, give)
     page = write_page(study, scale, book, tmp_path / "whole")

@@ -1,0 +1,135 @@
+"""Houlsby et al. 2019, sections 3.1 and 3.2: size, learning rate and epochs from a grid, by validation rows; then seeds.
+
+What `continual-petl sweep` does for a stream, here on two tasks: sizes and rates as far apart as in the paper, at what MiniLM
+and 1,000 rows ask for. Trials that fall behind the median of the others are ended early.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from continual_petl.streams.stream import TaskStream
+from continual_petl.sweep import SweepSpec, sweep
+from experiments.studies.learning import plain
+from experiments.studies.ledger import Book
+from experiments.studies.scale import Scale
+from experiments.studies.study import Row, Study
+from experiments.studies.trial import Trial
+
+TASKS = ("trec", "mrpc")
+SPACE: dict[str, tuple[Any, ...]] = {
+    "bank.bottleneck": (8, 64, 256),
+    "training.learning_rate": (3e-4, 1e-3, 3e-3),
+    "training.epochs": (3, 8),
+}
+ROWS, SEEDS = 1000, 5
+
+
+def run_trial(trial: Trial, data: Path, backbone: str | None = None) -> dict[str, Any]:
+    """Sweep over a trial's one task; its ``options`` are those of a sweep file.
+
+    Returns:
+        ``sweep``: what `continual-petl sweep` writes of the task into ``summary.json``; ``trials``: settings, score, state
+        and seconds of each, and the scores of its epochs.
+    """
+    spec = SweepSpec.model_validate(trial.options)
+    with tempfile.TemporaryDirectory() as folder:
+        result = sweep(TaskStream(trial.stream(data, backbone)), spec, folder=Path(folder) / "sweep")
+    (choice,) = result.tasks.values()
+    kept = {"settings", "score", "scores", "state", "seconds"}
+    found: dict[str, Any] = plain(
+        {
+            "sweep": choice.to_json(),
+            "trials": [record.model_dump(mode="json", include=kept) for record in choice.trials],
+        }
+    )
+    return found
+
+
+def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
+    """One sweep for each task."""
+    yield [_trial(scale, task) for task in TASKS]
+
+
+def _trial(scale: Scale, task: str) -> Trial:
+    space = {key: list(scale.some(values)) for key, values in SPACE.items()}
+    if scale.quick:
+        space["training.epochs"] = [1]
+    options = {"space": space, "prune": "median", "seeds": 2 if scale.quick else SEEDS}
+    houlsby = {"preset": "houlsby", "bottleneck": 64}
+    seed = scale.seeds[0]
+    return scale.trial(
+        task, houlsby, epochs=1, learning_rate=1e-3, seed=seed, train=ROWS, method="sweep", options=options
+    )
+
+
+def body(scale: Scale, book: Book) -> str:
+    """Return what was chosen, and the best score of every size."""
+    parts = [f"Validation scores, {ROWS} training rows; the same by hand: `continual-petl sweep STREAM SWEEP.yaml`."]
+    for task in TASKS:
+        outcome = book.outcome(_trial(scale, task))
+        if outcome is not None and "sweep" in outcome:
+            parts += [_chosen(task, outcome["sweep"]), _grid(outcome["trials"])]
+    return "\n\n".join(parts)
+
+
+def _chosen(task: str, found: dict[str, Any]) -> str:
+    settings = ", ".join(f"{key} {value:g}" for key, value in found["settings"].items())
+    error = found["standard_error"]
+    mean = f"{100 * found['mean']:.1f}" + ("" if error is None else f" ± {100 * error:.1f}")
+    count = found["trials"]
+    return (
+        f"**{task}**: {settings}; {mean} over {len(found['seeds'])} seeds, {found['num_parameters']:,} parameters; "
+        f"{count['complete']} trials, {count['pruned']} ended early, {count['failed']} failed; {found['seconds']:.0f} s."
+    )
+
+
+def _grid(trials: list[dict[str, Any]]) -> str:
+    keys = list(SPACE)
+    rows = ["| " + " | ".join(key.split(".")[1] for key in keys) + " | score |", "|---:" * (len(keys) + 1) + "|"]
+    for trial in trials:
+        score = trial.get("score")
+        shown = trial["state"] if score is None or trial["state"] != "complete" else f"{100 * score:.1f}"
+        rows.append("| " + " | ".join(f"{trial['settings'][key]:g}" for key in keys) + f" | {shown} |")
+    return "\n".join(rows)
+
+
+def reproduces(scale: Scale, book: Book) -> Sequence[Row]:
+    """Say whether the rate matters more than the size, as the paper's choice of one size for all suggests."""
+    rows = []
+    for task in TASKS:
+        outcome = book.outcome(_trial(scale, task)) or {}
+        best = [_best(outcome.get("trials", []), key) for key in ("bank.bottleneck", "training.learning_rate")]
+        if all(len(each) > 1 for each in best):
+            apart = [100 * (max(each.values()) - min(each.values())) for each in best]
+            rows.append(
+                Row(
+                    claim=f"Adapters are robust to their size when the rate is chosen (section 3.6), {task}",
+                    found=f"the best of each size are {apart[0]:.1f} points apart, the best of each rate {apart[1]:.1f}",
+                    holds=apart[0] < 1.5,
+                    why="best of a few trials on few validation rows: half a point is one or two rows",
+                )
+            )
+    return rows
+
+
+def _best(trials: list[dict[str, Any]], key: str) -> dict[float, float]:
+    """Return the best score of the trials that came to their end, for each value of a key."""
+    found: dict[float, float] = {}
+    for trial in trials:
+        if trial["state"] == "complete" and trial.get("score") is not None:
+            value = trial["settings"][key]
+            found[value] = max(trial["score"], found.get(value, float("-inf")))
+    return found
+
+
+STUDY = Study(
+    name="houlsby2019/sweep",
+    title="The sweep protocol (Houlsby et al. 2019, sections 3.1 and 3.2)",
+    plan=plan,
+    body=body,
+    reproduces=reproduces,
+)
