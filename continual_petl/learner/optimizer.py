@@ -16,15 +16,14 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from continual_petl.banks.bank import Bank
 from continual_petl.streams.schema.stream_spec import TrainingSpec
 
 
-def make_optimizer(bank: Bank, training: TrainingSpec, *, fused: bool = True) -> Optimizer:
+def make_optimizer(bank: nn.Module, training: TrainingSpec, *, fused: bool = True) -> Optimizer:
     """Return a fresh optimizer over the bank's parameters.
 
     Args:
-        bank: what is learned.
+        bank: what is learned; of a bank that is all of it that is not frozen.
         training: which optimizer, and its settings.
         fused: whether the step may be one kernel, which it then is where torch has it: float32 on one CPU or GPU.
     """

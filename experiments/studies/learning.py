@@ -68,9 +68,10 @@ def summary(run: Run) -> dict[str, Any]:
         "acc": results.acc,
         "bwt": results.bwt,
         "forgetting": results.forgetting,
-        "forgetting_by_task": _by_task(results.R.tolist()),
+        "forgetting_by_task": forgetting_by_task(results.R.tolist()),
         "tasks": {
             row.task: {
+                "digest": manifests[row.task].digest,
                 "parameters": manifests[row.task].parameters,
                 "bytes": row.num_bytes,
                 "seconds": results.seconds.get(row.task, {}),
@@ -90,7 +91,7 @@ def _size(run: Run) -> int | None:
     return None if pin is None else pin.num_parameters
 
 
-def _by_task(R: list[list[float]]) -> list[float] | None:
+def forgetting_by_task(R: list[list[float]]) -> list[float] | None:
     """Return each task's drop from its best earlier score to its last one (Chaudhry et al. 2018), but of the last task."""
     if len(R) < 2:
         return None

@@ -18,6 +18,8 @@ NAMES: tuple[str, ...] = (
     "houlsby2019/ablation",
     "houlsby2019/variants",
     "houlsby2019/sweep",
+    "continual/classic5",
+    "continual/long7",
 )
 """In the order in which RESULTS.md has them; each is a module of `experiments` with a `STUDY`."""
 

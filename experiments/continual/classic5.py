@@ -1,0 +1,34 @@
+"""The classic five-task stream, nine methods: what is kept, what is forgotten, and what it costs.
+
+Tasks of Zhang et al. 2015 in the orders (1) to (3) of de Masson d'Autume et al. 2019 (https://arxiv.org/abs/1906.01076), on
+MiniLM, with few rows: not comparable with published figures.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from experiments.continual.comparison import body, figures, reproduces
+from experiments.continual.methods import Stream
+from experiments.continual.published import FIVE
+from experiments.studies.study import Study
+
+STREAM = Stream(
+    orders=(
+        ("yelp", "agnews", "dbpedia", "amazon", "yahoo"),
+        ("dbpedia", "yahoo", "agnews", "amazon", "yelp"),
+        ("yelp", "yahoo", "amazon", "dbpedia", "agnews"),
+    ),
+    quick=("yelp", "agnews", "yahoo"),
+    limits={"train": 500, "validation": 250, "test": 500},
+    crossed=True,
+)
+
+STUDY = Study(
+    name="continual/classic5",
+    title="Five tasks in three orders: banks against one model that goes on",
+    plan=STREAM.plan,
+    body=partial(body, STREAM, FIVE),
+    figures=partial(figures, STREAM),
+    reproduces=partial(reproduces, STREAM),
+)

@@ -1,0 +1,185 @@
+"""The page of a comparison on a stream: tables, sentences and figures, all from the ledger."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from experiments.continual import findings, published
+from experiments.continual.measures import METRICS, Measures
+from experiments.continual.methods import CHOOSING, FAMILIES, METHODS, REPLAY, SEQUENTIAL, Method, Stream, limited
+from experiments.continual.sizes import size_of
+from experiments.studies.ledger import Book
+from experiments.studies.scale import Scale
+from experiments.studies.statistics import mean_of, shown
+
+_DEFINED = """\
+ACC, BWT, forgetting (the largest score since a task was learned minus the last one, Chaudhry et al. 2018), learning
+accuracy (mean of the diagonal of R), intransigence (joint training minus the diagonal, mean over tasks; the joint model has
+learned all tasks, not only those up to k) and FWT in the form that measures plasticity (the diagonal minus the full copy of
+that task alone, from the second task on). GEM's FWT asks for the score of a task before it was learned, when it has no head
+yet: it is not defined here. All come from R by `continual_petl.metrics`."""
+
+
+def body(stream: Stream, tables: tuple[published.Table, ...], scale: Scale, book: Book) -> str:
+    """Return the page of a stream's comparison."""
+    measures = Measures(stream, scale, book)
+    sections = {
+        "": _setting(measures),
+        "What came out": "\n\n".join([_metrics(measures), _DEFINED]),
+        "What it says": "\n\n".join(
+            [findings.zeros(measures), findings.orders(measures), findings.forgetting(measures)]
+        ),
+        "What it costs": _sizes(measures),
+        "Task by task": _tasks(measures),
+        "Rates": _rates(measures),
+        "Published figures": published.shown(tables),
+    }
+    return "\n\n".join(f"## {title}\n\n{text}" if title else text for title, text in sections.items())
+
+
+def _setting(measures: Measures) -> str:
+    stream, scale = measures.stream, measures.scale
+    runs = stream.runs(scale)
+    orders = list(dict.fromkeys(stream.some(scale, order) for order, _ in runs))
+    named = "\n".join(f"{number}. {', '.join(order)}" for number, order in enumerate(orders, 1))
+    how = "each with every seed" if stream.crossed else "each with a seed of its own"
+    some = limited(scale, scale.trial("yelp", "probe", epochs=1, learning_rate=1.0, seed=0), stream.limits)
+    limits = ", ".join(f"{count} of {split}" for split, count in some.limits.items())
+    share, every = 100 * REPLAY.options["memory"], REPLAY.options["every"]
+    return f"""\
+{len(orders[0])} tasks in {len(orders)} orders, {how}; at most {limits} rows a task. The task of a row is known when it is
+answered.
+
+{named}
+
+Sequential methods hand one body on from task to task; each task has a head of its own, which no later task trains. Replay
+keeps {share:g} % of the training rows of each earlier task (one at least) and takes one optimizer step on up to a batch of
+them after every {every} batches of new rows, each row through the head of its own task, which learns too. De Masson d'Autume
+et al. 2019 replay 100 rows for every 10,000 new ones; at this size that would be less than a batch for a whole task, so this
+is the kinder choice. Joint training learns all tasks at once, for as many epochs. Everywhere the epoch with the best
+validation score is kept: that of the task being learned, in joint training the mean of all. Banks do not depend on the order:
+they are learned in the first order with every seed and in the second with the first seed."""
+
+
+def _metrics(measures: Measures) -> str:
+    rows = [f"| | {' | '.join(METRICS)} |", "|---" + "|---:" * len(METRICS) + "|"]
+    for method in METHODS:
+        means = measures.means(method)
+        rows.append(f"| {method.name} | {' | '.join(shown(means[name]) for name in METRICS)} |")
+    return (
+        "\n".join(rows)
+        + "\n\nPoints of accuracy, mean and standard error: of runs (order and seed) where the order matters, else of seeds; "
+        "a dash where trials are missing or a metric is not defined: joint training has a last row of R and no other."
+    )
+
+
+def _sizes(measures: Measures) -> str:
+    rows = [
+        "| | trained per task | kept for all tasks | of the backbone | MB | seconds of training |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for method in METHODS:
+        size = size_of(measures, method)
+        if size is None:
+            rows.append(f"| {method.name} | - | - | - | - | - |")
+            continue
+        cells = [
+            f"{size.trained:,.0f}",
+            f"{size.kept:,.0f}",
+            f"{size.share:.4f}x",
+            f"{size.num_bytes / 1e6:.2f}",
+            f"{size.seconds:.0f}",
+        ]
+        rows.append(f"| {method.name} | {' | '.join(cells)} |")
+    return "\n".join(rows) + (
+        "\n\nHeads included, the backbone not: banks need it, full copies do not. What replay remembers counts in its MB "
+        "(four bytes a token). Of a shared body the newest is needed to answer; the store keeps each one that was committed. "
+        "Seconds are those of one thread among several busy ones: an upper bound."
+    )
+
+
+def _tasks(measures: Measures) -> str:
+    tasks = sorted(measures.stream.some(measures.scale, measures.stream.orders[0]))
+    rows = [f"| at the end (right after it was learned) | {' | '.join(tasks)} |", "|---" + "|---:" * len(tasks) + "|"]
+    for method in METHODS:
+        cells = []
+        for task in tasks:
+            last, first = _scores(measures, method, task)
+            cells.append(shown(mean_of(last)) + (f" ({shown(mean_of(first))})" if method.ordered else ""))
+        rows.append(f"| {method.name} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _scores(measures: Measures, method: Method, task: str) -> tuple[list[float | None], list[float | None]]:
+    """Return a task's scores at the end and right after it was learned, one for each independent run."""
+    seeds, first = measures.scale.seeds, measures.stream.orders[0]
+    runs = measures.stream.runs(measures.scale) if method.ordered else [(first, seed) for seed in seeds]
+    last: list[float | None] = []
+    diagonal: list[float | None] = []
+    for order, seed in runs:
+        R_TT, place = measures.R(method, order, seed), measures.stream.some(measures.scale, order).index(task)
+        last.append(None if R_TT is None else 100 * float(R_TT[-1, place]))
+        diagonal.append(None if R_TT is None else 100 * float(R_TT[place, place]))
+    return last, diagonal
+
+
+def _rates(measures: Measures) -> str:
+    rows = ["| | rates | chosen | epochs |", "|---|---|---:|---:|"]
+    for family in FAMILIES:
+        rate = family.rate(measures.scale, measures.book)
+        rates = ", ".join(f"{each:g}" for each in measures.scale.some(family.rates))
+        rows.append(f"| {family.name} | {rates} | {'-' if rate is None else f'{rate:g}'} | {family.epochs} |")
+    return (
+        f"One rate for a method, chosen with the first seed by the mean validation score of {' and '.join(CHOOSING)}, "
+        "each learned alone. Sequential fine-tuning, replay, joint training and full copies share theirs; sequential LoRA "
+        "has that of the LoRA bank. A lower rate would forget less and learn less.\n\n" + "\n".join(rows)
+    )
+
+
+def figures(stream: Stream, scale: Scale, book: Book) -> dict[str, Figure]:
+    """Return the figures: the first task over the stream, and ACC against what is kept."""
+    measures = Measures(stream, scale, book)
+    return {"score of the first task": _over_stream(measures), "ACC against parameters kept": _against_size(measures)}
+
+
+def _over_stream(measures: Measures) -> Figure:
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    for number, method in enumerate(METHODS):
+        curve = measures.over_stream(method)
+        if curve is not None:
+            axes.plot(range(1, len(curve) + 1), curve, label=method.name, marker="osD^v<>Ph"[number], linewidth=1.5)
+    axes.set(xlabel="tasks learned", ylabel="score of the first task, points")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if axes.lines:
+        axes.legend(fontsize="small", loc="lower left")
+    return figure
+
+
+def _against_size(measures: Measures) -> Figure:
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    for number, method in enumerate(METHODS):
+        size, mean = size_of(measures, method), measures.means(method)["ACC"]
+        if size is not None and mean is not None:
+            error = None if mean.error is None else [mean.error]
+            marker = "osD^v<>Ph"[number]
+            axes.errorbar([size.kept], [mean.value], yerr=error, label=method.name, marker=marker, linestyle="none")
+    axes.set(xlabel="parameters kept for all tasks, beside the backbone", ylabel="ACC, points", xscale="log")
+    if axes.containers:
+        axes.legend(fontsize="small")
+    return figure
+
+
+def reproduces(stream: Stream, scale: Scale, book: Book) -> list[tuple[str, str, str]]:
+    """Return what is known of the claim that banks have perfect memory, and that one body has not."""
+    measures = Measures(stream, scale, book)
+    runs = [outcome for trial, outcome in measures.outcomes(METHODS[0])]
+    mean = measures.means(SEQUENTIAL)["forgetting"]
+    if not runs:
+        return []
+    kept = not any(findings.forgot(outcome) for outcome in runs)
+    found = f"forgetting {'exactly 0' if kept else 'NOT 0'} in {len(runs)} runs; sequential fine-tuning forgets {shown(mean)}"
+    claim = "tasks do not interact: perfect memory of previous tasks (Houlsby et al. 2019)"
+    return [(claim, found, "reproduces" if kept else "does not reproduce")]

@@ -1,0 +1,92 @@
+"""What the numbers say of the claims, in sentences: computed, so that they say it too if a claim does not hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from experiments.continual.measures import Measures, matrix
+from experiments.continual.methods import BANKS, COPIES, REPLAY, SEQUENTIAL, SEQUENTIAL_LORA, Method
+from experiments.studies.statistics import mean_of, shown
+
+CLEARLY = 2.0
+"""Points; and more than two standard errors."""
+
+
+def zeros(measures: Measures) -> str:
+    """Say whether every bank forgot exactly nothing, in R as it was measured and by its certificates."""
+    runs, wrong, broken = 0, [], []
+    for method in (*BANKS, COPIES):
+        for trial, outcome in measures.outcomes(method):
+            runs += 1
+            where = f"{method.name} ({' '.join(trial.tasks)}, seed {trial.seed})"
+            if forgot(outcome):
+                wrong.append(where)
+            if outcome.get("unchanged") is not True:
+                broken.append(where)
+    if not runs:
+        return "No run of a bank is in the ledger yet."
+    lines = [
+        f"**Banks forgot: {'; '.join(wrong)}.** That is a fault."
+        if wrong
+        else f"Banks and copies: forgetting and BWT are exactly 0 in all {runs} measured runs: every test row of every "
+        "earlier task was answered again after each task, and no score differs in one digit.",
+        f"**Certificates that do not hold: {'; '.join(broken)}.** That is a fault."
+        if broken
+        else f"All certificates of these {runs} runs were verified at the end.",
+    ]
+    return " ".join(lines)
+
+
+def forgot(outcome: dict[str, Any]) -> bool:
+    """Say whether any score of an earlier task differs from the one right after it was learned."""
+    R_TT = matrix(outcome)
+    if R_TT is None:
+        return False
+    return any(not bool((R_TT[column:, column] == R_TT[column, column]).all()) for column in range(R_TT.shape[0]))
+
+
+def orders(measures: Measures) -> str:
+    """Say whether banks that were learned in two orders are the same, bit for bit."""
+    told, differ, wanting = 0, [], []
+    seed = measures.scale.seeds[0]
+    for method in (*BANKS, COPIES):
+        found = [measures.outcome(method, order, seed) for order in measures.stream.orders[:2]]
+        one, other = [None, None] if None in found else [digests(each) for each in found if each is not None]
+        if one is None or other is None:
+            wanting.append(method.name)
+            continue
+        told += len(one)
+        differ += [f"{task} of {method.name}" for task in one if one[task] != other.get(task)]
+    if not told:
+        return "Whether banks are the same in two orders is not known yet."
+    missing = f" Not known yet of {', '.join(wanting)}." if wanting else ""
+    if differ:
+        return f"**In two orders the digests of {len(differ)} of {told} banks differ: {', '.join(differ)}.**{missing}"
+    return (
+        f"All {told} banks and copies that were learned in two orders have the same digest in both, so they are the same bit "
+        f"for bit.{missing} Where an order was not learned with a seed, R is therefore that of the first order with its rows "
+        "and columns permuted."
+    )
+
+
+def digests(outcome: dict[str, Any]) -> dict[str, str]:
+    """Return the digest of each task's bank."""
+    return {task: str(each["digest"]) for task, each in outcome["tasks"].items()}
+
+
+def forgetting(measures: Measures) -> str:
+    """Say whether the methods that hand one body on forget clearly, with the numbers."""
+    lines = []
+    for method in (SEQUENTIAL, SEQUENTIAL_LORA, REPLAY):
+        mean = mean_of(measures.values(method)["forgetting"])
+        if mean is None:
+            lines.append(f"{method.name}: not finished.")
+            continue
+        clear = mean.value > CLEARLY and (mean.error is None or mean.value > 2 * mean.error)
+        said = "forgets clearly" if clear else "**does not forget clearly**"
+        lines.append(f"{_capital(method)} {said}: {shown(mean)} points over {mean.count} runs.")
+    return " ".join(lines)
+
+
+def _capital(method: Method) -> str:
+    return method.name[0].upper() + method.name[1:]

@@ -1,0 +1,34 @@
+"""Seven of the fifteen tasks of the long stream, in the relative order of its orders O4, O5 and O6, nine methods.
+
+The stream of Razdaibiedina et al. 2023 (Progressive Prompts, https://arxiv.org/abs/2301.12314) as far as the data goes. Each
+order has a seed of its own, so that three runs tell of both; fewer rows than `experiments.continual.classic5`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from experiments.continual.comparison import body, figures, reproduces
+from experiments.continual.methods import Stream
+from experiments.continual.published import FIFTEEN
+from experiments.studies.study import Study
+
+STREAM = Stream(
+    orders=(
+        ("rte", "yelp", "amazon", "sst2", "dbpedia", "agnews", "yahoo"),
+        ("rte", "sst2", "dbpedia", "agnews", "yelp", "amazon", "yahoo"),
+        ("yelp", "amazon", "rte", "sst2", "dbpedia", "agnews", "yahoo"),
+    ),
+    quick=("rte", "yelp", "sst2", "yahoo"),
+    limits={"train": 300, "validation": 150, "test": 300},
+    crossed=False,
+)
+
+STUDY = Study(
+    name="continual/long7",
+    title="Seven tasks of the long stream in three orders",
+    plan=STREAM.plan,
+    body=partial(body, STREAM, FIFTEEN),
+    figures=partial(figures, STREAM),
+    reproduces=partial(reproduces, STREAM),
+)

@@ -1,0 +1,53 @@
+"""The memory of experience replay: a share of each earlier task's training rows, drawn once and never changed.
+
+De Masson d'Autume et al. 2019 (https://arxiv.org/abs/1906.01076) keep rows in a memory and replay some of them now and
+then; section 5.2 says that a random choice of what is kept loses little. They answer all tasks with one head; here each row
+goes through the head of its own task.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from continual_petl.seeding import derive_seed
+
+
+class Memory:
+    """Numbers of rows by task.
+
+    Args:
+        share: of each task's training rows, above 0 and at most 1.
+
+    Example:
+        >>> memory = Memory(0.01)
+        >>> memory.keep("yelp", 500, seed=13)
+        >>> len(memory.rows["yelp"])
+        5
+    """
+
+    def __init__(self, share: float) -> None:
+        if not 0 < share <= 1:
+            raise ValueError(f"share: got {share}; allowed is above 0 and at most 1")
+        self.share = share
+        self.rows: dict[str, list[int]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self.rows.values()))
+
+    def keep(self, task: str, num_rows: int, seed: int) -> None:
+        """Keep a share of a task's rows, one at least; which ones depends on ``seed`` and the task's name alone."""
+        count = max(1, round(self.share * num_rows))
+        self.rows[task] = sorted(torch.randperm(num_rows, generator=_drawn(seed, task))[:count].tolist())
+
+    def draw(self, most: int, seed: int) -> dict[str, list[int]]:
+        """Return at most so many of all rows, each with the same chance and none twice, by task."""
+        every = [(task, row) for task, rows in self.rows.items() for row in rows]
+        found: dict[str, list[int]] = {}
+        for place in torch.randperm(len(every), generator=_drawn(seed, "draw"))[:most].tolist():
+            task, row = every[place]
+            found.setdefault(task, []).append(row)
+        return found
+
+
+def _drawn(seed: int, name: str) -> torch.Generator:
+    return torch.Generator().manual_seed(derive_seed(seed, "memory", name))

@@ -1,0 +1,170 @@
+"""The methods that are compared, the streams they learn, and the trials that this takes.
+
+A bank does not depend on the order of tasks, bit for bit, and neither does an independent copy or a joint model. So these
+are learned in the first order with every seed and, to see that it is true, banks and copies once more in the second order
+with the first seed. Only what hands one body on from task to task is learned in every order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from experiments.studies.ledger import Book
+from experiments.studies.scale import Scale
+from experiments.studies.trial import Method as Way
+from experiments.studies.trial import Trial
+
+Order = tuple[str, ...]
+Limits = dict[str, int]
+
+CHOOSING = ("yelp", "agnews")
+"""Tasks whose validation rows, learned alone, choose the rate of every method: one of stars, one of topics."""
+CHOOSING_ROWS: Limits = {"train": 500, "validation": 250, "test": 250}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """What methods that train the same parameters have in common: how a task is learned alone."""
+
+    name: str
+    bank: dict[str, Any]
+    rates: tuple[float, ...]
+    epochs: int
+
+    def alone(self, scale: Scale) -> list[list[Trial]]:
+        """Return for every rate the trials of the tasks that choose it."""
+        return [
+            [
+                limited(
+                    scale,
+                    scale.trial(task, self.bank, epochs=self.epochs, learning_rate=rate, seed=scale.seeds[0]),
+                    CHOOSING_ROWS,
+                )
+                for task in CHOOSING
+            ]
+            for rate in scale.some(self.rates)
+        ]
+
+    def rate(self, scale: Scale, book: Book) -> float | None:
+        """Return the rate with the best mean validation score, the lower of two that are alike; None if one is missing."""
+        if any(book.outcome(trial) is None for trials in self.alone(scale) for trial in trials):
+            return None
+        found = []
+        for trials in self.alone(scale):
+            scores = [score for trial in trials if (score := book.score(trial, "validation")) is not None]
+            # A rate that diverges on one of them is none.
+            if len(scores) == len(trials):
+                found.append((sum(scores) / len(scores), -float(trials[0].training["learning_rate"])))
+        return -max(found)[1] if found else None
+
+
+FULL = Family(name="full", bank={"preset": "full"}, rates=(5e-5, 1.5e-4, 4e-4), epochs=3)
+HOULSBY = Family(name="houlsby", bank={"preset": "houlsby", "bottleneck": 22}, rates=(5e-4, 1.5e-3, 4e-3), epochs=4)
+MAM = Family(name="mam", bank={"preset": "mam", "length": 8, "bottleneck": 16}, rates=(5e-4, 1.5e-3, 4e-3), epochs=4)
+LORA = Family(name="lora", bank={"preset": "lora", "rank": 8}, rates=(5e-4, 1.5e-3, 4e-3), epochs=4)
+PROBE = Family(name="probe", bank={"preset": "probe"}, rates=(1.5e-3, 5e-3, 1.5e-2), epochs=8)
+FAMILIES = (FULL, HOULSBY, MAM, LORA, PROBE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """One line of the comparison."""
+
+    name: str
+    family: Family
+    keeps: Literal["bank", "one"]
+    """bank: something of its own for every task. one: a body that goes on through all tasks, with a head each."""
+    way: Way = "learn"
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the order of tasks makes a difference."""
+        return self.keeps == "one" and self.way != "joint"
+
+    @property
+    def bank(self) -> dict[str, Any]:
+        """What the stream says under ``bank``."""
+        return self.family.bank | ({"scope": "shared"} if self.keeps == "one" else {})
+
+    def trial(self, stream: Stream, scale: Scale, book: Book, order: Order, seed: int) -> Trial | None:
+        """Return the trial of an order and a seed; None if the rate is not known yet."""
+        rate = self.family.rate(scale, book)
+        if rate is None:
+            return None
+        trial = scale.trial(
+            stream.some(scale, order),
+            self.bank,
+            epochs=self.family.epochs,
+            learning_rate=rate,
+            seed=seed,
+            method=self.way,
+            # One batch is all that a quick task has.
+            options=self.options | ({"every": 1} if scale.quick and "every" in self.options else {}),
+        )
+        return limited(scale, trial, stream.limits)
+
+
+BANKS = (
+    Method(name="bank: Houlsby adapters", family=HOULSBY, keeps="bank"),
+    Method(name="bank: MAM", family=MAM, keeps="bank"),
+    Method(name="bank: LoRA", family=LORA, keeps="bank"),
+    Method(name="bank: head alone (frozen probe)", family=PROBE, keeps="bank"),
+)
+COPIES = Method(name="full copy per task", family=FULL, keeps="bank")
+SEQUENTIAL = Method(name="sequential fine-tuning", family=FULL, keeps="one")
+SEQUENTIAL_LORA = Method(name="sequential LoRA", family=LORA, keeps="one")
+REPLAY = Method(
+    name="sequential with 1 % replay", family=FULL, keeps="one", way="replay", options={"memory": 0.01, "every": 10}
+)
+JOINT = Method(name="joint training", family=FULL, keeps="one", way="joint")
+METHODS = (*BANKS, COPIES, SEQUENTIAL, SEQUENTIAL_LORA, REPLAY, JOINT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """Tasks in several orders."""
+
+    orders: tuple[Order, ...]
+    quick: tuple[str, ...]
+    """The tasks of a quick study."""
+    limits: Limits
+    """Most rows of each split."""
+    crossed: bool
+    """Whether every order is learned with every seed, or each order with a seed of its own."""
+
+    def some(self, scale: Scale, order: Order) -> Order:
+        """Return the tasks of an order that a study at this scale has, in this order."""
+        return tuple(task for task in order if task in self.quick) if scale.quick else order
+
+    def runs(self, scale: Scale) -> list[tuple[Order, int]]:
+        """Return orders and seeds of what depends on the order."""
+        orders: Sequence[Order] = self.orders[:2] if scale.quick else self.orders
+        if self.crossed or scale.quick:
+            return [(order, seed) for order in orders for seed in scale.seeds]
+        return list(zip(orders, scale.seeds, strict=True))
+
+    def learned(self, method: Method, scale: Scale) -> list[tuple[Order, int]]:
+        """Return the orders and seeds that a method is learned in."""
+        if method.ordered:
+            return self.runs(scale)
+        first = [(self.orders[0], seed) for seed in scale.seeds]
+        return first if method.way == "joint" else [*first, (self.orders[1], scale.seeds[0])]
+
+    def trials(self, method: Method, scale: Scale, book: Book) -> list[Trial]:
+        """Return a method's trials; none if its rate is not known yet."""
+        found = [method.trial(self, scale, book, order, seed) for order, seed in self.learned(method, scale)]
+        return [trial for trial in found if trial is not None]
+
+    def plan(self, scale: Scale, book: Book) -> Iterator[list[Trial]]:
+        """Choose rates, then learn the streams; what the claim of no forgetting is about comes first."""
+        yield [trial for family in FAMILIES for trials in family.alone(scale) for trial in trials]
+        for methods in ((BANKS[0], SEQUENTIAL), METHODS):
+            yield [trial for method in methods for trial in self.trials(method, scale, book)]
+
+
+def limited(scale: Scale, trial: Trial, limits: Limits) -> Trial:
+    """Return the trial with its rows limited; a quick one has its limits already."""
+    return trial if scale.quick else trial.model_copy(update={"limits": limits})

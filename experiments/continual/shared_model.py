@@ -1,0 +1,155 @@
+"""A body that all tasks share, with a head for each, and how it learns: plain torch, from the library's parts.
+
+The library learns one task at a time, on purpose; what learns several needs a loop of its own. All else is the library's: the
+backbone and its arithmetic, heads, batches and their order, optimizer, schedule, clipping, the seed of every step, and which
+epoch is kept. With one task it does what a course does with ``{preset: full}``, step for step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from continual_petl.backbones.backbone import Backbone, load_backbone, load_tokenizer
+from continual_petl.banks.bank import Bank
+from continual_petl.errors import InputError
+from continual_petl.heads.head import Head
+from continual_petl.heads.scores import make_scores
+from continual_petl.learner import ContinualLearner, TaskPlan
+from continual_petl.learner.answer import answer, head_of
+from continual_petl.learner.begin import begin_task
+from continual_petl.learner.optimizer import make_optimizer, make_schedule
+from continual_petl.learner.precision import resolve_precision
+from continual_petl.learner.respond import count
+from continual_petl.streams.batches.datamodule import TaskDataModule
+from continual_petl.streams.batches.loaders import EvaluationLoader
+from continual_petl.streams.encoding.tokenise import padding_id
+from continual_petl.streams.schema.stream_spec import StreamSpec, TrainingSpec
+from continual_petl.streams.stream import TaskStream
+
+Batch = dict[str, Tensor]
+
+
+@dataclass
+class Part:
+    """What one task has for itself."""
+
+    plan: TaskPlan
+    data: TaskDataModule
+    head: Head
+    scores: dict[str, Any] = field(default_factory=dict)
+    """By split, when it was learned."""
+    curve: list[tuple[int, float]] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=lambda: {"train": 0.0, "evaluate": 0.0})
+
+    @property
+    def measured(self) -> EvaluationLoader:
+        """The rows that fill the task's column of R: those of the test split, where there is one."""
+        return self.data.val_dataloader() if self.data.data.test is None else self.data.test_dataloader()
+
+
+@dataclass(frozen=True)
+class Step:
+    """Batches, each of one task, that one optimizer step is taken on."""
+
+    batches: list[tuple[Part, Batch]]
+    seed: int
+    """Of dropout."""
+
+
+class OneModel:
+    """A body that all tasks share, with a head for each."""
+
+    def __init__(self, spec: StreamSpec, names: Sequence[str]) -> None:
+        self.spec, named = spec, spec.backbone
+        self.backbone: Backbone = load_backbone(
+            named.name, precision=resolve_precision(spec.training.precision), max_length=named.max_length
+        )
+        learner, stream = ContinualLearner(self.backbone), TaskStream(spec)
+        self.parts: dict[str, Part] = {}
+        banks: list[Bank] = []
+        for name in names:
+            data = begin_task(learner, stream, name)
+            banks[1:] = [learner.active_bank]
+            self.parts[name] = Part(learner.plan, data, head_of(learner.active_bank))
+            learner.evict(name)
+        self.body = banks[0]
+        self.pad = padding_id(load_tokenizer(named.name))
+
+    def outputs(self, part: Part, batch: Batch) -> Tensor:
+        """Return what a task's head says to a batch."""
+        self.body.head = part.head
+        return answer(self.backbone, self.body, part.plan.pooling, batch)
+
+    @torch.inference_mode()
+    def score(self, part: Part, loader: EvaluationLoader) -> dict[str, Any]:
+        """Answer a split of a task, and return its score, all scores by name and the number of rows."""
+        self.body.eval()
+        part.head.eval()
+        scores = make_scores(part.plan.kind, part.plan.labels)
+        for batch in loader:
+            count(scores, self.body, self.outputs(part, batch), batch["labels"], None, None)
+        found = {name: float(value) for name, value in scores.compute().items()}
+        return {"score": found[part.plan.metric], "rows": len(loader.rows), "all": found}
+
+    def fit(
+        self, learned: Sequence[Part], steps: Callable[[int], Iterator[Step]], num_steps: int, judges: Sequence[Part]
+    ) -> None:
+        """Learn the body and some heads, and leave the best epoch in place.
+
+        Args:
+            learned: whose heads may learn with the body.
+            steps: of an epoch.
+            num_steps: of all epochs together.
+            judges: the epoch with the best mean of their validation scores is kept.
+
+        Raises:
+            InputError: if the loss is not finite any more.
+        """
+        training = self.spec.training
+        self.body.head = learned[-1].head
+        heads = nn.ModuleList(part.head for part in learned)
+        module = nn.ModuleList([self.body, heads])
+        optimizer = make_optimizer(module, training)
+        schedule = make_schedule(optimizer, training, num_steps)
+        best, kept = float("-inf"), deepcopy((self.body.body(), heads.state_dict()))
+        for epoch in range(training.epochs):
+            module.train()
+            for step in steps(epoch):
+                begin = time.perf_counter()
+                self._step(step, optimizer, training)
+                schedule.step()
+                judge = step.batches[0][0] if step.batches[0][0] in judges else judges[0]
+                judge.seconds["train"] += time.perf_counter() - begin
+            mean = sum(self._validate(part, epoch) for part in judges) / len(judges)
+            if mean > best:
+                best, kept = mean, deepcopy((self.body.body(), heads.state_dict()))
+        self.body.copy_body(kept[0])
+        heads.load_state_dict(kept[1], strict=True)
+
+    def _step(self, step: Step, optimizer: torch.optim.Optimizer, training: TrainingSpec) -> None:
+        torch.manual_seed(step.seed)
+        rows = sum(len(batch["labels"]) for _, batch in step.batches)
+        optimizer.zero_grad(set_to_none=True)
+        for part, batch in step.batches:
+            loss = part.head.loss(self.outputs(part, batch), batch["labels"]) * (len(batch["labels"]) / rows)
+            if not loss.isfinite():
+                raise InputError(f"task {part.plan.name!r}: learning diverged: the loss is not finite; lower the rate")
+            torch.autograd.backward(loss)
+        if training.gradient_clip is not None:
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            nn.utils.clip_grad_norm_(parameters, training.gradient_clip)
+        optimizer.step()
+
+    def _validate(self, part: Part, epoch: int) -> float:
+        begin = time.perf_counter()
+        score = self.score(part, part.data.val_dataloader())["score"]
+        part.seconds["train"] += time.perf_counter() - begin
+        part.curve.append((epoch + 1, score))
+        return float(score)

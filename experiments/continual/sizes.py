@@ -1,0 +1,52 @@
+"""What a method trains for a task, what it keeps for all of them, and how long it learned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.continual.measures import Measures
+from experiments.continual.methods import Method
+
+
+@dataclass(frozen=True)
+class Size:
+    """Means over the trials of a method."""
+
+    trained: float
+    """Parameters, head included, as a mean over tasks."""
+    kept: float
+    """Parameters that all tasks need to be answered, beside the backbone."""
+    share: float
+    """``kept`` over the backbone's parameters."""
+    num_bytes: float
+    """Of what is kept, rows of the memory included."""
+    seconds: float
+    """Of training, for all tasks together."""
+
+
+def size_of(measures: Measures, method: Method) -> Size | None:
+    """Return the sizes of a method; None if no trial of it was run."""
+    found = [_size(method, outcome, trial.tasks) for trial, outcome in measures.outcomes(method)]
+    if not found:
+        return None
+    return Size(
+        *(sum(values) / len(found) for values in zip(*(tuple(vars(size).values()) for size in found), strict=True))
+    )
+
+
+def _size(method: Method, outcome: dict[str, Any], tasks: tuple[str, ...]) -> Size:
+    each = [outcome["tasks"][task] for task in tasks]
+    heads = [task["parameters"]["head"] for task in each]
+    bodies = [task["parameters"]["modifications"] + task["parameters"]["own"] for task in each]
+    # One body for all tasks is kept once; what the heads take of the files is little, and alike per parameter.
+    kept = sum(heads) + (bodies[-1] if method.keeps == "one" else sum(bodies))
+    of_files = sum(task["bytes"] for task in each)
+    stored = of_files * kept / (sum(heads) + sum(bodies))
+    return Size(
+        trained=(sum(heads) + sum(bodies)) / len(each),
+        kept=kept,
+        share=kept / outcome["backbone_parameters"],
+        num_bytes=stored + outcome.get("memory", {}).get("bytes", 0),
+        seconds=sum(task["seconds"].get("train", 0) for task in each),
+    )
