@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from continual_petl import Run
@@ -20,6 +20,7 @@ from experiments.studies.trial import Trial
 from tests.streams_in_code import write_rows
 
 Folder = Callable[..., Path]
+FEW = settings(max_examples=25, deadline=None, derandomize=True)
 NAMES = ("yelp", "agnews", "sst2")
 TRAINING = {"epochs": 2, "batch_size": 8, "learning_rate": 2e-3, "precision": "fp32"}
 
@@ -103,6 +104,7 @@ def test_a_rate_at_which_learning_diverges_is_a_failed_trial(data: Path, backbon
     assert "learning diverged" in run_trial(trial, data, str(backbone_folder()))["failed"]
 
 
+@FEW
 @given(st.integers(1, 5000), st.sampled_from([0.01, 0.1, 1.0]), st.integers(0, 9))
 def test_a_memory_holds_its_share_and_one_row_at_least(num_rows: int, share: float, seed: int) -> None:
     memory = Memory(share)
@@ -112,6 +114,7 @@ def test_a_memory_holds_its_share_and_one_row_at_least(num_rows: int, share: flo
     assert set(rows) <= set(range(num_rows))
 
 
+@FEW
 @given(st.integers(1, 40), st.integers(0, 9))
 def test_what_is_drawn_is_of_kept_rows_alone_and_none_twice(most: int, seed: int) -> None:
     memory = Memory(0.01)

@@ -1,4 +1,4 @@
-"""Every study runs, on rows that mean nothing."""
+"""Every study runs from beginning to end on rows that mean nothing, and goes on where it was."""
 
 from __future__ import annotations
 
@@ -6,15 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from experiments.studies.__main__ import main
-from experiments.studies.study import NAMES
+from experiments.studies.command import Request, run_studies
+from experiments.studies.scale import QUICK
+from experiments.studies.study import NAMES, find
+
+pytestmark = pytest.mark.slow
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_a_quick_run_of_every_study(name: str, tmp_path: Path) -> None:
-    assert main([name, "--quick", "--out", str(tmp_path)]) == 0
-    area, study = name.split("/")
-    page = (tmp_path / area / "results" / f"{study}.md").read_text(encoding="utf-8")
-    assert "no number means anything" in page
+def test_a_study_runs_quickly_and_is_not_run_again(name: str, tmp_path: Path) -> None:
+    heard: list[str] = []
+    study, request = find(name), Request(data=None, out=tmp_path, scale=QUICK)
+    assert run_studies([study], request, heard.append)
+    area, file = name.split("/")
+    page = (tmp_path / area / "results" / f"{file}.md").read_text(encoding="utf-8")
+    assert page.startswith(f"# {study.title}\n")
     assert "Not finished" not in page
+    assert len(list((tmp_path / area / "results" / "figures").glob(f"{file}-*.svg"))) == page.count("](figures/")
+    assert not [line for line in heard if "diverged" in line or "error" in line]
+    heard.clear()
+    assert run_studies([study], request, heard.append)
+    assert all(line.endswith(" 0 to run") for line in heard)
+    assert (tmp_path / area / "results" / f"{file}.md").read_text(encoding="utf-8") == page
