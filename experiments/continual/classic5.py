@@ -20,7 +20,7 @@ STREAM = Stream(
         ("yelp", "yahoo", "amazon", "dbpedia", "agnews"),
     ),
     quick=("yelp", "agnews", "yahoo"),
-    limits={"train": 500, "validation": 250, "test": 500},
+    limits={"train": 500, "validation": 150, "test": 500},
     crossed=True,
 )
 

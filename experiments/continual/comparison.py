@@ -53,13 +53,14 @@ answered.
 
 {named}
 
-Sequential methods hand one body on from task to task; each task has a head of its own, which no later task trains. Replay
-keeps {share:g} % of the training rows of each earlier task (one at least) and takes one optimizer step on up to a batch of
-them after every {every} batches of new rows, each row through the head of its own task, which learns too. De Masson d'Autume
-et al. 2019 replay 100 rows for every 10,000 new ones; at this size that would be less than a batch for a whole task, so this
-is the kinder choice. Joint training learns all tasks at once, for as many epochs. Everywhere the epoch with the best
-validation score is kept: that of the task being learned, in joint training the mean of all. Banks do not depend on the order:
-they are learned in the first order with every seed and in the second with the first seed."""
+Sequential methods hand one body on from task to task; each task has a head of its own, which no later task trains, so what
+is forgotten is forgotten by the body. Replay keeps {share:g} % of the training rows of each earlier task (one at least) and
+takes one optimizer step on up to a batch of them after every {every} batches of new rows, each row through the head of its
+own task, which learns too. De Masson d'Autume et al. 2019 replay 100 rows for every 10,000 new ones; at this size that
+would be less than a batch for a whole task, so this is the kinder choice. Joint training learns all tasks at once, for as
+many epochs. Everywhere the epoch with the best validation score is kept: that of the task being learned, in joint training
+the mean of all. Banks do not depend on the order: they are learned in the first order with every seed and in the second
+with the first seed."""
 
 
 def _metrics(measures: Measures) -> str:
@@ -144,21 +145,21 @@ def figures(stream: Stream, scale: Scale, book: Book) -> dict[str, Figure]:
 
 
 def _over_stream(measures: Measures) -> Figure:
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure = Figure(figsize=(9, 4), layout="constrained")
     axes = figure.subplots()
     for number, method in enumerate(METHODS):
         curve = measures.over_stream(method)
         if curve is not None:
             axes.plot(range(1, len(curve) + 1), curve, label=method.name, marker="osD^v<>Ph"[number], linewidth=1.5)
-    axes.set(xlabel="tasks learned", ylabel="score of the first task, points")
+    axes.set(xlabel="tasks learned", ylabel="score of the first task, points, mean of all orders")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if axes.lines:
-        axes.legend(fontsize="small", loc="lower left")
+        figure.legend(fontsize="small", loc="outside right upper")
     return figure
 
 
 def _against_size(measures: Measures) -> Figure:
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure = Figure(figsize=(9, 4), layout="constrained")
     axes = figure.subplots()
     for number, method in enumerate(METHODS):
         size, mean = size_of(measures, method), measures.means(method)["ACC"]
@@ -168,7 +169,7 @@ def _against_size(measures: Measures) -> Figure:
             axes.errorbar([size.kept], [mean.value], yerr=error, label=method.name, marker=marker, linestyle="none")
     axes.set(xlabel="parameters kept for all tasks, beside the backbone", ylabel="ACC, points", xscale="log")
     if axes.containers:
-        axes.legend(fontsize="small")
+        figure.legend(fontsize="small", loc="outside right upper")
     return figure
 
 

@@ -20,7 +20,7 @@ STREAM = Stream(
         ("yelp", "amazon", "rte", "sst2", "dbpedia", "agnews", "yahoo"),
     ),
     quick=("rte", "yelp", "sst2", "yahoo"),
-    limits={"train": 300, "validation": 150, "test": 300},
+    limits={"train": 300, "validation": 100, "test": 300},
     crossed=False,
 )
 

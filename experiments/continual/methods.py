@@ -21,7 +21,7 @@ Limits = dict[str, int]
 
 CHOOSING = ("yelp", "agnews")
 """Tasks whose validation rows, learned alone, choose the rate of every method: one of stars, one of topics."""
-CHOOSING_ROWS: Limits = {"train": 500, "validation": 250, "test": 250}
+CHOOSING_ROWS: Limits = {"train": 500, "validation": 200, "test": 100}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,8 +37,9 @@ def run_trial(trial: Trial, data: Path, backbone: str | None = None, look: Look 
     Returns:
         ``scores``: by task and split, the task's ``score``, all of them by name, and the number of rows, right after it was
         learned; ``R``: the result matrix, on test rows where there are some, null where nothing was measured; ``tasks``: of
-        each its parameters (modifications, own, head), bytes, seconds by phase and validation curve; ``acc``, ``bwt``,
-        ``forgetting``; ``unchanged``: whether every certificate holds; ``arithmetic``. Or ``failed``, with the reason.
+        each the digest of its bank, its parameters (modifications, own, head), bytes, seconds by phase and validation
+        curve; ``acc``, ``bwt``, ``forgetting``; ``unchanged``: whether every certificate holds; ``arithmetic``. Or
+        ``failed``, with the reason.
     """
     spec = trial.stream(data, backbone)
     spec = spec.model_copy(update={"training": spec.training.model_copy(update={"checkpoint_every": FAR})})
