@@ -115,6 +115,8 @@ class _Course:
     def _done(self, trial: Trial, outcome: Outcome) -> None:
         if not self._said:
             self._ledger.write(self._made)
+            # The page that is written at the end of this very run names it too.
+            self._book.made[self._made.made] = self._made
             self._said = True
         line = Line(key=trial.key, trial=trial, data=self._of(trial), made=self._made.made, outcome=outcome)
         self._ledger.write(line)
