@@ -6,7 +6,7 @@ from typing import Any
 
 from experiments.continual.measures import Measures, matrix
 from experiments.continual.methods import BANKS, COPIES, REPLAY, SEQUENTIAL, SEQUENTIAL_LORA, Method
-from experiments.studies.statistics import mean_of, shown
+from experiments.studies.statistics import Mean, mean_of, shown
 
 CLEARLY = 2.0
 """Points; and more than two standard errors."""
@@ -82,10 +82,14 @@ def forgetting(measures: Measures) -> str:
         if mean is None:
             lines.append(f"{method.name}: not finished.")
             continue
-        clear = mean.value > CLEARLY and (mean.error is None or mean.value > 2 * mean.error)
-        said = "forgets clearly" if clear else "**does not forget clearly**"
+        said = "forgets clearly" if clear(mean) else "**does not forget clearly**"
         lines.append(f"{_capital(method)} {said}: {shown(mean)} points over {mean.count} runs.")
     return " ".join(lines)
+
+
+def clear(forgetting: Mean) -> bool:
+    """Say whether forgetting is more than a little, and more than chance would give."""
+    return forgetting.value > CLEARLY and (forgetting.error is None or forgetting.value > 2 * forgetting.error)
 
 
 def _capital(method: Method) -> str:
