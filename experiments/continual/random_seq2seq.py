@@ -32,7 +32,7 @@ def texts(folder: Path) -> Iterator[str]:
                 yield from (row["source"], row["target"])
 
 
-def make_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+def make_tokenizer(training: Iterator[str]) -> PreTrainedTokenizerFast:
     """Train a byte-level BPE that marks beginning and end as BART's does."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -41,7 +41,7 @@ def make_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
     )
-    tokenizer.train_from_iterator(texts(folder), trainer)
+    tokenizer.train_from_iterator(training, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )
@@ -83,7 +83,7 @@ def main() -> None:
     if len(sys.argv) != 3:
         raise SystemExit(__doc__)
     data, backbone = map(Path, sys.argv[1:])
-    make_tokenizer(data).save_pretrained(backbone)
+    make_tokenizer(texts(data)).save_pretrained(backbone)
     make_model().save_pretrained(backbone)
 
 

@@ -27,16 +27,23 @@ def parse(arguments: list[str]) -> tuple[list[str], Request]:
     parser.add_argument("--minutes", type=float, help="begin no further trial after this time")
     parser.add_argument("--scale", default="small", metavar="NAME", help="name of a larger scale, for its pages")
     parser.add_argument(
-        "--backbone", metavar="MODEL", help="of the larger scale: the id of a model on the Hub, or a path"
+        "--model", metavar="MODEL", help="backbone of the larger scale: the id of a model on the Hub, or a path"
     )
     parser.add_argument("--layers", type=int, default=12, help="of that backbone")
     parser.add_argument("--max-length", type=int, default=128, help="tokens of a row there")
+    parser.add_argument(
+        "--backbone",
+        action="append",
+        default=[],
+        metavar="NAME=FOLDER",
+        help="where a backbone lies that was made first",
+    )
     parser.add_argument("--quick", action="store_true", help="see that it runs; needs --out")
     given = parser.parse_args(arguments)
     if given.quick and given.out is None:
         parser.error("--quick needs --out: its numbers mean nothing and do not belong among the others")
-    if (given.scale == "small") != (given.backbone is None):
-        parser.error("--scale NAME and --backbone MODEL go together: the small scale is MiniLM's")
+    if (given.scale == "small") != (given.model is None):
+        parser.error("--scale NAME and --model MODEL go together: the small scale is MiniLM's")
     command = "python -m experiments.studies " + " ".join(_without_paths(arguments))
     request = Request(
         data=given.data,
@@ -44,22 +51,30 @@ def parse(arguments: list[str]) -> tuple[list[str], Request]:
         jobs=given.jobs,
         minutes=given.minutes,
         scale=QUICK if given.quick else _scale(given),
+        backbones=dict(_named(parser, text) for text in given.backbone),
         command=command.strip(),
     )
     return given.names, request
 
 
 def _scale(given: argparse.Namespace) -> Scale:
-    if given.backbone is None:
+    if given.model is None:
         return SMALL
-    return Scale(name=given.scale, backbone=given.backbone, layers=given.layers, max_length=given.max_length)
+    return Scale(name=given.scale, backbone=given.model, layers=given.layers, max_length=given.max_length)
+
+
+def _named(parser: argparse.ArgumentParser, text: str) -> tuple[str, str]:
+    name, _, folder = text.partition("=")
+    if not name or not folder:
+        parser.error(f"--backbone: got {text!r}; write NAME=FOLDER")
+    return name, folder
+
+
+_PATHS = {"--data": "FOLDER", "--out": "FOLDER", "--model": "MODEL", "--backbone": "NAME=FOLDER"}
 
 
 def _without_paths(arguments: list[str]) -> list[str]:
-    return [
-        "FOLDER" if before in ("--data", "--out") else word
-        for before, word in zip(["", *arguments], arguments, strict=False)
-    ]
+    return [_PATHS.get(before, word) for before, word in zip(["", *arguments], arguments, strict=False)]
 
 
 def main(arguments: list[str]) -> int:

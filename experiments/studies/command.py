@@ -22,8 +22,8 @@ from experiments.studies.page import write_page
 from experiments.studies.results_page import write_results
 from experiments.studies.scale import SMALL, Scale
 from experiments.studies.study import NAMES, Study, find
-from experiments.studies.tiny import make_tiny
-from experiments.studies.trial import TASKS, Trial, data_digest
+from experiments.studies.tiny import make_tiny, make_tiny_seq2seq
+from experiments.studies.trial import TASKS, Trial, backbone_digest, data_digest
 from experiments.studies.workers import Outcome, Place, Workers, started
 
 ROOT = Path(__file__).parents[2]
@@ -59,6 +59,7 @@ def run_studies(studies: list[Study], request: Request, tell: Callable[[str], No
     """Run what is missing of some studies and write their pages; return whether nothing is missing any more."""
     with ExitStack() as stack:
         place, scale = _place(request, Path(stack.enter_context(tempfile.TemporaryDirectory()))), request.scale
+        _check_backbones(studies, place)
         book = Book(ledgers(request.out))
         workers = stack.enter_context(started(request.jobs, request.minutes))
         complete = True
@@ -70,10 +71,26 @@ def run_studies(studies: list[Study], request: Request, tell: Callable[[str], No
 
 def _place(request: Request, scratch: Path) -> Place:
     if request.scale.quick:
-        return Place(request.data or make_up(scratch / "data"), {"tiny": str(make_tiny(scratch / "tiny"))})
+        random = {"tiny": str(make_tiny(scratch / "tiny")), "bart-small": str(make_tiny_seq2seq(scratch / "bart"))}
+        return Place(request.data or make_up(scratch / "data"), random)
     if request.data is None:
         raise InputError("--data: missing; give the folder with a folder of rows for every task, or --quick")
     return Place(request.data, request.backbones)
+
+
+def _check_backbones(studies: list[Study], place: Place) -> None:
+    for study in studies:
+        for name, command in study.backbones.items():
+            folder = place.backbones.get(name)
+            if folder is None:
+                raise InputError(
+                    f"--backbone: study {study.name} runs on {name}, which has to be made first: {command}; then give "
+                    f"--backbone {name}=FOLDER, or name the studies to run without this one"
+                )
+            if not (Path(folder) / "config.json").is_file():
+                raise InputError(
+                    f"--backbone: {folder} holds no backbone (no config.json); {name} is made by: {command}"
+                )
 
 
 class _Course:
@@ -102,7 +119,7 @@ class _Course:
         return True
 
     def _of(self, trial: Trial) -> dict[str, str]:
-        """Return the digests of a trial's rows."""
+        """Return the digests of a trial's rows, and of its backbone if that lies in a folder that was named."""
         for task in trial.tasks:
             if task not in self._digests:
                 if not (self._place.data / task).is_dir():
@@ -110,7 +127,12 @@ class _Course:
                         f"--data: {self._place.data} has no folder {task}; it needs one for each task: {', '.join(TASKS)}"
                     )
                 self._digests[task] = data_digest(self._place.data, task)
-        return {task: self._digests[task] for task in trial.tasks}
+        names = list(trial.tasks)
+        if (folder := self._place.backbones.get(trial.backbone)) is not None:
+            names.append(f"backbone {trial.backbone}")
+            if names[-1] not in self._digests:
+                self._digests[names[-1]] = backbone_digest(Path(folder))
+        return {name: self._digests[name] for name in names}
 
     def _done(self, trial: Trial, outcome: Outcome) -> None:
         if not self._said:

@@ -37,7 +37,7 @@ class Line(FrozenModel):
     key: str
     trial: Trial
     data: dict[str, str]
-    """Digest of every task's rows."""
+    """Digest of every task's rows; and of the backbone where it is a folder that was named, see `backbone_digest`."""
     made: str
     outcome: dict[str, Any]
     """See `experiments.studies.learning`; or why it failed, under ``failed``."""
@@ -83,9 +83,9 @@ class Book:
         return None if line is None else line.outcome
 
     def has(self, trial: Trial, data: dict[str, str]) -> bool:
-        """Say whether a trial was run on these very rows."""
+        """Say whether a trial was run on these very rows, and on this backbone where it has a digest."""
         line = self.lines.get(trial.key)
-        return line is not None and all(line.data.get(task) == data[task] for task in trial.tasks)
+        return line is not None and all(line.data.get(name) == digest for name, digest in data.items())
 
     def score(self, trial: Trial, split: str = "test", task: str | None = None) -> float | None:
         """Return the score of a trial's task (its last one), in points of 100; None if there is none."""

@@ -66,7 +66,7 @@ def provenance(study: Study, scale: Scale, book: Book) -> str:
     data = (
         "made-up rows and a tiny random backbone, so that no number means anything"
         if scale.quick
-        else f"{scale.backbone} at {scale.max_length} tokens"
+        else ", ".join(dict.fromkeys(f"{trial.backbone} at {trial.max_length} tokens" for trial in trials))
     )
     said = [f"{len(lines)} trials, {hours:.1f} h of learning in all; {data}.{missing}"]
     said += [f"* {made[name]} trials: {_circumstances(book.made[name])}" for name in made if name in book.made]

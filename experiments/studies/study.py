@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 
 from matplotlib.figure import Figure
@@ -18,6 +18,9 @@ NAMES: tuple[str, ...] = (
     "houlsby2019/ablation",
     "houlsby2019/variants",
     "houlsby2019/sweep",
+    "he2022/methods",
+    "he2022/design",
+    "he2022/generation",
     "continual/classic5",
     "continual/long7",
 )
@@ -55,6 +58,8 @@ class Study:
     """By name; the page shows ``figures/NAME.svg``."""
     reproduces: Callable[[Scale, Book], Sequence[Row]] | None = None
     """Its rows of RESULTS.md, of those claims whose trials are in the book."""
+    backbones: dict[str, str] = field(default_factory=dict)
+    """Backbones that have to be made first, by the name that trials have, each with the command that makes it."""
 
 
 def find(name: str) -> Study:

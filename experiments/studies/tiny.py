@@ -1,4 +1,4 @@
-"""A backbone with random weights, as deep and wide as MiniLM and thin otherwise, to see within seconds that a study runs."""
+"""Backbones with random weights, as deep and wide as MiniLM or the studies' BART, to see within seconds that a study runs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
+from experiments.continual.random_seq2seq import SPECIAL as SPECIAL_OF_BART
+from experiments.continual.random_seq2seq import make_model
 from experiments.studies.made_up import WORDS
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -38,5 +40,35 @@ def make_tiny(folder: Path) -> Path:
         cls_token="[CLS]",
         sep_token="[SEP]",
         mask_token="[MASK]",
+    ).save_pretrained(folder)
+    return folder
+
+
+@torch.random.fork_rng(devices=[])
+def make_tiny_seq2seq(folder: Path) -> Path:
+    """Write the BART of `random_seq2seq` with a tokenizer that knows the words of `made_up`; return its folder."""
+    words = [*SPECIAL_OF_BART, *WORDS]
+    folder.mkdir(parents=True)
+    model = make_model()
+    model.config.save_pretrained(folder)
+    tied = {"lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"}
+    save_file(
+        {name: tensor for name, tensor in model.state_dict().items() if name not in tied},
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=tokenizer,
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        pad_token="<pad>",
+        mask_token="<mask>",
+        model_input_names=["input_ids", "attention_mask"],
     ).save_pretrained(folder)
     return folder

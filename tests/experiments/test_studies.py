@@ -252,10 +252,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "--data: missing" in capsys.readouterr().err
     assert main_module.main(["houlsby2019/compare", "--data", str(tmp_path), "--out", str(tmp_path)]) == 2
     assert "has no folder agnews" in capsys.readouterr().err
-    for wrong in (["--quick"], ["--scale", "large"], ["--backbone", "bert-base-uncased"]):
+    for wrong in (["--quick"], ["--scale", "large"], ["--model", "bert-base-uncased"]):
         with pytest.raises(SystemExit):
             main_module.parse(wrong)
-    _, larger = main_module.parse(["--data", "there", "--scale", "large", "--backbone", "bert-base-uncased"])
+    _, larger = main_module.parse(["--data", "there", "--scale", "large", "--model", "bert-base-uncased"])
     assert (larger.scale.name, larger.scale.trial("trec", "full", epochs=1, learning_rate=1e-4, seed=1).max_length) == (
         "large",
         128,

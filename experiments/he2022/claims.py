@@ -1,0 +1,49 @@
+"""What a paper claims, held against what came out: yes, no or unclear, from means and standard errors alone."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from experiments.studies.statistics import Mean, shown
+
+ERRORS = 2.0
+"""Standard errors of a difference that make it clear."""
+RULE = f"yes or no where a difference is clear of the line by {ERRORS:g} standard errors, unclear otherwise"
+
+
+class Verdict(NamedTuple):
+    """A difference of two means, and whether it is at least what was claimed."""
+
+    word: str
+    """yes, no or unclear; or not run."""
+    said: str
+    """The two means and their difference."""
+
+
+def at_least(ours: Mean | None, theirs: Mean | None, least: float = 0.0) -> Verdict:
+    """Say whether one mean is above another by more than ``least``, which is negative for "not far below".
+
+    Means without a standard error, of one seed, leave it unclear.
+
+    Example:
+        >>> at_least(Mean(80.0, 0.1, 3), Mean(79.0, 0.1, 3))
+        Verdict(word='yes', said='80.0 ± 0.1 against 79.0 ± 0.1: +1.0 ± 0.1')
+        >>> at_least(Mean(80.0, 1.0, 3), Mean(79.0, 0.1, 3)).word
+        'unclear'
+    """
+    if ours is None or theirs is None:
+        return Verdict("not run", "not run yet")
+    difference = ours.value - theirs.value
+    between = f"{shown(ours)} against {shown(theirs)}: {difference:+.1f}"
+    if ours.error is None or theirs.error is None:
+        return Verdict("unclear", f"{between}, one seed")
+    error = math.hypot(ours.error, theirs.error)
+    beyond = difference - least
+    word = "unclear" if abs(beyond) <= ERRORS * error else "yes" if beyond > 0 else "no"
+    return Verdict(word, f"{between} ± {error:.1f}")
+
+
+def row(claim: str, verdict: Verdict) -> tuple[str, str, str]:
+    """Return a row of RESULTS.md."""
+    return claim, verdict.said, verdict.word

@@ -1,0 +1,111 @@
+"""What both encoder studies of He et al. 2022 try: methods with their rates, and their banks at budgets of parameters.
+
+Budgets are shares of MiniLM's 22.7 million parameters; sizes come out of the library's own counts (`budgets`). A method that
+cannot come within a tenth of a budget has no row there: one rank of LoRA on queries and values is 0.04 %, so 0.1 % lies
+between two of them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from experiments.he2022.budgets import Spec, count, sized, whole
+from experiments.he2022.rows import Row
+from experiments.studies.tuning import Method
+
+EPOCHS = {"": 4}
+SMALL, MIDDLE, LARGE = 0.001, 0.005, 0.02
+"""Budgets: the 0.1 % and 0.5 % of the paper's Tables 2 and 4, and 2 % for the larger ones of Tables 3, 5 and 6."""
+BUDGETS = (SMALL, MIDDLE, LARGE)
+
+
+def preset(name: str, size: str = "bottleneck", **options: Any) -> Callable[[int], Spec]:
+    """Return how a preset is made from a size."""
+    return lambda value: {"preset": name, size: value, **options}
+
+
+def written(modifies: str, insertion: str, **options: Any) -> Callable[[int], Spec]:
+    """Return how an adapter that is written out by its dimensions is made from a size."""
+    one = {"form": "bottleneck", "modifies": modifies, "insertion": insertion, "init": "bert", **options}
+    return lambda value: {"modifications": [one | {"bottleneck": value}]}
+
+
+def mam(value: int) -> Spec:
+    """Return MAM with a prefix as long as its adapters are wide, as the paper has it for RoBERTa (16 and 16)."""
+    return {"preset": "mam", "length": value, "bottleneck": value}
+
+
+def at(name: str, of_size: Callable[[int], Spec], rates: tuple[float, ...], first: float, *budgets: float) -> list[Row]:
+    """Return the rows of a method at some budgets, those that it can come near to.
+
+    Args:
+        name: of the method.
+        of_size: from a size to its bank.
+        rates: among which one is chosen.
+        first: the budget at which it is chosen.
+        budgets: of the rows.
+    """
+    chooser = sized("minilm", of_size, first)
+    assert chooser is not None, "a rate is chosen at a budget that the method can come near to"
+    method = Method(name=name, banks=(chooser,), rates=rates, epochs=EPOCHS)
+    banks = [(budget, sized("minilm", of_size, budget)) for budget in budgets]
+    return [Row(name=name, bank=bank, method=method, budget=budget) for budget, bank in banks if bank is not None]
+
+
+def alone(name: str, bank: Spec, *rates: float) -> Row:
+    """Return the row of a method whose size is what it is."""
+    return Row(name=name, bank=bank, method=Method(name=name, banks=(bank,), rates=rates, epochs=EPOCHS))
+
+
+@functools.cache
+def encoder_rows() -> tuple[Row, ...]:
+    """Return the rows of Table 2 in form, and of its neighbours."""
+    return (
+        alone("full fine-tuning", "full", 1e-4, 3e-4),
+        *at("MAM", mam, (1e-3, 4e-3), MIDDLE, *BUDGETS),
+        *at("prefix", preset("prefix_flat", "length"), (5e-3, 2e-2), MIDDLE, *BUDGETS),
+        *at("scaled parallel", preset("scaled_parallel"), (5e-4, 2e-3), MIDDLE, *BUDGETS),
+        *at("Houlsby", preset("houlsby"), (1.5e-3, 5e-3), MIDDLE, *BUDGETS),
+        *at("LoRA (q, v)", preset("lora", "rank"), (2e-3, 6e-3), MIDDLE, *BUDGETS),
+        *at("Pfeiffer", preset("pfeiffer"), (1.5e-3, 5e-3), LARGE, LARGE),
+        alone("BitFit", "bitfit", 2e-3, 6e-3),
+        alone("LayerNorms only", "layernorm", 2e-3, 6e-3),
+        *at("prompt", preset("prompt", "length"), (1e-2, 5e-2), SMALL, SMALL),
+        alone("diff-pruning", {"preset": "diff_pruning", "density": _density()}, 3e-4, 1e-3),
+        alone("probe", "probe", 5e-3, 2e-2),
+    )
+
+
+def _density() -> float:
+    """Return the share of the entries in its reach that makes diff-pruning the middle budget."""
+    reach = count("minilm", {"preset": "diff_pruning", "density": 1.0})
+    return float(f"{MIDDLE * whole('minilm') / reach:.4g}")
+
+
+@functools.cache
+def design_rows() -> tuple[Row, ...]:
+    """Return the rows of Tables 3 to 5 in form that `encoder_rows` does not have."""
+    adapters, lowrank = (1.5e-3, 5e-3), (5e-4, 2e-3)
+    return (
+        *at("SA attn", written("attention", "sequential"), adapters, LARGE, LARGE),
+        *at("SA ffn", written("ffn", "sequential"), adapters, LARGE, LARGE),
+        *at("PA attn", preset("parallel_attention"), adapters, LARGE, LARGE, SMALL),
+        *at("PA ffn", preset("parallel"), adapters, LARGE, LARGE, SMALL),
+        *at("MH-PA attn", preset("multihead_parallel", "length"), adapters, SMALL, SMALL),
+        *at("LoRA ffn, s = 4", preset("lora_ffn", "rank"), lowrank, LARGE, LARGE),
+        *at("LoRA ffn, s = 1", preset("lora_ffn", "rank", scale=1.0), (2e-3, 6e-3), LARGE, LARGE),
+        *at("PA ffn, s learned", _learned, lowrank, LARGE, LARGE),
+    )
+
+
+def _learned(value: int) -> Spec:
+    form = {"form": "bottleneck", "modifies": "ffn", "insertion": "parallel", "init": "lora"}
+    return {"modifications": [form | {"composition": "learned", "scale": 4.0, "bottleneck": value}]}
+
+
+def find(name: str, budget: float | None = None) -> Row:
+    """Return a row of either study."""
+    (row,) = (r for r in (*encoder_rows(), *design_rows()) if (r.name, r.budget) == (name, budget))
+    return row

@@ -1,0 +1,42 @@
+"""Tables as He et al. 2022 print them: means with their errors, the best of a column bold, published figures beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from experiments.benchmarks.markdown import grid
+from experiments.studies.statistics import Mean, shown
+
+Cell = str | Mean | None
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """Return a table in Markdown; of every column the highest mean is bold, a mean that is missing is a dash.
+
+    Example:
+        >>> print(table(["", "score"], [["one", Mean(1.0, None, 1)], ["two", Mean(2.0, 0.5, 3)], ["three", None]]))
+        |  | score |
+        |---|---:|
+        | one | 1.0 |
+        | two | **2.0 ± 0.5** |
+        | three | - |
+    """
+    best = [max((c.value for c in column if isinstance(c, Mean)), default=None) for column in zip(*rows, strict=True)]
+    return grid(header, [[_shown(cell, top) for cell, top in zip(row, best, strict=True)] for row in rows])
+
+
+def _shown(cell: Cell, best: float | None) -> str:
+    if isinstance(cell, str):
+        return cell
+    bold = "**" if cell is not None and cell.value == best else ""
+    return f"{bold}{shown(cell)}{bold}"
+
+
+def size(parameters: int, share: float) -> tuple[str, str]:
+    """Return the cells of a count and its share.
+
+    Example:
+        >>> size(115200, 0.00507)
+        ('115,200', '0.51 %')
+    """
+    return f"{parameters:,}", f"{100 * share:.2f} %"

@@ -1,0 +1,179 @@
+"""The studies of He et al. 2022: budgets are what they claim, pages and verdicts come from the ledger; nothing is learned."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments.he2022 import claims, design, generation, methods, published
+from experiments.he2022.budgets import NEAR, count, sized, whole
+from experiments.he2022.rows import Row
+from experiments.he2022.settings import BUDGETS, LARGE, MIDDLE, SMALL, design_rows, encoder_rows, find, mam, preset
+from experiments.studies.ledger import Book
+from experiments.studies.page import write_page
+from experiments.studies.scale import QUICK
+from experiments.studies.scale import SMALL as SMALL_SCALE
+from experiments.studies.statistics import Mean
+from experiments.studies.study import Study
+from experiments.studies.trial import Trial
+from tests.experiments.fabricated import fill
+
+STUDIES = (methods.STUDY, design.STUDY, generation.STUDY)
+ROWS = (*encoder_rows(), *design_rows())
+
+
+def test_the_whole_is_that_of_minilm() -> None:
+    assert whole("minilm") == 22_713_216
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.budget is not None], ids=lambda r: f"{r.name} {r.budget}")
+def test_a_bank_is_within_a_tenth_of_its_budget(row: Row) -> None:
+    assert row.budget is not None
+    assert abs(row.share - row.budget) <= 0.1 * row.budget
+
+
+def test_what_is_called_half_a_percent_or_a_tenth_is_that() -> None:
+    assert find("diff-pruning").share == pytest.approx(MIDDLE, rel=0.01)
+    assert find("BitFit").share == pytest.approx(SMALL, rel=0.15)
+    assert find("probe").parameters == 0
+
+
+def test_a_budget_between_two_sizes_has_no_bank() -> None:
+    of_size = preset("lora", "rank")
+    assert sized("minilm", of_size, SMALL) is None
+    two, three = (abs(count("minilm", of_size(rank)) / whole("minilm") / SMALL - 1) for rank in (2, 3))
+    assert min(two, three) > NEAR
+
+
+@pytest.mark.parametrize("share", BUDGETS)
+def test_the_size_is_the_nearest_of_all(share: float) -> None:
+    found = sized("minilm", mam, share)
+    assert isinstance(found, dict)
+    size, budget = found["bottleneck"], share * whole("minilm")
+    distances = [abs(count("minilm", mam(near)) - budget) for near in (size - 1, size, size + 1)]
+    assert min(distances) == distances[1]
+
+
+def test_banks_for_texts_are_within_a_tenth_of_their_budget() -> None:
+    for name, (bank, _, _) in generation.methods().items():
+        if name != "full fine-tuning":
+            share = count("bart-small", bank) / whole("bart-small")
+            assert share == pytest.approx(generation.BUDGET, rel=0.1), name
+
+
+def _score(trial: Trial) -> float:
+    """Return a score that is a little different for every trial."""
+    return 0.5 + int(trial.key[:4], 16) / 2**18
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.name)
+@pytest.mark.parametrize("stages", [0, 1, 99])
+def test_a_page_is_made_of_what_is_there(study: Study, stages: int, tmp_path: Path) -> None:
+    book = fill(study, SMALL_SCALE, _score, stages)
+    page = write_page(study, SMALL_SCALE, book, tmp_path).read_text(encoding="utf-8")
+    assert ("Not finished" in page) == (stages < 99)
+    assert ("**" in page.split("\n|", 1)[1]) == (stages == 99 or (stages == 1 and study is generation.STUDY))
+    assert "paper" in page
+    for name in () if study.figures is None else study.figures(SMALL_SCALE, book):
+        assert f"![{name}](figures/" in page
+    assert study.reproduces is not None
+    words = {word for _, _, word in study.reproduces(SMALL_SCALE, book)}
+    assert words <= {"yes", "no", "unclear", "not run"}
+    if stages == 0:
+        assert words == {"not run"}
+    if stages == 99:
+        assert "not run" not in words
+
+
+def _names(trial: Trial) -> str:
+    return json.dumps(trial.bank)
+
+
+def test_what_the_paper_says_is_found_where_it_is_so() -> None:
+    def score(trial: Trial) -> float:
+        bank = _names(trial)
+        better = sum([
+            4 * ('"mam"' in bank or bank == '"full"'), 2 * ("scaled_parallel" in bank), "lora_ffn" in bank and "scale" not in bank,
+            "parallel" in bank, '"ffn"' in bank or '"preset": "parallel"' in bank,
+            3 * ("length" in bank and '"length": 5' in bank),
+        ])  # fmt: skip
+        return 0.7 + 0.02 * better + 0.0001 * (trial.seed % 3)
+
+    rows = claims_of(design.STUDY, fill(design.STUDY, SMALL_SCALE, score))
+    assert list(rows.values()) == ["yes"] * 7
+    # Told the other way round, every order of two is denied; only MAM and full fine-tuning stay as near as they were.
+    against = claims_of(design.STUDY, fill(design.STUDY, SMALL_SCALE, lambda trial: 1.4 - score(trial)))
+    assert list(against.values()) == ["no"] * 6 + ["yes"]
+
+
+def claims_of(study: Study, book: Book) -> dict[str, str]:
+    assert study.reproduces is not None
+    return {claim: word for claim, _, word in study.reproduces(SMALL_SCALE, book)}
+
+
+def test_design_takes_what_the_methods_have_run() -> None:
+    book = fill(methods.STUDY, SMALL_SCALE, _score)
+    chosen = {trial.key for row in encoder_rows() for trial in row.choosing(SMALL_SCALE)}
+    needed = [trial for trials in design.STUDY.plan(SMALL_SCALE, book) for trial in trials]
+    assert chosen & {trial.key for trial in needed}
+    missing = {trial.key for trial in needed if book.outcome(trial) is None}
+    own = {trial.key for row in design_rows() for trial in row.choosing(SMALL_SCALE)}
+    assert missing == own
+
+
+def test_all_sizes_and_tasks_of_a_method_have_the_rate_that_was_chosen_once() -> None:
+    def score(trial: Trial) -> float:
+        return 0.9 if trial.training["learning_rate"] == 2e-2 else 0.5
+
+    book = fill(methods.STUDY, SMALL_SCALE, score)
+    for budget in BUDGETS:
+        trials = [t for task in ("sst2", "mrpc") for t in find("prefix", budget).final(SMALL_SCALE, book, task)]
+        assert len(trials) == 6
+        assert {trial.training["learning_rate"] for trial in trials} == {2e-2}
+
+
+def test_texts_count_only_seeds_with_which_everything_was_learned() -> None:
+    for stages, seeds in ((0, 0), (1, 1), (2, 2), (99, 3)):
+        assert generation.whole_seeds(SMALL_SCALE, fill(generation.STUDY, SMALL_SCALE, _score, stages)) == seeds
+
+
+def test_a_page_names_the_backbone_that_was_made() -> None:
+    book = fill(generation.STUDY, SMALL_SCALE, _score, 1)
+    assert "(digest `0123456789abcdef`)" in generation.STUDY.body(SMALL_SCALE, book)
+
+
+def test_a_quick_study_has_few_trials() -> None:
+    for study in STUDIES:
+        book = fill(study, QUICK, _score)
+        assert 0 < len(book.lines) <= 16, study.name
+
+
+def test_one_seed_leaves_a_claim_unclear() -> None:
+    verdict = claims.at_least(Mean(80.0, None, 1), Mean(10.0, None, 1))
+    assert verdict == ("unclear", "80.0 against 10.0: +70.0, one seed")
+
+
+def test_near_enough_is_less_than_the_margin_below() -> None:
+    assert claims.at_least(Mean(80.0, 0.1, 3), Mean(80.5, 0.1, 3), -1.0).word == "yes"
+    assert claims.at_least(Mean(79.0, 0.1, 3), Mean(80.5, 0.1, 3), -1.0).word == "no"
+
+
+def test_what_the_paper_prints_has_the_shares_of_its_own_formulas() -> None:
+    # Table 4 calls 0.1 % what is more; see tests/banks/test_counts_he.py for the counts themselves.
+    assert {each.percent for name, each in published.TABLE_4.items() if name.endswith("30")} == {0.1}
+    shared = published.TABLE_3.keys() & published.TABLE_12.keys()
+    assert shared
+    assert all(published.TABLE_3[name] == published.TABLE_12[name] for name in shared)
+
+
+@pytest.mark.parametrize("name", ["claims", "published", "table"])
+def test_examples(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(f"experiments.he2022.{name}")).failed == 0
+
+
+def test_large_budgets_are_those_of_the_tables_of_design() -> None:
+    assert {row.budget for row in design_rows()} == {SMALL, LARGE}
