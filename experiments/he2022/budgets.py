@@ -64,11 +64,17 @@ def sized(name: Model, of_size: Callable[[int], Spec], share: float) -> Spec | N
 
     Args:
         name: of the backbone.
-        of_size: from a size, 1 or more, to a bank; what a bank counts grows in equal steps with it.
+        of_size: from a size, 1 or more, to a bank; what a bank counts grows with it.
         share: of the backbone's parameters, between 0 and 1.
     """
     budget = share * whole(name)
+
+    def away(size: int) -> float:
+        return abs(count(name, of_size(size)) - budget)
+
     first = count(name, of_size(1))
-    step = count(name, of_size(2)) - first
-    size = max(1, 1 + round((budget - first) / step))
-    return of_size(size) if abs(count(name, of_size(size)) - budget) <= NEAR * budget else None
+    # Nearly all counts grow in equal steps; what is rounded inside a bank is made up for by looking at the neighbours.
+    size = max(1, 1 + round((budget - first) / (count(name, of_size(2)) - first)))
+    while nearer := [near for near in (size - 1, size + 1) if near > 0 and away(near) < away(size)]:
+        size = nearer[0]
+    return of_size(size) if away(size) <= NEAR * budget else None

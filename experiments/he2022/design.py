@@ -25,7 +25,7 @@ from experiments.studies.trial import Trial
 _Key = tuple[str, float | None]
 _BANKS_OF_6: tuple[tuple[_Key, str], ...] = (
     (("BitFit", None), "bitfit"),
-    (("prompt", SMALL), "prompt"),
+    (("prompt", None), "prompt"),
     (("prefix", LARGE), "prefix"),
     (("Pfeiffer", LARGE), "pfeiffer"),
     (("LoRA ffn, s = 4", LARGE), "LoRA ffn"),

@@ -19,7 +19,7 @@ def score_by_share(rows: Sequence[Row], scale: Scale, book: Book) -> Figure:
     Full fine-tuning is the dashed line across; what adds no parameters but its head has no place on a logarithmic axis and is
     the dotted one.
     """
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot()
     axes.set_xscale("log")
     axes.set_xlabel("parameters of a task, % of the backbone")
@@ -37,6 +37,7 @@ def score_by_share(rows: Sequence[Row], scale: Scale, book: Book) -> Figure:
             [share for share, _ in points], [mean.value for _, mean in points], errors,
             marker="o", markersize=4, capsize=2, label=name,
         )  # fmt: skip
-    if axes.has_data():
-        axes.legend(fontsize="small", ncols=2)
+    axes.xaxis.set_major_formatter("{x:g}")
+    if axes.get_legend_handles_labels()[0]:
+        figure.legend(loc="outside right upper", fontsize="small")
     return figure

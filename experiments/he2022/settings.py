@@ -15,7 +15,7 @@ from experiments.he2022.budgets import Spec, count, sized, whole
 from experiments.he2022.rows import Row
 from experiments.studies.tuning import Method
 
-EPOCHS = {"": 4}
+EPOCHS = {"": 3}
 SMALL, MIDDLE, LARGE = 0.001, 0.005, 0.02
 """Budgets: the 0.1 % and 0.5 % of the paper's Tables 2 and 4, and 2 % for the larger ones of Tables 3, 5 and 6."""
 BUDGETS = (SMALL, MIDDLE, LARGE)
@@ -67,12 +67,12 @@ def encoder_rows() -> tuple[Row, ...]:
         *at("MAM", mam, (1e-3, 4e-3), MIDDLE, *BUDGETS),
         *at("prefix", preset("prefix_flat", "length"), (5e-3, 2e-2), MIDDLE, *BUDGETS),
         *at("scaled parallel", preset("scaled_parallel"), (5e-4, 2e-3), MIDDLE, *BUDGETS),
-        *at("Houlsby", preset("houlsby"), (1.5e-3, 5e-3), MIDDLE, *BUDGETS),
+        *at("Houlsby", preset("houlsby"), (1.5e-3, 5e-3), MIDDLE, MIDDLE, LARGE),
         *at("LoRA (q, v)", preset("lora", "rank"), (2e-3, 6e-3), MIDDLE, *BUDGETS),
         *at("Pfeiffer", preset("pfeiffer"), (1.5e-3, 5e-3), LARGE, LARGE),
         alone("BitFit", "bitfit", 2e-3, 6e-3),
         alone("LayerNorms only", "layernorm", 2e-3, 6e-3),
-        *at("prompt", preset("prompt", "length"), (1e-2, 5e-2), SMALL, SMALL),
+        alone("prompt", {"preset": "prompt", "length": 20}, 1e-2, 5e-2),
         alone("diff-pruning", {"preset": "diff_pruning", "density": _density()}, 3e-4, 1e-3),
         alone("probe", "probe", 5e-3, 2e-2),
     )

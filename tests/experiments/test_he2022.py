@@ -5,12 +5,13 @@ from __future__ import annotations
 import doctest
 import importlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from experiments.he2022 import claims, design, generation, methods, published
-from experiments.he2022.budgets import NEAR, count, sized, whole
+from experiments.he2022.budgets import NEAR, Model, Spec, count, sized, whole
 from experiments.he2022.rows import Row
 from experiments.he2022.settings import BUDGETS, LARGE, MIDDLE, SMALL, design_rows, encoder_rows, find, mam, preset
 from experiments.studies.ledger import Book
@@ -49,12 +50,18 @@ def test_a_budget_between_two_sizes_has_no_bank() -> None:
     assert min(two, three) > NEAR
 
 
-@pytest.mark.parametrize("share", BUDGETS)
-def test_the_size_is_the_nearest_of_all(share: float) -> None:
-    found = sized("minilm", mam, share)
+CASES: list[tuple[Model, Callable[[int], Spec], float]] = [
+    *(("minilm", mam, share) for share in BUDGETS),
+    ("bart-small", generation.mam, generation.BUDGET),
+]
+
+
+@pytest.mark.parametrize(("model", "of_size", "share"), CASES, ids=lambda value: getattr(value, "__name__", str(value)))
+def test_the_size_is_nearer_than_its_neighbours(model: Model, of_size: Callable[[int], Spec], share: float) -> None:
+    found = sized(model, of_size, share)
     assert isinstance(found, dict)
-    size, budget = found["bottleneck"], share * whole("minilm")
-    distances = [abs(count("minilm", mam(near)) - budget) for near in (size - 1, size, size + 1)]
+    size, budget = found["bottleneck"], share * whole(model)
+    distances = [abs(count(model, of_size(near)) - budget) for near in (size - 1, size, size + 1)]
     assert min(distances) == distances[1]
 
 
@@ -89,16 +96,12 @@ def test_a_page_is_made_of_what_is_there(study: Study, stages: int, tmp_path: Pa
         assert "not run" not in words
 
 
-def _names(trial: Trial) -> str:
-    return json.dumps(trial.bank)
-
-
 def test_what_the_paper_says_is_found_where_it_is_so() -> None:
     def score(trial: Trial) -> float:
-        bank = _names(trial)
+        bank = json.dumps(trial.bank)
         better = sum([
-            4 * ('"mam"' in bank or bank == '"full"'), 2 * ("scaled_parallel" in bank), "lora_ffn" in bank and "scale" not in bank,
-            "parallel" in bank, '"ffn"' in bank or '"preset": "parallel"' in bank,
+            4 * ('"mam"' in bank or bank == '"full"'), 2 * ("scaled_parallel" in bank),
+            "lora_ffn" in bank and "scale" not in bank, "parallel" in bank, '"ffn"' in bank or '"preset": "parallel"' in bank,
             3 * ("length" in bank and '"length": 5' in bank),
         ])  # fmt: skip
         return 0.7 + 0.02 * better + 0.0001 * (trial.seed % 3)
