@@ -31,9 +31,10 @@ from experiments.studies.trial import Trial
 
 BACKBONE: Model = "bart-small"
 BUDGET = 0.067
-TASKS = ("rosts_en_ro", "xsum")
-EPOCHS, TOKENS = 3, 96
-LIMITS = {"train": 1000, "validation": 50, "test": 100}
+TASK_METRICS = {"rosts_en_ro": "bleu", "xsum": "rouge2"}
+TASKS = tuple(TASK_METRICS)
+EPOCHS, TOKENS = 5, 96
+LIMITS = {"train": 1500, "validation": 50, "test": 100}
 OPTIONS = {"max_target_length": 32, "generation": {"num_beams": 2, "max_new_tokens": 32, "no_repeat_ngram_size": 3}}
 TRAINING: dict[str, Any] = {"batch_size": 16, "label_smoothing": 0.1}
 
@@ -60,7 +61,7 @@ def methods() -> dict[str, tuple[Spec, tuple[float, float], Texts]]:
     }
     banks = {name: _sized(sized(BACKBONE, of_size, BUDGET)) for name, of_size in sizes.items()}
     return {
-        "full fine-tuning": ("full", (5e-4, 1.5e-3), TABLE_6["full"]),
+        "full fine-tuning": ("full", (3e-4, 1e-3), TABLE_6["full"]),
         "prefix": (banks["prefix"], (5e-3, 2e-2), TABLE_3["prefix, 200"]),
         "SA ffn": (banks["SA ffn"], (1.5e-3, 5e-3), TABLE_12["SA ffn, 512"]),
         "PA ffn": (banks["PA ffn"], (1.5e-3, 5e-3), TABLE_12["PA ffn, 512"]),
@@ -89,11 +90,15 @@ def grid(scale: Scale, name: str, task: str) -> list[Trial]:
 
 def final(scale: Scale, book: Book, name: str, task: str) -> list[Trial]:
     """Return the trials that count, one for each seed; none while the rate is not known."""
-    scores = [book.score(each, "validation") for each in grid(scale, name, task)]
-    if any(score is None for score in scores):
+    # Where no answer has four words in a row right, BLEU is 0 for both rates, and single words decide.
+    scores = [
+        [_score(book, each, task, metric, "validation") for metric in (TASK_METRICS[task], "rouge1")]
+        for each in grid(scale, name, task)
+    ]
+    if any(score is None for pair in scores for score in pair):
         return []
     bank, rates, _ = methods()[name]
-    best = max(range(len(rates)), key=lambda number: (scores[number], -number))
+    best = max(range(len(rates)), key=lambda number: (*scores[number], -number))
     return [trial(scale, task, bank, rates[best], seed) for seed in scale.seeds]
 
 
@@ -119,9 +124,9 @@ def score(scale: Scale, book: Book, name: str, task: str, metric: str) -> Mean |
     return mean_of(_score(book, each, task, metric) for each in trials)
 
 
-def _score(book: Book, each: Trial, task: str, metric: str) -> float | None:
+def _score(book: Book, each: Trial, task: str, metric: str, split: str = "test") -> float | None:
     outcome = book.outcome(each)
-    found = None if outcome is None or "scores" not in outcome else outcome["scores"][task]["test"]["all"].get(metric)
+    found = None if outcome is None or "scores" not in outcome else outcome["scores"][task][split]["all"].get(metric)
     return None if found is None else 100 * float(found)
 
 
@@ -149,13 +154,14 @@ def _made(scale: Scale, book: Book) -> str:
     return ", ".join(f"`{digest}`" for digest in found) or "none yet"
 
 
-_INTRO = """ROUGE on XSum and BLEU on English to Romanian, in points, on 100 test rows each, after three epochs on 1,000
-rows; means over the seeds with which everything was learned (here {seeds}), bold is the best of a column. Beside them,
-what the paper prints for BART-large and mBART-large at the nearest size.
+_INTRO = """ROUGE on XSum and BLEU on English to Romanian, in points, on 100 test rows each, after five epochs on 1,500
+rows: means over the seeds with which everything was learned (here {seeds}); bold is the best of a column; a BLEU of 0.0
+says that no answer has four words in a row right. Beside them, what the paper prints for BART-large and mBART-large at
+the nearest size.
 
 *Read this first.* The backbone is a BART of two and two layers, 192 wide, that learned to restore the training texts of
 all tasks for a few minutes (digest {made}). It is no pre-trained model as the paper means it: full fine-tuning has most
-of the task to learn from 1,000 rows, and a bank has little to build on. The order of the rows says how well each can
+of the task to learn from 1,500 rows, and a bank has little to build on. The order of the rows says how well each can
 repair a weak backbone, not how well it adapts a good one, and the scores are not to be held against the published ones."""
 
 

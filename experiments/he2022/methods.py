@@ -3,7 +3,7 @@
 The paper has RoBERTa-base on MNLI and SST-2, all rows, 10 epochs, five seeds. Here it is MiniLM on 1,500 rows of SST-2
 (a text) and MRPC (a pair), 3 epochs, three seeds, with one of two rates for each method: 132 trials. Left out: Houlsby's
 adapters at 0.1 %, which are little more than their LayerNorms, Pfeiffer's but at 2 %, prompts and diff-pruning but at
-one size, MNLI, and a choice of rates on MRPC.
+one size, the latter in the upper three layers alone, MNLI, and a choice of rates on MRPC.
 """
 
 from __future__ import annotations

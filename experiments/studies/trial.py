@@ -121,6 +121,6 @@ def data_digest(data: Path, task: str) -> str:
 def backbone_digest(folder: Path) -> str:
     """Return a digest of a backbone that somebody made: of its configuration, its weights and its tokenizer."""
     digest = hashlib.sha256()
-    for name in ("config.json", "model.safetensors", "tokenizer.json"):
-        digest.update(name.encode() + b"\0" + hashlib.sha256((folder / name).read_bytes()).digest())
+    for file in sorted({*folder.glob("config.json"), *folder.glob("*.safetensors"), *folder.glob("tokenizer*")}):
+        digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()[:16]

@@ -38,7 +38,7 @@ def test_a_bank_is_within_a_tenth_of_its_budget(row: Row) -> None:
 
 
 def test_what_is_called_half_a_percent_or_a_tenth_is_that() -> None:
-    assert find("diff-pruning").share == pytest.approx(MIDDLE, rel=0.01)
+    assert find("diff-pruning, top 3").share == pytest.approx(MIDDLE, rel=0.01)
     assert find("BitFit").share == pytest.approx(SMALL, rel=0.15)
     assert find("probe").parameters == 0
 
