@@ -149,8 +149,11 @@ def pretrain(data: Path, folder: Path, steps: int = STEPS, seed: int = SEED, log
         seed: of the order, the noise and the dropout; the model begins as `make_model` draws it.
         log: steps between two lines on standard error, each with the mean loss since the last one.
     """
-    tokenizer = make_tokenizer(texts(data))
-    encoded = _encoded(tokenizer, data)
+    found = list(texts(data))
+    if len(found) < 2:
+        raise InputError(f"--data: {data} has fewer than two texts to learn from; give the training rows of every task")
+    tokenizer = make_tokenizer(iter(found))
+    encoded = _encoded(tokenizer, found)
     held = encoded[::HELD]
     del encoded[::HELD]
     model = make_model().train()
@@ -179,9 +182,8 @@ def pretrain(data: Path, folder: Path, steps: int = STEPS, seed: int = SEED, log
     return said
 
 
-def _encoded(tokenizer: PreTrainedTokenizerFast, data: Path) -> list[list[int]]:
-    found = tokenizer(list(texts(data)), add_special_tokens=False, verbose=False)["input_ids"]
-    return [tokens for tokens in found if tokens]
+def _encoded(tokenizer: PreTrainedTokenizerFast, found: list[str]) -> list[list[int]]:
+    return [tokens for tokens in tokenizer(found, add_special_tokens=False, verbose=False)["input_ids"] if tokens]
 
 
 def main(arguments: list[str]) -> int:

@@ -16,7 +16,7 @@ from experiments.he2022.pretraining import MASK, batches, infill, pretrain, text
 from experiments.studies import __main__ as command
 from experiments.studies.made_up import make_up
 from experiments.studies.tiny import make_tiny_seq2seq
-from experiments.studies.trial import backbone_digest
+from experiments.studies.trial import TASKS, backbone_digest
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)
@@ -50,6 +50,14 @@ def test_the_same_texts_make_the_same_backbone(tmp_path: Path, monkeypatch: pyte
 def test_a_task_that_is_missing_is_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--data: .* has no folder agnews with train.jsonl"):
         list(texts(tmp_path))
+
+
+def test_rows_without_texts_are_told(tmp_path: Path) -> None:
+    for task in TASKS:
+        (tmp_path / task).mkdir()
+        (tmp_path / task / "train.jsonl").write_text('{"label": 1}\n')
+    with pytest.raises(InputError, match="has fewer than two texts to learn from"):
+        pretrain(tmp_path, tmp_path / "bart", steps=1)
 
 
 def test_a_study_that_needs_a_backbone_says_how_it_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
