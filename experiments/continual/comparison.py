@@ -24,7 +24,7 @@ from experiments.continual.sizes import size_of
 from experiments.studies.ledger import Book
 from experiments.studies.scale import Scale
 from experiments.studies.statistics import mean_of, shown
-from experiments.studies.study import Row
+from experiments.studies.study import Claim
 
 _DEFINED = """\
 ACC, BWT, forgetting (the largest score since a task was learned minus the last one, Chaudhry et al. 2018), learning
@@ -186,7 +186,7 @@ def _against_size(measures: Measures) -> Figure:
     return figure
 
 
-def reproduces(stream: Stream, scale: Scale, book: Book) -> list[Row]:
+def reproduces(stream: Stream, scale: Scale, book: Book) -> list[Claim]:
     """Say whether banks have perfect memory where one body has not, and what that costs in accuracy."""
     measures = Measures(stream, scale, book)
     runs = [outcome for method in BANKS for _, outcome in measures.outcomes(method)]
@@ -195,13 +195,13 @@ def reproduces(stream: Stream, scale: Scale, book: Book) -> list[Row]:
         return []
     kept = not any(findings.forgot(outcome) or outcome.get("unchanged") is not True for outcome in runs)
     rows = [
-        Row(
+        Claim(
             claim="Tasks do not interact: perfect memory of previous tasks (Houlsby et al. 2019, section 1)",
             found=f"forgetting of banks {'exactly 0, verified,' if kept else 'NOT 0'} in {len(runs)} runs",
             holds=kept,
             why="",
         ),
-        Row(
+        Claim(
             claim="One body that is fine-tuned on task after task forgets",
             found=f"{shown(forgetting)} points from the best score of each task to its last",
             holds=findings.clear(forgetting),
@@ -213,7 +213,7 @@ def reproduces(stream: Stream, scale: Scale, book: Book) -> list[Row]:
         other = measures.means(method)["ACC"]
         if ours is not None and other is not None:
             rows.append(
-                Row(
+                Claim(
                     claim=f"Banks {'are above' if better else 'are near'} {method.name}",
                     found=f"ACC {shown(ours)} against {shown(other)}",
                     holds=ours.value > other.value if better else ours.value > other.value - NEAR,

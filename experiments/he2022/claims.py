@@ -6,6 +6,7 @@ import math
 from typing import NamedTuple
 
 from experiments.studies.statistics import Mean, shown
+from experiments.studies.study import Claim
 
 ERRORS = 2.0
 """Standard errors of a difference that make it clear."""
@@ -44,6 +45,6 @@ def at_least(ours: Mean | None, theirs: Mean | None, least: float = 0.0) -> Verd
     return Verdict(word, f"{between} ± {error:.1f}")
 
 
-def row(claim: str, verdict: Verdict) -> tuple[str, str, str]:
+def row(claim: str, verdict: Verdict) -> Claim:
     """Return a row of RESULTS.md."""
-    return claim, verdict.said, verdict.word
+    return Claim(claim=claim, found=verdict.said, holds={"yes": True, "no": False}.get(verdict.word), why="")

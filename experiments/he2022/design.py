@@ -19,7 +19,7 @@ from experiments.he2022.table import Cell, size, table
 from experiments.studies.ledger import Book
 from experiments.studies.scale import Scale
 from experiments.studies.statistics import Mean
-from experiments.studies.study import Study
+from experiments.studies.study import Claim, Study
 from experiments.studies.trial import Trial
 
 _Key = tuple[str, float | None]
@@ -119,7 +119,7 @@ def _best(keys: Sequence[_Key], scale: Scale, book: Book) -> Mean | None:
     return max(known, key=lambda mean: mean.value) if known and len(known) == len(found) else None
 
 
-def reproduces(scale: Scale, book: Book) -> list[tuple[str, str, str]]:
+def reproduces(scale: Scale, book: Book) -> list[Claim]:
     """Hold the claims of sections 4.3 to 4.6 against what came out."""
 
     def at(budget: float, *names: str) -> Mean | None:

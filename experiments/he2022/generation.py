@@ -26,7 +26,7 @@ from experiments.he2022.table import Cell, size, table
 from experiments.studies.ledger import Book
 from experiments.studies.scale import Scale
 from experiments.studies.statistics import Mean, mean_of
-from experiments.studies.study import Study
+from experiments.studies.study import Claim, Study
 from experiments.studies.trial import Trial
 
 BACKBONE: Model = "bart-small"
@@ -165,9 +165,9 @@ of the task to learn from 1,500 rows, and a bank has little to build on. The ord
 repair a weak backbone, not how well it adapts a good one, and the scores are not to be held against the published ones."""
 
 
-def reproduces(scale: Scale, book: Book) -> list[tuple[str, str, str]]:
+def reproduces(scale: Scale, book: Book) -> list[Claim]:
     """Hold what Tables 3 and 6 claim of texts against what came out on this backbone."""
-    found: list[tuple[str, str, str]] = []
+    found: list[Claim] = []
     for task, metric, label in (("xsum", "rouge2", "R-2"), ("rosts_en_ro", "bleu", "BLEU")):
 
         def of(name: str, task: str = task, metric: str = metric) -> Mean | None:

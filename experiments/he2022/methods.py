@@ -19,7 +19,7 @@ from experiments.he2022.settings import LARGE, MIDDLE, encoder_rows, find
 from experiments.he2022.table import Cell, size, table
 from experiments.studies.ledger import Book
 from experiments.studies.scale import Scale
-from experiments.studies.study import Study
+from experiments.studies.study import Claim, Study
 from experiments.studies.trial import Trial
 
 _IN_PAPER = {
@@ -76,7 +76,7 @@ def figures(scale: Scale, book: Book) -> dict[str, Figure]:
     return {"score by share": score_by_share(rows_of(scale), scale, book)}
 
 
-def reproduces(scale: Scale, book: Book) -> list[tuple[str, str, str]]:
+def reproduces(scale: Scale, book: Book) -> list[Claim]:
     """Hold Table 2's claims against what came out."""
     full, middle, large = (
         mean_score([row], scale, book) for row in (find("full fine-tuning"), find("MAM", MIDDLE), find("MAM", LARGE))

@@ -17,7 +17,7 @@ from continual_petl.course.run import Run
 from experiments.studies import learning
 from experiments.studies.ledger import Book
 from experiments.studies.scale import Scale
-from experiments.studies.study import Row, Study
+from experiments.studies.study import Claim, Study
 from experiments.studies.trial import Trial
 
 TASKS = ("trec", "sst2")
@@ -90,31 +90,31 @@ def _map(task: str, found: dict[tuple[int, int], float]) -> Figure:
     return figure
 
 
-def reproduces(scale: Scale, book: Book) -> Sequence[Row]:
+def reproduces(scale: Scale, book: Book) -> Sequence[Claim]:
     """Say whether single layers hardly matter, all of them do, and low ones less than high ones."""
     return [row for task in TASKS if (found := drops(scale, book, task)) for row in _rows(task, found)]
 
 
-def _rows(task: str, found: dict[tuple[int, int], float]) -> list[Row]:
+def _rows(task: str, found: dict[tuple[int, int], float]) -> list[Claim]:
     top = max(last for _, last in found)
     single = [found[layer, layer] for layer in range(top + 1)]
     half = (top + 1) // 2
     low, high, whole = found[0, half - 1], found[half, top], found[0, top]
     deep = "MiniLM has 6 layers where BERT-base has 12, so that each has more to do"
     return [
-        Row(
+        Claim(
             claim=f"Taking away one layer's adapters costs at most 2 % (section 3.6), {task}",
             found=f"between {min(single):+.1f} and {max(single):+.1f} %",
             holds=min(single) >= -2,
             why=deep,
         ),
-        Row(
+        Claim(
             claim=f"Taking all away costs far more than all single layers (section 3.6), {task}",
             found=f"{whole:+.1f} % for all, {sum(single):+.1f} % for the single ones together",
             holds=whole < 2 * min(single),
             why="",
         ),
-        Row(
+        Claim(
             claim=f"Lower layers matter less than higher ones (section 3.6), {task}",
             found=f"lower half {low:+.1f} %, upper half {high:+.1f} %",
             holds=low > high,

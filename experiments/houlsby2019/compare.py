@@ -13,7 +13,7 @@ from typing import Any
 from experiments.studies.ledger import Book
 from experiments.studies.scale import Scale
 from experiments.studies.statistics import Mean, mean_of, mean_over_tasks, shown
-from experiments.studies.study import Row, Study
+from experiments.studies.study import Claim, Study
 from experiments.studies.trial import TASKS, Trial
 from experiments.studies.tuning import Method, parameters_of, scores_of
 
@@ -146,7 +146,7 @@ MOST = 2.1
 """Percent of the encoder that adapters of 64 train in Houlsby et al. 2019, Table 1."""
 
 
-def reproduces(scale: Scale, book: Book) -> Sequence[Row]:
+def reproduces(scale: Scale, book: Book) -> Sequence[Claim]:
     """Say whether adapters are as good as full copies, and LayerNorms and top layers are not."""
     rows = []
     eleven, eight = scale.some(ELEVEN), scale.some(EIGHT)
@@ -155,7 +155,7 @@ def reproduces(scale: Scale, book: Book) -> Sequence[Row]:
     if full and ours and size:
         share = 100 * size[0] / size[1]
         rows.append(
-            Row(
+            Claim(
                 claim=f"Adapters of at most {MOST} % of the model are within {WITHIN} points of full fine-tuning (abstract)",
                 found=f"{shown(ours, 2)} against {shown(full, 2)} on {len(eleven)} tasks, with {share:.2f} % of the model",
                 holds=full.value - ours.value <= WITHIN and share <= MOST,
@@ -172,7 +172,7 @@ def reproduces(scale: Scale, book: Book) -> Sequence[Row]:
         other = mean_score(method, scale, book, eight)
         if ours and other:
             rows.append(
-                Row(
+                Claim(
                     claim=f"{method.name} beside adapters: {published} (sections 3.3 and 3.4)",
                     found=f"{shown(other)} against {shown(ours)} on {len(eight)} tasks",
                     holds=(other.value < ours.value) if method is LAYERNORM else abs(other.value - ours.value) < 1.5,

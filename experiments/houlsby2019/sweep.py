@@ -16,7 +16,7 @@ from continual_petl.sweep import SweepSpec, sweep
 from experiments.studies.learning import plain
 from experiments.studies.ledger import Book
 from experiments.studies.scale import Scale
-from experiments.studies.study import Row, Study
+from experiments.studies.study import Claim, Study
 from experiments.studies.trial import Trial
 
 TASKS = ("trec", "mrpc")
@@ -97,7 +97,7 @@ def _grid(trials: list[dict[str, Any]]) -> str:
     return "\n".join(rows)
 
 
-def reproduces(scale: Scale, book: Book) -> Sequence[Row]:
+def reproduces(scale: Scale, book: Book) -> Sequence[Claim]:
     """Say whether the rate matters more than the size, as the paper's choice of one size for all suggests."""
     rows = []
     for task in TASKS:
@@ -106,7 +106,7 @@ def reproduces(scale: Scale, book: Book) -> Sequence[Row]:
         if all(len(each) > 1 for each in best):
             apart = [100 * (max(each.values()) - min(each.values())) for each in best]
             rows.append(
-                Row(
+                Claim(
                     claim=f"Adapters are robust to their size when the rate is chosen (section 3.6), {task}",
                     found=f"the best of each size are {apart[0]:.1f} points apart, the best of each rate {apart[1]:.1f}",
                     holds=apart[0] < 1.5,

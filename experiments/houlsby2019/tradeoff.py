@@ -17,7 +17,7 @@ from experiments.studies.ledger import Book
 from experiments.studies.plots import against_parameters
 from experiments.studies.scale import Scale
 from experiments.studies.statistics import Mean, mean_of, mean_over_tasks, shown
-from experiments.studies.study import Row, Study
+from experiments.studies.study import Claim, Study
 from experiments.studies.trial import Trial
 from experiments.studies.tuning import parameters_of, scores_of
 
@@ -127,14 +127,14 @@ def figures(scale: Scale, book: Book) -> dict[str, Figure]:
     }
 
 
-def reproduces(scale: Scale, book: Book) -> Sequence[Row]:
+def reproduces(scale: Scale, book: Book) -> Sequence[Claim]:
     """Say whether sizes hardly matter, and whether adapters hold where few layers do not."""
     means = [mean for mean in robust_means(scale, book).values() if mean is not None]
     if len(means) < len(ROBUST):
         return []
     spread = max(m.value for m in means) - min(m.value for m in means)
     return [
-        Row(
+        Claim(
             claim="The size of the adapters hardly matters: 86.2, 85.8, 85.7 for 8, 64, 256 (section 3.6)",
             found=f"{', '.join(shown(m) for m in means)} over {len(scale.some(EIGHT))} tasks, {spread:.1f} points apart",
             holds=spread < 1.5,
@@ -144,12 +144,12 @@ def reproduces(scale: Scale, book: Book) -> Sequence[Row]:
     ]
 
 
-def _few_parameters(scale: Scale, book: Book, task: str) -> Row:
+def _few_parameters(scale: Scale, book: Book, task: str) -> Claim:
     adapters, top = line(scale, book, task, "adapters"), line(scale, book, task, "top layers")
     _, count, best = max(adapters, key=lambda point: point[2].value)
     fewer = [point for point in top if point[1] <= 8 * count] or top[:1]
     _, other, score = max(fewer, key=lambda point: point[2].value)
-    return Row(
+    return Claim(
         claim=f"With few parameters adapters are far above top layers (figure 4), {task}",
         found=f"adapters {shown(best)} with {count:,.0f} parameters, top layers {shown(score)} with {other:,.0f}",
         holds=best.value > score.value,

@@ -16,7 +16,7 @@ from experiments.studies.ledger import Book
 from experiments.studies.plots import over_sigma
 from experiments.studies.scale import Scale
 from experiments.studies.statistics import Mean, mean_of, shown
-from experiments.studies.study import Row, Study
+from experiments.studies.study import Claim, Study
 from experiments.studies.trial import Trial
 from experiments.studies.tuning import scores_of
 
@@ -95,18 +95,18 @@ def figures(scale: Scale, book: Book) -> dict[str, Figure]:
     return {"initialisation": over_sigma(lines)}
 
 
-def reproduces(scale: Scale, book: Book) -> Sequence[Row]:
+def reproduces(scale: Scale, book: Book) -> Sequence[Claim]:
     """Say whether small scales are all alike and large ones worse, and whether an extension helps."""
     return [row for task in TASKS for row in (_sigma(scale, book, task), _extension(scale, book, task)) if row]
 
 
-def _sigma(scale: Scale, book: Book, task: str) -> Row | None:
+def _sigma(scale: Scale, book: Book, task: str) -> Claim | None:
     means = {sigma: score(scale, book, task, spec) for sigma, spec in sigmas(scale).items()}
     small = [mean.value for sigma, mean in means.items() if mean is not None and sigma <= 1e-2]
     last = means.get(1.0)
     if last is None or len(small) < sum(sigma <= 1e-2 for sigma in means):
         return None
-    return Row(
+    return Claim(
         claim=f"Any sigma up to 1e-2 is as good, larger ones are worse (section 3.6), {task}",
         found=f"up to 1e-2: {min(small):.1f} to {max(small):.1f}; 1: {shown(last)}",
         holds=max(small) - min(small) < 3 and last.value < min(small),
@@ -114,7 +114,7 @@ def _sigma(scale: Scale, book: Book, task: str) -> Row | None:
     )
 
 
-def _extension(scale: Scale, book: Book, task: str) -> Row | None:
+def _extension(scale: Scale, book: Book, task: str) -> Claim | None:
     means = {name: score(scale, book, task, spec) for name, spec in extensions(scale).items()}
     plain = means.pop("as published")
     known = {name: mean for name, mean in means.items() if mean is not None}
@@ -122,7 +122,7 @@ def _extension(scale: Scale, book: Book, task: str) -> Row | None:
         return None
     name, best = max(known.items(), key=lambda item: item[1].value)
     noise = 2 * ((plain.error or 0) ** 2 + (best.error or 0) ** 2) ** 0.5
-    return Row(
+    return Claim(
         claim=f"No extension helps significantly (section 3.6), {task}",
         found=f"as published {shown(plain)}, the best extension ({name}) {shown(best)}",
         holds=best.value - plain.value <= noise,

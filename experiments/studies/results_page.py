@@ -8,7 +8,7 @@ from pathlib import Path
 from experiments.studies.ledger import Book
 from experiments.studies.page import page_name, trials_of
 from experiments.studies.scale import Scale
-from experiments.studies.study import Row, Study
+from experiments.studies.study import Claim, Study
 
 HEAD = """# What reproduces
 
@@ -47,7 +47,7 @@ def _section(study: Study, scale: Scale, book: Book) -> str:
     return "\n".join([*rows, *map(_claim, claims)])
 
 
-def _claim(row: Row) -> str:
+def _claim(row: Claim) -> str:
     word = {True: "yes", False: "**no**", None: "cannot be told"}[row.holds]
     return f"| {row.claim} | {row.found} | {word} | {row.why} |"
 

@@ -30,7 +30,7 @@ Plan = Callable[[Scale, Book], Iterator[list[Trial]]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class Claim:
     """What a paper says beside what came out here."""
 
     claim: str
@@ -56,7 +56,7 @@ class Study:
     """What its page says, as Markdown, of those trials that are in the book."""
     figures: Callable[[Scale, Book], dict[str, Figure]] | None = None
     """By name; the page shows ``figures/NAME.svg``."""
-    reproduces: Callable[[Scale, Book], Sequence[Row]] | None = None
+    reproduces: Callable[[Scale, Book], Sequence[Claim]] | None = None
     """Its rows of RESULTS.md, of those claims whose trials are in the book."""
     backbones: dict[str, str] = field(default_factory=dict)
     """Backbones that have to be made first, by the name that trials have, each with the command that makes it."""

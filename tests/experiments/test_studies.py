@@ -22,7 +22,7 @@ from experiments.studies.page import write_page
 from experiments.studies.results_page import write_results
 from experiments.studies.scale import QUICK, SMALL
 from experiments.studies.statistics import mean_of, mean_over_tasks, shown
-from experiments.studies.study import NAMES, Row, Study, find
+from experiments.studies.study import NAMES, Claim, Study, find
 from experiments.studies.trial import TASKS, Trial, data_digest
 from experiments.studies.workers import HOMES, Place, Workers, work
 from tests.experiments.made_studies import MADE, filled, line, outcome_of
@@ -230,7 +230,7 @@ def test_pages_of_whole_and_of_empty_ledgers(study: Study, scale: Any, tmp_path:
 
 
 def test_results_say_what_holds(tmp_path: Path) -> None:
-    rows = [Row(claim="a", found="b", holds=holds, why="") for holds in (True, False, None)]
+    rows = [Claim(claim="a", found="b", holds=holds, why="") for holds in (True, False, None)]
     study = Study(
         name="houlsby2019/some", title="Some", plan=lambda s, b: iter([[TRIAL]]), body=lambda s, b: "",
         reproduces=lambda s, b: rows,
