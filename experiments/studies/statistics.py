@@ -37,8 +37,10 @@ def mean_over_tasks(by_task: Sequence[Sequence[float | None]]) -> Mean | None:
     """Return the mean over tasks, with its standard error over seeds.
 
     Args:
-        by_task: of each task its scores, in the order of the seeds.
+        by_task: of each task its scores, in the order of the seeds; fewer where trials are missing, and then there is no mean.
     """
+    if len({len(scores) for scores in by_task}) > 1:
+        return None
     by_seed = [mean_of(seed) for seed in zip(*by_task, strict=True)]
     return mean_of(None if each is None else each.value for each in by_seed)
 

@@ -209,12 +209,7 @@ def test_a_study_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize("study", HOULSBY, ids=lambda study: study.name)
 @pytest.mark.parametrize("scale", [SMALL, QUICK], ids=lambda scale: scale.name)
 def test_pages_of_whole_and_of_empty_ledgers(study: Study, scale: Any, tmp_path: Path) -> None:
-    def give(trial: Trial) -> dict[str, Any]:
-        cells = [[a, b, 0.5, -0.1 * (b - a + 1)] for a in range(6) for b in range(a, 6)]
-        more: dict[str, dict[str, Any]] = {"ablate": {"cells": cells}, "sweep": SWEPT}
-        return outcome_of(trial, 0.8) | more.get(trial.method, {})
-
-    book = filled(study, scale, give)
+    book = filled(study, scale, _given)
     page = write_page(study, scale, book, tmp_path / "whole")
     text = page.read_text()
     assert "80.0" in text or study is ablation.STUDY
@@ -227,6 +222,27 @@ def test_pages_of_whole_and_of_empty_ledgers(study: Study, scale: Any, tmp_path:
     empty = write_page(study, scale, Book(), tmp_path / "empty").read_text()
     assert "Not finished" in empty
     assert "80.0" not in empty
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pages_of_ledgers_that_break_off(name: str, tmp_path: Path) -> None:
+    study = find(name)
+    book = filled(study, SMALL, _given)
+    lines = list(book.lines.values())
+    for share in (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99):
+        part = Book()
+        part.made = book.made
+        for each in lines[: int(share * len(lines))]:
+            part.add(each)
+        text = write_page(study, SMALL, part, tmp_path).read_text()
+        assert "Not finished" in text
+        assert write_results([study], SMALL, part, tmp_path).read_text().count("**no** |") >= 1
+
+
+def _given(trial: Trial) -> dict[str, Any]:
+    cells = [[a, b, 0.5, -0.1 * (b - a + 1)] for a in range(6) for b in range(a, 6)]
+    more: dict[str, dict[str, Any]] = {"ablate": {"cells": cells}, "sweep": SWEPT}
+    return outcome_of(trial, 0.8) | more.get(trial.method, {})
 
 
 def test_results_say_what_holds(tmp_path: Path) -> None:
