@@ -82,8 +82,7 @@ def _metrics(measures: Measures) -> str:
         means = measures.means(method)
         rows.append(f"| {method.name} | {' | '.join(shown(means[name]) for name in METRICS)} |")
     return (
-        "\n".join(rows)
-        + "\n\nPoints of accuracy, mean and standard error: of runs (order and seed) where the order matters, else of seeds; "
+        "\n".join(rows) + "\n\nPoints of accuracy; mean and standard error of the seeds, each a mean over its orders; "
         "a dash where trials are missing or a metric is not defined: joint training has a last row of R and no other."
     )
 
@@ -109,7 +108,7 @@ def _sizes(measures: Measures) -> str:
     return "\n".join(rows) + (
         "\n\nHeads included, the backbone not: banks need it, full copies do not. What replay remembers counts in its MB "
         "(four bytes a token). Of a shared body the newest is needed to answer; the store keeps each one that was committed. "
-        "Seconds are those of one thread among several busy ones: an upper bound."
+        "Seconds were taken while other trials ran beside: an upper bound."
     )
 
 

@@ -83,7 +83,7 @@ def forgetting(measures: Measures) -> str:
             lines.append(f"{method.name}: not finished.")
             continue
         said = "forgets clearly" if clear(mean) else "**does not forget clearly**"
-        lines.append(f"{_capital(method)} {said}: {shown(mean)} points over {mean.count} runs.")
+        lines.append(f"{_capital(method)} {said}: {shown(mean)} points, over {mean.count} seeds.")
     return " ".join(lines)
 
 

@@ -94,17 +94,15 @@ class Measures:
     def values(self, method: Method) -> dict[str, list[float | None]]:
         """Return the metrics by name, one value for each independent measurement.
 
-        These are the runs (order and seed) of what depends on the order; of all others the seeds, each a mean over the
-        orders, since the same banks in another order are no second measurement.
+        These are the seeds, each a mean over the orders that were learned with it: runs with one seed have rows in common,
+        and the same banks in another order are no second measurement at all.
         """
         runs = self.stream.runs(self.scale)
-        if method.ordered:
-            of_runs = [self._metrics(method, order, seed) for order, seed in runs]
-            return {name: [each[name] for each in of_runs] for name in METRICS}
         orders = list(dict.fromkeys(order for order, _ in runs))
         found: dict[str, list[float | None]] = {name: [] for name in METRICS}
         for seed in self.scale.seeds:
-            of_orders = [self._metrics(method, order, seed) for order in orders]
+            own = [order for order, other in runs if other == seed] if method.ordered else orders
+            of_orders = [self._metrics(method, order, seed) for order in own]
             for name in METRICS:
                 mean = mean_of(each[name] for each in of_orders)
                 found[name].append(None if mean is None else mean.value)

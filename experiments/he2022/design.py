@@ -150,4 +150,6 @@ STUDY = Study(
     plan=plan,
     body=body,
     reproduces=reproduces,
+    rule=claims.RULE,
+    any_scale=False,
 )

@@ -95,10 +95,14 @@ def final(scale: Scale, book: Book, name: str, task: str) -> list[Trial]:
         [_score(book, each, task, metric, "validation") for metric in (TASK_METRICS[task], "rouge1")]
         for each in grid(scale, name, task)
     ]
-    if any(score is None for pair in scores for score in pair):
+    if any(book.outcome(each) is None for each in grid(scale, name, task)):
         return []
     bank, rates, _ = methods()[name]
-    best = max(range(len(rates)), key=lambda number: (*scores[number], -number))
+    # A rate at which learning diverged has no scores.
+    known = [number for number, pair in enumerate(scores) if None not in pair]
+    if not known:
+        return []
+    best = max(known, key=lambda number: (*scores[number], -number))
     return [trial(scale, task, bank, rates[best], seed) for seed in scale.seeds]
 
 
@@ -195,5 +199,7 @@ STUDY = Study(
     plan=plan,
     body=body,
     reproduces=reproduces,
+    rule=claims.RULE,
+    any_scale=False,
     backbones={BACKBONE: "python -m experiments.he2022.pretraining --data FOLDER OUT"},
 )

@@ -99,4 +99,6 @@ STUDY = Study(
     body=body,
     figures=figures,
     reproduces=reproduces,
+    rule=claims.RULE,
+    any_scale=False,
 )

@@ -109,10 +109,10 @@ def _rows(task: str, found: dict[tuple[int, int], float]) -> list[Claim]:
             why=deep,
         ),
         Claim(
-            claim=f"Taking all away costs far more than all single layers (section 3.6), {task}",
-            found=f"{whole:+.1f} % for all, {sum(single):+.1f} % for the single ones together",
-            holds=whole < 2 * min(single),
-            why="",
+            claim=f"Taking all away costs far more than any single layer (section 3.6), {task}",
+            found=f"{whole:+.1f} % for all, {min(single):+.1f} % for the layer that costs most",
+            holds=whole < 2 * min(min(single), 0),
+            why="far more: at least twice",
         ),
         Claim(
             claim=f"Lower layers matter less than higher ones (section 3.6), {task}",

@@ -19,32 +19,32 @@ from experiments.studies.study import NAMES, find
 
 def parse(arguments: list[str]) -> tuple[list[str], Request]:
     """Return the names of the studies and what was asked for."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.studies", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m experiments.studies", description=__doc__, allow_abbrev=False)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"pages, or one of: {', '.join(NAMES)}")
     parser.add_argument("--data", type=Path, help="folder with a folder of rows for every task")
     parser.add_argument("--out", type=Path, help="where ledgers and pages go; default: experiments")
     parser.add_argument("--jobs", type=int, default=1, help="trials at once")
     parser.add_argument("--minutes", type=float, help="begin no further trial after this time")
     parser.add_argument("--scale", default="small", metavar="NAME", help="name of a larger scale, for its pages")
-    parser.add_argument(
-        "--model", metavar="MODEL", help="backbone of the larger scale: the id of a model on the Hub, or a path"
-    )
+    parser.add_argument("--model", metavar="ID", help="backbone of the larger scale, by its id on the Hub")
     parser.add_argument("--layers", type=int, default=12, help="of that backbone")
+    parser.add_argument("--width", type=int, default=768, help="of its states")
     parser.add_argument("--max-length", type=int, default=128, help="tokens of a row there")
     parser.add_argument(
         "--backbone",
         action="append",
         default=[],
         metavar="NAME=FOLDER",
-        help="where a backbone lies that was made first",
+        help="where a backbone lies that was made first, or a copy of that of --model",
     )
     parser.add_argument("--quick", action="store_true", help="see that it runs; needs --out")
     given = parser.parse_args(arguments)
     if given.quick and given.out is None:
         parser.error("--quick needs --out: its numbers mean nothing and do not belong among the others")
     if (given.scale == "small") != (given.model is None):
-        parser.error("--scale NAME and --model MODEL go together: the small scale is MiniLM's")
-    command = "python -m experiments.studies " + " ".join(_without_paths(arguments))
+        parser.error("--scale NAME and --model ID go together: the small scale is MiniLM's")
+    if given.model is not None and (Path(given.model).exists() or given.model.startswith((".", "/", "~"))):
+        parser.error(f"--model: got a path; give the id, --model NAME, and its copy by --backbone NAME={given.model}")
     request = Request(
         data=given.data,
         out=given.out or EXPERIMENTS,
@@ -52,7 +52,7 @@ def parse(arguments: list[str]) -> tuple[list[str], Request]:
         minutes=given.minutes,
         scale=QUICK if given.quick else _scale(given),
         backbones=dict(_named(parser, text) for text in given.backbone),
-        command=command.strip(),
+        command=_command(given),
     )
     return given.names, request
 
@@ -60,7 +60,9 @@ def parse(arguments: list[str]) -> tuple[list[str], Request]:
 def _scale(given: argparse.Namespace) -> Scale:
     if given.model is None:
         return SMALL
-    return Scale(name=given.scale, backbone=given.model, layers=given.layers, max_length=given.max_length)
+    return Scale(
+        name=given.scale, backbone=given.model, layers=given.layers, width=given.width, max_length=given.max_length
+    )
 
 
 def _named(parser: argparse.ArgumentParser, text: str) -> tuple[str, str]:
@@ -70,11 +72,17 @@ def _named(parser: argparse.ArgumentParser, text: str) -> tuple[str, str]:
     return name, folder
 
 
-_PATHS = {"--data": "FOLDER", "--out": "FOLDER", "--model": "MODEL", "--backbone": "NAME=FOLDER"}
-
-
-def _without_paths(arguments: list[str]) -> list[str]:
-    return [_PATHS.get(before, word) for before, word in zip(["", *arguments], arguments, strict=False)]
+def _command(given: argparse.Namespace) -> str:
+    """Return the command anew, with what fills in for paths, which are nobody else's."""
+    words = ["python -m experiments.studies", *given.names, *(["--data", "FOLDER"] if given.data else [])]
+    words += [
+        word for name in ("jobs", "minutes") if (value := getattr(given, name)) for word in (f"--{name}", f"{value:g}")
+    ]
+    if given.model is not None:
+        words += ["--scale", given.scale, "--model", given.model]
+        words += ["--layers", str(given.layers), "--width", str(given.width), "--max-length", str(given.max_length)]
+    words += [word for text in given.backbone for word in ("--backbone", text.partition("=")[0] + "=FOLDER")]
+    return " ".join([*words, *(["--quick"] if given.quick else [])])
 
 
 def main(arguments: list[str]) -> int:

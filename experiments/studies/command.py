@@ -57,6 +57,9 @@ def ledgers(out: Path) -> list[Path]:
 
 def run_studies(studies: list[Study], request: Request, tell: Callable[[str], None] = say) -> bool:
     """Run what is missing of some studies and write their pages; return whether nothing is missing any more."""
+    for study in studies:
+        if request.scale.name not in ("small", "quick") and not study.any_scale:
+            raise InputError(f"--scale: {study.name} runs at the small scale alone; name the studies to run without it")
     with ExitStack() as stack:
         place, scale = _place(request, Path(stack.enter_context(tempfile.TemporaryDirectory()))), request.scale
         _check_backbones(studies, place)
@@ -144,8 +147,9 @@ class _Course:
         self._ledger.write(line)
         self._book.add(line)
         self._left -= 1
-        scores = [self._book.score(trial, split) or 0 for split in ("validation", "test")]
-        what = outcome.get("failed") or "validation {:.2f}, test {:.2f}".format(*scores)
+        scores = {split: self._book.score(trial, split) for split in ("validation", "test")}
+        known = (f"{split} {score:.2f}" for split, score in scores.items() if score is not None)
+        what = outcome.get("failed") or ", ".join(known) or "done"
         how = f"{' '.join(trial.tasks)} {trial.bank} {trial.training} {trial.seed}"
         self._tell(f"  {how}: {what} ({outcome['wall']:.0f} s; {self._left} left)")
 
@@ -171,6 +175,7 @@ def _made(request: Request) -> Made:
 def write_pages(request: Request) -> None:
     """Make all pages anew from the ledgers, and RESULTS.md."""
     book = Book(ledgers(request.out))
-    for name in NAMES:
-        write_page(find(name), request.scale, book, request.out)
-    write_results([find(name) for name in NAMES], request.scale, book, request.out)
+    studies = [study for study in map(find, NAMES) if study.any_scale or request.scale == SMALL]
+    for study in studies:
+        write_page(study, request.scale, book, request.out)
+    write_results(studies, request.scale, book, request.out)

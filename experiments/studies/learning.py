@@ -48,9 +48,20 @@ def run_trial(trial: Trial, data: Path, backbone: str | None = None, look: Look 
             L.seed_everything(trial.seed, verbose=False)
             run = learn(TaskStream(spec), Path(folder) / "run", trainer=QUIET)
         except InputError as error:
-            return {"failed": " ".join(str(error).split())}
+            return failure(error)
         outcome: dict[str, Any] = plain(summary(run) | (look(run) if look else {}))
         return outcome
+
+
+def failure(error: InputError) -> dict[str, Any]:
+    """Return the outcome of a trial that diverged, which is a result.
+
+    Raises:
+        InputError: the error itself, if it is anything else: what lacks data or a backbone is to be mended and run again.
+    """
+    if "learning diverged" not in str(error):
+        raise error
+    return {"failed": " ".join(str(error).split())}
 
 
 def summary(run: Run) -> dict[str, Any]:

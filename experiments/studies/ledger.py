@@ -47,7 +47,7 @@ class Book:
     """All finished trials of some files.
 
     Args:
-        files: ledgers; of trials with the same key the last one counts.
+        files: ledgers; of trials with the same key the one that was run last counts.
 
     Raises:
         ValueError: if a line is none, or belongs to a trial of another key.
@@ -71,7 +71,13 @@ class Book:
         line = Line.model_validate(tree)
         if line.key != line.trial.key:
             raise ValueError(f"key {line.key} is not that of its trial, {line.trial.key}")
-        self.lines[line.key] = line
+        before = self.lines.get(line.key)
+        if before is None or self._began(before) <= self._began(line):
+            self.lines[line.key] = line
+
+    def _began(self, line: Line) -> str:
+        made = self.made.get(line.made)
+        return "" if made is None else made.began
 
     def add(self, line: Line) -> None:
         """Take in a trial that was just finished."""

@@ -69,6 +69,9 @@ def provenance(study: Study, scale: Scale, book: Book) -> str:
         else ", ".join(dict.fromkeys(f"{trial.backbone} at {trial.max_length} tokens" for trial in trials))
     )
     said = [f"{len(lines)} trials, {hours:.1f} h of learning in all; {data}.{missing}"]
+    rows = {(name, digest) for line in lines for name, digest in line.data.items()}
+    mixed = sorted(name for name, count in Counter(name for name, _ in rows).items() if count > 1)
+    said += [f"* **The trials were run on different rows or files of {', '.join(mixed)}.**"] if mixed else []
     said += [f"* {made[name]} trials: {_circumstances(book.made[name])}" for name in made if name in book.made]
     return "\n".join([said[0], "", *said[1:]]) if len(said) > 1 else said[0]
 

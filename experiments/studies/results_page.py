@@ -13,9 +13,8 @@ from experiments.studies.study import Claim, Study
 HEAD = """# What reproduces
 
 Made by `python -m experiments.studies pages` from the raw results beside the studies; nothing here is written by hand.
-Scores are on sub-sampled data with MiniLM, a model of six layers: they are not comparable with published numbers. What can be
-compared is whether methods stand to each other as the papers say. A claim holds if it does on the mean over seeds, in the
-terms of its row; the numbers say by how much.
+Scores are on sub-sampled data and other models, so they are not comparable with published numbers. What can be compared is
+whether methods stand to each other as the papers say. What a claim is held to stands in its row or above its table.
 """
 
 
@@ -43,7 +42,8 @@ def _section(study: Study, scale: Scale, book: Book) -> str:
     claims = study.reproduces(scale, book) if study.reproduces else []
     if not claims:
         return ""
-    rows = [f"## {study.title}", "", "| the paper | here | holds | to be known |", "|---|---|---|---|"]
+    rule = [study.rule[0].upper() + study.rule[1:] + ".", ""] if study.rule else []
+    rows = [f"## {study.title}", "", *rule, "| the paper | here | holds | to be known |", "|---|---|---|---|"]
     return "\n".join([*rows, *map(_claim, claims)])
 
 

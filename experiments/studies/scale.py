@@ -18,6 +18,8 @@ class Scale:
     backbone: str = "minilm"
     layers: int = 6
     """Of the backbone."""
+    width: int = 384
+    """Of its states; its feed-forward layers are taken to be four times as wide, as in BERT."""
     max_length: int = 64
     num_seeds: int = 3
     quick: bool = False
@@ -27,6 +29,11 @@ class Scale:
     def seeds(self) -> tuple[int, ...]:
         """The seeds of repeated trials."""
         return SEEDS[: self.num_seeds]
+
+    @property
+    def encoder(self) -> int:
+        """Parameters of the backbone's layers, without embeddings and pooler."""
+        return self.layers * (12 * self.width**2 + 13 * self.width)
 
     def some(self, values: tuple[Any, ...], most: int = 2) -> tuple[Any, ...]:
         """Return all values; of a quick study the first and the last ones."""

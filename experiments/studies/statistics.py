@@ -37,7 +37,7 @@ def mean_over_tasks(by_task: Sequence[Sequence[float | None]]) -> Mean | None:
     """Return the mean over tasks, with its standard error over seeds.
 
     Args:
-        by_task: of each task its scores, in the order of the seeds; fewer where trials are missing, and then there is no mean.
+        by_task: of each task its scores, in the order of the seeds; fewer where some are missing: then there is no mean.
     """
     if len({len(scores) for scores in by_task}) > 1:
         return None

@@ -58,6 +58,10 @@ class Study:
     """By name; the page shows ``figures/NAME.svg``."""
     reproduces: Callable[[Scale, Book], Sequence[Claim]] | None = None
     """Its rows of RESULTS.md, of those claims whose trials are in the book."""
+    rule: str = ""
+    """What all its claims are held to, where that is one thing."""
+    any_scale: bool = True
+    """Whether it runs on another backbone than MiniLM."""
     backbones: dict[str, str] = field(default_factory=dict)
     """Backbones that have to be made first, by the name that trials have, each with the command that makes it."""
 

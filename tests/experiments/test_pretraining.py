@@ -82,7 +82,7 @@ def test_a_backbone_without_a_folder_is_refused(capsys: pytest.CaptureFixture[st
 def test_the_command_is_kept_without_the_folder_of_a_backbone() -> None:
     _, request = command.parse(["--data", "/a", "--backbone", "bart-small=/b"])
     assert request.backbones == {"bart-small": "/b"}
-    assert request.command == "python -m experiments.studies --data FOLDER --backbone NAME=FOLDER"
+    assert request.command == "python -m experiments.studies --data FOLDER --jobs 1 --backbone bart-small=FOLDER"
 
 
 def test_another_backbone_of_the_same_name_has_another_digest(tmp_path: Path) -> None:

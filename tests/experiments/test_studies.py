@@ -109,6 +109,31 @@ def test_a_line_of_another_trial_is_refused(tmp_path: Path) -> None:
         Book([file])
 
 
+def test_of_two_runs_of_a_trial_the_later_one_counts_whatever_the_names_of_the_files(tmp_path: Path) -> None:
+    later = MADE.model_copy(update={"made": "a" * 12, "began": "2026-02-01 00:00:00"})
+    for name, made, score in (("a", later, 0.75), ("b", MADE, 0.25)):
+        ledger = Ledger(tmp_path / f"{name}.jsonl")
+        ledger.write(made)
+        ledger.write(line(TRIAL, outcome_of(TRIAL, score)).model_copy(update={"made": made.made}))
+    assert Book(sorted(tmp_path.glob("*.jsonl"))).score(TRIAL) == 75
+
+
+def test_a_page_says_that_its_trials_had_different_rows(tmp_path: Path) -> None:
+    book, other = Book(), TRIAL.model_copy(update={"seed": 14})
+    study = Study(name="a/b", title="T", plan=lambda s, b: iter([[TRIAL, other]]), body=lambda s, b: "")
+    for trial, digest in ((TRIAL, "3" * 16), (other, "4" * 16)):
+        book.add(line(trial, outcome_of(trial, 0.5)).model_copy(update={"data": {"trec": digest}}))
+    assert "different rows or files of trec" in write_page(study, SMALL, book, tmp_path).read_text()
+
+
+def test_the_encoder_is_counted_as_it_is() -> None:
+    from experiments.he2022.budgets import count, model_of
+
+    assert SMALL.encoder == sum(p.numel() for p in model_of("minilm").get_submodule("encoder").parameters())
+    wider = {**compare.BANK, "bottleneck": compare.SIZE + 1}
+    assert count("minilm", compare.BANK) <= 0.021 * SMALL.encoder < count("minilm", wider)
+
+
 def test_means() -> None:
     assert mean_of([1.0, 2.0, 3.0]) == mean_of(iter([3.0, 2.0, 1.0]))
     assert shown(mean_of([1.0, 2.0, 3.0]), 3) == "2.000 ± 0.577"  # 1 / sqrt(3)
@@ -164,7 +189,10 @@ def test_one_trial_is_learned(tmp_path: Path) -> None:
     assert outcome["scores"]["trec"]["test"]["rows"] == 16
     assert json.loads(json.dumps(outcome)) == outcome
     too_wide = trial.model_copy(update={"bank": {"preset": "houlsby", "bottleneck": 1000}})
-    assert "bottleneck 1000 is larger than 384" in work(too_wide, place)["failed"]
+    with pytest.raises(InputError, match="bottleneck 1000 is larger than 384"):
+        work(too_wide, place)
+    wild = trial.model_copy(update={"training": {"epochs": 20, "learning_rate": 1e30, "optimizer": "sgd"}})
+    assert "learning diverged" in work(wild, place)["failed"]
 
 
 def test_a_study_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,7 +296,12 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "--data: missing" in capsys.readouterr().err
     assert main_module.main(["houlsby2019/compare", "--data", str(tmp_path), "--out", str(tmp_path)]) == 2
     assert "has no folder agnews" in capsys.readouterr().err
-    for wrong in (["--quick"], ["--scale", "large"], ["--model", "bert-base-uncased"]):
+    for wrong in (
+        ["--quick"],
+        ["--scale", "large"],
+        ["--model", "bert-base-uncased"],
+        ["--scale", "a", "--model", "./x"],
+    ):
         with pytest.raises(SystemExit):
             main_module.parse(wrong)
     _, larger = main_module.parse(["--data", "there", "--scale", "large", "--model", "bert-base-uncased"])
@@ -281,5 +314,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         ["houlsby2019/compare"],
         "python -m experiments.studies houlsby2019/compare --data FOLDER --jobs 2",
     )
+    assert "here" not in main_module.parse(["--data=/here", "--out=/here", "--backbone", "bart-small=/here"])[1].command
+    assert main_module.main(["he2022/methods", "--data", "x", "--scale", "a", "--model", "b"]) == 2
+    assert "runs at the small scale alone" in capsys.readouterr().err
     with pytest.raises(InputError, match="--data: missing"):
         run_studies([], Request(data=None, out=tmp_path))
