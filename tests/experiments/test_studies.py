@@ -319,3 +319,18 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "runs at the small scale alone" in capsys.readouterr().err
     with pytest.raises(InputError, match="--data: missing"):
         run_studies([], Request(data=None, out=tmp_path))
+
+
+def test_the_committed_pages_are_those_of_the_committed_ledgers(tmp_path: Path) -> None:
+    for file in command_module.ledgers(command_module.EXPERIMENTS):
+        copy = tmp_path / file.relative_to(command_module.EXPERIMENTS)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(file.read_bytes())
+    assert main_module.main(["pages", "--out", str(tmp_path)]) == 0
+    pages = sorted(tmp_path.rglob("*.md"))
+    assert len(pages) == 1 + len(NAMES)
+    for page in pages:
+        committed = command_module.EXPERIMENTS / page.relative_to(tmp_path)
+        assert committed.read_text(encoding="utf-8") == page.read_text(encoding="utf-8"), (
+            f"{committed.name} is not what `python -m experiments.studies pages` makes of the ledgers: run it"
+        )
