@@ -21,7 +21,8 @@ from continual_petl.course.evaluate import evaluate
 from continual_petl.course.session import Session
 from continual_petl.errors import InputError
 from continual_petl.learner import ContinualLearner
-from continual_petl.report.ablation import AblatedSpan, Ablation, relative_change
+from continual_petl.report.ablated import AblatedSpan, relative_change
+from continual_petl.report.ablation import Ablation
 from continual_petl.store.environment import current_environment
 from continual_petl.store.held import Held
 from continual_petl.store.manifest import Manifest, SplitScores

@@ -6,7 +6,8 @@ from rich.table import Table
 from rich.text import Text
 
 from continual_petl.errors import counted, printable
-from continual_petl.report.ablation import AblatedSpan, Ablation
+from continual_petl.report.ablated import AblatedSpan
+from continual_petl.report.ablation import Ablation
 
 WIDEST = 12
 """Layers whose spans are shown as a heat map; of more, the spans are listed."""

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from continual_petl.errors import InputError
-from continual_petl.report.ablation import Ablation, relative_change
+from continual_petl.report.ablated import relative_change
+from continual_petl.report.ablation import Ablation
 from continual_petl.report.ablation_page import write_ablations
 from continual_petl.report.ablation_words import MOST_LISTED, headline, left_off, remarks, table
 

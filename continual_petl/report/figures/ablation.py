@@ -10,13 +10,13 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from continual_petl.report.ablation import AblatedSpan, Ablation
+from continual_petl.report.ablated import Ablated, AblatedSpan
 from continual_petl.report.figures.style import COLOURS, SCALE, heatmap, shown, styled
 
 _MOST_WRITTEN = 12
 
 
-def figure(ablation: Ablation) -> go.Figure:
+def figure(ablation: Ablated) -> go.Figure:
     """Return the heat map: relative change in percent, or scores where no change is defined (see `relative_change`)."""
     relative = ablation.is_relative
     count = ablation.layers
@@ -54,14 +54,14 @@ def figure(ablation: Ablation) -> go.Figure:
     )
 
 
-def layer_names(ablation: Ablation) -> list[str]:
+def layer_names(ablation: Ablated) -> list[str]:
     """Return the numbers of the layers; those of a decoder behind an encoder are told apart."""
     if len(ablation.stacks) != 2:
         return [str(number) for number in range(ablation.layers)]
     return [f"{number} {'enc' if number < ablation.stacks[0] else 'dec'}" for number in range(ablation.layers)]
 
 
-def _words(ablation: Ablation, cell: AblatedSpan) -> str:
+def _words(ablation: Ablated, cell: AblatedSpan) -> str:
     layers = f"layer {cell.first}" if cell.first == cell.last else f"layers {cell.first} to {cell.last}"
     change = "" if cell.relative is None else f" ({100 * cell.relative:+.2f} %)"
     removed = any(cell.first <= layer <= cell.last for layer in ablation.modified)
