@@ -11,6 +11,7 @@ from pathlib import Path
 from continual_petl.course.at_once import Elsewhere, end_all, persisted
 from continual_petl.course.on_ray import OnRay
 from continual_petl.course.pool import Executor
+from continual_petl.course.preflight import CHECKED_TASKS
 from continual_petl.course.processes import Processes
 from continual_petl.course.signals import StopRequest, listening
 from continual_petl.course.worker import Report
@@ -19,6 +20,7 @@ from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream_file.dump import settled
 from continual_petl.sweep.records import Outcome, Record, Records
 from continual_petl.sweep.result import SweepResult, TaskChoice
+from continual_petl.sweep.rows import SweptRows, check_same
 from continual_petl.sweep.settings import with_settings
 from continual_petl.sweep.spec import SweepSpec
 from continual_petl.sweep.turns import Turns, name_of
@@ -53,13 +55,22 @@ class Course:
     ) -> None:
         self._folder, self._sweep, self._spec, self._tasks = folder, sweep, spec, tasks
         self._until, self._keep, self._told = until, keep, told
-        self._records = Records(folder)
+        self._records, self._rows = Records(folder), SweptRows(folder, spec)
         self._turns = {task.name: Turns(sweep, spec, task, self._records) for task in tasks}
 
     @property
     def has_work(self) -> bool:
         """Whether anything is left to do."""
         return any(turns.num_left for turns in self._turns.values())
+
+    def check_rows(self) -> None:
+        """Hold the data against what it was when the sweep began; of many tasks that of the next ones.
+
+        Raises:
+            InputError: if the rows of a task with trials left are others now.
+        """
+        for task in [task for task in self._tasks if self._turns[task.name].num_left][:CHECKED_TASKS]:
+            self._rows.check(task)
 
     def learn(self) -> None:
         """Learn one trial after the other in this process."""
@@ -113,6 +124,9 @@ class Course:
         return next((record for record in asked if record is not None), None)
 
     def _begin(self, record: Record) -> None:
+        # With another seed other rows may be carved or drawn, so what a trial read is no sign that the data is the same.
+        task = next(task for task in self._tasks if task.name == record.task)
+        self._rows.check(task, again=record.role == "seed")
         # So that after a kill the same settings are tried, whatever a sampler would say by then.
         self._records.add(record)
         if self._told is not None:
@@ -120,12 +134,13 @@ class Course:
 
     def _end(self, record: Record, outcome: Outcome) -> None:
         before = self._records.data_of(record.task, record.seed)
-        changed = [split for split in before if outcome.data and outcome.data.get(split) != before[split]]
-        if changed:
-            raise InputError(
-                f"task {record.task!r}: its {' and '.join(changed)} rows are not those of the trials before: they cannot be "
-                "compared. Bring back the data as it was, or begin in another folder."
-            )
+        try:
+            if before and outcome.data:
+                check_same(record.task, before, outcome.data)
+        except InputError:
+            # The bank in it knows the wrong rows: with the right ones the trial has to begin anew.
+            shutil.rmtree(folder_of(self._folder, record), ignore_errors=True)
+            raise
         ended = record.with_outcome(outcome)
         self._records.add(ended)
         if not self._keep:

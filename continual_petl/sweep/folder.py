@@ -5,6 +5,7 @@
     sweeps/NAME/
       sweep.json       the sweep
       swept.yaml       the stream
+      rows.json        digests of the tasks' rows
       trials.jsonl     every trial: settings, scores by epoch, seconds, parameters, environment
       trials/          folders of trials that are being learned
       chosen.yaml      the stream with the chosen settings

@@ -82,6 +82,7 @@ def sweep(
         course = Course(place, spec, stream.spec, found, until, keep, told)
         if course.has_work:
             preflight(Session(settled(_of(stream.spec, found)), Store(place), reads_test=False))
+            course.check_rows()
         if pool.is_elsewhere:
             course.learn_at_once(jobs, executor)
         else:

@@ -1,0 +1,95 @@
+"""``rows.json``: what every task's data was when its sweep began, so that data which changed since is noticed.
+
+The digests in `Record.data` are of the rows that a trial learned from. Where they are carved or limited by the seed, they
+say nothing of a trial with another seed. So the whole splits are digested here, before anything is taken from them.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from continual_petl.errors import InputError, StoreError
+from continual_petl.store.atomic import write_json
+from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
+
+ROWS = "rows.json"
+
+
+class SweptRows:
+    """The rows of all tasks that a sweep has looked at.
+
+    Args:
+        folder: the sweep folder.
+        spec: the stream.
+
+    Raises:
+        StoreError: if ``rows.json`` was not written by a sweep.
+    """
+
+    def __init__(self, folder: Path, spec: StreamSpec) -> None:
+        self._file, self._spec = folder / ROWS, spec
+        self._known = _read(self._file)
+        self._looked_at: set[str] = set()
+
+    def check(self, task: TaskSpec, *, again: bool = False) -> None:
+        """Write down what a task's rows are, or hold them against what they were.
+
+        Args:
+            task: one of the stream's, with its own settings.
+            again: also if this call of the sweep has looked at them already; they are read once otherwise.
+
+        Raises:
+            InputError: if they are others now, naming the splits; or if they cannot be read.
+        """
+        if task.name in self._looked_at and not again:
+            return
+        now = rows_digests(self._spec, task)
+        before = self._known.get(task.name)
+        if before is None:
+            write_json(self._file, {**self._known, task.name: now})
+            self._known[task.name] = now
+        else:
+            check_same(task.name, before, now)
+        self._looked_at.add(task.name)
+
+    def has_validation(self, task: str) -> bool | None:
+        """Say whether a task's data has a validation split of its own; None if nobody has looked at it."""
+        return None if task not in self._known else "validation" in self._known[task]
+
+
+def check_same(task: str, before: dict[str, str], now: dict[str, str]) -> None:
+    """Raise `InputError` if the digests of a task's splits differ, naming those that do."""
+    changed = [split for split in {**before, **now} if before.get(split) != now.get(split)]
+    if changed:
+        raise InputError(
+            f"task {task!r}: its {' and '.join(changed)} rows are not those of the trials before: they cannot be compared. "
+            "Bring back the data as it was, or begin in another folder."
+        )
+
+
+def rows_digests(spec: StreamSpec, task: TaskSpec) -> dict[str, str]:
+    """Return the SHA-256 of a task's train and validation rows as they are read, before any is carved off or left out.
+
+    Raises:
+        InputError: if they cannot be used.
+    """
+    # What reads data takes seconds to import.
+    from continual_petl.streams.preparation.checked import check_split, labels_of
+    from continual_petl.streams.sources.read import read_splits
+
+    raw = read_splits(task.name, spec.resolved_data(task), task.columns, ("train", "validation"), kind=task.kind)
+    labels, positions = labels_of(spec, task, raw["train"])
+    return {str(name): check_split(spec, task, rows, labels, positions).digest for name, rows in raw.items()}
+
+
+def _read(file: Path) -> dict[str, dict[str, str]]:
+    try:
+        known = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise StoreError(f"{file}: was not written by a sweep ({error}): begin in another folder") from None
+    if not isinstance(known, dict) or not all(isinstance(splits, dict) for splits in known.values()):
+        raise StoreError(f"{file}: was not written by a sweep: begin in another folder")
+    return known

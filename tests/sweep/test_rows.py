@@ -1,0 +1,131 @@
+"""Data that changed while a sweep was away is noticed; once it is back, the sweep goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl import InputError, TaskStream
+from continual_petl.errors import StoreError
+from continual_petl.sweep import conduct, sweep
+from continual_petl.sweep.records import Outcome, Records
+from continual_petl.sweep.rows import ROWS, SweptRows
+from continual_petl.sweep.worker import carried_out, folder_of
+from tests.streams_in_code import stream, write_rows
+from tests.sweep.sweeps import TRAINING, ended, small_sweep, without_time
+
+Folder = Callable[..., Path]
+
+
+class Stop(Exception):
+    """What strikes in a test."""
+
+
+def as_if(brief: Any, record: Any) -> Outcome:
+    """Stand in for learning."""
+    return Outcome(state="complete", score=record.settings["bank.bottleneck"] / 10)
+
+
+def on_disk(backbone: Path, folder: Path, **more: Any) -> TaskStream:
+    write_rows(folder, "one")
+    one = {"name": "one", "kind": "classification", "data": str(folder), **more}
+    return stream(backbone, [one], training=TRAINING)
+
+
+def cut(folder: Path, split: str) -> str:
+    """Take the first row away; return what the file was."""
+    file = folder / f"{split}.jsonl"
+    text = file.read_text()
+    file.write_text("".join(text.splitlines(keepends=True)[1:]))
+    return text
+
+
+def stop_before_the_seeds(record: Any) -> None:
+    if record.role == "seed":
+        raise Stop
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_rows_that_changed_between_search_and_seeds_are_refused(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: str
+) -> None:
+    monkeypatch.setattr(conduct, "carried_out", as_if)
+    data = tmp_path / "data"
+    tasks = on_disk(backbone_folder(), data, limits={"validation": 8})
+    with pytest.raises(Stop):
+        sweep(tasks, small_sweep(seeds=2), folder=tmp_path / "sweep", told=stop_before_the_seeds)
+    text = cut(data, split)
+    with pytest.raises(InputError, match=f"task 'one': its {split} rows are not those of the trials before"):
+        sweep(tasks, small_sweep(seeds=2), folder=tmp_path / "sweep")
+    assert ended(tmp_path / "sweep", role="seed") == []
+    (data / f"{split}.jsonl").write_text(text)
+    assert sweep(tasks, small_sweep(seeds=2), folder=tmp_path / "sweep").num_left == 0
+
+
+def test_rows_that_change_under_a_sweep_are_refused_before_its_seeds(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conduct, "carried_out", as_if)
+    tasks = on_disk(backbone_folder(), tmp_path / "data")
+
+    def told(record: Any) -> None:
+        if (record.number, record.state) == (3, "complete"):
+            cut(tmp_path / "data", "train")
+
+    with pytest.raises(InputError, match="its train rows are not those"):
+        sweep(tasks, small_sweep(seeds=2), folder=tmp_path / "sweep", told=told)
+    assert len(ended(tmp_path / "sweep")) == 4
+
+
+def test_a_validation_split_that_was_added_is_another_data(backbone_folder: Folder, tmp_path: Path) -> None:
+    tasks = on_disk(backbone_folder(), tmp_path / "data")
+    text = (tmp_path / "data" / "validation.jsonl").read_text()
+    (tmp_path / "data" / "validation.jsonl").unlink()
+    sweep(tasks, small_sweep(), folder=tmp_path / "sweep", minutes=0)
+    (tmp_path / "data" / "validation.jsonl").write_text(text)
+    with pytest.raises(InputError, match="its validation rows are not those"):
+        sweep(tasks, small_sweep(), folder=tmp_path / "sweep", minutes=0)
+
+
+def test_test_rows_may_change(backbone_folder: Folder, tmp_path: Path) -> None:
+    tasks = on_disk(backbone_folder(), tmp_path / "data")
+    sweep(tasks, small_sweep(), folder=tmp_path / "sweep", minutes=0)
+    cut(tmp_path / "data", "test")
+    sweep(tasks, small_sweep(), folder=tmp_path / "sweep", minutes=0)
+    assert set(json.loads((tmp_path / "sweep" / ROWS).read_text())["one"]) == {"train", "validation"}
+
+
+@pytest.mark.slow
+def test_once_the_data_is_back_the_trial_that_read_the_wrong_rows_is_learned_anew(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = on_disk(backbone_folder(), tmp_path / "data")
+    sweep(tasks, small_sweep(trials=2), folder=tmp_path / "whole")
+    sweep(tasks, small_sweep(trials=1), folder=tmp_path / "sweep")
+
+    def of_other_rows(brief: Any, record: Any) -> Outcome:
+        text = cut(tmp_path / "data", "train")
+        try:
+            return carried_out(brief, record)
+        finally:
+            (tmp_path / "data" / "train.jsonl").write_text(text)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(conduct, "carried_out", of_other_rows)
+        with pytest.raises(InputError, match="its train rows are not those"):
+            sweep(tasks, small_sweep(trials=2), folder=tmp_path / "sweep", keep=True)
+    (record,) = [each for each in Records(tmp_path / "sweep").of("one", "search") if not each.ended]
+    assert not folder_of(tmp_path / "sweep", record).exists()
+    sweep(tasks, small_sweep(trials=2), folder=tmp_path / "sweep")
+    assert without_time(ended(tmp_path / "sweep")) == without_time(ended(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"one": 3}'])
+def test_digests_that_no_sweep_wrote_are_refused(backbone_folder: Folder, tmp_path: Path, text: str) -> None:
+    (tmp_path / ROWS).write_text(text)
+    with pytest.raises(StoreError, match="was not written by a sweep"):
+        SweptRows(tmp_path, on_disk(backbone_folder(), tmp_path / "data").spec)
