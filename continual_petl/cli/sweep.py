@@ -7,11 +7,12 @@ import json
 import sys
 from pathlib import Path
 
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from continual_petl.cli._console import out, plain, print_json
-from continual_petl.errors import counted, printable
+from continual_petl.errors import counted, known_names, printable
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.catalog import find_stream
 from continual_petl.streams.stream_file.overrides import unreached
@@ -81,12 +82,31 @@ def show(result: SweepResult) -> None:
             "over seeds holds that too.",
             soft_wrap=True,
         )
-    if result.num_left:
-        left = counted(result.num_left, "trial")
-        console.print(f"{left} left; the same command goes on with what is left.", soft_wrap=True)
+    _show_left(console, result)
     chosen = result.folder / CHOSEN
     if chosen.exists():
         console.print(f"the stream with these settings: continual-petl run {chosen}", soft_wrap=True)
+
+
+def _show_left(console: Console, result: SweepResult) -> None:
+    here = sum(result.tasks[name].num_left for name in result.asked)
+    if here:
+        console.print(
+            f"{counted(here, 'trial')} left; the same command goes on with what is left.", soft_wrap=True, markup=False
+        )
+    if result.num_left > here:
+        others = [
+            choice.task for choice in result.tasks.values() if choice.num_left and choice.task not in result.asked
+        ]
+        left = counted(result.num_left - here, "trial")
+        console.print(
+            printable(f"{left} left of tasks that were swept before: {known_names(others)}."),
+            soft_wrap=True,
+            markup=False,
+        )
+    if result.never_swept:
+        names = known_names(result.never_swept)
+        console.print(printable(f"never swept, with the stream's own settings: {names}."), soft_wrap=True, markup=False)
 
 
 def _row(choice: TaskChoice) -> list[str]:

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
 
 from continual_petl.course.at_once import Elsewhere, end_all, persisted
@@ -141,34 +142,53 @@ class Course:
             # The bank in it knows the wrong rows: with the right ones the trial has to begin anew.
             shutil.rmtree(folder_of(self._folder, record), ignore_errors=True)
             raise
-        ended = record.with_outcome(outcome)
+        ended = record.with_outcome(outcome, kept=self._keep)
         self._records.add(ended)
         if not self._keep:
             shutil.rmtree(folder_of(self._folder, record), ignore_errors=True)
         if self._told is not None:
             self._told(ended)
 
+    def tidy(self) -> None:
+        """Remove folders of trials that have ended, which a kill may have left; kept and half-learned ones stay."""
+        for record in self._records.ended():
+            if not record.kept:
+                shutil.rmtree(folder_of(self._folder, record), ignore_errors=True)
+        trials = self._folder / "trials"
+        for folder in (*trials.glob("*"), trials):
+            with suppress(OSError):  # something is in it
+                folder.rmdir()
+
     def result(self) -> SweepResult:
-        """Return what was found so far."""
+        """Return what was found so far, in this call and in those for other tasks."""
+        turns = {
+            task.name: self._turns.get(task.name) or Turns(self._sweep, self._spec, task, self._records)
+            for task in self._spec.tasks
+        }
         choices = {
             task.name: TaskChoice(
                 task=task.name,
                 metric=task.resolved_metric,
-                trials=tuple(record for record in self._turns[task.name].searched if record.ended),
-                seeds=tuple(self._turns[task.name].with_seeds),
-                num_left=self._turns[task.name].num_left,
+                trials=tuple(record for record in turns[task.name].searched if record.ended),
+                seeds=tuple(turns[task.name].with_seeds),
+                num_left=turns[task.name].num_left,
             )
-            for task in self._tasks
+            for task in self._spec.tasks
+            if task.name in self._turns or turns[task.name].searched
         }
-        chosen = [self._chosen(task) for task in self._spec.tasks]
-        stream = settled(self._spec.model_copy(update={"tasks": tuple(chosen)}).anchored())
-        return SweepResult(folder=self._folder, spec=self._sweep, chosen=stream, tasks=choices)
+        chosen = [self._chosen(task, choices.get(task.name)) for task in self._spec.tasks]
+        return SweepResult(
+            folder=self._folder,
+            spec=self._sweep,
+            chosen=settled(self._spec.model_copy(update={"tasks": tuple(chosen)}).anchored()),
+            tasks=choices,
+            asked=tuple(self._turns),
+        )
 
-    def _chosen(self, task: TaskSpec) -> TaskSpec:
-        """Return a task with what was chosen for it, in this call or in one for other tasks."""
-        turns = self._turns.get(task.name) or Turns(self._sweep, self._spec, task, self._records)
-        best = next(iter(turns.with_seeds), None)
-        return task if best is None else with_settings(self._spec, task, best.settings)
+    def _chosen(self, task: TaskSpec, choice: TaskChoice | None) -> TaskSpec:
+        """Return a task with what was chosen for it; with its own settings if nothing was."""
+        settings = None if choice is None else choice.settings
+        return task if settings is None else with_settings(self._spec, task, settings)
 
 
 def _opened(brief: SweepBrief, jobs: int | None, executor: Executor, most: int) -> Elsewhere:

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from continual_petl.errors import InputError, StoreError
+from continual_petl.errors import InputError, StoreError, counted
 from continual_petl.store.atomic import make_folder, write_file, write_json
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream_file.dump import dump_stream, settled
@@ -104,6 +104,7 @@ def write_result(result: SweepResult) -> None:
     if not lines:
         (result.folder / CHOSEN).unlink(missing_ok=True)
         return
-    left = f" So far: {result.num_left} trials are left." if result.num_left else ""
+    left = f" So far: {counted(result.num_left, 'trial')} left." if result.num_left else ""
     head = f"# Chosen on validation by continual-petl sweep; see {SUMMARY}.{left}\n"
+    lines += [f"# {name}: never swept; the stream's own settings\n" for name in result.never_swept]
     write_file(result.folder / CHOSEN, (head + "".join(lines) + dump_stream(result.chosen)).encode())

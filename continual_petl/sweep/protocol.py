@@ -7,7 +7,6 @@ and epochs from a grid; other samplers and pruning are ours.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,11 +57,12 @@ def sweep(
             other in this process, with Ray as many as its cluster has room for.
         executor: what learns many trials at once: ``processes`` of this machine, or ``ray``.
         minutes: no trial begins later than that; what is left is told.
-        keep: whether the run folders of the trials, with their banks, stay below ``trials``.
+        keep: whether the run folders of the trials of this call, with their banks, stay below ``trials``.
         told: is called with each trial when it begins and when it has ended.
 
     Returns:
-        What was chosen; it is also written as ``chosen.yaml`` and ``summary.json``.
+        What was chosen, in this call and in those for other tasks; it is also written as ``chosen.yaml`` and
+        ``summary.json``.
 
     Raises:
         InputError: if the sweep, the stream or its data cannot be used; if the folder holds another sweep; or if all trials
@@ -89,8 +89,7 @@ def sweep(
             course.learn()
         result = course.result()
         write_result(result)
-        if not keep:
-            shutil.rmtree(place / "trials", ignore_errors=True)
+        course.tidy()
     _check_any_complete(result)
     return result
 
@@ -116,10 +115,10 @@ def _of(spec: StreamSpec, tasks: Sequence[TaskSpec]) -> StreamSpec:
 
 
 def _check_any_complete(result: SweepResult) -> None:
-    """Raise `InputError` if there is a task of which no trial came to its end."""
+    """Raise `InputError` if there is a task of this call of which no trial came to its end."""
     problems = []
     for choice in result.tasks.values():
-        if choice.trials and not choice.seeds and choice.num_left == 0:
+        if choice.task in result.asked and choice.trials and not choice.seeds and choice.num_left == 0:
             failed = [record for record in choice.trials if record.state == "failed"]
             problems.append(
                 f"task {choice.task!r}: no trial came to its end: {len(failed)} of {len(choice.trials)} failed. The first: "

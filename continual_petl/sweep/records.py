@@ -67,6 +67,8 @@ class Record(Outcome):
     metric: str
     same_as: int | None = None
     """Number of the trial that had tried these settings before, whose outcome this is."""
+    kept: bool = False
+    """Whether its run folder, with the bank, was to stay."""
     versions: dict[str, str] = Field(default_factory=dict)
 
     @property
@@ -106,6 +108,10 @@ class Records:
         """Write a record down; it takes the place of what was known of the same trial."""
         append_lines(self._file, [record.model_dump(mode="json", exclude_defaults=True)])
         self._by_key[record.key] = record
+
+    def ended(self) -> list[Record]:
+        """Return the trials of all tasks about which nothing is left to do."""
+        return [record for record in self._by_key.values() if record.ended]
 
     def of(self, task: str, role: str) -> list[Record]:
         """Return the trials of a task, by number."""

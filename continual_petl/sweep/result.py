@@ -104,12 +104,19 @@ class SweepResult:
     chosen: StreamSpec
     """The stream with the chosen bank and training of each task; its seed is as it was."""
     tasks: Mapping[str, TaskChoice]
-    """By name, in the order of the stream."""
+    """By name, in the order of the stream: those of this call, and those that were swept in earlier ones."""
+    asked: tuple[str, ...]
+    """Names of the tasks of this call."""
 
     @property
     def num_left(self) -> int:
-        """Trials that have not ended; the same sweep again goes on with them."""
+        """Trials of these tasks that have not ended; the same sweep again goes on with them."""
         return sum(choice.num_left for choice in self.tasks.values())
+
+    @property
+    def never_swept(self) -> tuple[str, ...]:
+        """Names of the tasks that no call was for; in `chosen` they have the stream's own settings."""
+        return tuple(task.name for task in self.chosen.tasks if task.name not in self.tasks)
 
     def study(self, task: str) -> optuna.Study:
         """Return the search of a task as a study of Optuna's, in memory, for its figures and analyses.
@@ -130,5 +137,6 @@ class SweepResult:
             "sweep": self.spec.model_dump(mode="json"),
             "tasks": [choice.to_json() for choice in self.tasks.values()],
             "left": self.num_left,
+            "never_swept": list(self.never_swept),
             "versions": versions(),
         }

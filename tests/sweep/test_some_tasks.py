@@ -1,0 +1,103 @@
+"""A call for some tasks takes nothing from others: not what was chosen, nor what is half-learned, nor what is kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl.cli.sweep import show
+from continual_petl.streams.stream_file.yaml_file import load_stream
+from continual_petl.sweep import conduct, sweep
+from continual_petl.sweep.records import Outcome, Records
+from continual_petl.sweep.worker import folder_of
+from tests.sweep.sweeps import small_stream, small_sweep
+
+Folder = Callable[..., Path]
+
+
+class Stop(Exception):
+    """What strikes in a test."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    def as_if(brief: Any, record: Any) -> Outcome:
+        folder = folder_of(brief.folder, record)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "bank").write_text("learned")
+        return Outcome(state="complete", score=record.settings["bank.bottleneck"] / 10)
+
+    monkeypatch.setattr(conduct, "carried_out", as_if)
+
+
+def test_what_was_chosen_for_one_task_stays_when_another_is_swept(
+    backbone_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks = small_stream(backbone_folder(), "one", "two", "three")
+    first = sweep(tasks, small_sweep(), folder=tmp_path, tasks=["one"])
+    assert (first.never_swept, first.num_left) == (("two", "three"), 0)
+    second = sweep(tasks, small_sweep(), folder=tmp_path, tasks=["two"], minutes=0)
+    assert second.tasks["one"] == first.tasks["one"]
+    assert load_stream(tmp_path / "chosen.yaml") == first.chosen
+    told = (tmp_path / "chosen.yaml").read_text()
+    assert "So far: 4 trials left." in told
+    assert "# three: never swept; the stream's own settings\n" in told
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert [task["task"] for task in summary["tasks"]] == ["one", "two"]
+    assert (summary["left"], summary["never_swept"]) == (4, ["three"])
+    show(second)
+    assert "4 trials left; the same command goes on" in capsys.readouterr().out
+
+
+def test_what_is_left_of_other_tasks_is_told_apart(
+    backbone_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks = small_stream(backbone_folder(), "one", "two")
+
+    def stop(record: Any) -> None:
+        if (record.number, record.state) == (1, "begun"):
+            raise Stop
+
+    with pytest.raises(Stop):
+        sweep(tasks, small_sweep(), folder=tmp_path, tasks=["one"], told=stop)
+    show(sweep(tasks, small_sweep(), folder=tmp_path, tasks=["two"]))
+    shown = capsys.readouterr().out
+    assert "3 trials left of tasks that were swept before: one." in shown
+    assert "the same command goes on" not in shown
+
+
+def test_folders_of_half_learned_and_of_kept_trials_stay(backbone_folder: Folder, tmp_path: Path) -> None:
+    tasks = small_stream(backbone_folder(), "one", "two")
+    sweep(tasks, small_sweep(trials=1), folder=tmp_path, tasks=["one"], keep=True)
+
+    def stop(record: Any) -> None:
+        if record.state == "begun":
+            half = folder_of(tmp_path, record)
+            half.mkdir(parents=True)
+            (half / "last.ckpt").write_text("half")
+            raise Stop
+
+    with pytest.raises(Stop):
+        sweep(tasks, small_sweep(), folder=tmp_path, tasks=["one"], told=stop)
+    kept, half = Records(tmp_path).of("one", "search")
+    assert (kept.kept, half.state) == (True, "begun")
+    sweep(tasks, small_sweep(), folder=tmp_path, tasks=["two"])
+    assert (folder_of(tmp_path, kept) / "bank").exists()
+    assert (folder_of(tmp_path, half) / "last.ckpt").exists()
+    assert not (tmp_path / "trials" / "two").exists()
+
+
+def test_a_folder_that_a_kill_left_of_a_trial_that_has_ended_is_removed(
+    backbone_folder: Folder, tmp_path: Path
+) -> None:
+    tasks = small_stream(backbone_folder())
+    sweep(tasks, small_sweep(), folder=tmp_path)
+    left = folder_of(tmp_path, Records(tmp_path).of("one", "search")[0])
+    left.mkdir(parents=True)
+    (left / "bank").write_text("learned")
+    sweep(tasks, small_sweep(), folder=tmp_path)
+    assert not (tmp_path / "trials").exists()
