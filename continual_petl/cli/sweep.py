@@ -82,6 +82,9 @@ def show(result: SweepResult) -> None:
             "over seeds holds that too.",
             soft_wrap=True,
         )
+    for record in (record for choice in result.tasks.values() for record in choice.failed_seeds):
+        told = f"{record.task}: seed {record.seed} failed, and is not in the mean: {record.reason}"
+        console.print(printable(told), soft_wrap=True, markup=False)
     _show_left(console, result)
     chosen = result.folder / CHOSEN
     if chosen.exists():
@@ -115,13 +118,14 @@ def _row(choice: TaskChoice) -> list[str]:
     if choice.settings is None or choice.mean is None:
         return [choice.task, "none yet", choice.metric, "", "", "", trials]
     error = choice.standard_error
+    failed = f", {len(choice.failed_seeds)} failed" if choice.failed_seeds else ""
     spread = "" if error is None else f" ± {error:.4f}"
     return [
         choice.task,
         described(choice.settings),
         choice.metric,
         f"{choice.score:.4f}",
-        f"{choice.mean:.4f}{spread} ({counted(len(choice.scores), 'seed')}, best {choice.best_seed})",
+        f"{choice.mean:.4f}{spread} ({counted(len(choice.scores), 'seed')}{failed}, best {choice.best_seed})",
         f"{choice.seeds[0].num_parameters:,}",
         trials,
     ]

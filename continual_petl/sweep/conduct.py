@@ -171,6 +171,7 @@ class Course:
                 metric=task.resolved_metric,
                 trials=tuple(record for record in turns[task.name].searched if record.ended),
                 seeds=tuple(turns[task.name].with_seeds),
+                failed_seeds=tuple(turns[task.name].failed_seeds),
                 num_left=turns[task.name].num_left,
             )
             for task in self._spec.tasks

@@ -28,7 +28,9 @@ class TaskChoice:
     trials: tuple[Record, ...]
     """Those of the search, by number."""
     seeds: tuple[Record, ...]
-    """Those with the chosen settings, the best of the search first; empty if no trial is complete."""
+    """Those with the chosen settings that are complete, the best of the search first; empty if no trial is complete."""
+    failed_seeds: tuple[Record, ...]
+    """Those with the chosen settings that failed; they are in no mean."""
     num_left: int
     """Trials that have not ended."""
 
@@ -82,7 +84,8 @@ class TaskChoice:
             "metric": self.metric,
             "settings": self.settings,
             "score": self.score,
-            "seeds": [{"seed": record.seed, "score": record.score} for record in self.seeds],
+            "seeds": [_seed(record) for record in (*self.seeds, *self.failed_seeds)],
+            "failed_seeds": len(self.failed_seeds),
             "mean": self.mean,
             "standard_error": self.standard_error,
             "best_seed": self.best_seed,
@@ -91,8 +94,16 @@ class TaskChoice:
             "num_parameters": sum(parameters.values()) if parameters else None,
             "trials": {state: self.count(state) for state in ("complete", "pruned", "failed")},
             "left": self.num_left,
-            "seconds": sum(record.seconds for record in {id(r): r for r in (*self.trials, *self.seeds)}.values()),
+            "seconds": sum(
+                record.seconds
+                for record in {id(r): r for r in (*self.trials, *self.seeds, *self.failed_seeds)}.values()
+            ),
         }
+
+
+def _seed(record: Record) -> dict[str, Any]:
+    reason = {"reason": record.reason} if record.reason else {}
+    return {"seed": record.seed, "state": record.state, "score": record.score, **reason}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,6 +62,11 @@ class Turns:
         seeds = [record for record in self._seeds() if record.state == "complete"]
         return [] if best is None else [best, *seeds]
 
+    @property
+    def failed_seeds(self) -> list[Record]:
+        """The trials of the chosen settings with other seeds that failed."""
+        return [record for record in self._seeds() if record.state == "failed"]
+
     def _searched(self) -> dict[int, Record]:
         found = self._records.of(self._task.name, "search")
         return {record.number: record for record in found if record.number < self._sweep.num_trials}
