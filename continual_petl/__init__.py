@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from continual_petl.callbacks import StreamCallback as StreamCallback
     from continual_petl.course.loop import learn as learn
     from continual_petl.course.run import Run as Run
+    from continual_petl.errors import DivergedError as DivergedError
     from continual_petl.errors import ForgettingError as ForgettingError
     from continual_petl.errors import InputError as InputError
     from continual_petl.errors import Interrupted as Interrupted
     from continual_petl.errors import IsolationError as IsolationError
+    from continual_petl.errors import MemoryRanOutError as MemoryRanOutError
     from continual_petl.errors import RunInUseError as RunInUseError
     from continual_petl.errors import StoreError as StoreError
     from continual_petl.learner import ContinualLearner as ContinualLearner
@@ -37,10 +39,12 @@ __version__ = VERSION
 _HOME = {
     "ContinualLearner": "continual_petl.learner",
     "Dashboard": "continual_petl.callbacks",
+    "DivergedError": "continual_petl.errors",
     "ForgettingError": "continual_petl.errors",
     "InputError": "continual_petl.errors",
     "Interrupted": "continual_petl.errors",
     "IsolationError": "continual_petl.errors",
+    "MemoryRanOutError": "continual_petl.errors",
     "RunInUseError": "continual_petl.errors",
     "StoreError": "continual_petl.errors",
     "NoForgetting": "continual_petl.callbacks",

@@ -19,6 +19,14 @@ class InputError(ValueError):
     """What the user gave cannot be used: a stream file, an argument, data, a backbone. Exit code 2."""
 
 
+class DivergedError(InputError):
+    """A loss, or a bank, is not finite any more; another learning rate is needed. Exit code 2."""
+
+
+class MemoryRanOutError(InputError):
+    """Memory ran out in a batch; a smaller one, or shorter rows, are needed. Exit code 2."""
+
+
 class StreamFileError(InputError):
     """A stream, or a file of one, has mistakes; all of them are in ``problems``, one paragraph each."""
 

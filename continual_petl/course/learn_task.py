@@ -24,7 +24,7 @@ from continual_petl.course.shared import shared_bank
 from continual_petl.course.signals import KeepSignals, StopRequest
 from continual_petl.course.trainers import fitting_trainer, quiet
 from continual_petl.digests import combined_digest, tensor_digests
-from continual_petl.errors import InputError
+from continual_petl.errors import DivergedError, InputError
 from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.store.commit import Evidence, commit_task
 from continual_petl.store.position import seconds_so_far
@@ -242,7 +242,7 @@ def _check_finite(plan: TaskPlan, learner: ContinualLearner) -> None:
     tensors = learner.active_bank.tensors()
     broken = [name for name, tensor in tensors.items() if not tensor.isfinite().all()]
     if broken:
-        raise InputError(
+        raise DivergedError(
             f"task {plan.name!r}: learning diverged: {len(broken)} of the {len(tensors)} tensors of its bank are not "
             f"finite any more, first {broken[0]}. Nothing was committed. Lower training.learning_rate (it was "
             f"{plan.training.learning_rate:g}) or training.gradient_clip (it was {plan.training.gradient_clip}), and run "

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from continual_petl.errors import InputError
+from continual_petl.errors import DivergedError
 from continual_petl.learner.plan import TaskPlan
 
 _TOGETHER = 20
@@ -48,7 +48,7 @@ class StopAtDivergence(L.Callback):
         plan: the task that is learned.
 
     Raises:
-        InputError: at the first loss that is not finite, with its step, epoch, batch and rows.
+        DivergedError: at the first loss that is not finite, with its step, epoch, batch and rows.
     """
 
     def __init__(self, plan: TaskPlan) -> None:
@@ -98,7 +98,7 @@ class StopAtDivergence(L.Callback):
         if all(finite):
             return
         first, training = steps[finite.index(False)], self._plan.training
-        raise InputError(
+        raise DivergedError(
             f"task {self._plan.name!r}: learning diverged: the loss is {first.loss.item()} at {first}. Nothing of this task "
             "was committed, and what was learned before is untouched. Lower training.learning_rate (it was "
             f"{training.learning_rate:g}) or training.gradient_clip (it was {training.gradient_clip}), and run again."

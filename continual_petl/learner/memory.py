@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from continual_petl.errors import InputError
+from continual_petl.errors import MemoryRanOutError
 from continual_petl.learner.plan import TaskPlan
 
 P = ParamSpec("P")
@@ -29,7 +29,7 @@ def ran_out(error: BaseException) -> bool:
 
 @contextmanager
 def memory_told(task: str, batch: Mapping[str, Tensor], lower: str) -> Iterator[None]:
-    """Turn running out of memory inside the block into an `InputError`.
+    """Turn running out of memory inside the block into a `MemoryRanOutError`.
 
     Args:
         task: name of the task.
@@ -42,7 +42,7 @@ def memory_told(task: str, batch: Mapping[str, Tensor], lower: str) -> Iterator[
         if not ran_out(error):
             raise
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise InputError(
+        raise MemoryRanOutError(
             f"task {task!r}: memory ran out in a batch of {_size(batch)} ({reason}). Lower {lower}, or free memory that "
             "other processes hold. What was learned and saved before stands; the same command goes on from there."
         ) from error

@@ -18,9 +18,13 @@ from lightning.pytorch.trainer.states import TrainerFn
 from typing_extensions import override
 
 from continual_petl.course.loop import learn
+from continual_petl.course.preflight import preflight
 from continual_petl.course.run import Run
-from continual_petl.errors import ForgettingError, Interrupted, IsolationError, StoreError
+from continual_petl.course.session import Session
+from continual_petl.errors import DivergedError, InputError, MemoryRanOutError
+from continual_petl.learner.memory import ran_out
 from continual_petl.store.results_file import TaskLine
+from continual_petl.store.store import Store
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream import TaskStream
 from continual_petl.sweep.records import Outcome
@@ -71,15 +75,20 @@ class EpochScores(L.Callback):
             raise Pruned
 
 
-def tried(spec: StreamSpec, folder: Path, judge: Judge | None = None) -> Outcome:
+def tried(spec: StreamSpec, folder: Path, judge: Judge | None = None, *, own: StreamSpec) -> Outcome:
     """Learn the one task of a stream, and return how that ended; what was half-learned goes on.
+
+    A trial fails by its settings alone: a loss that diverged, memory that ran out, a bank that the backbone refuses. With
+    data that is gone, or a backbone that cannot be loaded, the next trial would end like this one, so that ends the sweep.
 
     Args:
         spec: a stream of one task.
         folder: the trial's own.
         judge: see `EpochScores`.
+        own: the stream of this task with its own settings instead of those that are tried.
 
     Raises:
+        InputError: if the task cannot be learned with its own settings either.
         Interrupted: if a stop was asked for; everything is saved.
         StoreError: if the folder cannot be written.
     """
@@ -90,16 +99,29 @@ def tried(spec: StreamSpec, folder: Path, judge: Judge | None = None) -> Outcome
         run = learn(TaskStream(spec), folder, callbacks=[watch], test=False)
     except Pruned:
         return Outcome(state="pruned", scores=tuple(watch.scores), seconds=time.perf_counter() - began)
-    except (Interrupted, StoreError, ForgettingError, IsolationError):
-        raise
     except Exception as error:
-        # A loss that diverged, memory that ended, a setting that cannot be: the next trial knows nothing of it.
+        if not _is_of_settings(error, own, folder):
+            raise
         reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         seconds = time.perf_counter() - began
         return Outcome(state="failed", scores=tuple(watch.scores), reason=reason[:2000], seconds=seconds)
     finally:
         gc.collect()  # a Trainer and its module hold each other, and the backbone
     return outcome_of(run, task.name)
+
+
+def _is_of_settings(error: Exception, own: StreamSpec, folder: Path) -> bool:
+    """Say whether a trial ended by its settings, and not by what it stands on."""
+    if isinstance(error, DivergedError | MemoryRanOutError) or ran_out(error):
+        return True
+    if not isinstance(error, InputError):
+        return False
+    # Refusals of settings come in many words and from many places; but then all is well without these settings.
+    try:
+        preflight(Session(own, Store(folder), reads_test=False))
+    except InputError:
+        return False
+    return True
 
 
 def outcome_of(run: Run, task: str) -> Outcome:

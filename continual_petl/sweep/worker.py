@@ -62,6 +62,7 @@ def carried_out(brief: SweepBrief, record: Record) -> Outcome:
 
     Raises:
         Interrupted: if a stop was asked for; the trial goes on the next time.
+        InputError: if its data or backbone cannot be used, whatever the settings.
         StoreError: if its folder cannot be written.
     """
     known = next(task for task in brief.spec.tasks if task.name == record.task)
@@ -69,15 +70,16 @@ def carried_out(brief: SweepBrief, record: Record) -> Outcome:
         task = with_settings(brief.spec, known, record.settings)
     except Unfit as error:
         return Outcome(state="failed", reason=f"these settings do not go together: {error}")
-    prune = brief.sweep.prune
+    prune, folder = brief.sweep.prune, folder_of(brief.folder, record)
+    spec, own = (alone(brief.spec, each, record.seed) for each in (task, known))
     if prune == "none" or record.role == "seed":
-        return tried(alone(brief.spec, task, record.seed), folder_of(brief.folder, record))
+        return tried(spec, folder, own=own)
     training = brief.spec.resolved_training(task)
 
     def hopeless(scores: Sequence[float | None]) -> bool:
         return is_hopeless(prune, scores, training.epochs, training.warmup, _others(Path(brief.folder), record))
 
-    return tried(alone(brief.spec, task, record.seed), folder_of(brief.folder, record), hopeless)
+    return tried(spec, folder, hopeless, own=own)
 
 
 def _others(folder: Path, record: Record) -> list[Record]:
@@ -117,8 +119,9 @@ def try_here(name: str) -> Report:
         write_json(folder / OUTCOME, outcome.model_dump(mode="json"))
     except Interrupted:
         return Report(task=name, state="stopped")
-    except (StoreError, ForgettingError, IsolationError) as error:
-        kind = next(each for each in (StoreError, ForgettingError, IsolationError) if isinstance(error, each))
+    except (StoreError, ForgettingError, IsolationError, InputError) as error:
+        kinds = (StoreError, ForgettingError, IsolationError, InputError)
+        kind = next(each for each in kinds if isinstance(error, each))
         return Report(task=name, state="failed", error=kind.__name__, message=str(error))
     except Exception:
         what = f"trial {name}: the process that learned it failed:\n{traceback.format_exc()}"

@@ -1,0 +1,108 @@
+"""A trial fails by its settings alone, and is counted; what is wrong around it ends the sweep with its own message."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl import DivergedError, InputError, MemoryRanOutError, TaskStream
+from continual_petl.cli.sweep import show
+from continual_petl.sweep import conduct, sweep, trial, worker
+from continual_petl.sweep.records import Outcome
+from continual_petl.sweep.worker import brief_of, open_sweep, try_here
+from tests.streams_in_code import stream, write_rows
+from tests.sweep.sweeps import TRAINING, ended, lines_of, small_stream, small_sweep
+
+Folder = Callable[..., Path]
+
+
+def test_a_seed_that_failed_is_told(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def as_if(brief: Any, record: Any) -> Outcome:
+        if record.role == "seed" and record.number == 2:
+            return Outcome(state="failed", reason="learning diverged")
+        return Outcome(state="complete", score=0.4)
+
+    monkeypatch.setattr(conduct, "carried_out", as_if)
+    result = sweep(small_stream(backbone_folder()), small_sweep(trials=1, seeds=3), folder=tmp_path)
+    show(result)
+    shown = capsys.readouterr().out
+    assert "2 seeds, 1 failed" in " ".join(shown.replace("│", " ").split())
+    assert "one: seed 5 failed, and is not in the mean: learning diverged" in shown
+    (choice,) = json.loads((tmp_path / "summary.json").read_text())["tasks"]
+    assert choice["failed_seeds"] == 1
+    assert choice["seeds"][1:] == [
+        {"seed": 4, "state": "complete", "score": 0.4},
+        {"seed": 5, "state": "failed", "score": None, "reason": "learning diverged"},
+    ]
+    assert result.num_left == 0
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: Exception, before: Callable[[], None] = lambda: None) -> None:
+    """Let learning end with an error."""
+
+    def learn(*_: Any, **__: Any) -> None:
+        before()
+        raise error
+
+    monkeypatch.setattr(trial, "learn", learn)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DivergedError("diverged"),
+        MemoryRanOutError("memory ran out"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+        InputError("bank.bottleneck: larger than the backbone"),
+    ],
+)
+def test_what_settings_are_to_blame_for_fails_their_trial_alone(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    failing(monkeypatch, error)
+    with pytest.raises(InputError, match="no trial came to its end: 4 of 4 failed"):
+        sweep(small_stream(backbone_folder()), small_sweep(), folder=tmp_path)
+    assert [line["state"] for line in ended(tmp_path)] == ["failed"] * 4
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("a fault of the program")])
+def test_what_they_are_not_to_blame_for_ends_the_sweep(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    failing(monkeypatch, error)
+    with pytest.raises(type(error), match=str(error.args[-1])):
+        sweep(small_stream(backbone_folder()), small_sweep(), folder=tmp_path)
+    assert [line.get("state", "begun") for line in lines_of(tmp_path)] == ["begun"]
+
+
+@pytest.mark.parametrize("gone", ["data", "backbone"])
+def test_data_or_a_backbone_that_is_gone_ends_the_sweep_and_back_again_it_goes_on(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    write_rows(tmp_path / "data", "one")
+    shutil.copytree(backbone_folder(), tmp_path / "backbone")
+    one = {"name": "one", "kind": "classification", "data": str(tmp_path / "data")}
+    tasks: TaskStream = stream(tmp_path / "backbone", [one], training=TRAINING)
+
+    def told(record: Any) -> None:
+        if record.state == "begun":
+            (tmp_path / gone).rename(tmp_path / "away")
+
+    with pytest.raises(InputError) as raised:
+        sweep(tasks, small_sweep(trials=1), folder=tmp_path / "sweep", told=told)
+    assert str(tmp_path / gone) in str(raised.value)
+    assert ended(tmp_path / "sweep") == []
+    monkeypatch.setattr(worker, "_brief", None)
+    brief = brief_of(tmp_path / "sweep", tasks.spec, small_sweep(trials=1), jobs=1)
+    assert open_sweep(brief) == ""
+    report = try_here("one/0000")
+    assert (report.state, report.error) == ("failed", "InputError")
+    (tmp_path / "away").rename(tmp_path / gone)
+    assert sweep(tasks, small_sweep(trials=1), folder=tmp_path / "sweep").num_left == 0
