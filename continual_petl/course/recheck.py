@@ -38,6 +38,8 @@ def recheck_rows(session: Session, task: str) -> Recheck:
         return Recheck(unreachable=f"task {task!r} is not in the stream any more, so its rows are unknown")
     manifest = session.store.manifest(task)
     name: SplitName = "test" if "test" in manifest.scores else "validation"
+    if name == "test" and not session.reads_test:
+        return Recheck(unreachable=f"task {task!r}: this course reads no test split")
     try:
         split = session.split(spec)
     except InputError as error:

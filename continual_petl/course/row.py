@@ -56,17 +56,19 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
     notices: list[str] = []
     gone: dict[str, str] = {}
     checks: dict[str, TaskCheck] = {}
-    measured, certified = _choose(session, after, links[:index])
+    measured, certified, unread = _readable(session, *_choose(session, after, links[:index]))
     for link in links[: index + 1]:
         task = link.task
-        if task != after and task not in measured and task not in certified:
+        if task != after and task not in measured | certified | unread:
             continue
         if request is not None:
             request.stop_here(f"while the row of task {after!r} was measured; the task is committed")
         manifest = store.manifest(task)
         split: Literal["validation", "test"] = "test" if "test" in manifest.scores else "validation"
         value, status = manifest.scores[split].scores.get(manifest.metric), _MEASURED
-        if task in measured:
+        if task in unread:
+            value, status = None, _NOT_MEASURED
+        elif task in measured:
             value, status = None, _NOT_MEASURED
             try:
                 value, notice = _measure(session, task, manifest.data[split])
@@ -90,8 +92,18 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
                 status=status,
             )
         )
-    notices += [*_not_at_hand(gone), *session.untold()]
+    notices += [*_not_read(unread), *_not_at_hand(gone), *session.untold()]
     return Row(RowLine(after=after, index=links[index].index, cells=tuple(cells)), notices, checks)
+
+
+def _not_read(unread: set[str]) -> list[str]:
+    """Return one notice, however many tasks there are whose test rows this course leaves unread."""
+    if not unread:
+        return []
+    tasks = ("task " if len(unread) == 1 else "tasks ") + ", ".join(map(repr, sorted(unread)))
+    return [
+        f"{tasks} {'was' if len(unread) == 1 else 'were'} not measured again, because this course reads no test split (test)."
+    ]
 
 
 def _not_at_hand(gone: dict[str, str]) -> list[str]:
@@ -125,6 +137,17 @@ def _choose(session: Session, after: str, earlier: list[Link]) -> tuple[set[str]
     last = after == session.spec.tasks[-1].name
     # Those whose turn it is for `NoForgetting` too, which need not look at them again.
     return shared | measured, set(rest) if last else rotating(rest, len(earlier), _CHECKED)
+
+
+def _readable(session: Session, measured: set[str], certified: set[str]) -> tuple[set[str], set[str], set[str]]:
+    """Return which tasks to measure, which to certify, and which can be neither, where test splits are not read."""
+    if session.reads_test:
+        return measured, certified, set()
+    store = session.store
+    unread = {task for task in measured if "test" in store.manifest(task).scores}
+    # A shared bank has moved on from its certificate; and with evaluate: all no certificate stands for a measurement.
+    stays = set() if session.spec.evaluate == "all" else {task for task in unread if not store.link(task).shared}
+    return measured - unread, certified | stays, unread - stays
 
 
 def _measure(session: Session, task: str, digest: str) -> tuple[float | None, str | None]:

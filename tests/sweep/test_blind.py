@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from continual_petl import InputError, TaskStream, learn
+from continual_petl import InputError, NoForgetting, TaskStream, learn
+from continual_petl.store.results_file import RowLine
 from continual_petl.streams.preparation import prepare
 from continual_petl.streams.sources.read import read_splits
 from continual_petl.sweep import sweep
-from tests.streams_in_code import classification_rows, stream, write_rows
+from tests.streams_in_code import classification_rows, stream, task, write_rows
 from tests.sweep.sweeps import TRAINING, ended, small_stream, small_sweep, without_time
 
 Folder = Callable[..., Path]
@@ -77,3 +78,31 @@ def test_rows_that_changed_between_two_trials_are_refused(backbone_folder: Folde
     with pytest.raises(InputError, match="task 'one': its train rows are not those of the trials before"):
         sweep(tasks, small_sweep(), folder=tmp_path / "sweep")
     assert len(ended(tmp_path / "sweep")) == 1
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "status"), [("auto", "certified"), ("sample", "certified"), ("all", "not measured")]
+)
+def test_a_course_without_test_splits_leaves_those_of_earlier_tasks_unread_too(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evaluate: str, status: str
+) -> None:
+    asked: list[Any] = []
+
+    def read(*given: Any, **more: Any) -> Any:
+        asked.extend(given[3])
+        return read_splits(*given, **more)
+
+    given = [task(name, num_rows=20) for name in ("one", "two")]
+    first = stream(backbone_folder(), given[:1], training=TRAINING, evaluate=evaluate)
+    run = learn(first, tmp_path / "run")
+    score = run.store.manifest("one").scores["test"].scores["accuracy"]
+    monkeypatch.setattr(prepare, "read_splits", read)
+    both = stream(backbone_folder(), given, training=TRAINING, evaluate=evaluate)
+    run = learn(both, tmp_path / "run", test=False, callbacks=[NoForgetting(policy="full")])
+    assert asked
+    assert "test" not in asked
+    row = next(line for line in run.store.results() if isinstance(line, RowLine) and line.after == "two")
+    cell = row.cells[0]
+    assert (cell.task, cell.split, cell.status) == ("one", "test", status)
+    assert cell.value == (score if status == "certified" else None)
+    assert row.cells[1].split == "validation"
