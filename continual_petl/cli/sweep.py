@@ -75,13 +75,7 @@ def show(result: SweepResult) -> None:
         table.add_row(*(escape(printable(cell)) for cell in _row(choice)))
     console = out()
     console.print(table)
-    apart = [choice.task for choice in result.tasks.values() if not choice.same_rows]
-    if apart:
-        console.print(
-            f"{', '.join(apart)}: the data has no validation split, so each seed carved its own from train, and the spread "
-            "over seeds holds that too.",
-            soft_wrap=True,
-        )
+    _show_apart(console, result)
     for record in (record for choice in result.tasks.values() for record in choice.failed_seeds):
         told = f"{record.task}: seed {record.seed} failed, and is not in the mean: {record.reason}"
         console.print(printable(told), soft_wrap=True, markup=False)
@@ -89,6 +83,20 @@ def show(result: SweepResult) -> None:
     chosen = result.folder / CHOSEN
     if chosen.exists():
         console.print(f"the stream with these settings: continual-petl run {chosen}", soft_wrap=True)
+
+
+def _show_apart(console: Console, result: SweepResult) -> None:
+    """Tell of which tasks seeds were scored on different rows, and why."""
+    whys: dict[str, list[str]] = {}
+    for choice in result.tasks.values():
+        if not choice.same_rows:
+            carved = "the data has no validation split, so each seed carved its own from train"
+            drawn = "limits.validation lets each seed draw its own validation rows"
+            why = "; and ".join([*([carved] if choice.carved else []), *([drawn] if choice.limited else [])])
+            whys.setdefault(why or "each seed was scored on other validation rows", []).append(choice.task)
+    for why, tasks in whys.items():
+        told = f"{', '.join(tasks)}: {why}. The spread over seeds holds that too."
+        console.print(printable(told), soft_wrap=True, markup=False)
 
 
 def _show_left(console: Console, result: SweepResult) -> None:

@@ -104,6 +104,10 @@ class Course:
                     if record is None:
                         break
                     self._begin(record)
+                    # Its worker was done when the sweep was killed.
+                    if (known := outcome_in(folder_of(self._folder, record))) is not None:
+                        self._end(record, known)
+                        continue
                     running[threads.submit(persisted, elsewhere, name_of(record))] = record
                 if not running:
                     return
@@ -173,6 +177,8 @@ class Course:
                 seeds=tuple(turns[task.name].with_seeds),
                 failed_seeds=tuple(turns[task.name].failed_seeds),
                 num_left=turns[task.name].num_left,
+                carved=self._rows.has_validation(task.name) is False,
+                limited=task.limits.validation is not None,
             )
             for task in self._spec.tasks
             if task.name in self._turns or turns[task.name].searched

@@ -33,6 +33,10 @@ class TaskChoice:
     """Those with the chosen settings that failed; they are in no mean."""
     num_left: int
     """Trials that have not ended."""
+    carved: bool
+    """Whether the data has no validation split, so that each seed carves its own from train."""
+    limited: bool
+    """Whether ``limits.validation`` lets each seed draw its own validation rows."""
 
     @property
     def settings(self) -> dict[str, Any] | None:
@@ -69,7 +73,7 @@ class TaskChoice:
 
     @property
     def same_rows(self) -> bool:
-        """Whether all seeds were scored on the same validation rows; where they are carved from train, each seed carves."""
+        """Whether all seeds were scored on the same validation rows; if not, `carved` and `limited` say why."""
         return len({record.data.get("validation") for record in self.seeds}) <= 1
 
     def count(self, state: str) -> int:
@@ -90,6 +94,8 @@ class TaskChoice:
             "standard_error": self.standard_error,
             "best_seed": self.best_seed,
             "same_validation_rows": self.same_rows,
+            "carved_validation": self.carved,
+            "limited_validation": self.limited,
             "parameters": parameters,
             "num_parameters": sum(parameters.values()) if parameters else None,
             "trials": {state: self.count(state) for state in ("complete", "pruned", "failed")},

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from continual_petl import InputError, NoForgetting, TaskStream, learn
+from continual_petl.cli.sweep import show
 from continual_petl.store.results_file import RowLine
 from continual_petl.streams.preparation import prepare
 from continual_petl.streams.sources.read import read_splits
-from continual_petl.sweep import sweep
+from continual_petl.sweep import conduct, sweep
+from continual_petl.sweep.records import Outcome
 from tests.streams_in_code import classification_rows, stream, task, write_rows
 from tests.sweep.sweeps import TRAINING, ended, small_stream, small_sweep, without_time
 
@@ -56,6 +58,37 @@ def test_a_course_without_test_splits_scores_validation_rows(backbone_folder: Fo
     assert set(manifest.scores) == {"validation"}
     assert run.results.R[0, 0] == manifest.scores["validation"].scores["accuracy"]
     assert not any("no test split" in notice for notice in manifest.notices)
+
+
+CARVED = "the data has no validation split, so each seed carved its own from train"
+DRAWN = "limits.validation lets each seed draw its own validation rows"
+
+
+@pytest.mark.parametrize("with_split", [True, False])
+@pytest.mark.parametrize("limit", [None, 8])
+def test_why_seeds_have_other_validation_rows_is_told(
+    backbone_folder: Folder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    with_split: bool,
+    limit: int | None,
+) -> None:
+    def as_if(brief: Any, record: Any) -> Outcome:
+        rows = str(record.seed) if limit or not with_split else "the same"
+        return Outcome(state="complete", score=0.5, data={"validation": rows})
+
+    monkeypatch.setattr(conduct, "carried_out", as_if)
+    write_rows(tmp_path / "data", "one")
+    if not with_split:
+        (tmp_path / "data" / "validation.jsonl").unlink()
+    one = {"name": "one", "kind": "classification", "data": str(tmp_path / "data")}
+    limits = {} if limit is None else {"limits": {"validation": limit}}
+    tasks = stream(backbone_folder(), [one | limits], training=TRAINING)
+    show(sweep(tasks, small_sweep(trials=1, seeds=2), folder=tmp_path / "sweep"))
+    shown = capsys.readouterr().out
+    assert (CARVED in shown, DRAWN in shown) == (not with_split, limit is not None)
+    assert ("The spread over seeds holds that too." in shown) == (not with_split or limit is not None)
 
 
 def test_seeds_that_carve_validation_rows_anew_are_told(backbone_folder: Folder, tmp_path: Path) -> None:

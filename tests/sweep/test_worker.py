@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from continual_petl.course.worker import Report
-from continual_petl.errors import Interrupted, StoreError
+from continual_petl.errors import InputError, Interrupted, StoreError
+from continual_petl.store.atomic import write_json
 from continual_petl.sweep import conduct, sweep, worker
 from continual_petl.sweep.records import Outcome, Record, Records
 from continual_petl.sweep.worker import OUTCOME, brief_of, folder_of, open_sweep, outcome_in, try_here
-from tests.sweep.sweeps import small_stream, small_sweep
+from tests.sweep.sweeps import GRID, small_stream, small_sweep
 
 Folder = Callable[..., Path]
 RECORD = Record(task="one", role="search", number=0, seed=3, settings={"bank.bottleneck": 2}, metric="accuracy")
@@ -105,3 +106,25 @@ def test_settings_that_cannot_be_together_fail_their_trial(brief: Any) -> None:
     outcome = worker.carried_out(brief, wrong)
     assert outcome.state == "failed"
     assert "these settings do not go together" in outcome.reason
+
+
+def test_a_trial_that_a_worker_had_ended_before_a_kill_is_not_begun_again(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Nobody:
+        jobs = 1
+
+        def close(self) -> None: ...
+
+    tasks, spec = small_stream(backbone_folder()), small_sweep(trials=1)
+    sweep(tasks, spec, folder=tmp_path, minutes=0)
+    Records(tmp_path).add(record := RECORD.model_copy(update={"settings": GRID[0]}))
+    folder_of(tmp_path, record).mkdir(parents=True)
+    pruned = Outcome(state="pruned", scores=(0.5,))
+    write_json(folder_of(tmp_path, record) / OUTCOME, pruned.model_dump(mode="json"))
+    monkeypatch.setattr(conduct, "_opened", lambda *_: Nobody())
+    monkeypatch.setattr(conduct, "persisted", lambda *_: pytest.fail("it was learned again"))
+    with pytest.raises(InputError, match="no trial came to its end"):
+        sweep(tasks, spec, folder=tmp_path, jobs=2)
+    (ended,) = Records(tmp_path).of("one", "search")
+    assert (ended.state, ended.scores) == ("pruned", (0.5,))
