@@ -1,9 +1,9 @@
-"""The folder of a sweep: what it was begun with, which may not change, and what it ends with.
+"""The folder of a sweep: what it was begun with, of which only trials may change, and what it ends with.
 
 ::
 
     sweeps/NAME/
-      sweep.json       the sweep
+      sweep.json       the sweep, with the number of trials of the last call
       swept.yaml       the stream
       rows.json        digests of the tasks' rows
       trials.jsonl     every trial: settings, scores by epoch, seconds, parameters, environment
@@ -55,7 +55,8 @@ def open_folder(folder: Path, sweep: SweepSpec, spec: StreamSpec) -> None:
         write_json(folder / SWEEP, {"format_version": 1, "sweep": plain, "versions": versions()})
         return
     try:
-        known = json.loads((folder / SWEEP).read_bytes())["sweep"]
+        written = json.loads((folder / SWEEP).read_bytes())
+        known = written["sweep"]
         before = parse((folder / SWEPT).read_text("utf-8")).tree
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise StoreError(
@@ -70,6 +71,8 @@ def open_folder(folder: Path, sweep: SweepSpec, spec: StreamSpec) -> None:
             f"--run-dir {folder}: this sweep was begun with something else: {'; '.join(changed[:_MOST_TOLD])}{more}. Its "
             "trials cannot be compared with new ones: give another --run-dir, or write what it was."
         )
+    if known != plain:
+        write_json(folder / SWEEP, {**written, "sweep": plain})
 
 
 def _changes(path: tuple[str, ...], before: Any, now: Any) -> Iterator[str]:

@@ -11,7 +11,8 @@ import pytest
 from continual_petl import learn
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.yaml_file import load_stream
-from continual_petl.sweep import sweep
+from continual_petl.sweep import conduct, sweep
+from continual_petl.sweep.records import Outcome
 from tests.sweep.sweeps import GRID, ended, lines_of, small_stream, small_sweep, without_time
 
 Folder = Callable[..., Path]
@@ -68,6 +69,23 @@ def test_a_shorter_grid_goes_on_to_a_longer_one(backbone_folder: Folder, tmp_pat
     assert [line["settings"] for line in ended(tmp_path)] == GRID[:1]
     sweep(tasks, small_sweep(), folder=tmp_path)
     assert [line["settings"] for line in ended(tmp_path)] == GRID
+
+
+def test_with_fewer_trials_the_first_ones_count_and_the_others_are_there_when_it_is_raised_again(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conduct, "carried_out", lambda _, r: Outcome(state="complete", score=r.number / 10))
+    tasks = small_stream(backbone_folder())
+    whole = sweep(tasks, small_sweep(), folder=tmp_path)
+    assert whole.tasks["one"].settings == GRID[3]
+    lines = lines_of(tmp_path)
+    fewer = sweep(tasks, small_sweep(trials=2), folder=tmp_path)
+    assert fewer.tasks["one"].settings == GRID[1]
+    assert len(fewer.tasks["one"].trials) == 2
+    assert json.loads((tmp_path / "sweep.json").read_text())["sweep"]["trials"] == 2
+    assert sweep(tasks, small_sweep(), folder=tmp_path).to_json() == whole.to_json()
+    assert json.loads((tmp_path / "sweep.json").read_text())["sweep"]["trials"] is None
+    assert lines_of(tmp_path) == lines, "nothing was learned again"
 
 
 def test_whole_banks_are_a_choice(backbone_folder: Folder, tmp_path: Path) -> None:
