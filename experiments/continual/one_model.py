@@ -23,13 +23,13 @@ import torch
 from torch import Tensor
 
 from continual_petl import metrics
-from continual_petl.errors import InputError
+from continual_petl.errors import DivergedError
 from continual_petl.seeding import derive_seed
 from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.batches.loaders import TrainLoader
 from experiments.continual.memory import Memory
 from experiments.continual.shared_model import OneModel, Part, Step
-from experiments.studies.learning import failure, forgetting_by_task, plain
+from experiments.studies.learning import forgetting_by_task, plain
 from experiments.studies.trial import Trial
 
 BYTES = 4
@@ -57,8 +57,8 @@ def run_trial(trial: Trial, data: Path, backbone: str | None = None) -> dict[str
         else:
             memory = Memory(float(trial.options["memory"]))
             R_TT = replay(model, memory, int(trial.options["every"]))
-    except InputError as error:
-        return failure(error)
+    except DivergedError as error:
+        return {"failed": " ".join(str(error).split())}
     outcome: dict[str, Any] = plain(_summary(model, trial, R_TT) | _memory(model, memory))
     return outcome
 

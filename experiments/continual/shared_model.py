@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from continual_petl.backbones.backbone import Backbone, load_backbone, load_tokenizer
 from continual_petl.banks.bank import Bank
-from continual_petl.errors import InputError
+from continual_petl.errors import DivergedError
 from continual_petl.heads.head import Head
 from continual_petl.heads.scores import make_scores
 from continual_petl.learner import ContinualLearner, TaskPlan
@@ -110,7 +110,7 @@ class OneModel:
             judges: the epoch with the best mean of their validation scores is kept.
 
         Raises:
-            InputError: if the loss is not finite any more.
+            DivergedError: if the loss is not finite any more.
         """
         training = self.spec.training
         self.body.head = learned[-1].head
@@ -140,7 +140,9 @@ class OneModel:
         for part, batch in step.batches:
             loss = part.head.loss(self.outputs(part, batch), batch["labels"]) * (len(batch["labels"]) / rows)
             if not loss.isfinite():
-                raise InputError(f"task {part.plan.name!r}: learning diverged: the loss is not finite; lower the rate")
+                raise DivergedError(
+                    f"task {part.plan.name!r}: learning diverged: the loss is not finite; lower the rate"
+                )
             torch.autograd.backward(loss)
         if training.gradient_clip is not None:
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -13,7 +13,7 @@ import lightning as L
 
 from continual_petl.course.loop import learn
 from continual_petl.course.run import Run
-from continual_petl.errors import InputError
+from continual_petl.errors import DivergedError
 from continual_petl.store.history import History
 from continual_petl.streams.stream import TaskStream
 from experiments.studies.trial import Trial
@@ -47,21 +47,11 @@ def run_trial(trial: Trial, data: Path, backbone: str | None = None, look: Look 
         try:
             L.seed_everything(trial.seed, verbose=False)
             run = learn(TaskStream(spec), Path(folder) / "run", trainer=QUIET)
-        except InputError as error:
-            return failure(error)
+        except DivergedError as error:
+            # A result. What lacks data or a backbone is none: it ends the study, which goes on once that is mended.
+            return {"failed": " ".join(str(error).split())}
         outcome: dict[str, Any] = plain(summary(run) | (look(run) if look else {}))
         return outcome
-
-
-def failure(error: InputError) -> dict[str, Any]:
-    """Return the outcome of a trial that diverged, which is a result.
-
-    Raises:
-        InputError: the error itself, if it is anything else: what lacks data or a backbone is to be mended and run again.
-    """
-    if "learning diverged" not in str(error):
-        raise error
-    return {"failed": " ".join(str(error).split())}
 
 
 def summary(run: Run) -> dict[str, Any]:
