@@ -55,7 +55,7 @@ def _readme(folder: Path) -> None:
     _write_csv(folder / "pairs.csv", _sentences(pairs[:3]))
     questions = [{"text": "w1 w40", "about": "trec"}, {"text": "w0 w20", "about": "trec"}]
     _write_csv(folder / "questions.csv", questions)
-    small = "space: {bank.bottleneck: [2, 4]}\nprune: none\nseeds: 1\ntrials: 1\n"
+    small = "space: {training.learning_rate: [1.0e-3, 3.0e-3]}\nprune: none\nseeds: 1\ntrials: 1\n"
     (folder / "sweep.yaml").write_text(small, encoding="utf-8")
     (folder / "questions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in questions), encoding="utf-8")
 
