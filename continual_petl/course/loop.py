@@ -62,8 +62,7 @@ def learn(
             bit for bit. None: one after the other, in this process; with Ray as many as its cluster has room for. Callbacks
             of Lightning are sent there, for each task as they were before the course; of a `StreamCallback` see `for_worker`.
         executor: what learns many tasks at once: ``processes`` of this machine, or ``ray``, on its cluster.
-        test: whether test splits are read. Without them R holds the validation metric, and nothing that is decided by it
-            has seen a test row.
+        test: whether test splits are read; without them R holds the validation metric, and no test row decides anything.
 
     Returns:
         The run: results, verification, predictions.
