@@ -56,7 +56,10 @@ def _setting(measures: Measures) -> str:
     runs = stream.runs(scale)
     orders = list(dict.fromkeys(stream.some(scale, order) for order, _ in runs))
     named = "\n".join(f"{number}. {', '.join(order)}" for number, order in enumerate(orders, 1))
-    how = "each with every seed" if stream.crossed else "each with a seed of its own"
+    how = "each with a seed of its own"
+    if stream.crossed:
+        paired = " and ".join(method.name for method in METHODS if not method.crossed)
+        how = f"each with every seed ({paired}: each with a seed of its own)"
     some = limited(scale, scale.trial("yelp", "probe", epochs=1, learning_rate=1.0, seed=0), stream.limits)
     limits = ", ".join(f"{count} of {split}" for split, count in some.limits.items())
     share, every = 100 * REPLAY.options["memory"], REPLAY.options["every"]
@@ -127,7 +130,7 @@ def _tasks(measures: Measures) -> str:
 def _scores(measures: Measures, method: Method, task: str) -> tuple[list[float | None], list[float | None]]:
     """Return a task's scores at the end and right after it was learned, one for each independent run."""
     seeds, first = measures.scale.seeds, measures.stream.orders[0]
-    runs = measures.stream.runs(measures.scale) if method.ordered else [(first, seed) for seed in seeds]
+    runs = measures.stream.runs(measures.scale, method) if method.ordered else [(first, seed) for seed in seeds]
     last: list[float | None] = []
     diagonal: list[float | None] = []
     for order, seed in runs:

@@ -97,8 +97,8 @@ class Measures:
         These are the seeds, each a mean over the orders that were learned with it: runs with one seed have rows in common,
         and the same banks in another order are no second measurement at all.
         """
-        runs = self.stream.runs(self.scale)
-        orders = list(dict.fromkeys(order for order, _ in runs))
+        orders = list(dict.fromkeys(order for order, _ in self.stream.runs(self.scale)))
+        runs = self.stream.runs(self.scale, method)
         found: dict[str, list[float | None]] = {name: [] for name in METRICS}
         for seed in self.scale.seeds:
             own = [order for order, other in runs if other == seed] if method.ordered else orders
@@ -133,7 +133,7 @@ class Measures:
 
     def over_stream(self, method: Method) -> list[float] | None:
         """Return the score of the first task after each task, as a mean over all runs; None where trials are missing."""
-        runs = [self.R(method, order, seed) for order, seed in self.stream.runs(self.scale)]
+        runs = [self.R(method, order, seed) for order, seed in self.stream.runs(self.scale, method)]
         known = [R_TT[:, 0] for R_TT in runs if R_TT is not None]
         if not runs or len(known) < len(runs) or method.way == "joint":
             return None

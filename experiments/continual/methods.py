@@ -78,6 +78,8 @@ class Method:
     """bank: something of its own for every task. one: a body that goes on through all tasks, with a head each."""
     way: Way = "learn"
     options: dict[str, Any] = field(default_factory=dict)
+    crossed: bool = True
+    """Whether it is learned with every seed in every order, where the stream asks for that."""
 
     @property
     def ordered(self) -> bool:
@@ -115,9 +117,14 @@ BANKS = (
 )
 COPIES = Method(name="full copy per task", family=FULL, keeps="bank")
 SEQUENTIAL = Method(name="sequential fine-tuning", family=FULL, keeps="one")
-SEQUENTIAL_LORA = Method(name="sequential LoRA", family=LORA, keeps="one")
+SEQUENTIAL_LORA = Method(name="sequential LoRA", family=LORA, keeps="one", crossed=False)
 REPLAY = Method(
-    name="sequential with 1 % replay", family=FULL, keeps="one", way="replay", options={"memory": 0.01, "every": 10}
+    name="sequential with 1 % replay",
+    family=FULL,
+    keeps="one",
+    way="replay",
+    options={"memory": 0.01, "every": 10},
+    crossed=False,
 )
 JOINT = Method(name="joint training", family=FULL, keeps="one", way="joint")
 METHODS = (*BANKS, COPIES, SEQUENTIAL, SEQUENTIAL_LORA, REPLAY, JOINT)
@@ -139,17 +146,22 @@ class Stream:
         """Return the tasks of an order that a study at this scale has, in this order."""
         return tuple(task for task in order if task in self.quick) if scale.quick else order
 
-    def runs(self, scale: Scale) -> list[tuple[Order, int]]:
-        """Return orders and seeds of what depends on the order."""
+    def runs(self, scale: Scale, method: Method | None = None) -> list[tuple[Order, int]]:
+        """Return orders and seeds of what depends on the order.
+
+        Args:
+            scale: of the trials.
+            method: that is learned; None means one that is learned in all of them.
+        """
         orders: Sequence[Order] = self.orders[:2] if scale.quick else self.orders
-        if self.crossed or scale.quick:
+        if scale.quick or (self.crossed and (method is None or method.crossed)):
             return [(order, seed) for order in orders for seed in scale.seeds]
         return list(zip(orders, scale.seeds, strict=True))
 
     def learned(self, method: Method, scale: Scale) -> list[tuple[Order, int]]:
         """Return the orders and seeds that a method is learned in."""
         if method.ordered:
-            return self.runs(scale)
+            return self.runs(scale, method)
         first = [(self.orders[0], seed) for seed in scale.seeds]
         return first if method.way == "joint" else [*first, (self.orders[1], scale.seeds[0])]
 
