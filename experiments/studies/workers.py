@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -83,14 +85,22 @@ def started(jobs: int, minutes: float | None) -> Iterator[Workers]:
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     context = multiprocessing.get_context("spawn")
     threads = max(1, torch.get_num_threads() // jobs)
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(threads,)) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(threads, os.getpid())) as pool:
         yield Workers(pool, jobs, deadline)
 
 
-def _begin(threads: int) -> None:
+def _begin(threads: int, parent: int) -> None:
     torch.set_num_threads(threads)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     # Of Lightning and datasets, on every trial anew: they say nothing about the result.
     warnings.simplefilter("ignore")
+
+
+def _end_with(parent: int) -> None:
+    """End this process with the one that started it: killed, it cannot stop a trial that nobody will take any more."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 def work(trial: Trial, place: Place) -> Outcome:
