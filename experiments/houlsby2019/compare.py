@@ -34,7 +34,7 @@ FULL = Method(name="full fine-tuning", banks=("full",), rates=(5e-5, 1.5e-4, 4e-
 TOP = Method(
     name="variable fine-tuning",
     banks=tuple({"preset": "top_layers", "layers": f"top-{k}"} for k in (1, 3)),
-    rates=(1.5e-4, 5e-4),
+    rates=(3e-4,),
     epochs=_FEW,
 )
 LAYERNORM = Method(name="LayerNorms only", banks=("layernorm",), rates=(1.5e-3, 5e-3), epochs=_MANY)
