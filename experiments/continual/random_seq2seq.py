@@ -33,7 +33,7 @@ def texts(folder: Path) -> Iterator[str]:
 
 
 def make_tokenizer(training: Iterator[str]) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE that marks beginning and end as BART's does."""
+    """Train a byte-level BPE."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -42,6 +42,11 @@ def make_tokenizer(training: Iterator[str]) -> PreTrainedTokenizerFast:
         vocab_size=VOCABULARY, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(training, trainer)
+    return as_barts(tokenizer)
+
+
+def as_barts(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+    """Return a tokenizer that knows `SPECIAL` with beginning and end marked as BART's does."""
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )

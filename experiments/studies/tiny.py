@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -10,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from experiments.continual.random_seq2seq import SPECIAL as SPECIAL_OF_BART
-from experiments.continual.random_seq2seq import make_model
+from experiments.continual.random_seq2seq import as_barts, make_model
 from experiments.studies.made_up import WORDS
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -28,8 +29,7 @@ def make_tiny(folder: Path) -> Path:
     config.save_pretrained(folder)
     # Not save_pretrained of the model: it draws a progress bar for one file.
     save_file(BertModel(config).state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
-    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = _of_words(words, "[UNK]")
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
@@ -57,18 +57,12 @@ def make_tiny_seq2seq(folder: Path) -> Path:
         folder / "model.safetensors",
         metadata={"format": "pt"},
     )
-    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
-    )
-    PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=tokenizer,
-        bos_token="<s>",
-        eos_token="</s>",
-        unk_token="<unk>",
-        pad_token="<pad>",
-        mask_token="<mask>",
-        model_input_names=["input_ids", "attention_mask"],
-    ).save_pretrained(folder)
+    as_barts(_of_words(words, "<unk>")).save_pretrained(folder)
     return folder
+
+
+def _of_words(words: Sequence[str], unknown: str) -> Tokenizer:
+    numbers = {word: number for number, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(numbers, unk_token=unknown))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return tokenizer
