@@ -86,7 +86,6 @@ def dry_run(session: Session) -> list[TaskFacts]:
 
 
 def _task_facts(session: Session, task: TaskSpec, learned: Collection[str]) -> TaskFacts:
-    training = session.spec.resolved_training(task)
     backbone = session.backbone(task)
     check_kind(task, backbone)
     if task.name not in learned:
@@ -99,7 +98,7 @@ def _task_facts(session: Session, task: TaskSpec, learned: Collection[str]) -> T
     if task.name not in learned:
         check_kept(plan, bank)
     counted = bank.count()
-    batches = session.loaders(data, training).num_batches
+    batches = session.loaders(data, plan.training).num_batches
     splits = {"train": data.train, "validation": data.validation} | ({"test": data.test} if data.test else {})
     return TaskFacts(
         task=task.name,
@@ -114,7 +113,7 @@ def _task_facts(session: Session, task: TaskSpec, learned: Collection[str]) -> T
         share=sum(counted.values()) / backbone.num_parameters,
         precision=backbone.precision,
         pooling=plan.pooling,
-        num_steps=math.ceil(batches / training.accumulate) * training.epochs,
+        num_steps=math.ceil(batches / plan.training.accumulate) * plan.training.epochs,
         learned=task.name in learned,
         notices=(*data.notices, *data.cache_notices),
     )

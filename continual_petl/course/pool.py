@@ -18,7 +18,7 @@ from continual_petl.course.on_ray import OnRay, check_ray
 from continual_petl.course.processes import Processes
 from continual_petl.course.ranks import LocalRanks
 from continual_petl.course.session import Session
-from continual_petl.course.trainers import fitting_trainer, num_processes, quiet
+from continual_petl.course.trainers import num_processes
 from continual_petl.course.worker import Brief, brief_of
 from continual_petl.errors import InputError
 
@@ -110,8 +110,7 @@ def sharing(session: Session, callbacks: Sequence[L.Callback]) -> Iterator[Ranks
 
 
 def _world_size(session: Session) -> int:
-    with quiet():
-        return num_processes(fitting_trainer(session.spec.training, session.spec.trainer, [], session.folder))
+    return num_processes(session.spec)
 
 
 def _sendable(session: Session, callbacks: Sequence[L.Callback]) -> Brief:

@@ -14,7 +14,7 @@ from continual_petl.backbones.files import source_of
 from continual_petl.course.parents import check_copies, check_parent
 from continual_petl.course.session import Session
 from continual_petl.course.shared import check_shared
-from continual_petl.course.trainers import check_trainer_arguments, fitting_trainer, num_processes, quiet
+from continual_petl.course.trainers import check_trainer_arguments, num_processes
 from continual_petl.errors import InputError, StreamFileError, raise_problems
 from continual_petl.learner.frozen import check_kept
 from continual_petl.learner.plan import build_bank, check_kind
@@ -133,8 +133,7 @@ def _check_revision(session: Session) -> None:
 
 def _check_trainer(session: Session) -> None:
     check_trainer_arguments(session.spec.trainer)
-    with quiet():
-        num_processes(fitting_trainer(session.spec.training, session.spec.trainer, [], session.folder))
+    num_processes(session.spec)
 
 
 def _fits(session: Session, task: TaskSpec, problems: Problems) -> bool:

@@ -87,7 +87,7 @@ class Session:
 
     def backbone(self, task: TaskSpec) -> Backbone:
         """Return the backbone in the precision that a task is learned in."""
-        return self.residents.backbone(resolve_precision(self.spec.resolved_training(task).precision))
+        return self.residents.backbone(resolve_precision(self.spec.merged_training(task).precision))
 
     def plan(self, task: TaskSpec, labels: tuple[str, ...] | None, train: TokenisedRows | None = None) -> TaskPlan:
         """Resolve a task against its stream, its data and the backbone; see `plan_task`."""
@@ -161,7 +161,7 @@ def changed_settings(session: Session) -> tuple[str, ...]:
             # Rows stay as long as they were, whatever the stream says today.
             "backbone.max_length": session.spec.backbone.max_length or manifest.max_length,
             **_generation(task.generation, task.max_target_length, manifest),
-            **_flat("training", session.spec.resolved_training(task)),
+            **_flat("training", session.spec.resolved_training(task, session.bank(task))),
         }
         then = {
             "kind": manifest.kind,

@@ -15,8 +15,9 @@ import torch
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
 from lightning.pytorch.strategies import DDPStrategy
 
+from continual_petl.banks.spec import BankSpec
 from continual_petl.errors import InputError, did_you_mean, raise_problems
-from continual_petl.streams.schema.stream_spec import TrainingSpec
+from continual_petl.streams.schema.stream_spec import ResolvedTraining, StreamSpec
 
 _OURS = {
     "callbacks": "give them to learn(callbacks=...)",
@@ -63,7 +64,7 @@ def check_trainer_arguments(arguments: Mapping[str, Any]) -> None:
 
 
 def fitting_trainer(
-    training: TrainingSpec, arguments: Mapping[str, Any], callbacks: Sequence[L.Callback], folder: str
+    training: ResolvedTraining, arguments: Mapping[str, Any], callbacks: Sequence[L.Callback], folder: str
 ) -> L.Trainer:
     """Return the Trainer that learns one task and is then thrown away."""
     defaults: dict[str, Any] = {
@@ -131,12 +132,16 @@ def answering_trainer(arguments: Mapping[str, Any], folder: str) -> L.Trainer:
     return make(1 if trainer.strategy.root_device.type == "cpu" else trainer.device_ids[:1])
 
 
-def num_processes(trainer: L.Trainer) -> int:
+def num_processes(spec: StreamSpec) -> int:
     """Return how many processes are to share the fit of each task.
 
     Raises:
-        InputError: if a course cannot start them, or the bank would not be whole in each of them.
+        InputError: if Lightning refuses the stream's ``trainer``, a course cannot start that many, or the bank would not be
+            whole in each of them.
     """
+    with quiet():
+        # How long is trained makes no difference here; any bank will do.
+        trainer = fitting_trainer(ResolvedTraining.of(spec.training, BankSpec()), spec.trainer, [], "")
     if trainer.world_size == 1:
         return 1
     if trainer.num_nodes > 1:

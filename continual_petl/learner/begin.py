@@ -79,7 +79,7 @@ def _parent(learner: ContinualLearner, plan: TaskPlan) -> tuple[TaskPlan, Bank] 
 
 def _check_backbone(backbone: Backbone, spec: StreamSpec, task: TaskSpec) -> None:
     """Refuse a backbone that would learn something else than the stream says."""
-    asked, precision = spec.backbone, spec.resolved_training(task).precision
+    asked, precision = spec.backbone, spec.merged_training(task).precision
     wanted: dict[str, tuple[object, object]] = {
         "name": (backbone.name, backbone.name if _same(backbone.name, asked.name) else asked.name),
         "revision": (backbone.revision, asked.revision),

@@ -13,7 +13,7 @@ from continual_petl.banks.bank import Bank
 from continual_petl.banks.split import lowest_layer
 from continual_petl.errors import InputError
 from continual_petl.learner.plan import TaskPlan
-from continual_petl.streams.schema.stream_spec import TrainingSpec
+from continual_petl.streams.schema.stream_spec import ResolvedTraining
 
 
 def why_not_kept(plan: TaskPlan, bank: Bank) -> str | None:
@@ -45,7 +45,7 @@ def cannot_keep(plan: TaskPlan, why: str) -> InputError:
     )
 
 
-def num_uses(training: TrainingSpec, arguments: Mapping[str, Any], num_batches: float) -> float:
+def num_uses(training: ResolvedTraining, arguments: Mapping[str, Any], num_batches: float) -> float:
     """Return how often a row is learned from, on average over the training split.
 
     Args:

@@ -16,10 +16,10 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from continual_petl.streams.schema.stream_spec import TrainingSpec
+from continual_petl.streams.schema.stream_spec import ResolvedTraining
 
 
-def make_optimizer(bank: nn.Module, training: TrainingSpec, *, fused: bool = True) -> Optimizer:
+def make_optimizer(bank: nn.Module, training: ResolvedTraining, *, fused: bool = True) -> Optimizer:
     """Return a fresh optimizer over the bank's parameters.
 
     Args:
@@ -47,12 +47,14 @@ def _can_fuse(parameters: Sequence[nn.Parameter]) -> bool:
     return len(devices) == 1 and devices <= {"cpu", "cuda"} and {p.dtype for p in parameters} == {torch.float32}
 
 
-def make_schedule(optimizer: Optimizer, training: TrainingSpec, num_steps: int) -> torch.optim.lr_scheduler.LambdaLR:
+def make_schedule(
+    optimizer: Optimizer, training: ResolvedTraining, num_steps: int
+) -> torch.optim.lr_scheduler.LambdaLR:
     """Return the learning rate's course over ``num_steps`` optimizer steps."""
     return torch.optim.lr_scheduler.LambdaLR(optimizer, _factor(training, num_steps))
 
 
-def _factor(training: TrainingSpec, num_steps: int) -> Callable[[int], float]:
+def _factor(training: ResolvedTraining, num_steps: int) -> Callable[[int], float]:
     num_warmup = round(training.warmup * num_steps)
 
     def factor(step: int) -> float:

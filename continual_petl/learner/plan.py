@@ -20,7 +20,7 @@ from continual_petl.heads.kinds import GENERATIVE, METRICS, Kind
 from continual_petl.heads.weights import resolve_class_weights
 from continual_petl.seeding import derive_seed
 from continual_petl.streams.encoding.tokenise_sources import room_for
-from continual_petl.streams.schema.stream_spec import GenerationSpec, StreamSpec, TaskSpec, TrainingSpec
+from continual_petl.streams.schema.stream_spec import GenerationSpec, ResolvedTraining, StreamSpec, TaskSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class TaskPlan:
     labels: tuple[str, ...] | None
     """Names in the order of the head's outputs; None for a number and for texts."""
     bank: BankSpec
-    training: TrainingSpec
+    training: ResolvedTraining
     pooling: Pooling
     metric: str
     """The score that selects the best bank and fills the result matrix."""
@@ -77,7 +77,8 @@ def plan_task(
         InputError: if the backbone has no way to answer a task of this kind, or class weights cannot be resolved.
     """
     check_kind(task, backbone)
-    training = spec.resolved_training(task)
+    bank = bank or spec.resolved_bank(task)
+    training = spec.resolved_training(task, bank)
     weights = training.class_weights
     generative = task.kind in GENERATIVE
     return TaskPlan(
@@ -85,7 +86,7 @@ def plan_task(
         kind=task.kind,
         pair=task.columns.text_pair is not None,
         labels=labels,
-        bank=bank or spec.resolved_bank(task),
+        bank=bank,
         training=training,
         pooling=spec.resolved_pooling(task) or backbone.pooling,
         metric=task.resolved_metric,

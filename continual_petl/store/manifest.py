@@ -18,7 +18,7 @@ from continual_petl.store.environment import Environment
 from continual_petl.store.old_formats import upgraded
 from continual_petl.store.sealed import invalid, read_sealed, seal_of, write_sealed
 from continual_petl.streams.schema.field_types import Name
-from continual_petl.streams.schema.stream_spec import GenerationSpec, TrainingSpec
+from continual_petl.streams.schema.stream_spec import GenerationSpec, ResolvedTraining
 
 FORMAT_VERSION = 2
 
@@ -76,7 +76,7 @@ class Manifest(FrozenModel):
     class_weights: tuple[float, ...] | None
     """One per label, as they entered the loss."""
     bank: BankSpec
-    training: TrainingSpec
+    training: ResolvedTraining
     pooling: Pooling
     metric: str
     seed: Annotated[int, Field(strict=True, ge=-(2**64), le=2**64)]

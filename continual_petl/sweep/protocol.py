@@ -14,7 +14,7 @@ from pathlib import Path
 from continual_petl.course.pool import Executor, Pool
 from continual_petl.course.preflight import preflight
 from continual_petl.course.session import Session
-from continual_petl.course.trainers import fitting_trainer, num_processes, quiet
+from continual_petl.course.trainers import num_processes
 from continual_petl.errors import InputError, StreamFileError
 from continual_petl.store.atomic import make_folder
 from continual_petl.store.lock import RunLock
@@ -101,8 +101,7 @@ def _check(spec: StreamSpec, sweep: SweepSpec, tasks: Sequence[TaskSpec]) -> Non
     problems = [f"sweep: key {dotted(path)}: {text}" for path, text in found]
     if problems:
         raise StreamFileError(problems)
-    with quiet():
-        world_size = num_processes(fitting_trainer(spec.training, spec.trainer, [], ""))
+    world_size = num_processes(spec)
     if world_size > 1:
         raise InputError(
             f"trainer: {world_size} processes for each trial (trainer: devices); a sweep learns each trial in one process, "

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from continual_petl.course.worker import Report, arithmetic, compute_as
 from continual_petl.errors import ForgettingError, InputError, Interrupted, IsolationError, StoreError
 from continual_petl.store.atomic import make_folder, write_json
-from continual_petl.streams.schema.stream_spec import StreamSpec
+from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.sweep.asking import is_hopeless
 from continual_petl.sweep.records import Outcome, Record, Records
 from continual_petl.sweep.settings import Unfit, alone, with_settings
@@ -77,19 +77,27 @@ def carried_out(brief: SweepBrief, record: Record) -> Outcome:
     training = brief.spec.resolved_training(task)
 
     def hopeless(scores: Sequence[float | None]) -> bool:
-        return is_hopeless(prune, scores, training.epochs, training.warmup, _others(Path(brief.folder), record))
+        return is_hopeless(prune, scores, training.epochs, training.warmup, _others(brief, known, record))
 
     return tried(spec, folder, hopeless, own=own)
 
 
-def _others(folder: Path, record: Record) -> list[Record]:
+def _others(brief: SweepBrief, task: TaskSpec, record: Record) -> list[Record]:
     """Return the trials that a trial is compared with: of its task, and with its number of epochs."""
-    epochs = record.settings.get("training.epochs")
+    epochs = _epochs(brief, task, record)
     return [
         other
-        for other in Records(folder).of(record.task, "search")
-        if other.number != record.number and other.ended and other.settings.get("training.epochs") == epochs
+        for other in Records(Path(brief.folder)).of(record.task, "search")
+        if other.number != record.number and other.ended and _epochs(brief, task, other) == epochs
     ]
+
+
+def _epochs(brief: SweepBrief, task: TaskSpec, record: Record) -> int | None:
+    """Return how long a trial learns, which may be its bank's to say; None if its settings do not go together."""
+    try:
+        return brief.spec.resolved_training(with_settings(brief.spec, task, record.settings)).epochs
+    except Unfit:
+        return None
 
 
 def open_sweep(brief: SweepBrief) -> str:

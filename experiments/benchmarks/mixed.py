@@ -24,7 +24,7 @@ from continual_petl.learner.answer import answer, reading_inputs
 from continual_petl.learner.plan import TaskPlan, build_bank
 from continual_petl.learner.precision import resolve_precision
 from continual_petl.learner.together import Part, respond_together
-from continual_petl.streams.schema.training_spec import TrainingSpec
+from continual_petl.streams.schema.training_spec import ResolvedTraining, TrainingSpec
 from experiments.benchmarks.alternate import Candidate
 from experiments.benchmarks.bench import Bench
 from experiments.benchmarks.peers.clock import seconds
@@ -47,7 +47,7 @@ def parts(backbone: Backbone, choice: dict[str, Any], num_tasks: int) -> list[Pa
             pair=False,
             labels=("a", "b", "c", "d"),
             bank=spec,
-            training=TrainingSpec(),
+            training=ResolvedTraining.of(TrainingSpec(), spec),
             pooling="mean",
             metric="accuracy",
             seed=number,

@@ -18,7 +18,7 @@ from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.learner.answer import answer, backbone_inputs, head_of
 from continual_petl.learner.optimizer import make_optimizer
 from continual_petl.learner.precision import resolve_precision
-from continual_petl.streams.schema.training_spec import TrainingSpec
+from continual_petl.streams.schema.training_spec import ResolvedTraining, TrainingSpec
 from experiments.benchmarks.peers.clock import now, seconds
 from experiments.benchmarks.shapes import Shape
 
@@ -32,7 +32,7 @@ def make_learner(
     device: str,
     num_labels: int = 4,
     attention: Attention = "auto",
-    training: TrainingSpec | None = None,
+    training: ResolvedTraining | None = None,
 ) -> ContinualLearner:
     """Return a learner with one fresh bank, in the precision and attention that ``auto`` chooses.
 
@@ -44,7 +44,8 @@ def make_learner(
         attention: implementation.
         training: the stream's defaults unless given.
     """
-    settings = training or TrainingSpec()
+    spec = BankChoice.model_validate(bank).resolve()
+    settings = training or ResolvedTraining.of(TrainingSpec(), spec)
     backbone = load_backbone(
         shape.source, precision=resolve_precision(settings.precision), attention=attention, pooling="mean"
     )
@@ -55,7 +56,7 @@ def make_learner(
             kind="classification",
             pair=False,
             labels=tuple(f"label {number}" for number in range(num_labels)),
-            bank=BankChoice.model_validate(bank).resolve(),
+            bank=spec,
             training=settings,
             pooling="mean",
             metric="accuracy",

@@ -30,7 +30,7 @@ from continual_petl.learner.respond import count
 from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.batches.loaders import EvaluationLoader
 from continual_petl.streams.encoding.tokenise import padding_id
-from continual_petl.streams.schema.stream_spec import StreamSpec, TrainingSpec
+from continual_petl.streams.schema.stream_spec import ResolvedTraining, StreamSpec
 from continual_petl.streams.stream import TaskStream
 
 Batch = dict[str, Tensor]
@@ -112,7 +112,7 @@ class OneModel:
         Raises:
             DivergedError: if the loss is not finite any more.
         """
-        training = self.spec.training
+        training = learned[-1].plan.training
         self.body.head = learned[-1].head
         heads = nn.ModuleList(part.head for part in learned)
         module = nn.ModuleList([self.body, heads])
@@ -133,7 +133,7 @@ class OneModel:
         self.body.copy_body(kept[0])
         heads.load_state_dict(kept[1], strict=True)
 
-    def _step(self, step: Step, optimizer: torch.optim.Optimizer, training: TrainingSpec) -> None:
+    def _step(self, step: Step, optimizer: torch.optim.Optimizer, training: ResolvedTraining) -> None:
         torch.manual_seed(step.seed)
         rows = sum(len(batch["labels"]) for _, batch in step.batches)
         optimizer.zero_grad(set_to_none=True)

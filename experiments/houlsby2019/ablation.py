@@ -92,10 +92,23 @@ def _map(task: str, found: dict[tuple[int, int], float]) -> Figure:
 
 def reproduces(scale: Scale, book: Book) -> Sequence[Claim]:
     """Say whether single layers hardly matter, all of them do, and low ones less than high ones."""
-    return [row for task in TASKS if (found := drops(scale, book, task)) for row in _rows(task, found)]
+    return [
+        row
+        for task in TASKS
+        if (found := drops(scale, book, task))
+        for row in _rows(task, found, _percent(scale, book, task))
+    ]
 
 
-def _rows(task: str, found: dict[tuple[int, int], float]) -> list[Claim]:
+def _percent(scale: Scale, book: Book, task: str) -> str:
+    """Say how many validation rows one percent of the score is."""
+    outcome = book.outcome(_trial(scale, task)) or {}
+    validation = outcome["scores"][task]["validation"]
+    rows = validation["rows"]
+    return f"one seed; 1 % of the score is {validation['score'] * rows / 100:.1f} of {rows} rows"
+
+
+def _rows(task: str, found: dict[tuple[int, int], float], percent: str) -> list[Claim]:
     top = max(last for _, last in found)
     single = [found[layer, layer] for layer in range(top + 1)]
     half = (top + 1) // 2
@@ -118,7 +131,7 @@ def _rows(task: str, found: dict[tuple[int, int], float]) -> list[Claim]:
             claim=f"Lower layers matter less than higher ones (section 3.6), {task}",
             found=f"lower half {low:+.1f} %, upper half {high:+.1f} %",
             holds=low > high,
-            why="",
+            why=percent,
         ),
     ]
 

@@ -21,6 +21,7 @@ NAMES: tuple[str, ...] = (
     "he2022/methods",
     "he2022/design",
     "he2022/generation",
+    "he2022/recipes",
     "continual/classic5",
     "continual/long7",
 )

@@ -153,7 +153,7 @@ def labels_of(spec: StreamSpec, task: TaskSpec, train: SplitRows) -> tuple[tuple
         case _:
             names = label_names(train.where, column, train.answers)
     labels = class_labels(train.where, column, names, given or train.class_names, kind=task.kind)
-    check_class_weights(task.name, spec.resolved_training(task).class_weights, labels)
+    check_class_weights(task.name, spec.merged_training(task).class_weights, labels)
     return labels, given is not None and train.class_names is None
 
 

@@ -171,7 +171,7 @@ def check_data(spec: StreamSpec, task: TaskSpec, *, test: bool = True) -> tuple[
 
 def _read(spec: StreamSpec, task: TaskSpec, test: bool) -> tuple[tuple[str, ...] | None, dict[str, Checked], list[str]]:
     """Return the labels, the checked, divided and limited splits, and what the user should know of them."""
-    data, training = spec.resolved_data(task), spec.resolved_training(task)
+    data, training = spec.resolved_data(task), spec.merged_training(task)
     wanted = SPLITS if test else tuple(split for split in SPLITS if split != "test")
     raw = read_splits(task.name, data, task.columns, wanted, kind=task.kind)
     labels, positions = labels_of(spec, task, raw["train"])

@@ -48,6 +48,7 @@ from continual_petl.streams.schema.of_kind import (
     without_idle_options,
 )
 from continual_petl.streams.schema.training_spec import Count, Float, Int
+from continual_petl.streams.schema.training_spec import ResolvedTraining as ResolvedTraining
 from continual_petl.streams.schema.training_spec import TrainingOverride as TrainingOverride
 from continual_petl.streams.schema.training_spec import TrainingSpec as TrainingSpec
 
@@ -217,13 +218,14 @@ class StreamSpec(FrozenModel):
         tasks = tuple(task.model_copy(update={"data": without_copy(task.data)}) for task in self.tasks)
         return self.model_copy(update={"tasks": tasks})
 
-    def resolved_training(self, task: TaskSpec) -> TrainingSpec:
-        """Return how ``task`` is trained: the stream's settings with the task's own in their place.
-
-        What the stream says for tasks of other kinds (`label_smoothing` where this one is a regression) is left out.
-        """
+    def merged_training(self, task: TaskSpec) -> TrainingSpec:
+        """Return the stream's settings with the task's own in their place; what only other kinds of tasks use is left out."""
         whole = task.training.over(self.training)
         return whole.model_copy(update=idle(whole, task.kind))
+
+    def resolved_training(self, task: TaskSpec, bank: BankSpec | None = None) -> ResolvedTraining:
+        """Return how ``task`` is trained; what is left open is the recipe of its bank, by default the one the stream says."""
+        return ResolvedTraining.of(self.merged_training(task), bank or self.resolved_bank(task))
 
     def resolved_bank(self, task: TaskSpec, learned: Learned = none_is_learned) -> BankSpec:
         """Return the bank of ``task`` in full: its own choice, or the stream's; see `resolve_bank`."""

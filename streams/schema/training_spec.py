@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Discriminator, Field, SerializerFunctionWrapHandler, Tag, model_serializer
 
 from continual_petl._frozen import FrozenModel
+from continual_petl.banks.recipes import recipe_of
+from continual_petl.banks.spec import BankSpec
 from continual_petl.streams.schema.data_spec import AS_MAPPING, AS_TEXT, Text
 
 # Strict, because pydantic otherwise reads `true` as 1 and '3' as 3.
@@ -18,6 +20,7 @@ Int = Annotated[int, Field(strict=True)]
 Float = Annotated[float, Field(strict=True)]
 Bool = Annotated[bool, Field(strict=True)]
 Count = Annotated[Int, Field(ge=1)]
+Rate = Annotated[Float, Field(gt=0)]
 
 
 def _named_by_number(value: Any) -> Any:
@@ -53,8 +56,8 @@ ClassWeights: TypeAlias = Annotated[
 class TrainingSpec(FrozenModel):
     """Optimizer, schedule, batches and checkpoints."""
 
-    epochs: Count = 3
-    """Passes over the training split."""
+    epochs: Count | None = None
+    """Passes over the training split; null means as many as suit the bank's preset, see `continual_petl.banks.recipes`."""
     batch_size: Count = 32
     """Rows of one optimizer step on one device, before `accumulate`; with max_tokens the most there may be."""
     eval_batch_size: Count | None = None
@@ -63,8 +66,9 @@ class TrainingSpec(FrozenModel):
     """Most tokens of a batch, padding included (rows times the longest row), beside batch_size; null means no such bound."""
     eval_max_tokens: Count | None = None
     """Most tokens of an evaluation batch, padding included; null means the same as max_tokens."""
-    learning_rate: Annotated[Float, Field(gt=0)] = 1e-3
-    """The highest learning rate of the schedule."""
+    learning_rate: Rate | None = None
+    """The highest learning rate of the schedule; null means the one that suits the bank's preset, see
+    `continual_petl.banks.recipes`."""
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
     """Which optimizer; each task gets a new one that holds only its own bank."""
     weight_decay: Annotated[Float, Field(ge=0)] = 0.01
@@ -106,10 +110,29 @@ class TrainingSpec(FrozenModel):
     """Processes that collate batches; 0 means none beside the main one."""
 
 
+class ResolvedTraining(TrainingSpec):
+    """How one bank is trained: nothing is left open."""
+
+    epochs: Count
+    """Passes over the training split."""
+    learning_rate: Rate
+    """The highest learning rate of the schedule."""
+
+    @classmethod
+    def of(cls, training: TrainingSpec, bank: BankSpec) -> ResolvedTraining:
+        """Return the settings with what they leave open taken from the recipe of a bank."""
+        recipe = recipe_of(bank)
+        filled = {
+            "epochs": recipe.epochs if training.epochs is None else training.epochs,
+            "learning_rate": recipe.learning_rate if training.learning_rate is None else training.learning_rate,
+        }
+        return cls.model_validate({name: getattr(training, name) for name in TrainingSpec.model_fields} | filled)
+
+
 class TrainingOverride(TrainingSpec):
     """What one task says otherwise: the keys of `training`, each optional; what is left out is the stream's.
 
-    Read it through `StreamSpec.resolved_training`; a field that was left out holds a default without meaning here.
+    Read it through `StreamSpec.merged_training`; a field that was left out holds a default without meaning here.
     Equality, hash and `model_dump` count only what was given.
     """
 

@@ -10,6 +10,7 @@ import yaml
 from continual_petl.banks.choice import BankChoice
 from continual_petl.banks.legal import LEGAL
 from continual_petl.banks.presets import PRESETS
+from continual_petl.banks.recipes import RECIPES
 from continual_petl.banks.spec import Modification
 
 TEXT = (Path(__file__).parents[2] / "docs" / "methods.md").read_text("utf-8")
@@ -42,3 +43,11 @@ def test_every_preset_is_shown_and_resolves() -> None:
 def test_inline_presets_resolve() -> None:
     for text in re.findall(r"`(\{preset: [^`]*\})`", TEXT):
         BankChoice.model_validate(yaml.safe_load(text)).resolve()
+
+
+def test_the_recipes_are_those_of_the_code() -> None:
+    rows = re.findall(
+        r"^\| ([a-z_, ]+) \| ([0-9.e-]+) \| (\d+) \|$", TEXT.split("## Rates and epochs")[1], re.MULTILINE
+    )
+    told = {name: (float(rate), int(epochs)) for names, rate, epochs in rows for name in names.split(", ")}
+    assert told == {name: (recipe.learning_rate, recipe.epochs) for name, recipe in RECIPES.items()}

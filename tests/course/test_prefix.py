@@ -20,7 +20,7 @@ from continual_petl.learner.answer import STATES, answer, backbone_inputs
 from continual_petl.learner.frozen import num_uses
 from continual_petl.streams.batches.batching import evaluation_batches
 from continual_petl.streams.batches.collate import collate
-from continual_petl.streams.schema.stream_spec import TrainingSpec
+from continual_petl.streams.schema.stream_spec import ResolvedTraining
 from tests.course.kept_states import TOP, Open, tasks_of
 from tests.desk import bank_digests
 from tests.streams_in_code import stream, task_of_kind
@@ -191,7 +191,8 @@ def test_on_a_device_that_may_compute_faster_than_it_reads_states_are_kept_only_
 def test_uses_of_a_row_are_counted_as_lightning_counts_batches(
     training: dict[str, Any], arguments: dict[str, Any], uses: float
 ) -> None:
-    assert num_uses(TrainingSpec.model_validate({"batch_size": 5, **training}), arguments, 10) == pytest.approx(uses)
+    settings = {"batch_size": 5, "learning_rate": 1e-3}
+    assert num_uses(ResolvedTraining.model_validate(settings | training), arguments, 10) == pytest.approx(uses)
 
 
 @pytest.mark.parametrize(

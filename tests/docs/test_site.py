@@ -38,8 +38,9 @@ def test_every_key_of_a_stream_file_has_its_row() -> None:
 @pytest.mark.parametrize(
     "row",
     [
-        "| `epochs` | whole number (at least 1) | `3` | Passes over the training split. |",
-        "| `learning_rate` | number (above 0) | `0.001` | The highest learning rate of the schedule. |",
+        "| `batch_size` | whole number (at least 1) | `32` | Rows of one optimizer step on one device, before `accumulate`; ",
+        "| `weight_decay` | number (at least 0) | `0.01` | Weight decay (decoupled in adamw, L2 in adam and sgd). |",
+        "| `epochs` | whole number (at least 1), or `null` | `null` | Passes over the training split; null means ",
         "| `betas` | list of number (at least 0, below 1) and number (at least 0, below 1) | `[0.9, 0.999]` |",
         "| `evaluate` | `auto`, `all`, `sample`, `certified` | `auto` |",
         "| `tasks` | list of [an entry of tasks](#an-entry-of-tasks) (at least 1 entries) | *required* |",

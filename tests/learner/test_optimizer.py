@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from continual_petl.learner.optimizer import make_optimizer, make_schedule
-from continual_petl.streams.schema.stream_spec import TrainingSpec
+from continual_petl.streams.schema.stream_spec import ResolvedTraining
 from tests.desk import Desk
 from tests.streams_in_code import stream, task
 from tests.tiny import make_bank, make_model
 
 
+def _training(**values: Any) -> ResolvedTraining:
+    return ResolvedTraining.model_validate({"epochs": 1, "learning_rate": 1e-3} | values)
+
+
 @pytest.mark.parametrize("name", ["adamw", "adam", "sgd"])
 def test_it_holds_the_bank_and_decays_matrices_only(name: str) -> None:
     bank = make_bank(make_model("bert"), "houlsby")
-    optimizer = make_optimizer(bank, TrainingSpec.model_validate({"optimizer": name, "weight_decay": 0.1}))
+    optimizer = make_optimizer(bank, _training(optimizer=name, weight_decay=0.1))
     assert type(optimizer).__name__.lower() == name
     held = [p for group in optimizer.param_groups for p in group["params"]]
     assert {id(p) for p in held} == {id(p) for p in bank.parameters()}
@@ -27,7 +32,7 @@ def test_it_holds_the_bank_and_decays_matrices_only(name: str) -> None:
     assert not optimizer.state
 
 
-def _rates(training: TrainingSpec, num_steps: int) -> list[float]:
+def _rates(training: ResolvedTraining, num_steps: int) -> list[float]:
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=training.learning_rate)
     schedule = make_schedule(optimizer, training, num_steps)
@@ -40,7 +45,7 @@ def _rates(training: TrainingSpec, num_steps: int) -> list[float]:
 
 
 def test_linear_warms_up_over_a_tenth_and_falls_to_zero() -> None:
-    rates = _rates(TrainingSpec(learning_rate=1.0), 20)
+    rates = _rates(_training(learning_rate=1.0), 20)
     assert rates[:3] == pytest.approx([1 / 3, 2 / 3, 1.0])
     assert rates[2:] == sorted(rates[2:], reverse=True)
     assert rates[-1] == pytest.approx(1 / 18)
@@ -50,17 +55,17 @@ def test_linear_warms_up_over_a_tenth_and_falls_to_zero() -> None:
 @pytest.mark.parametrize("num_steps", [1, 2, 3, 7])
 @pytest.mark.parametrize("warmup", [0.0, 0.1, 1.0])
 def test_no_step_is_wasted_however_short_the_task(num_steps: int, warmup: float) -> None:
-    assert all(rate > 0 for rate in _rates(TrainingSpec(warmup=warmup), num_steps))
+    assert all(rate > 0 for rate in _rates(_training(warmup=warmup), num_steps))
 
 
 def test_constant_stays() -> None:
-    assert _rates(TrainingSpec(schedule="constant", warmup=0.0, learning_rate=0.5), 4) == [0.5] * 4
+    assert _rates(_training(schedule="constant", warmup=0.0, learning_rate=0.5), 4) == [0.5] * 4
 
 
 def _stepped(name: str, *, fused: bool, stop: bool = False) -> list[torch.Tensor]:
     """Return a bank's parameters after six steps; with ``stop``, the last three by an optimizer that was restored."""
     bank = make_bank(make_model("bert"), "houlsby")
-    training = TrainingSpec.model_validate({"optimizer": name, "weight_decay": 0.1, "learning_rate": 0.01})
+    training = _training(optimizer=name, weight_decay=0.1, learning_rate=0.01)
     optimizer = make_optimizer(bank, training, fused=fused)
     assert all(group["fused"] is (True if fused else None) for group in optimizer.param_groups)
     generator = torch.Generator().manual_seed(0)
@@ -87,7 +92,7 @@ def test_the_fused_step_is_that_of_the_loop_and_can_be_interrupted(name: str) ->
 
 def test_what_torch_cannot_fuse_is_not_fused() -> None:
     bank = make_bank(make_model("bert"), "houlsby").to(torch.float64)
-    assert make_optimizer(bank, TrainingSpec()).param_groups[0]["fused"] is None
+    assert make_optimizer(bank, _training()).param_groups[0]["fused"] is None
 
 
 @pytest.mark.parametrize(("precision", "fused"), [("32-true", True), ("bf16-mixed", None)])

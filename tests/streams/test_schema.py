@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from continual_petl.streams.schema.stream_spec import DataSpec, StreamSpec, TaskSpec, TrainingOverride
+from continual_petl.banks.presets import PRESETS
+from continual_petl.streams.schema.stream_spec import DataSpec, ResolvedTraining, StreamSpec, TaskSpec, TrainingOverride
 
 
 def _stream(*tasks: dict[str, Any], **more: Any) -> StreamSpec:
@@ -25,7 +26,7 @@ def test_a_task_overrides_only_what_it_says() -> None:
     )
     first, second = map(stream.resolved_training, stream.tasks)
     assert (first.epochs, first.batch_size, first.gradient_clip) == (3, 8, None)
-    assert second == stream.training
+    assert second == ResolvedTraining.of(stream.training, PRESETS["houlsby"])
 
 
 def test_an_override_with_the_default_value_is_not_an_empty_one() -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from continual_petl import InputError
+from continual_petl.banks import recipes
+from continual_petl.banks.recipes import Recipe
 from continual_petl.sweep import asking, sweep, worker
 from continual_petl.sweep.asking import is_hopeless, study_of, suggested
 from continual_petl.sweep.records import Record
@@ -131,6 +133,23 @@ def test_trials_with_other_epochs_are_not_compared(
     assert asked == [(1, 1, []), (3, 1, []), (3, 2, []), (1, 1, [1]), (3, 1, [3]), (3, 2, [3])]
     assert [line["state"] for line in ended(tmp_path)] == ["complete", "pruned", "complete", "pruned"]
     assert [len(line["scores"]) for line in ended(tmp_path)] == [1, 2, 1, 2], "with the epoch"
+
+
+def test_epochs_that_are_left_to_banks_are_those_of_their_presets(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def ask(prune: str, scores: Sequence[float | None], epochs: int, warmup: float, others: Sequence[Record]) -> bool:
+        asked.append((epochs, len(others)))
+        return bool(others)
+
+    monkeypatch.setattr(worker, "is_hopeless", ask)
+    monkeypatch.setattr(recipes, "RECIPES", recipes.RECIPES | {"bitfit": Recipe(1e-3, 3), "layernorm": Recipe(1e-3, 3)})
+    tasks = small_stream(backbone_folder(), training={"epochs": None, "learning_rate": None})
+    banks = ["bitfit", "full", "layernorm"]
+    sweep(tasks, small_sweep(space={"bank": banks}, prune="halving"), folder=tmp_path)
+    assert list(dict.fromkeys(asked)) == [(3, 0), (recipes.RECIPES["full"].epochs, 0), (3, 1)]
 
 
 def test_settings_that_were_tried_are_not_learned_again(backbone_folder: Folder, tmp_path: Path) -> None:

@@ -1,0 +1,48 @@
+"""The recipes of the presets are those that the committed ledgers chose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from continual_petl.banks.recipes import RECIPES
+from experiments.he2022 import recipes
+from experiments.studies.command import EXPERIMENTS, ledgers
+from experiments.studies.ledger import Book
+from experiments.studies.scale import SMALL
+from experiments.studies.trial import Trial
+from tests.experiments.made_studies import filled, outcome_of
+
+
+def test_every_preset_has_its_trials() -> None:
+    tried = {**recipes.OF_MANY_TASKS, **recipes.OF_ONE_TASK, **recipes.HERE}
+    assert set(tried) == set(RECIPES) == set(recipes.presets(SMALL))
+    assert all(grid for preset in tried for grid in recipes.grids(SMALL, preset))
+
+
+@pytest.mark.parametrize("preset", RECIPES)
+def test_a_rate_is_the_one_that_validation_rows_chose(preset: str) -> None:
+    found = recipes.chosen(SMALL, Book(ledgers(EXPERIMENTS)), preset)
+    if found is None:
+        pytest.skip("its trials are not all in the ledgers yet")
+    assert RECIPES[preset].learning_rate == found
+
+
+def test_the_best_mean_over_tasks_is_chosen_and_what_diverged_is_not() -> None:
+    def give(trial: Trial) -> dict[str, Any]:
+        rate = trial.training["learning_rate"]
+        if (rate, trial.tasks) == (4e-4, ("rte",)):
+            return {"failed": "the loss is not finite"}
+        # On one task the lowest rate is far better: the mean counts, not the number of tasks that are won.
+        return outcome_of(trial, 0.0, validation=0.9 if (rate, trial.tasks) == (5e-5, ("rte",)) else 0.5 + rate)
+
+    book = filled(recipes.STUDY, SMALL, give)
+    assert recipes.chosen(SMALL, book, "full") == 5e-5
+    assert recipes.scores(SMALL, book, "full")[4e-4] is None
+    assert recipes.chosen(SMALL, book, "houlsby") == 4e-3
+    page = recipes.STUDY.body(SMALL, book)
+    assert "0.0004: diverged" in page
+    assert all(f"| {preset} |" in page for preset in RECIPES)
+    assert recipes.chosen(SMALL, Book(), "full") is None
+    assert "not run yet" in recipes.STUDY.body(SMALL, Book())
