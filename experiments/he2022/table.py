@@ -11,7 +11,8 @@ Cell = str | Mean | None
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """Return a table in Markdown; of every column the highest mean is bold, a mean that is missing is a dash.
+    """Return a table in Markdown; of every column the highest mean is bold unless all are
+    the same, a mean that is missing is a dash.
 
     Example:
         >>> print(table(["", "score"], [["one", Mean(1.0, None, 1)], ["two", Mean(2.0, 0.5, 3)], ["three", None]]))
@@ -20,9 +21,19 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
         | one | 1.0 |
         | two | **2.0 ± 0.5** |
         | three | - |
+        >>> print(table(["", "score"], [["one", Mean(0.0, None, 1)], ["two", Mean(0.0, None, 1)]]))
+        |  | score |
+        |---|---:|
+        | one | 0.0 |
+        | two | 0.0 |
     """
-    best = [max((c.value for c in column if isinstance(c, Mean)), default=None) for column in zip(*rows, strict=True)]
+    best = [_best([c.value for c in column if isinstance(c, Mean)]) for column in zip(*rows, strict=True)]
     return grid(header, [[_shown(cell, top) for cell, top in zip(row, best, strict=True)] for row in rows])
+
+
+def _best(values: Sequence[float]) -> float | None:
+    """Return the highest value; None where all of several are the same, so that none is better than another."""
+    return None if len(values) > 1 and len(set(values)) == 1 else max(values, default=None)
 
 
 def _shown(cell: Cell, best: float | None) -> str:
