@@ -1,6 +1,6 @@
 """How a bank is trained when nobody says: a learning rate and a number of epochs for every preset.
 
-The rates that do best lie far apart: a prefix wants one that is a hundred times that of a full copy. A stream that leaves
+The rates that do best lie far apart: that of a prompt is hundreds of times that of a full copy. A stream that leaves
 `training.learning_rate` or `training.epochs` open gets what stands here for the preset that its bank is or, where it is
 none of them, for the form of its first modification. This file never imports torch.
 """

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from continual_petl.banks.recipes import RECIPES
 from experiments.he2022 import recipes
 from experiments.studies.command import EXPERIMENTS, ledgers
@@ -14,6 +12,9 @@ from experiments.studies.scale import SMALL
 from experiments.studies.trial import Trial
 from tests.experiments.made_studies import filled, outcome_of
 
+TO_BE_MEASURED = {"layernorm", "top_layers", "prefix", "p_tuning"}
+"""Their page says so too; take out what has been."""
+
 
 def test_every_preset_has_its_trials() -> None:
     tried = {**recipes.OF_MANY_TASKS, **recipes.OF_ONE_TASK, **recipes.HERE}
@@ -21,12 +22,12 @@ def test_every_preset_has_its_trials() -> None:
     assert all(grid for preset in tried for grid in recipes.grids(SMALL, preset))
 
 
-@pytest.mark.parametrize("preset", RECIPES)
-def test_a_rate_is_the_one_that_validation_rows_chose(preset: str) -> None:
-    found = recipes.chosen(SMALL, Book(ledgers(EXPERIMENTS)), preset)
-    if found is None:
-        pytest.skip("its trials are not all in the ledgers yet")
-    assert RECIPES[preset].learning_rate == found
+def test_rates_are_those_that_validation_rows_chose_wherever_there_are_scores() -> None:
+    book = Book(ledgers(EXPERIMENTS))
+    found = {preset: recipes.chosen(SMALL, book, preset) for preset in RECIPES}
+    assert {preset for preset, rate in found.items() if rate is None} == TO_BE_MEASURED
+    known = {preset: rate for preset, rate in found.items() if rate is not None}
+    assert known == {preset: RECIPES[preset].learning_rate for preset in known}
 
 
 def test_the_best_mean_over_tasks_is_chosen_and_what_diverged_is_not() -> None:
