@@ -24,6 +24,8 @@ from continual_petl.sweep.trial import tried
 from continual_petl.sweep.turns import name_of
 
 OUTCOME = "outcome.json"
+_TOLD = (StoreError, ForgettingError, IsolationError, InputError)
+"""What ends a sweep and is told by its own name, whichever process it happens in."""
 _brief: SweepBrief | None = None
 """Of a worker process."""
 
@@ -127,9 +129,8 @@ def try_here(name: str) -> Report:
         write_json(folder / OUTCOME, outcome.model_dump(mode="json"))
     except Interrupted:
         return Report(task=name, state="stopped")
-    except (StoreError, ForgettingError, IsolationError, InputError) as error:
-        kinds = (StoreError, ForgettingError, IsolationError, InputError)
-        kind = next(each for each in kinds if isinstance(error, each))
+    except _TOLD as error:
+        kind = next(each for each in _TOLD if isinstance(error, each))
         return Report(task=name, state="failed", error=kind.__name__, message=str(error))
     except Exception:
         what = f"trial {name}: the process that learned it failed:\n{traceback.format_exc()}"
