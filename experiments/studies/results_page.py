@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from math import fsum
 from pathlib import Path
 
 from experiments.studies.ledger import Book
@@ -27,15 +28,30 @@ def write_results(studies: Sequence[Study], scale: Scale, book: Book, out: Path)
 
 
 def _overview(studies: Sequence[Study], scale: Scale, book: Book) -> str:
-    rows = ["| study | trials | finished | claims that hold |", "|---|---:|---|---:|"]
+    rows = ["| study | trials | hours of learning | finished | claims that hold |", "|---|---:|---:|---|---:|"]
+    every: set[str] = set()
     for study in studies:
         trials, whole = trials_of(study, scale, book)
-        keys = {trial.key for trial in trials}
-        done = len(keys & book.lines.keys())
+        keys = {trial.key for trial in trials} & book.lines.keys()
+        every |= keys
         claims = study.reproduces(scale, book) if study.reproduces else []
         held = f"{sum(row.holds is True for row in claims)} of {len(claims)}" if claims else ""
-        rows.append(f"| [{study.title}]({_page(study, scale)}) | {done} | {'yes' if whole else '**no**'} | {held} |")
+        cells = (f"[{study.title}]({_page(study, scale)})", str(len(keys)), f"{_hours(book, keys):.1f}")
+        rows.append(f"| {' | '.join(cells)} | {'yes' if whole else '**no**'} | {held} |")
+    whole_machine = _hours(book, every, divided=True)
+    rows += ["", _TOTAL.format(trials=len(every), hours=_hours(book, every), whole_machine=whole_machine)]
     return "\n".join(rows)
+
+
+_TOTAL = """{trials} trials and {hours:.1f} hours in all, where trials that studies share count once: the seconds of
+each from its beginning to its end, whatever else the machine did. Divided by how many ran at once it is
+{whole_machine:.1f} hours."""
+
+
+def _hours(book: Book, keys: Iterable[str], divided: bool = False) -> float:
+    lines = [book.lines[key] for key in keys]
+    jobs = {line.key: book.made[line.made].jobs if divided else 1 for line in lines}
+    return fsum(float(line.outcome.get("wall", 0)) / jobs[line.key] for line in lines) / 3600
 
 
 def _section(study: Study, scale: Scale, book: Book) -> str:
