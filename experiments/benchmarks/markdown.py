@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from continual_petl.errors import InputError
 from experiments.benchmarks.result import Result
 
 
@@ -21,6 +22,19 @@ def grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         "|" + "|".join(cells) + "|" if number == 1 else "| " + " | ".join(cells) + " |"
         for number, cells in enumerate(lines)
     )
+
+
+def between(readme: str, begin: str, end: str, section: str) -> str:
+    """Return README with another section between two marks.
+
+    Raises:
+        InputError: if README lacks one of the marks.
+    """
+    before, first, rest = readme.partition(begin)
+    _, last, after = rest.partition(end)
+    if not (first and last):
+        raise InputError(f"README.md: it needs the lines {begin} and {end}; between them the tables are written.")
+    return f"{before}{begin}\n{section}\n{end}{after}"
 
 
 def number(value: float, digits: int = 3) -> str:

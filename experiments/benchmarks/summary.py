@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from continual_petl.errors import InputError
-from experiments.benchmarks.markdown import factor, grid, number, percent
+from experiments.benchmarks.markdown import between, factor, grid, number, percent
 from experiments.benchmarks.result import Result, read_result
 from experiments.benchmarks.tables.course import NAME
 from experiments.benchmarks.tables.growth import SHOWN, around
@@ -39,11 +38,7 @@ def written(readme: str, folder: Path = RESULTS) -> str:
     Raises:
         InputError: if README lacks one of the marks.
     """
-    before, begin, rest = readme.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise InputError(f"README.md: it needs the lines {BEGIN} and {END}; between them the tables are written.")
-    return f"{before}{BEGIN}\n{section(folder)}\n{END}{after}"
+    return between(readme, BEGIN, END, section(folder))
 
 
 def _version(result: Result, peer: str) -> str:

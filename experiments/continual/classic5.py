@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from experiments.continual.comparison import body, figures, reproduces
+from experiments.continual.headline import headline
 from experiments.continual.methods import Stream
 from experiments.continual.published import FIVE
 from experiments.studies.study import Study
@@ -31,4 +32,5 @@ STUDY = Study(
     body=partial(body, STREAM, FIVE),
     figures=partial(figures, STREAM),
     reproduces=partial(reproduces, STREAM),
+    headline=partial(headline, STREAM),
 )

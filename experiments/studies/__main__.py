@@ -2,7 +2,7 @@
 
 Without a name all studies are run, one after the other. What is in a ledger already is not run again, so the same command
 goes on where an earlier one was stopped. ``--quick`` runs a study in minutes on rows that mean nothing; ``pages`` makes
-the pages and RESULTS.md anew from the ledgers.
+the pages, RESULTS.md and what README says of them anew from the ledgers.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import torch
 
 from continual_petl.errors import InputError
 from experiments.benchmarks.machine import commit, describe, versions
+from experiments.studies import readme
 from experiments.studies.ledger import Book, Ledger, Line, Made
 from experiments.studies.made_up import make_up
 from experiments.studies.page import write_page
@@ -173,9 +174,12 @@ def _made(request: Request) -> Made:
 
 
 def write_pages(request: Request) -> None:
-    """Make all pages anew from the ledgers, and RESULTS.md."""
+    """Make all pages anew from the ledgers, and RESULTS.md; of the repository's own ledgers also what README says of them."""
     book = Book(ledgers(request.out))
     studies = [study for study in map(find, NAMES) if study.any_scale or request.scale == SMALL]
     for study in studies:
         write_page(study, request.scale, book, request.out)
     write_results(studies, request.scale, book, request.out)
+    if request.out == EXPERIMENTS and request.scale == SMALL:
+        file = ROOT / "README.md"
+        file.write_text(readme.written(file.read_text(encoding="utf-8"), studies, SMALL, book), encoding="utf-8")

@@ -59,6 +59,8 @@ class Study:
     """By name; the page shows ``figures/NAME.svg``."""
     reproduces: Callable[[Scale, Book], Sequence[Claim]] | None = None
     """Its rows of RESULTS.md, of those claims whose trials are in the book."""
+    headline: Callable[[Scale, Book], str] | None = None
+    """What README says of it; empty while trials are missing."""
     rule: str = ""
     """What all its claims are held to, where that is one thing."""
     any_scale: bool = True

@@ -10,6 +10,11 @@ from continual_petl.errors import InputError
 from experiments.benchmarks.bench import TABLES, render
 from experiments.benchmarks.result import read_result
 from experiments.benchmarks.summary import BEGIN, END, RESULTS, section, written
+from experiments.studies import readme
+from experiments.studies.command import EXPERIMENTS, ledgers
+from experiments.studies.ledger import Book
+from experiments.studies.scale import SMALL
+from experiments.studies.study import NAMES, find
 from tests.house import ROOT
 
 FILES = sorted(RESULTS.glob("*.json"))
@@ -28,11 +33,27 @@ def test_a_result_is_of_a_commit_and_its_markdown_is_made_from_it(file: Path) ->
 
 
 def test_readme_says_what_the_results_say() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert written(readme) == readme
-    assert section() in readme
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert written(text) == text
+    assert section() in text
+
+
+def test_readme_says_what_the_ledgers_say() -> None:
+    text, studies, book = (
+        (ROOT / "README.md").read_text(encoding="utf-8"),
+        [*map(find, NAMES)],
+        Book(ledgers(EXPERIMENTS)),
+    )
+    assert readme.written(text, studies, SMALL, book) == text, "run `python -m experiments.studies pages`"
+    said = readme.section(studies, SMALL, book)
+    assert said.count("| exactly 0 |") == 2, "banks and full copies"
+    assert "sequential fine-tuning" in said
+    assert "Houlsby banks of 2.04 %" in said
+    assert readme.section(studies, SMALL, Book()) == "", "nothing is said of what was not run"
 
 
 def test_readme_without_its_marks_is_an_error() -> None:
     with pytest.raises(InputError, match=f"it needs the lines {BEGIN} and {END}"):
         written(f"# Title\n{BEGIN}\n")
+    with pytest.raises(InputError, match=f"it needs the lines {readme.BEGIN} and {readme.END}"):
+        readme.written(f"# Title\n{readme.BEGIN}\n", [], SMALL, Book())

@@ -1,0 +1,27 @@
+"""What README says of the studies: made from the ledgers and written between two marks; a test holds README to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from experiments.benchmarks.markdown import between
+from experiments.studies.ledger import Book
+from experiments.studies.scale import Scale
+from experiments.studies.study import Study
+
+BEGIN, END = "<!-- begin of the studies -->", "<!-- end of the studies -->"
+
+
+def section(studies: Sequence[Study], scale: Scale, book: Book) -> str:
+    """Return what stands between the two marks: of each study that has one its headline, if its trials are in the book."""
+    parts = [study.headline(scale, book) for study in studies if study.headline is not None]
+    return "\n\n".join(part for part in parts if part)
+
+
+def written(readme: str, studies: Sequence[Study], scale: Scale, book: Book) -> str:
+    """Return README with the section as it has to be.
+
+    Raises:
+        InputError: if README lacks one of the marks.
+    """
+    return between(readme, BEGIN, END, section(studies, scale, book))
