@@ -37,7 +37,7 @@ RECIPES: dict[str, Recipe] = {
     "lora": Recipe(2e-3, 8),
     "lora_ffn": Recipe(2e-3, 8),
     "mam": Recipe(1e-3, 8),
-    "layernorm": Recipe(5e-3, 8),
+    "layernorm": Recipe(1.5e-3, 8),
     "bitfit": Recipe(6e-3, 8),
     "diff_pruning": Recipe(1e-3, 8),
     "top_layers": Recipe(3e-4, 5),

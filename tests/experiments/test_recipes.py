@@ -12,7 +12,7 @@ from experiments.studies.scale import SMALL
 from experiments.studies.trial import Trial
 from tests.experiments.made_studies import filled, outcome_of
 
-TO_BE_MEASURED = {"layernorm", "top_layers", "prefix", "p_tuning"}
+TO_BE_MEASURED = {"prefix", "p_tuning"}
 """Their page says so too; take out what has been."""
 
 
