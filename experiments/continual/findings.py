@@ -83,7 +83,10 @@ def forgetting(measures: Measures) -> str:
             lines.append(f"{method.name}: not finished.")
             continue
         said = "forgets clearly" if clear(mean) else "**does not forget clearly**"
-        lines.append(f"{_capital(method)} {said}: {shown(mean)} points, over {mean.count} seeds.")
+        orders = ", ".join(shown(mean, 1) for mean in measures.by_order(method))
+        lines.append(
+            f"{_capital(method)} {said}: {shown(mean)} points, over {mean.count} seeds. Its ACC order by order: {orders}."
+        )
     return " ".join(lines)
 
 

@@ -1,34 +1,37 @@
-"""What README says of a stream: ACC, forgetting and what is kept, of those methods that people know."""
+"""What README says of a stream: ACC, forgetting and what is kept, of all methods."""
 
 from __future__ import annotations
 
 from experiments.continual.measures import Measures
-from experiments.continual.methods import BANKS, COPIES, JOINT, REPLAY, SEQUENTIAL, SEQUENTIAL_LORA, Stream
+from experiments.continual.methods import FULL, METHODS, REPLAY, Stream
 from experiments.continual.sizes import size_of
 from experiments.studies.ledger import Book
 from experiments.studies.scale import Scale
 from experiments.studies.statistics import shown
-
-SHOWN = (BANKS[0], COPIES, JOINT, SEQUENTIAL_LORA, REPLAY, SEQUENTIAL)
 
 
 def headline(stream: Stream, scale: Scale, book: Book) -> str:
     """Return a sentence and a table; nothing while a method has no ACC."""
     measures = Measures(stream, scale, book)
     rows = []
-    for method in SHOWN:
+    for method in METHODS:
         means, size = measures.means(method), size_of(measures, method)
         if means["ACC"] is None or size is None:
             return ""
         lost = means["forgetting"]
         forgetting = "" if lost is None else "exactly 0" if lost.value == 0 == lost.error else shown(lost)
-        rows.append(f"| {method.name} | {shown(means['ACC'])} | {forgetting} | {size.share:.3f}x |")
+        # A body that was fine-tuned takes the backbone's place; everything else needs it beside.
+        stored = size.share + (0 if method.family is FULL else 1)
+        rows.append(f"| {method.name} | {shown(means['ACC'])} | {forgetting} | {stored:.3f}x |")
     orders = {order for order, _ in stream.runs(scale)}
     tasks = sorted(stream.some(scale, stream.orders[0]))
+    kept = max(1, round(float(REPLAY.options["memory"]) * stream.limits["train"]))
     intro = (
         f"{len(tasks)} tasks ({', '.join(tasks)}) one after the other in {len(orders)} orders on MiniLM, "
-        f"{stream.limits['train']} training rows each, {len(scale.seeds)} seeds, rates chosen on validation rows. Points of "
-        f"accuracy, mean and standard error:"
+        f"{stream.limits['train']} training rows each, {len(scale.seeds)} seeds. Points of accuracy, mean and standard error "
+        f"over seeds ({', '.join(method.name for method in METHODS if not method.crossed)}: one seed for each order). "
+        f"Each kind of bank or body has the rate with which its tasks, learned alone, do best on validation rows; a lower "
+        f"one would forget less and learn less. Replay keeps {kept} rows of each task."
     )
-    head = ["| | ACC | forgetting | kept for all tasks, of the backbone |", "|---|---:|---:|---:|"]
+    head = ["| | ACC | forgetting | to answer all tasks, in backbones |", "|---|---:|---:|---:|"]
     return "\n".join([intro, "", *head, *rows])

@@ -112,6 +112,14 @@ class Measures:
         """Return the metrics by name, with their standard errors."""
         return {name: mean_of(values) for name, values in self.values(method).items()}
 
+    def by_order(self, method: Method) -> list[Mean | None]:
+        """Return ACC of each order that a method is learned in, as a mean over its seeds."""
+        runs = self.stream.runs(self.scale, method)
+        return [
+            mean_of(self._metrics(method, order, seed)["ACC"] for other, seed in runs if other == order)
+            for order in dict.fromkeys(order for order, _ in runs)
+        ]
+
     def _metrics(self, method: Method, order: Order, seed: int) -> dict[str, float | None]:
         R_TT = self.R(method, order, seed)
         if R_TT is None:

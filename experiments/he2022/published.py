@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Encoder(NamedTuple):
-    """Table 2: RoBERTa-base on the development rows, mean and standard deviation of five seeds."""
+    """Table 2: RoBERTa-base on the development rows, median and standard deviation of five seeds."""
 
     percent: float
     mnli: float

@@ -6,6 +6,7 @@ take it from there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -71,6 +72,32 @@ class Row:
 def mean_score(rows: Sequence[Row], scale: Scale, book: Book, tasks: Iterable[str] = TASKS) -> Mean | None:
     """Return the mean test score of rows over tasks, with its standard error over seeds."""
     return mean_over_tasks([scores_of(book, row.final(scale, book, task)) for task in tasks for row in rows])
+
+
+def gap_by_task(ours: Row, theirs: Row, scale: Scale, book: Book) -> str:
+    """Return by how much one row is above another on each task, and what the last epoch still gave it.
+
+    The rate of a row is chosen on one of the tasks, and all rows have as many epochs, so a row may be behind where its rate
+    is another task's, or where it is not done learning. Empty while trials are missing.
+    """
+    said = []
+    for task in TASKS:
+        scores, last = [row.score(scale, book, task) for row in (ours, theirs)], _last_epoch(ours, scale, book, task)
+        if scores[0] is None or scores[1] is None or last is None:
+            return ""
+        said.append(f"{task} {scores[0].value - scores[1].value:+.1f} (validation rows: {last:+.1f} in its last epoch)")
+    return f"by task: {', '.join(said)}; the rate was chosen on {CHOOSER}"
+
+
+def _last_epoch(row: Row, scale: Scale, book: Book, task: str) -> float | None:
+    """Return by how many points the validation score rose in the last epoch, as a mean over seeds."""
+    known = [
+        outcome for trial in row.final(scale, book, task) if (outcome := book.outcome(trial)) and "tasks" in outcome
+    ]
+    curves = [[score for _, score in outcome["tasks"][task]["curve"]] for outcome in known]
+    if not curves or any(len(curve) < 2 for curve in curves):
+        return None
+    return 100 * math.fsum(curve[-1] - curve[-2] for curve in curves) / len(curves)
 
 
 def stages(rows: Sequence[Row], scale: Scale, book: Book) -> list[list[Trial]]:

@@ -8,8 +8,10 @@ but three tasks of the classic stream take theirs from the two others: reviews f
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+from experiments.studies import claims
 from experiments.studies.ledger import Book
 from experiments.studies.scale import Scale
 from experiments.studies.statistics import Mean, mean_of, mean_over_tasks, shown
@@ -100,7 +102,8 @@ def body(scale: Scale, book: Book) -> str:
 _INTRO = """Scores on the test rows, in points: accuracy, but {metrics}. Mean and standard error of the seeds.
 
 Rates were chosen on validation rows alone. The form of the bank, its size and the numbers of epochs were not: they were fixed
-beforehand, when test scores of sst2, cola and trec from first attempts were in sight."""
+beforehand, when test scores of sst2, cola and trec from first attempts were in sight. Amazon takes the choice of yelp,
+dbpedia and yahoo that of agnews. Where the lowest or the highest of the rates was chosen, a wider grid might do better."""
 
 
 def _sizes(scale: Scale, book: Book) -> str:
@@ -140,18 +143,20 @@ def _choice(method: Method, scale: Scale, book: Book, task: str) -> str:
         return ""
     bank = trials[0].bank
     layers = f"{bank['layers']}, " if isinstance(bank, dict) and "layers" in bank else ""
-    return f"{layers}{trials[0].training['learning_rate']:g}, {trials[0].training['epochs']} epochs"
+    rate = trials[0].training["learning_rate"]
+    end = {min(method.rates): " (lowest)", max(method.rates): " (highest)"} if len(method.rates) > 2 else {}
+    return f"{layers}{rate:g}{end.get(rate, '')}, {trials[0].training['epochs']} epochs"
 
 
 WITHIN, MOST = 0.4, 2.1
 """Points of the mean score below full fine-tuning, and percent of the encoder's layers: stricter than the paper, where 0.4
 goes with 3.6 % and 2.1 % with 0.8 (Houlsby et al. 2019, Table 1)."""
-LOWER, NEAR = 1.0, 1.5
+NEAR = 1.0
 """Points."""
 
 
 def reproduces(scale: Scale, book: Book) -> Sequence[Claim]:
-    """Say whether adapters are as good as full copies, and LayerNorms and top layers are not."""
+    """Say whether adapters are as good as full copies and as top layers, and LayerNorms are not."""
     known = [_against_full(scale, book), _layernorm(scale, book), _top(scale, book)]
     return [claim for claim in known if claim is not None]
 
@@ -167,8 +172,8 @@ def _against_full(scale: Scale, book: Book) -> Claim | None:
         claim="Adapters come close to full fine-tuning: 0.4 points with 3.6 % of the encoder, 0.8 with 2.1 % (Table 1)",
         found=f"{shown(ours, 2)} against {shown(full, 2)} on {len(tasks)} tasks, with {share:.2f} %",
         holds=full.value - ours.value <= WITHIN and share <= MOST,
-        why=f"held against {WITHIN} points with at most {MOST} %, without embeddings as in the paper; of the whole model it "
-        f"is {whole:.2f} %",
+        why=f"the means are held against {WITHIN} points with at most {MOST} %, without embeddings as in the paper; of the "
+        f"whole model it is {whole:.2f} %; {claims.at_least(ours, full).said.rpartition(': ')[2]} between them",
     )
 
 
@@ -179,39 +184,41 @@ def headline(scale: Scale, book: Book) -> str:
     size = parameters(HOULSBY, scale, book, tasks[0])
     if full is None or ours is None or size is None:
         return ""
+    of_banks, of_copies = (
+        f"{min(method.epochs.values())} to {max(method.epochs.values())}" for method in (HOULSBY, FULL)
+    )
     return (
         f"{len(tasks)} tasks, each learned with {seeds} seeds: Houlsby banks of {100 * size[0] / scale.encoder:.2f} % of the "
         f"encoder's layers ({100 * size[0] / size[1]:.2f} % of the model) reach a mean test score of {shown(ours)}, full "
-        f"copies, with as many rates to choose from, {shown(full)}."
+        f"copies {shown(full)} (accuracy, of cola Matthews, of stsb Spearman; standard error over seeds). Of both, "
+        f"validation rows chose one of three rates; epochs were fixed beforehand, {of_banks} of banks and {of_copies} of "
+        f"copies."
     )
 
 
-def _beside(method: Method, scale: Scale, book: Book) -> tuple[Mean, Mean, str] | None:
-    """Return a method's mean and that of the adapters, and how both are shown."""
+def _beside(method: Method, scale: Scale, book: Book) -> tuple[Mean, Mean] | None:
+    """Return a method's mean and that of the adapters."""
     tasks = scale.some(EIGHT)
     other, ours = (mean_score(each, scale, book, tasks) for each in (method, HOULSBY))
     if other is None or ours is None:
         return None
-    return other, ours, f"{shown(other)} against {shown(ours)} on {len(tasks)} tasks"
+    return other, ours
 
 
 def _layernorm(scale: Scale, book: Book) -> Claim | None:
     found = _beside(LAYERNORM, scale, book)
-    return found and Claim(
-        claim="LayerNorms alone are below adapters: 3.5 points on CoLA, 4 on MNLI (section 3.4)",
-        found=found[2],
-        holds=found[0].value < found[1].value - LOWER,
-        why=f"below: by more than {LOWER:g}",
-    )
+    claim = "LayerNorms alone are below adapters: 3.5 points on CoLA, 4 on MNLI (section 3.4)"
+    return found and claims.row(claim, claims.at_least(found[1], found[0]))
 
 
 def _top(scale: Scale, book: Book) -> Claim | None:
     found = _beside(TOP, scale, book)
-    return found and Claim(
-        claim="Variable fine-tuning is as good as adapters, with 46 times as many parameters (Table 2)",
-        found=found[2],
-        holds=abs(found[0].value - found[1].value) < NEAR,
-        why=f"as good: less than {NEAR} points apart; the best of two numbers of layers",
+    claim = (
+        f"Adapters come within {NEAR:g} point of variable fine-tuning, with far fewer parameters (Table 2: 0.7 points)"
+    )
+    row = found and claims.row(claim, claims.at_least(found[1], found[0], -NEAR))
+    return row and replace(
+        row, why="of variable fine-tuning two numbers of layers and one rate were tried, of adapters three rates"
     )
 
 
@@ -222,4 +229,5 @@ STUDY = Study(
     body=body,
     reproduces=reproduces,
     headline=headline,
+    rule=claims.RULE + "; the first row by its means",
 )

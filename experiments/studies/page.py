@@ -68,7 +68,9 @@ def provenance(study: Study, scale: Scale, book: Book) -> str:
         if scale.quick
         else ", ".join(dict.fromkeys(f"{trial.backbone} at {trial.max_length} tokens" for trial in trials))
     )
-    said = [f"{len(lines)} trials, {hours:.1f} h of learning in all; {data}.{missing}"]
+    arithmetic = sorted({str(line.outcome["arithmetic"]) for line in lines if "arithmetic" in line.outcome})
+    how = f", {' and '.join(arithmetic)}" if arithmetic else ""
+    said = [f"{len(lines)} trials, {hours:.1f} h of learning in all; {data}{how}.{missing}"]
     rows = {(name, digest) for line in lines for name, digest in line.data.items()}
     mixed = sorted(name for name, count in Counter(name for name, _ in rows).items() if count > 1)
     said += [f"* **The trials were run on different rows or files of {', '.join(mixed)}.**"] if mixed else []

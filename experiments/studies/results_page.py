@@ -15,7 +15,9 @@ HEAD = """# What reproduces
 
 Made by `python -m experiments.studies pages` from the raw results beside the studies; nothing here is written by hand.
 Scores are on sub-sampled data and other models, so they are not comparable with published numbers. What can be compared is
-whether methods stand to each other as the papers say. What a claim is held to stands in its row or above its table.
+whether methods stand to each other as the papers say. What a claim is held to stands in its row or above its table. Standard
+errors are over seeds, and leave out that other test rows would give other scores. MiniLM is sentence-transformers'
+all-MiniLM-L6-v2, which was trained on pairs of sentences, of Yahoo Answers and of entailment among others, but no labels.
 """
 
 
@@ -59,7 +61,7 @@ def _section(study: Study, scale: Scale, book: Book) -> str:
     if not claims:
         return ""
     rule = [study.rule[0].upper() + study.rule[1:] + ".", ""] if study.rule else []
-    rows = [f"## {study.title}", "", *rule, "| the paper | here | holds | to be known |", "|---|---|---|---|"]
+    rows = [f"## {study.title}", "", *rule, "| claim | here | holds | to be known |", "|---|---|---|---|"]
     return "\n".join([*rows, *map(_claim, claims)])
 
 

@@ -45,6 +45,6 @@ def at_least(ours: Mean | None, theirs: Mean | None, least: float = 0.0) -> Verd
     return Verdict(word, f"{between} ± {error:.1f}")
 
 
-def row(claim: str, verdict: Verdict) -> Claim:
+def row(claim: str, verdict: Verdict, why: str = "") -> Claim:
     """Return a row of RESULTS.md."""
-    return Claim(claim=claim, found=verdict.said, holds={"yes": True, "no": False}.get(verdict.word), why="")
+    return Claim(claim=claim, found=verdict.said, holds={"yes": True, "no": False}.get(verdict.word), why=why)
