@@ -74,26 +74,32 @@ def mean_score(rows: Sequence[Row], scale: Scale, book: Book, tasks: Iterable[st
     return mean_over_tasks([scores_of(book, row.final(scale, book, task)) for task in tasks for row in rows])
 
 
-def gap_by_task(ours: Row, theirs: Row, scale: Scale, book: Book) -> str:
-    """Return by how much one row is above another on each task, and what the last epoch still gave it.
+GAPS = (
+    "to be known are the difference on each task and what the last epoch still gave the first of the two on validation rows; "
+    f"rates were chosen on {CHOOSER}"
+)
+
+
+def gap_by_task(ours: Sequence[Row], theirs: Sequence[Row], scale: Scale, book: Book) -> str:
+    """Return by how much some rows are above others on each task, and what the last epoch still gave them.
 
     The rate of a row is chosen on one of the tasks, and all rows have as many epochs, so a row may be behind where its rate
     is another task's, or where it is not done learning. Empty while trials are missing.
     """
     said = []
     for task in TASKS:
-        scores, last = [row.score(scale, book, task) for row in (ours, theirs)], _last_epoch(ours, scale, book, task)
+        scores = [mean_score(rows, scale, book, [task]) for rows in (ours, theirs)]
+        last = _last_epoch(ours, scale, book, task)
         if scores[0] is None or scores[1] is None or last is None:
             return ""
-        said.append(f"{task} {scores[0].value - scores[1].value:+.1f} (validation rows: {last:+.1f} in its last epoch)")
-    return f"by task: {', '.join(said)}; the rate was chosen on {CHOOSER}"
+        said.append(f"{task} {scores[0].value - scores[1].value:+.1f} (last epoch {last:+.1f})")
+    return ", ".join(said)
 
 
-def _last_epoch(row: Row, scale: Scale, book: Book, task: str) -> float | None:
-    """Return by how many points the validation score rose in the last epoch, as a mean over seeds."""
-    known = [
-        outcome for trial in row.final(scale, book, task) if (outcome := book.outcome(trial)) and "tasks" in outcome
-    ]
+def _last_epoch(rows: Sequence[Row], scale: Scale, book: Book, task: str) -> float | None:
+    """Return by how many points the validation score rose in the last epoch, as a mean over rows and seeds."""
+    trials = [trial for row in rows for trial in row.final(scale, book, task)]
+    known = [outcome for trial in trials if (outcome := book.outcome(trial)) and "tasks" in outcome]
     curves = [[score for _, score in outcome["tasks"][task]["curve"]] for outcome in known]
     if not curves or any(len(curve) < 2 for curve in curves):
         return None
