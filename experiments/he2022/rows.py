@@ -89,16 +89,15 @@ def gap_by_task(ours: Sequence[Row], theirs: Sequence[Row], scale: Scale, book: 
     said = []
     for task in TASKS:
         scores = [mean_score(rows, scale, book, [task]) for rows in (ours, theirs)]
-        last = _last_epoch(ours, scale, book, task)
+        last = last_epoch(book, [trial for row in ours for trial in row.final(scale, book, task)], task)
         if scores[0] is None or scores[1] is None or last is None:
             return ""
         said.append(f"{task} {scores[0].value - scores[1].value:+.1f} (last epoch {last:+.1f})")
     return ", ".join(said)
 
 
-def _last_epoch(rows: Sequence[Row], scale: Scale, book: Book, task: str) -> float | None:
-    """Return by how many points the validation score rose in the last epoch, as a mean over rows and seeds."""
-    trials = [trial for row in rows for trial in row.final(scale, book, task)]
+def last_epoch(book: Book, trials: Sequence[Trial], task: str) -> float | None:
+    """Return by how many points the validation score of a task rose in the last epoch, as a mean over trials."""
     known = [outcome for trial in trials if (outcome := book.outcome(trial)) and "tasks" in outcome]
     curves = [[score for _, score in outcome["tasks"][task]["curve"]] for outcome in known]
     if not curves or any(len(curve) < 2 for curve in curves):

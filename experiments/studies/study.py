@@ -20,6 +20,7 @@ NAMES: tuple[str, ...] = (
     "houlsby2019/sweep",
     "he2022/methods",
     "he2022/design",
+    "he2022/longer",
     "he2022/generation",
     "he2022/recipes",
     "continual/classic5",

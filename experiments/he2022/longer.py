@@ -1,0 +1,124 @@
+"""He et al. 2022, Tables 2 and 6 once more: MAM and its neighbours on MRPC, learned until nothing more is gained.
+
+In `experiments.he2022.methods` three epochs of MRPC leave MAM behind, with validation scores that still rise in the last
+epoch, and at the rate of another task. Here the five rows that its claims are about have eight epochs, and each a rate of
+its own from the same two, chosen on MRPC's validation rows. All else is as there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from experiments.he2022.rows import TRAIN, Row, last_epoch
+from experiments.he2022.settings import LARGE, MIDDLE, find
+from experiments.he2022.table import Cell, size, table
+from experiments.studies import claims
+from experiments.studies.ledger import Book
+from experiments.studies.scale import Scale
+from experiments.studies.statistics import Mean, mean_of, shown
+from experiments.studies.study import Claim, Study
+from experiments.studies.trial import Trial
+from experiments.studies.tuning import Method, scores_of
+
+TASK, EPOCHS = "mrpc", 8
+ROWS: tuple[Row, ...] = (
+    find("full fine-tuning"),
+    find("MAM", MIDDLE),
+    find("MAM", LARGE),
+    find("Houlsby", LARGE),
+    find("LoRA (q, v)", LARGE),
+)
+
+
+def rows_of(scale: Scale) -> tuple[Row, ...]:
+    """Return the rows; of a quick study two of them."""
+    return scale.some(ROWS, 2)
+
+
+def longer(row: Row) -> Method:
+    """Return how a row of the methods' study learns here."""
+    return replace(row.method, banks=(row.bank,), epochs={"": EPOCHS})
+
+
+def final(row: Row, scale: Scale, book: Book) -> list[Trial]:
+    """Return the trials that count, one for each seed; none while the rate is not known."""
+    return longer(row).repeated(scale, book, TASK, train=TRAIN)
+
+
+def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
+    """Choose a rate for each row, then learn with all seeds."""
+    rows = rows_of(scale)
+    yield [trial for row in rows for trial in longer(row).grid(scale, TASK, scale.seeds[0], TRAIN)]
+    yield [trial for row in rows for trial in final(row, scale, book)]
+
+
+def _score(row: Row, scale: Scale, book: Book) -> Mean | None:
+    return mean_of(scores_of(book, final(row, scale, book)))
+
+
+def body(scale: Scale, book: Book) -> str:
+    """Return the scores beside those of three epochs."""
+    header = ["method", "parameters", "share", "8 epochs", "last epoch", "rate", "3 epochs, SST-2's rate"]
+    return f"{_INTRO}\n\n{table(header, [_row(row, scale, book) for row in rows_of(scale)])}"
+
+
+def _row(row: Row, scale: Scale, book: Book) -> list[Cell]:
+    trials = final(row, scale, book)
+    rose, rate = last_epoch(book, trials, TASK), trials[0].training["learning_rate"] if trials else None
+    return [
+        row.name,
+        *size(row.parameters, row.share),
+        mean_of(scores_of(book, trials)),
+        "-" if rose is None else f"{rose:+.1f}",
+        "-" if rate is None else f"{rate:g}",
+        row.score(scale, book, TASK),
+    ]
+
+
+_INTRO = f"""Accuracy on MRPC's test rows, in points: mean and standard error of the seeds; bold is the best of a column.
+{TRAIN:,} training rows as in the methods' study; each row's rate is chosen from the two it has there, on MRPC's validation
+rows with the first seed. What the last epoch still gave is on validation rows; the rate falls to zero by then."""
+
+
+def reproduces(scale: Scale, book: Book) -> list[Claim]:
+    """Hold the claims on MAM against what came out."""
+    full, middle, large, *others = ((row, _score(row, scale, book)) for row in ROWS)
+    known = [(row, score) for row, score in others if score is not None]
+    best = max(known, key=lambda each: each[1].value) if len(known) == len(others) else (full[0], None)
+    return [
+        claims.row(
+            "MAM with 0.5 % of the parameters comes close to full fine-tuning (Table 2; here: within a point)",
+            claims.at_least(middle[1], full[1], -1.0),
+            _before(middle[0], full[0], scale, book),
+        ),
+        claims.row(
+            "so it does with 2 %",
+            claims.at_least(large[1], full[1], -1.0),
+            _before(large[0], full[0], scale, book),
+        ),
+        claims.row(
+            "MAM is better than the best other bank (Table 6; here of two)",
+            claims.at_least(large[1], best[1]),
+            _before(large[0], best[0], scale, book) if best[1] is not None else "",
+        ),
+    ]
+
+
+def _before(ours: Row, theirs: Row, scale: Scale, book: Book) -> str:
+    """Say what three epochs had."""
+    scores = ours.score(scale, book, TASK), theirs.score(scale, book, TASK)
+    if scores[0] is None or scores[1] is None:
+        return ""
+    return f"{theirs.name}; with three epochs at the rate of SST-2 {shown(scores[0])} against {shown(scores[1])}"
+
+
+STUDY = Study(
+    name="he2022/longer",
+    title="MAM on MRPC with more epochs (He et al. 2022, Tables 2 and 6 once more)",
+    plan=plan,
+    body=body,
+    reproduces=reproduces,
+    rule=claims.RULE,
+    any_scale=False,
+)

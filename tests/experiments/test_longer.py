@@ -1,0 +1,77 @@
+"""MAM on MRPC with more epochs: what is chosen there and held against what; nothing is learned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments.he2022 import longer, methods
+from experiments.he2022.rows import last_epoch
+from experiments.he2022.settings import LARGE, MIDDLE, find
+from experiments.studies.ledger import Book
+from experiments.studies.page import write_page
+from experiments.studies.scale import SMALL
+from experiments.studies.trial import Trial
+from tests.experiments.fabricated import fill
+
+
+def _score(trial: Trial) -> float:
+    """Return what is best at the second rate, and a point higher for MAM of half a percent and full fine-tuning."""
+    top = trial.bank == "full" or trial.bank == find("MAM", MIDDLE).bank
+    second = trial.training["learning_rate"] in {row.method.rates[1] for row in longer.ROWS}
+    return 0.6 + 0.1 * second + 0.03 * top + 0.0001 * (trial.seed % 3)
+
+
+def test_every_row_has_all_epochs_on_the_one_task_at_a_rate_of_its_own() -> None:
+    book = fill(longer.STUDY, SMALL, _score)
+    for row in longer.ROWS:
+        trials = longer.final(row, SMALL, book)
+        assert {trial.tasks for trial in trials} == {(longer.TASK,)}
+        assert {(t.training["epochs"], t.training["learning_rate"]) for t in trials} == {(8, row.method.rates[1])}
+        assert {trial.seed for trial in trials} == set(SMALL.seeds)
+        assert {str(trial.bank) for trial in trials} == {str(row.bank)}
+
+
+def test_validation_rows_choose_and_test_rows_do_not() -> None:
+    row = longer.ROWS[0]
+    book = fill(longer.STUDY, SMALL, _score)
+    for line in book.lines.values():
+        line.outcome["scores"][longer.TASK]["test"] = {"score": 1.0 - _score(line.trial), "rows": 10, "all": {}}
+    assert longer.final(row, SMALL, book)[0].training["learning_rate"] == row.method.rates[1]
+
+
+def test_claims_are_held_to_the_scores_of_eight_epochs() -> None:
+    assert longer.STUDY.reproduces is not None
+    rows = longer.STUDY.reproduces(SMALL, fill(longer.STUDY, SMALL, _score))
+    assert [row.holds for row in rows] == [True, False, None]
+    assert {row.why for row in rows} == {""}
+    assert {row.found for row in longer.STUDY.reproduces(SMALL, Book())} == {"not run yet"}
+
+
+def test_what_three_epochs_had_stands_beside() -> None:
+    assert longer.STUDY.reproduces is not None
+    book = fill(longer.STUDY, SMALL, _score)
+    for line in fill(methods.STUDY, SMALL, _score).lines.values():
+        book.add(line)
+    first, _, third = longer.STUDY.reproduces(SMALL, book)
+    assert first.why.startswith("full fine-tuning; with three epochs at the rate of SST-2 ")
+    assert third.why.startswith(("Houlsby; ", "LoRA (q, v); "))
+
+
+@pytest.mark.parametrize("stages", [0, 1, 99])
+def test_a_page_is_made_of_what_is_there(stages: int, tmp_path: Path) -> None:
+    page = write_page(longer.STUDY, SMALL, fill(longer.STUDY, SMALL, _score, stages), tmp_path).read_text("utf-8")
+    assert ("Not finished" in page) == (stages < 99)
+    assert ("**73.0 ± 0.0**" in page) == (stages == 99)
+    assert page.count("\n| MAM |") == 2
+
+
+def test_the_last_epoch_is_that_of_the_trials_that_count() -> None:
+    book = fill(longer.STUDY, SMALL, _score)
+    trials = longer.final(find("MAM", LARGE), SMALL, book)
+    assert last_epoch(book, trials, longer.TASK) is None
+    for line in book.lines.values():
+        line.outcome["tasks"] = {longer.TASK: {"curve": [[1, 0.5], [2, 0.6], [3, 0.625]]}}
+    assert last_epoch(book, trials, longer.TASK) == pytest.approx(2.5)
+    assert "+2.5" in longer.STUDY.body(SMALL, book)
