@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from experiments.continual import lower_rates
 from experiments.continual.comparison import body, figures, reproduces
 from experiments.continual.headline import headline
 from experiments.continual.methods import Stream
@@ -23,6 +24,7 @@ STREAM = Stream(
     quick=("yelp", "agnews", "yahoo"),
     limits={"train": 500, "validation": 150, "test": 500},
     crossed=True,
+    further=lower_rates.trials,
 )
 
 STUDY = Study(

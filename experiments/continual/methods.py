@@ -7,7 +7,7 @@ with the first seed. Only what hands one body on from task to task is learned in
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -91,16 +91,27 @@ class Method:
         """What the stream says under ``bank``."""
         return self.family.bank | ({"scope": "shared"} if self.keeps == "one" else {})
 
-    def trial(self, stream: Stream, scale: Scale, book: Book, order: Order, seed: int) -> Trial | None:
-        """Return the trial of an order and a seed; None if the rate is not known yet."""
-        rate = self.family.rate(scale, book)
-        if rate is None:
+    def trial(
+        self, stream: Stream, scale: Scale, book: Book, order: Order, seed: int, rate: float | None = None
+    ) -> Trial | None:
+        """Return the trial of an order and a seed; None if the rate of its family is not known yet.
+
+        Args:
+            stream: that is learned.
+            scale: of the trial.
+            book: with the trials that choose the rate.
+            order: of the tasks.
+            seed: of the stream.
+            rate: another than that of its family.
+        """
+        own = self.family.rate(scale, book)
+        if own is None:
             return None
         trial = scale.trial(
             stream.some(scale, order),
             self.bank,
             epochs=self.family.epochs,
-            learning_rate=rate,
+            learning_rate=own if rate is None else rate,
             seed=seed,
             method=self.way,
             # One batch is all that a quick task has.
@@ -141,6 +152,8 @@ class Stream:
     """Most rows of each split."""
     crossed: bool
     """Whether every order is learned with every seed, or each order with a seed of its own."""
+    further: Callable[[Stream, Scale, Book], list[Trial]] | None = None
+    """Trials that are no method's, run last."""
 
     def some(self, scale: Scale, order: Order) -> Order:
         """Return the tasks of an order that a study at this scale has, in this order."""
@@ -175,6 +188,8 @@ class Stream:
         yield [trial for family in FAMILIES for trials in family.alone(scale) for trial in trials]
         for methods in ((BANKS[0], SEQUENTIAL), METHODS):
             yield [trial for method in methods for trial in self.trials(method, scale, book)]
+        if self.further is not None:
+            yield self.further(self, scale, book)
 
 
 def limited(scale: Scale, trial: Trial, limits: Limits) -> Trial:

@@ -1,0 +1,82 @@
+"""How much of what one body forgets is its rate: sequential fine-tuning at all rates that single tasks were tried with.
+
+The rate of a method is the one with which its tasks, learned alone, do best. A body that is handed on may
+do better with a lower one, at which it forgets less and learns less. Here it is run at each, in every order with the first
+seed. No rows choose among these, and nothing else is compared with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from continual_petl import metrics
+from experiments.benchmarks.markdown import grid
+from experiments.continual.measures import matrix
+from experiments.continual.methods import SEQUENTIAL, Stream
+from experiments.studies.ledger import Book
+from experiments.studies.scale import Scale
+from experiments.studies.statistics import mean_of
+from experiments.studies.trial import Trial
+
+
+@dataclass(frozen=True)
+class AtRate:
+    """What sequential fine-tuning comes to at a rate, in points; means over orders, with one seed."""
+
+    rate: float
+    acc: float
+    forgetting: float
+    learning_accuracy: float
+
+
+def trials_at(rate: float, stream: Stream, scale: Scale, book: Book) -> list[Trial]:
+    """Return a trial for each order, with the first seed; none if the method's own rate is not known yet."""
+    seed = scale.seeds[0]
+    orders = dict.fromkeys(order for order, _ in stream.runs(scale, SEQUENTIAL))
+    found = [SEQUENTIAL.trial(stream, scale, book, order, seed, rate) for order in orders]
+    return [trial for trial in found if trial is not None]
+
+
+def trials(stream: Stream, scale: Scale, book: Book) -> list[Trial]:
+    """Return the trials at all rates; those at the method's own rate are its own."""
+    rates = scale.some(SEQUENTIAL.family.rates)
+    return [trial for rate in rates for trial in trials_at(rate, stream, scale, book)]
+
+
+def found(stream: Stream, scale: Scale, book: Book) -> list[AtRate]:
+    """Return what came out at each rate of which all orders were run, the lowest rate first."""
+    rows = []
+    for rate in sorted(scale.some(SEQUENTIAL.family.rates)):
+        outcomes = [book.outcome(trial) for trial in trials_at(rate, stream, scale, book)]
+        matrices = [None if outcome is None or "failed" in outcome else matrix(outcome) for outcome in outcomes]
+        if not matrices or any(R_TT is None for R_TT in matrices):
+            continue
+        values = []
+        for function in (metrics.acc, metrics.forgetting_max, metrics.learning_accuracy):
+            mean = mean_of(100 * float(function(R_TT)) for R_TT in matrices if R_TT is not None)
+            assert mean is not None, "there is a matrix for every order"
+            values.append(mean.value)
+        rows.append(AtRate(rate, *values))
+    return rows
+
+
+def section(stream: Stream, scale: Scale, book: Book) -> str:
+    """Return a paragraph and a table; nothing where no rate is whole."""
+    rows = [
+        [f"{row.rate:g}", f"{row.acc:.1f}", f"{row.forgetting:.1f}", f"{row.learning_accuracy:.1f}"]
+        for row in found(stream, scale, book)
+    ]
+    if not rows:
+        return ""
+    said = "Sequential fine-tuning at each of these rates, mean of the orders with the first seed; no rows choose among them:"
+    return f"{said}\n\n{grid(['rate', 'ACC', 'forgetting', 'learning accuracy'], rows)}"
+
+
+def sentence(stream: Stream, scale: Scale, book: Book) -> str:
+    """Return what README says of it: ACC and forgetting at the rates below the method's own."""
+    own = SEQUENTIAL.family.rate(scale, book)
+    lower = [row for row in found(stream, scale, book) if own is not None and row.rate < own]
+    if not lower:
+        return ""
+    each = " and ".join(f"{row.acc:.1f} and {row.forgetting:.1f} at {row.rate:g}" for row in lower)
+    return f"With lower rates than its {own:g} sequential fine-tuning has ACC and forgetting of {each} (one seed)."
