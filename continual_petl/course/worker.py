@@ -26,11 +26,23 @@ from continual_petl.course.hand_over import stage
 from continual_petl.course.learn_task import fit_share, learn_bank
 from continual_petl.course.session import Session
 from continual_petl.course.signals import StopRequest
-from continual_petl.errors import ForgettingError, InputError, Interrupted, IsolationError, StoreError
+from continual_petl.errors import (
+    DivergedError,
+    ForgettingError,
+    InputError,
+    Interrupted,
+    IsolationError,
+    MemoryRanOutError,
+    StoreError,
+)
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 
-_TOLD = {kind.__name__: kind for kind in (ForgettingError, IsolationError, StoreError, InputError)}
+# What is a kind of another comes before it.
+_TOLD = {
+    kind.__name__: kind
+    for kind in (ForgettingError, IsolationError, StoreError, DivergedError, MemoryRanOutError, InputError)
+}
 
 
 @dataclass(frozen=True, kw_only=True)

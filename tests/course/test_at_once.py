@@ -15,7 +15,8 @@ from continual_petl.course.hand_over import commit_staged
 from continual_petl.course.prefix import decide_prefix
 from continual_petl.course.session import Session
 from continual_petl.course.signals import StopRequest
-from continual_petl.course.worker import Worker, brief_of
+from continual_petl.course.worker import Report, Worker, brief_of
+from continual_petl.errors import DivergedError, MemoryRanOutError, StoreError
 from continual_petl.store.environment import current_environment
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import dump_stream
@@ -86,5 +87,14 @@ def test_a_worker_tells_what_went_wrong_in_plain_values(backbone_folder: Folder,
         Worker(brief, ())
     with session.store.lock():
         session.store.write_stream(dump_stream(tasks.spec))
-    with pytest.raises(InputError, match="task 'one': learning diverged"):
-        Worker(brief, ()).learn("one").raise_error()
+    worker = Worker(brief, ())
+    with pytest.raises(DivergedError, match="task 'one': learning diverged"):
+        worker.learn("one").raise_error()
+    for kind in (StoreError, MemoryRanOutError, DivergedError, InputError):
+
+        def act(request: StopRequest, kind: type[Exception] = kind) -> Report:
+            raise kind("what is to be done")
+
+        with pytest.raises(kind, match="what is to be done") as raised:
+            worker._told("one", act).raise_error()
+        assert raised.type is kind
