@@ -18,7 +18,7 @@ from continual_petl.backbones import find_anatomy
 from continual_petl.backbones.sites import Sites
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.choice import BankChoice
-from experiments.continual.random_seq2seq import make_model
+from experiments.studies.random_seq2seq import make_model
 
 Model = Literal["minilm", "bart-small"]
 Spec = dict[str, Any] | str

@@ -2,7 +2,7 @@
 
     python -m experiments.he2022.pretraining --data DATA_FOLDER BACKBONE_FOLDER
 
-Model and tokenizer are those of `experiments.continual.random_seq2seq`. It learns to restore texts, as BART does (Lewis
+Model and tokenizer are those of `experiments.studies.random_seq2seq`. It learns to restore texts, as BART does (Lewis
 et al. 2020, section 2.2, text infilling): spans with lengths from a Poisson distribution of mean 3 are each replaced by
 one mask, until about 30 % of the tokens are gone. A part of the texts stays whole, so that copying is learned too. All
 training texts of all tasks are read, one side at a time, never a pair: nothing is said on what belongs to which answer.
@@ -27,7 +27,7 @@ from torch import Tensor
 from transformers import BartForConditionalGeneration, PreTrainedTokenizerFast
 
 from continual_petl.errors import InputError
-from experiments.continual.random_seq2seq import make_model, make_tokenizer
+from experiments.studies.random_seq2seq import make_model, make_tokenizer
 from experiments.studies.trial import TASKS, backbone_digest
 
 STEPS, SEED = 2000, 13

@@ -10,9 +10,9 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-from experiments.continual.random_seq2seq import SPECIAL as SPECIAL_OF_BART
-from experiments.continual.random_seq2seq import as_barts, make_model
 from experiments.studies.made_up import WORDS
+from experiments.studies.random_seq2seq import SPECIAL as SPECIAL_OF_BART
+from experiments.studies.random_seq2seq import as_barts, make_model
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 

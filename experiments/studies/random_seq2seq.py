@@ -1,6 +1,6 @@
 """Make a small BART with random weights and a tokenizer of its own, to run generative tasks where no weights can be had.
 
-    python experiments/continual/random_seq2seq.py DATA_FOLDER BACKBONE_FOLDER
+    python -m experiments.studies.random_seq2seq DATA_FOLDER BACKBONE_FOLDER
 
 Reads source and target of the training rows of ``xsum`` and ``rosts_en_ro`` in DATA_FOLDER, trains a byte-level BPE of 8,000
 pieces on them, and writes model and tokenizer to BACKBONE_FOLDER. Same data, same files, bit for bit.
