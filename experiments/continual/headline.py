@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from experiments.continual import lower_rates
 from experiments.continual.measures import Measures
-from experiments.continual.methods import FULL, METHODS, REPLAY, Stream
+from experiments.continual.methods import FULL, METHODS, Stream
 from experiments.continual.sizes import size_of
 from experiments.studies.ledger import Book
 from experiments.studies.scale import Scale
@@ -27,13 +27,12 @@ def headline(stream: Stream, scale: Scale, book: Book) -> str:
     orders = {order for order, _ in stream.runs(scale)}
     tasks = sorted(stream.some(scale, stream.orders[0]))
     lower = lower_rates.sentence(stream, scale, book)
-    kept = max(1, round(float(REPLAY.options["memory"]) * stream.limits["train"]))
     intro = (
         f"{len(tasks)} tasks ({', '.join(tasks)}) one after the other in {len(orders)} orders on MiniLM, "
         f"{stream.limits['train']} training rows each, {len(scale.seeds)} seeds. Points of accuracy, mean and standard error "
         f"over seeds ({', '.join(method.name for method in METHODS if not method.crossed)}: one seed for each order). "
         f"Each kind of bank or body has the rate with which its tasks, learned alone, do best on validation rows. "
-        f"Replay keeps {kept} rows of each task. {lower}".rstrip()
+        f"Replay keeps {stream.remembered} rows of each task. {lower}".rstrip()
     )
     head = ["| | ACC | forgetting | to answer all tasks, in backbones |", "|---|---:|---:|---:|"]
     return "\n".join([intro, "", *head, *rows])

@@ -171,6 +171,11 @@ class Stream:
             return [(order, seed) for order in orders for seed in scale.seeds]
         return list(zip(orders, scale.seeds, strict=True))
 
+    @property
+    def remembered(self) -> int:
+        """Training rows of each task that replay keeps."""
+        return max(1, round(float(REPLAY.options["memory"]) * self.limits["train"]))
+
     def learned(self, method: Method, scale: Scale) -> list[tuple[Order, int]]:
         """Return the orders and seeds that a method is learned in."""
         if method.ordered:
