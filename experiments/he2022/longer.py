@@ -1,8 +1,8 @@
-"""He et al. 2022, Tables 2 and 6 once more: MAM and its neighbours on MRPC, learned until nothing more is gained.
+"""He et al. 2022, Tables 2 and 6 once more: MAM on MRPC with more epochs, beside full fine-tuning and the best other bank.
 
 In `experiments.he2022.methods` three epochs of MRPC leave MAM behind, with validation scores that still rise in the last
-epoch, and at the rate of another task. Here the five rows that its claims are about have eight epochs, and each a rate of
-its own from the same two, chosen on MRPC's validation rows. All else is as there.
+epoch, and at the rate of another task. Here it and those that its claims set it against have eight epochs, and each a rate
+of its own from the same two, chosen on MRPC's validation rows. All else is as there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from experiments.he2022.rows import TRAIN, Row, last_epoch
-from experiments.he2022.settings import LARGE, MIDDLE, find
+from experiments.he2022.settings import LARGE, find
 from experiments.he2022.table import Cell, size, table
 from experiments.studies import claims
 from experiments.studies.ledger import Book
@@ -24,9 +24,7 @@ from experiments.studies.tuning import Method, scores_of
 TASK, EPOCHS = "mrpc", 8
 ROWS: tuple[Row, ...] = (
     find("full fine-tuning"),
-    find("MAM", MIDDLE),
     find("MAM", LARGE),
-    find("Houlsby", LARGE),
     find("LoRA (q, v)", LARGE),
 )
 
@@ -83,24 +81,17 @@ rows with the first seed. What the last epoch still gave is on validation rows; 
 
 def reproduces(scale: Scale, book: Book) -> list[Claim]:
     """Hold the claims on MAM against what came out."""
-    full, middle, large, *others = ((row, _score(row, scale, book)) for row in ROWS)
-    known = [(row, score) for row, score in others if score is not None]
-    best = max(known, key=lambda each: each[1].value) if len(known) == len(others) else (full[0], None)
+    full, mam, lora = ((row, _score(row, scale, book)) for row in ROWS)
     return [
         claims.row(
-            "MAM with 0.5 % of the parameters comes close to full fine-tuning (Table 2; here: within a point)",
-            claims.at_least(middle[1], full[1], -1.0),
-            _before(middle[0], full[0], scale, book),
+            "MAM with 2 % of the parameters comes close to full fine-tuning (Tables 2 and 6; here: within a point)",
+            claims.at_least(mam[1], full[1], -1.0),
+            _before(mam[0], full[0], scale, book),
         ),
         claims.row(
-            "so it does with 2 %",
-            claims.at_least(large[1], full[1], -1.0),
-            _before(large[0], full[0], scale, book),
-        ),
-        claims.row(
-            "MAM is better than the best other bank (Table 6; here of two)",
-            claims.at_least(large[1], best[1]),
-            _before(large[0], best[0], scale, book) if best[1] is not None else "",
+            "MAM is better than LoRA on queries and values, which was the best bank with three epochs (Table 6)",
+            claims.at_least(mam[1], lora[1]),
+            _before(mam[0], lora[0], scale, book),
         ),
     ]
 
@@ -110,7 +101,7 @@ def _before(ours: Row, theirs: Row, scale: Scale, book: Book) -> str:
     scores = ours.score(scale, book, TASK), theirs.score(scale, book, TASK)
     if scores[0] is None or scores[1] is None:
         return ""
-    return f"{theirs.name}; with three epochs at the rate of SST-2 {shown(scores[0])} against {shown(scores[1])}"
+    return f"with three epochs at the rate of SST-2 {shown(scores[0])} against {shown(scores[1])}"
 
 
 STUDY = Study(

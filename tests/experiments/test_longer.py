@@ -8,7 +8,7 @@ import pytest
 
 from experiments.he2022 import longer, methods
 from experiments.he2022.rows import last_epoch
-from experiments.he2022.settings import LARGE, MIDDLE, find
+from experiments.he2022.settings import LARGE, find
 from experiments.studies.ledger import Book
 from experiments.studies.page import write_page
 from experiments.studies.scale import SMALL
@@ -17,8 +17,8 @@ from tests.experiments.fabricated import fill
 
 
 def _score(trial: Trial) -> float:
-    """Return what is best at the second rate, and a point higher for MAM of half a percent and full fine-tuning."""
-    top = trial.bank == "full" or trial.bank == find("MAM", MIDDLE).bank
+    """Return what is best at the second rate, and higher for full fine-tuning."""
+    top = trial.bank == "full"
     second = trial.training["learning_rate"] in {row.method.rates[1] for row in longer.ROWS}
     return 0.6 + 0.1 * second + 0.03 * top + 0.0001 * (trial.seed % 3)
 
@@ -44,7 +44,7 @@ def test_validation_rows_choose_and_test_rows_do_not() -> None:
 def test_claims_are_held_to_the_scores_of_eight_epochs() -> None:
     assert longer.STUDY.reproduces is not None
     rows = longer.STUDY.reproduces(SMALL, fill(longer.STUDY, SMALL, _score))
-    assert [row.holds for row in rows] == [True, False, None]
+    assert [row.holds for row in rows] == [False, None]
     assert {row.why for row in rows} == {""}
     assert {row.found for row in longer.STUDY.reproduces(SMALL, Book())} == {"not run yet"}
 
@@ -54,9 +54,8 @@ def test_what_three_epochs_had_stands_beside() -> None:
     book = fill(longer.STUDY, SMALL, _score)
     for line in fill(methods.STUDY, SMALL, _score).lines.values():
         book.add(line)
-    first, _, third = longer.STUDY.reproduces(SMALL, book)
-    assert first.why.startswith("full fine-tuning; with three epochs at the rate of SST-2 ")
-    assert third.why.startswith(("Houlsby; ", "LoRA (q, v); "))
+    for row in longer.STUDY.reproduces(SMALL, book):
+        assert row.why.startswith("with three epochs at the rate of SST-2 ")
 
 
 @pytest.mark.parametrize("stages", [0, 1, 99])
@@ -64,7 +63,7 @@ def test_a_page_is_made_of_what_is_there(stages: int, tmp_path: Path) -> None:
     page = write_page(longer.STUDY, SMALL, fill(longer.STUDY, SMALL, _score, stages), tmp_path).read_text("utf-8")
     assert ("Not finished" in page) == (stages < 99)
     assert ("**73.0 ± 0.0**" in page) == (stages == 99)
-    assert page.count("\n| MAM |") == 2
+    assert page.count("\n| MAM |") == 1
 
 
 def test_the_last_epoch_is_that_of_the_trials_that_count() -> None:
