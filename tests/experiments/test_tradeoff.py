@@ -1,0 +1,42 @@
+"""Score against parameters: what a claim on all sizes comes from is said; nothing is learned."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments.houlsby2019 import tradeoff
+from experiments.studies.ledger import Book
+from experiments.studies.scale import SMALL
+from experiments.studies.study import Claim
+from experiments.studies.trial import Trial
+from tests.experiments.fabricated import fill
+
+
+def _claim(lost: float) -> Claim:
+    """Return the claim on sizes, where the largest has lost points on one task of eight."""
+
+    def score(trial: Trial) -> float:
+        large = trial.bank == {"preset": "houlsby", "bottleneck": 256}
+        return 0.8 - lost * (large and trial.tasks == ("stsb",))
+
+    book = fill(tradeoff.STUDY, SMALL, score)
+    for line in book.lines.values():
+        adapters = isinstance(line.trial.bank, dict) and line.trial.bank["preset"] == "houlsby"
+        counts = {"parameters": {"modifications": 100 if adapters else 10_000, "own": 10, "head": 4}}
+        line.outcome["tasks"] = dict.fromkeys(line.trial.tasks, counts)
+    assert tradeoff.STUDY.reproduces is not None
+    return tradeoff.STUDY.reproduces(SMALL, book)[0]
+
+
+@pytest.mark.parametrize(("lost", "holds"), [(0.08, True), (0.4, False)])
+def test_the_task_that_sizes_differ_most_on_is_named(lost: float, holds: bool) -> None:
+    claim = _claim(lost)
+    assert claim.holds is holds
+    assert f"{12.5 * lost:.1f} points apart" in claim.found
+    each = f"80.0 ± 0.0, 80.0 ± 0.0, {80 - 100 * lost:.1f} ± 0.0"
+    assert f"most apart on stsb ({each}), 0.0 points without it" in claim.why
+
+
+def test_nothing_is_claimed_before_all_sizes_are_there() -> None:
+    assert tradeoff.STUDY.reproduces is not None
+    assert tradeoff.STUDY.reproduces(SMALL, Book()) == []
