@@ -213,7 +213,8 @@ def reproduces(stream: Stream, scale: Scale, book: Book) -> list[Claim]:
             found=f"{shown(forgetting)} points from the best score of each task to its last",
             holds=findings.clear(forgetting),
             why="each task keeps a head of its own, which makes it mild; published figures often share one head; at the rate "
-            "that is best for its tasks learned alone, which may forget more than a lower one",
+            "that is best for its tasks learned alone, which may forget more than a lower one. "
+            f"{lower_rates.sentence(stream, scale, book)}".rstrip(),
         ),
     ]
     ours = measures.means(BANKS[0])["ACC"]
