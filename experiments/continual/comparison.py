@@ -23,7 +23,7 @@ from experiments.continual.methods import (
 from experiments.continual.sizes import size_of
 from experiments.studies.ledger import Book
 from experiments.studies.scale import Scale
-from experiments.studies.statistics import mean_of, shown
+from experiments.studies.statistics import counted, mean_of, shown
 from experiments.studies.study import Claim
 
 _DEFINED = """\
@@ -63,8 +63,9 @@ def _setting(measures: Measures) -> str:
     some = limited(scale, scale.trial("yelp", "probe", epochs=1, learning_rate=1.0, seed=0), stream.limits)
     limits = ", ".join(f"{count} of {split}" for split, count in some.limits.items())
     share, every = 100 * REPLAY.options["memory"], REPLAY.options["every"]
+    told = counted(len(orders), "order")
     return f"""\
-{len(orders[0])} tasks in {len(orders)} orders, {how}; at most {limits} rows a task. The task of a row is known when it is
+{len(orders[0])} tasks in {told}, {how}; at most {limits} rows a task. The task of a row is known when it is
 answered.
 
 {named}

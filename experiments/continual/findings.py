@@ -6,7 +6,7 @@ from typing import Any
 
 from experiments.continual.measures import Measures, matrix
 from experiments.continual.methods import BANKS, COPIES, REPLAY, SEQUENTIAL, SEQUENTIAL_LORA, Method
-from experiments.studies.statistics import Mean, mean_of, shown
+from experiments.studies.statistics import Mean, counted, mean_of, shown
 
 CLEARLY = 2.0
 """Points; and more than two standard errors."""
@@ -84,8 +84,9 @@ def forgetting(measures: Measures) -> str:
             continue
         said = "forgets clearly" if clear(mean) else "**does not forget clearly**"
         orders = ", ".join(shown(mean, 1) for mean in measures.by_order(method))
+        seeds = counted(mean.count, "seed")
         lines.append(
-            f"{_capital(method)} {said}: {shown(mean)} points, over {mean.count} seeds. Its ACC order by order: {orders}."
+            f"{_capital(method)} {said}: {shown(mean)} points, over {seeds}. Its ACC order by order: {orders}."
         )
     return " ".join(lines)
 

@@ -8,7 +8,7 @@ from experiments.continual.methods import FULL, METHODS, Stream
 from experiments.continual.sizes import size_of
 from experiments.studies.ledger import Book
 from experiments.studies.scale import Scale
-from experiments.studies.statistics import shown
+from experiments.studies.statistics import counted, shown
 
 
 def headline(stream: Stream, scale: Scale, book: Book) -> str:
@@ -27,9 +27,10 @@ def headline(stream: Stream, scale: Scale, book: Book) -> str:
     orders = {order for order, _ in stream.runs(scale)}
     tasks = sorted(stream.some(scale, stream.orders[0]))
     lower = lower_rates.sentence(stream, scale, book)
+    seeds = counted(len(scale.seeds), "seed")
     intro = (
-        f"{len(tasks)} tasks ({', '.join(tasks)}) one after the other in {len(orders)} orders on MiniLM, "
-        f"{stream.limits['train']} training rows each, {len(scale.seeds)} seeds. Points of accuracy, mean and standard error "
+        f"{len(tasks)} tasks ({', '.join(tasks)}) one after the other in {counted(len(orders), 'order')} on MiniLM, "
+        f"{stream.limits['train']} training rows each, {seeds}. Points of accuracy, mean and standard error "
         f"over seeds ({', '.join(method.name for method in METHODS if not method.crossed)}: one seed for each order). "
         f"Each kind of bank or body has the rate with which its tasks, learned alone, do best on validation rows. "
         f"Replay keeps {stream.remembered} rows of each task. {lower}".rstrip()

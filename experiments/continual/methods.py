@@ -169,7 +169,8 @@ class Stream:
         orders: Sequence[Order] = self.orders[:2] if scale.quick else self.orders
         if scale.quick or (self.crossed and (method is None or method.crossed)):
             return [(order, seed) for order in orders for seed in scale.seeds]
-        return list(zip(orders, scale.seeds, strict=True))
+        # With fewer seeds than orders fewer orders are learned, so that what they give is part of what all give.
+        return list(zip(orders, scale.seeds, strict=False))
 
     @property
     def remembered(self) -> int:

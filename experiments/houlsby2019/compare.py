@@ -14,7 +14,7 @@ from typing import Any
 from experiments.studies import claims
 from experiments.studies.ledger import Book
 from experiments.studies.scale import Scale
-from experiments.studies.statistics import Mean, mean_of, mean_over_tasks, shown
+from experiments.studies.statistics import Mean, counted, mean_of, mean_over_tasks, shown
 from experiments.studies.study import Claim, Study
 from experiments.studies.trial import TASKS, Trial
 from experiments.studies.tuning import Method, parameters_of, scores_of
@@ -179,7 +179,7 @@ def _against_full(scale: Scale, book: Book) -> Claim | None:
 
 def headline(scale: Scale, book: Book) -> str:
     """Return a sentence on adapters and full copies; nothing while one of them has no mean."""
-    tasks, seeds = scale.some(ELEVEN), len(scale.seeds)
+    tasks, seeds = scale.some(ELEVEN), counted(len(scale.seeds), "seed")
     full, ours = (mean_score(method, scale, book, tasks) for method in MAIN)
     size = parameters(HOULSBY, scale, book, tasks[0])
     if full is None or ours is None or size is None:
@@ -188,7 +188,7 @@ def headline(scale: Scale, book: Book) -> str:
         f"{min(method.epochs.values())} to {max(method.epochs.values())}" for method in (HOULSBY, FULL)
     )
     return (
-        f"{len(tasks)} tasks, each learned with {seeds} seeds: Houlsby banks of {100 * size[0] / scale.encoder:.2f} % of the "
+        f"{len(tasks)} tasks, each learned with {seeds}: Houlsby banks of {100 * size[0] / scale.encoder:.2f} % of the "
         f"encoder's layers ({100 * size[0] / size[1]:.2f} % of the model) reach a mean test score of {shown(ours)}, full "
         f"copies {shown(full)} (accuracy, of cola Matthews, of stsb Spearman; standard error over seeds). Of both, "
         f"validation rows chose one of three rates; epochs were fixed beforehand, {of_banks} of banks and {of_copies} of "

@@ -59,7 +59,7 @@ def ledgers(out: Path) -> list[Path]:
 def run_studies(studies: list[Study], request: Request, tell: Callable[[str], None] = say) -> bool:
     """Run what is missing of some studies and write their pages; return whether nothing is missing any more."""
     for study in studies:
-        if request.scale.name not in ("small", "quick") and not study.any_scale:
+        if request.scale.larger and not study.any_scale:
             raise InputError(f"--scale: {study.name} runs at the small scale alone; name the studies to run without it")
     with ExitStack() as stack:
         place, scale = _place(request, Path(stack.enter_context(tempfile.TemporaryDirectory()))), request.scale
@@ -176,7 +176,7 @@ def _made(request: Request) -> Made:
 def write_pages(request: Request) -> None:
     """Make all pages anew from the ledgers, and RESULTS.md; of the repository's own ledgers also what README says of them."""
     book = Book(ledgers(request.out))
-    studies = [study for study in map(find, NAMES) if study.any_scale or request.scale == SMALL]
+    studies = [study for study in map(find, NAMES) if study.any_scale or not request.scale.larger]
     for study in studies:
         write_page(study, request.scale, book, request.out)
     write_results(studies, request.scale, book, request.out)

@@ -32,7 +32,7 @@ def write_page(study: Study, scale: Scale, book: Book, out: Path) -> Path:
 
 def page_name(study: str, scale: Scale) -> str:
     """Return the name of a page; those of another scale stand beside those of the small one."""
-    return f"{study}.md" if scale.name in ("small", "quick") else f"{study}-{scale.name}.md"
+    return f"{study}-{scale.name}.md" if scale.larger else f"{study}.md"
 
 
 def draw_figure(figure: Figure, folder: Path, name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import fsum
 from pathlib import Path
 
@@ -42,12 +43,23 @@ def _overview(studies: Sequence[Study], scale: Scale, book: Book) -> str:
         rows.append(f"| {' | '.join(cells)} | {'yes' if whole else '**no**'} | {held} |")
     whole_machine = _hours(book, every, divided=True)
     rows += ["", _TOTAL.format(trials=len(every), hours=_hours(book, every), whole_machine=whole_machine)]
-    return "\n".join(rows)
+    return "\n".join(rows + _first_seed(studies, scale, book))
+
+
+def _first_seed(studies: Sequence[Study], scale: Scale, book: Book) -> list[str]:
+    """Say how much of all that is what ``--seeds 1`` runs."""
+    if scale.num_seeds == 1:
+        return []
+    found = [trials_of(study, replace(scale, num_seeds=1), book)[0] for study in studies]
+    keys = {trial.key for trials in found for trial in trials} & book.lines.keys()
+    return [_FIRST_SEED.format(trials=len(keys), whole_machine=_hours(book, keys, divided=True))]
 
 
 _TOTAL = """{trials} trials and {hours:.1f} hours in all, where trials that studies share count once: the seconds of
 each from its beginning to its end, whatever else the machine did. Divided by how many ran at once it is
 {whole_machine:.1f} hours."""
+_FIRST_SEED = """With the first seed alone (`--seeds 1 --out FOLDER`), and so without standard errors, it is {trials} trials
+and {whole_machine:.1f} hours, divided in the same way."""
 
 
 def _hours(book: Book, keys: Iterable[str], divided: bool = False) -> float:

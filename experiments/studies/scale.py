@@ -31,6 +31,11 @@ class Scale:
         return SEEDS[: self.num_seeds]
 
     @property
+    def larger(self) -> bool:
+        """Whether its backbone is another than the small scale's, so that its pages stand beside those."""
+        return self.name not in ("small", "quick")
+
+    @property
     def encoder(self) -> int:
         """Parameters of the backbone's layers, without embeddings and pooler."""
         return self.layers * (12 * self.width**2 + 13 * self.width)

@@ -45,6 +45,16 @@ def mean_over_tasks(by_task: Sequence[Sequence[float | None]]) -> Mean | None:
     return mean_of(None if each is None else each.value for each in by_seed)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    Example:
+        >>> counted(1, "seed"), counted(3, "seed")
+        ('1 seed', '3 seeds')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def shown(mean: Mean | None, digits: int = 1) -> str:
     """Return a cell of a table; a dash where trials are missing."""
     if mean is None:

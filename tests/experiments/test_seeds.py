@@ -1,0 +1,81 @@
+"""Studies with fewer seeds: part of the same trials, pages without errors of means, nothing that one seed cannot tell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from experiments.studies import __main__ as main_module
+from experiments.studies.command import EXPERIMENTS, Request, ledgers, write_pages
+from experiments.studies.ledger import Book
+from experiments.studies.page import trials_of, write_page
+from experiments.studies.results_page import write_results
+from experiments.studies.scale import SEEDS, SMALL
+from experiments.studies.study import NAMES, Study, find
+from tests.experiments.made_studies import filled, outcome_of
+
+ONE = replace(SMALL, num_seeds=1)
+ERRORS_OF_OTHERS = ("houlsby2019/sweep", "he2022/methods", "continual/classic5")
+"""Studies with seeds of their own, with published errors, with a spread over orders."""
+
+
+@pytest.fixture(scope="module")
+def book() -> Book:
+    """Return the committed ledgers."""
+    return Book(ledgers(EXPERIMENTS))
+
+
+def _keys(study: Study, seeds: int, book: Book) -> set[str]:
+    return {trial.key for trial in trials_of(study, replace(SMALL, num_seeds=seeds), book)[0]}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_more_seeds_go_on_from_fewer(name: str, book: Book) -> None:
+    study = find(name)
+    one, two, three = (_keys(study, seeds, book) for seeds in (1, 2, 3))
+    assert one <= two <= three
+    assert one
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_with_one_seed_has_no_errors_of_means(name: str, book: Book, tmp_path: Path) -> None:
+    study = find(name)
+    text = write_page(study, ONE, book, tmp_path).read_text(encoding="utf-8")
+    assert "1 seeds" not in text
+    assert ("±" in text) == (name in ERRORS_OF_OTHERS)
+    for claim in study.reproduces(ONE, book) if study.reproduces else ():
+        assert claim.holds is None or not claim.found.endswith(", one seed")
+        assert "significant" not in claim.why or claim.holds is None
+
+
+def test_results_say_how_much_the_first_seed_is(tmp_path: Path) -> None:
+    name = "houlsby2019/variants"
+    book = filled(find(name), SMALL, lambda trial: outcome_of(trial, 0.8) | {"wall": 3600.0})
+    text = write_results([find(name)], SMALL, book, tmp_path).read_text(encoding="utf-8")
+    assert "90 trials and 90.0 hours in all" in text
+    assert "it is 30 trials\nand 15.0 hours, divided in the same way" in text, "two at once"
+    assert "--seeds 1" not in write_results([find(name)], ONE, book, tmp_path).read_text(encoding="utf-8")
+
+
+def test_the_command_takes_a_number_of_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    _, request = main_module.parse(["--data", "there", "--out", "here", "--seeds", "1"])
+    assert request.scale == ONE
+    assert request.command == "python -m experiments.studies --data FOLDER --jobs 1 --seeds 1"
+    larger = ["--out", "here", "--scale", "base", "--model", "bert-base-uncased", "--seeds", "5"]
+    assert main_module.parse(larger)[1].scale.seeds == SEEDS
+    for wrong, said in (
+        (["--seeds", "1"], "--seeds needs --out"),
+        (["--seeds", "1", "--out", "here", "--quick"], "without --quick"),
+        (["--seeds", "0", "--out", "here"], "got 0; allowed are 1 to 5"),
+        (["--seeds", "6", "--out", "here"], "got 6; allowed are 1 to 5"),
+    ):
+        with pytest.raises(SystemExit):
+            main_module.parse(wrong)
+        assert said in capsys.readouterr().err
+
+
+def test_pages_with_one_seed_are_of_all_studies(tmp_path: Path) -> None:
+    write_pages(Request(data=None, out=tmp_path, scale=ONE))
+    assert {f"{file.parent.parent.name}/{file.stem}" for file in tmp_path.glob("*/results/*.md")} == set(NAMES)
