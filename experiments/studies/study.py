@@ -15,6 +15,7 @@ from experiments.studies.trial import Trial
 NAMES: tuple[str, ...] = (
     "houlsby2019/compare",
     "houlsby2019/one_percent",
+    "houlsby2019/wider_rates",
     "houlsby2019/tradeoff",
     "houlsby2019/ablation",
     "houlsby2019/variants",

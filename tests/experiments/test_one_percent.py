@@ -1,4 +1,4 @@
-"""Banks of at most 1 % of the encoder's layers against full copies; nothing is learned."""
+"""A bank of at most 1 % of the encoder's layers against full copies, and rates beyond the grids; nothing is learned."""
 
 from __future__ import annotations
 
@@ -7,92 +7,119 @@ from pathlib import Path
 import pytest
 
 from experiments.he2022.budgets import count
-from experiments.houlsby2019 import compare, one_percent
-from experiments.houlsby2019.one_percent import ADAPTERS, LORA, METHODS
+from experiments.houlsby2019 import compare, one_percent, wider_rates
+from experiments.houlsby2019.one_percent import BANK, NARROW
+from experiments.houlsby2019.wider_rates import BEYOND, METHODS
 from experiments.studies.ledger import Book
 from experiments.studies.page import write_page
 from experiments.studies.scale import SMALL
-from experiments.studies.study import Claim
+from experiments.studies.study import Study
 from experiments.studies.trial import Trial
 from experiments.studies.tuning import Method
 from tests.experiments.fabricated import fill
 
 FULL = 0.7
+SECOND = {method.rates[1] for method in METHODS}
+LOWEST = {method.rates[0] for method in METHODS}
+HIGHEST = {method.rates[2] for method in METHODS}
+BELOW = {below for below, _ in BEYOND.values()}
+ABOVE = {above for _, above in BEYOND.values()}
 
 
-def _book(near: float, lora: float) -> Book:
-    """Return a book in which the banks are so far above full copies, each at its second rate."""
+def _score(trial: Trial, above: float = 0.0) -> float:
+    """Return what is best at the second rate; but on trec lower rates are better, on rte higher ones, up to the third."""
+    best = {"trec": (BELOW, LOWEST), "rte": (HIGHEST,)}.get(trial.tasks[0], (SECOND,))
+    place = next((place for place, rates in enumerate(best) if trial.training["learning_rate"] in rates), 2)
+    return FULL + above * (trial.bank == BANK) - 0.1 * place + 0.0001 * (trial.seed % 3)
 
-    def score(trial: Trial) -> float:
-        second = trial.training["learning_rate"] in {method.rates[1] for method in (*METHODS, compare.FULL)}
-        above = {str(ADAPTERS): near, str(LORA): lora}.get(str(trial.bank), 0.0)
-        return FULL + above - 0.1 * (not second) + 0.0001 * (trial.seed % 3)
 
-    book = fill(one_percent.STUDY, SMALL, score)
-    for line in fill(compare.STUDY, SMALL, score).lines.values():
+def _book(study: Study, above: float = 0.0) -> Book:
+    """Return a book of a study and of compare, in which the narrow bank is so far above the others."""
+    book = fill(study, SMALL, lambda trial: _score(trial, above))
+    for line in fill(compare.STUDY, SMALL, lambda trial: _score(trial, above)).lines.values():
         book.add(line)
     for line in book.lines.values():
-        parameters = {"head": 1, "modifications": _size(line.trial), "own": 0}
-        line.outcome["tasks"] = {task: {"parameters": parameters} for task in line.trial.tasks}
+        size = count("minilm", line.trial.bank) if line.trial.bank in (BANK, compare.BANK) else 100
+        line.outcome["tasks"] = {line.trial.tasks[0]: {"parameters": {"head": 1, "modifications": size, "own": 0}}}
         line.outcome["backbone_parameters"] = 22_713_216
     return book
 
 
-def _size(trial: Trial) -> int:
-    return count("minilm", trial.bank) if trial.bank in (ADAPTERS, LORA) else 100
+def _holds(study: Study, book: Book) -> list[bool | None]:
+    assert study.reproduces is not None
+    return [claim.holds for claim in study.reproduces(SMALL, book)]
 
 
-def _claims(book: Book) -> list[Claim]:
-    assert one_percent.STUDY.reproduces is not None
-    return list(one_percent.STUDY.reproduces(SMALL, book))
-
-
-@pytest.mark.parametrize(("bank", "size"), [(ADAPTERS, "bottleneck"), (LORA, "rank")])
-def test_banks_are_the_widest_of_one_percent(bank: dict[str, int], size: str) -> None:
+def test_the_bank_is_the_widest_of_one_percent() -> None:
     most = one_percent.MOST / 100 * SMALL.encoder
-    assert count("minilm", bank) <= most < count("minilm", {**bank, size: bank[size] + 1})
+    assert count("minilm", BANK) <= most < count("minilm", {**BANK, "bottleneck": BANK["bottleneck"] + 1})
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: str(method.name))
-def test_a_bank_has_the_tasks_epochs_and_number_of_trials_of_full_copies(method: Method) -> None:
-    book = _book(0.0, 0.0)
+def test_the_bank_has_the_tasks_rates_and_epochs_of_the_wider_one() -> None:
+    book = _book(one_percent.STUDY)
     for task in compare.ELEVEN:
-        assert len(method.grid(SMALL, task, 13)) == len(compare.FULL.grid(SMALL, task, 13))
-        trials = compare.final(method, SMALL, book, task)
-        assert [trial.seed for trial in trials] == list(SMALL.seeds)
-        assert {trial.training["learning_rate"] for trial in trials} == {method.rates[1]}
-        epochs = compare.final(compare.HOULSBY, SMALL, book, task)[0].training["epochs"]
-        assert {trial.training["epochs"] for trial in trials} == {epochs}
+        narrow, wide = (compare.final(method, SMALL, book, task) for method in (NARROW, compare.HOULSBY))
+        assert [trial.model_copy(update={"bank": compare.BANK}) for trial in narrow] == wide
+        assert len(narrow) == SMALL.num_seeds
 
 
-def test_each_bank_is_held_to_full_copies_by_itself() -> None:
-    assert [claim.holds for claim in _claims(_book(0.01, -0.003))] == [True, True, True, False]
-    assert [claim.holds for claim in _claims(_book(-0.005, 0.0))] == [False, False, True, None]
-    assert _claims(Book()) == []
+@pytest.mark.parametrize(("above", "holds"), [(0.01, [True, True]), (0.0, [True, None]), (-0.005, [False, False])])
+def test_the_bank_is_held_to_full_copies(above: float, holds: list[bool | None]) -> None:
+    assert _holds(one_percent.STUDY, _book(one_percent.STUDY, above)) == holds
 
 
 def test_a_bank_of_more_is_not_close_however_well_it_does() -> None:
-    book = _book(0.01, 0.01)
+    book = _book(one_percent.STUDY, 0.01)
     for line in book.lines.values():
-        if line.trial.bank == ADAPTERS:
-            line.outcome["tasks"][line.trial.tasks[0]]["parameters"]["own"] = 10_000
-    assert [claim.holds for claim in _claims(book)] == [False, True, True, True]
+        line.outcome["tasks"][line.trial.tasks[0]]["parameters"]["own"] = 10_000
+    assert _holds(one_percent.STUDY, book) == [False, True]
 
 
-def test_test_rows_choose_nothing() -> None:
-    book = _book(0.0, 0.0)
+def test_nothing_is_claimed_of_what_was_not_run() -> None:
+    assert one_percent.STUDY.headline is not None
+    for study in (one_percent.STUDY, wider_rates.STUDY):
+        assert _holds(study, Book()) == []
+    assert one_percent.STUDY.headline(SMALL, Book()) == ""
+    assert "with 0.92 % of the layers" in one_percent.STUDY.headline(SMALL, _book(one_percent.STUDY))
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: str(method.name))
+def test_a_fourth_rate_is_tried_where_an_end_was_chosen_and_nowhere_else(method: Method) -> None:
+    book, (below, above) = _book(wider_rates.STUDY), BEYOND[method.name]
+    tried = {task: wider_rates.widened(method, SMALL, book, task).rates for task in wider_rates.choosers(SMALL)}
+    assert tried.pop("trec") == (below, *method.rates)
+    assert tried.pop("rte") == (*method.rates, above)
+    assert set(tried.values()) == {method.rates}
+    assert below < min(method.rates)
+    assert above > max(method.rates)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: str(method.name))
+def test_validation_rows_choose_among_four_and_test_rows_do_not(method: Method) -> None:
+    book = _book(wider_rates.STUDY)
     for line in book.lines.values():
         (of_task,) = line.outcome["scores"].values()
         of_task["test"] = of_task["test"] | {"score": 1.0 - of_task["validation"]["score"]}
-    rates = {t.training["learning_rate"] for t in compare.final(METHODS[1], SMALL, book, "trec")}
-    assert rates == {METHODS[1].rates[1]}
+    for task, rate in {"trec": BEYOND[method.name][0], "rte": method.rates[2], "amazon": method.rates[1]}.items():
+        trials = wider_rates.final(method, SMALL, book, task)
+        assert [trial.seed for trial in trials] == list(SMALL.seeds)
+        assert {trial.training["learning_rate"] for trial in trials} == {rate}
 
 
+def test_both_banks_are_held_to_full_copies_again() -> None:
+    assert _holds(wider_rates.STUDY, _book(wider_rates.STUDY)) == [True, True]
+    assert _holds(wider_rates.STUDY, _book(wider_rates.STUDY, -0.005)) == [True, False]
+
+
+@pytest.mark.parametrize("study", [one_percent.STUDY, wider_rates.STUDY], ids=lambda study: str(study.name))
 @pytest.mark.parametrize("stages", [0, 1, 2, 99])
-def test_a_page_is_made_of_what_is_there(stages: int, tmp_path: Path) -> None:
-    book = fill(one_percent.STUDY, SMALL, lambda trial: 0.7, stages)
-    page = write_page(one_percent.STUDY, SMALL, book, tmp_path).read_text("utf-8")
-    assert ("Not finished" in page) == (stages < 99)
-    scored = [line for line in page.splitlines() if line.endswith("| 70.0 ± 0.0 |")]
-    assert len(scored) == {0: 0, 1: 0, 2: 1, 99: 2}[stages]
-    assert page.count(f"\n| {METHODS[0].name} |") == 2
+def test_a_page_is_made_of_what_is_there(study: Study, stages: int, tmp_path: Path) -> None:
+    page = write_page(study, SMALL, fill(study, SMALL, _score, stages), tmp_path).read_text("utf-8")
+    assert ("Not finished" in page) == (stages < len(list(study.plan(SMALL, Book()))))
+    assert page.count(f"\n| {NARROW.name} |") == 2
+
+
+def test_the_page_tells_what_was_taken_of_the_fourth_rates(tmp_path: Path) -> None:
+    page = write_page(wider_rates.STUDY, SMALL, _book(wider_rates.STUDY), tmp_path).read_text("utf-8")
+    assert page.count("| **1.7e-05** |") == 1
+    assert page.count("| 0.0004 (not 0.0012) |") == 1

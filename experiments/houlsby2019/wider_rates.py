@@ -1,0 +1,126 @@
+"""Houlsby et al. 2019, Table 1 once more: where the lowest or the highest rate was chosen, one rate beyond it is tried too.
+
+In `experiments.houlsby2019.compare` and `experiments.houlsby2019.one_percent` validation rows choose one of three rates.
+Where that is an end of the three, a wider grid might do better, and not all methods need gain alike. So there a method has a
+fourth rate, a third or three times the end, and validation rows choose again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from experiments.benchmarks.markdown import grid
+from experiments.houlsby2019 import one_percent
+from experiments.houlsby2019.compare import ELEVEN, FULL, HOULSBY, LIKE, WITHIN
+from experiments.houlsby2019.one_percent import NARROW
+from experiments.studies import claims
+from experiments.studies.ledger import Book
+from experiments.studies.scale import Scale
+from experiments.studies.statistics import Mean, mean_of, mean_over_tasks, shown
+from experiments.studies.study import Claim, Study
+from experiments.studies.trial import Trial
+from experiments.studies.tuning import Method, scores_of
+
+METHODS = (FULL, HOULSBY, NARROW)
+BEYOND: dict[str, tuple[float, float]] = {
+    FULL.name: (1.7e-5, 1.2e-3),
+    HOULSBY.name: (1.7e-4, 1.2e-2),
+    NARROW.name: (1.7e-4, 1.2e-2),
+}
+"""The rate below and that above the three of each method."""
+
+
+def choosers(scale: Scale) -> tuple[str, ...]:
+    """Return the tasks whose validation rows choose."""
+    return tuple(dict.fromkeys(LIKE.get(task, task) for task in scale.some(ELEVEN)))
+
+
+def widened(method: Method, scale: Scale, book: Book, task: str) -> Method:
+    """Return the method with a fourth rate where it has chosen an end of its three on a task; else as it is."""
+    number = method.chosen(scale, book, task)
+    below, above = BEYOND[method.name]
+    if number == 0:
+        return replace(method, rates=(below, *method.rates))
+    if number == len(scale.some(method.rates, 2)) - 1:
+        return replace(method, rates=(*method.rates, above))
+    return method
+
+
+def final(method: Method, scale: Scale, book: Book, task: str) -> list[Trial]:
+    """Return the trials that count, one for each seed; none while the rate is not known."""
+    like = LIKE.get(task, task)
+    if method.chosen(scale, book, like) is None:
+        return []
+    return widened(method, scale, book, like).repeated(scale, book, task, like)
+
+
+def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
+    """Choose from three rates, then from four where it was an end, then learn with all seeds."""
+    pairs, seed = [(method, task) for method in METHODS for task in choosers(scale)], scale.seeds[0]
+    yield [trial for method, task in pairs for trial in method.grid(scale, task, seed)]
+    yield [trial for method, task in pairs for trial in widened(method, scale, book, task).grid(scale, task, seed)]
+    yield [trial for method in METHODS for task in scale.some(ELEVEN) for trial in final(method, scale, book, task)]
+
+
+def mean_score(method: Method, scale: Scale, book: Book) -> Mean | None:
+    """Return the mean test score over the tasks."""
+    return mean_over_tasks([scores_of(book, final(method, scale, book, task)) for task in scale.some(ELEVEN)])
+
+
+def body(scale: Scale, book: Book) -> str:
+    """Return the rates that were chosen and the scores with them."""
+    tasks = scale.some(ELEVEN)
+    rates = [[m.name, *(_rate(m, scale, book, task) for task in choosers(scale))] for m in METHODS]
+    scores = [
+        [
+            method.name,
+            *(shown(mean_of(scores_of(book, final(method, scale, book, task)))) for task in tasks),
+            shown(mean_score(method, scale, book)),
+        ]
+        for method in METHODS
+    ]
+    return "\n\n".join(
+        [_INTRO, grid(["rate chosen", *choosers(scale)], rates), grid(["", *tasks, f"mean of {len(tasks)}"], scores)]
+    )
+
+
+def _rate(method: Method, scale: Scale, book: Book, task: str) -> str:
+    trials = final(method, scale, book, task)
+    if not trials:
+        return "-"
+    rate = trials[0].training["learning_rate"]
+    tried = set(BEYOND[method.name]) & set(widened(method, scale, book, task).rates)
+    return f"**{rate:g}**" if rate in tried else f"{rate:g}" + "".join(f" (not {other:g})" for other in tried)
+
+
+_INTRO = """Scores on the test rows, in points: accuracy, but of cola Matthews, of stsb Spearman. Mean and standard error of
+the seeds. All is as in `houlsby2019/compare` and `houlsby2019/one_percent`, but that where a method chose the lowest or the
+highest of its rates, it had one more beyond that: bold where validation rows took it, in brackets where they did not."""
+
+
+def reproduces(scale: Scale, book: Book) -> list[Claim]:
+    """Say of both banks whether they are still close to full fine-tuning."""
+    full, found = mean_score(FULL, scale, book), []
+    for method in (HOULSBY, NARROW):
+        ours, size = mean_score(method, scale, book), one_percent.share(method, scale, book)
+        if full is None or ours is None or size is None:
+            continue
+        found.append(
+            Claim(
+                claim=f"Also then adapters of {size:.2f} % are within {WITHIN} points of full fine-tuning",
+                found=f"{shown(ours, 2)} against {shown(full, 2)}",
+                holds=full.value - ours.value <= WITHIN,
+                why=f"by the means; {claims.at_least(ours, full).said.rpartition(': ')[2]} between them",
+            )
+        )
+    return found
+
+
+STUDY = Study(
+    name="houlsby2019/wider_rates",
+    title="Rates beyond the ends of the grids (Houlsby et al. 2019, Table 1 once more)",
+    plan=plan,
+    body=body,
+    reproduces=reproduces,
+)
