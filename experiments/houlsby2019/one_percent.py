@@ -96,7 +96,10 @@ def headline(scale: Scale, book: Book) -> str:
     full, ours, size = _mean(FULL, scale, book), _mean(NARROW, scale, book), share(NARROW, scale, book)
     if full is None or ours is None or size is None:
         return ""
-    return f"Half as wide, with {size:.2f} % of the layers, the banks reach {shown(ours)} on the same tasks in the same way."
+    sizes = f"size {BANK['bottleneck']} instead of {compare.SIZE}"
+    return (
+        f"With {size:.2f} % of the layers ({sizes}) the banks reach {shown(ours)} on the same tasks, in the same way."
+    )
 
 
 STUDY = Study(

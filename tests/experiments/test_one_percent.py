@@ -80,7 +80,7 @@ def test_nothing_is_claimed_of_what_was_not_run() -> None:
     for study in (one_percent.STUDY, wider_rates.STUDY):
         assert _holds(study, Book()) == []
     assert one_percent.STUDY.headline(SMALL, Book()) == ""
-    assert "with 0.92 % of the layers" in one_percent.STUDY.headline(SMALL, _book(one_percent.STUDY))
+    assert "With 0.92 % of the layers" in one_percent.STUDY.headline(SMALL, _book(one_percent.STUDY))
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: str(method.name))
