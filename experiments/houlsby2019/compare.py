@@ -103,7 +103,8 @@ _INTRO = """Scores on the test rows, in points: accuracy, but {metrics}. Mean an
 
 Rates were chosen on validation rows alone. The form of the bank, its size and the numbers of epochs were not: they were fixed
 beforehand, when test scores of sst2, cola and trec from first attempts were in sight. Amazon takes the choice of yelp,
-dbpedia and yahoo that of agnews. Where the lowest or the highest of the rates was chosen, a wider grid might do better."""
+dbpedia and yahoo that of agnews. Where the lowest or the highest of the rates was chosen, a wider grid might do better:
+`houlsby2019/wider_rates` tries it."""
 
 
 def _sizes(scale: Scale, book: Book) -> str:
