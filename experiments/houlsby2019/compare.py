@@ -174,7 +174,7 @@ def _against_full(scale: Scale, book: Book) -> Claim | None:
         found=f"{shown(ours, 2)} against {shown(full, 2)} on {len(tasks)} tasks, with {share:.2f} %",
         holds=full.value - ours.value <= WITHIN and share <= MOST,
         why=f"the means are held against {WITHIN} points with at most {MOST} %, without embeddings as in the paper; of the "
-        f"whole model it is {whole:.2f} %; {claims.at_least(ours, full).said.rpartition(': ')[2]} between them",
+        f"whole model it is {whole:.2f} %; {claims.by_means(ours, full, -WITHIN)}",
     )
 
 

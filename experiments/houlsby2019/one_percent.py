@@ -82,7 +82,7 @@ def reproduces(scale: Scale, book: Book) -> list[Claim]:
             claim=f"Adapters of at most {MOST:g} % are within {WITHIN} points of full fine-tuning (Table 1: 0.8 with 2.1 %)",
             found=f"{shown(ours, 2)} against {shown(full, 2)}, with {size:.2f} %",
             holds=full.value - ours.value <= WITHIN and size <= MOST,
-            why="by the means; of the encoder's layers, without embeddings",
+            why=f"{claims.by_means(ours, full, -WITHIN)}; of the encoder's layers, without embeddings",
         ),
         claims.row(
             f"Adapters of at most {MOST:g} % are above full fine-tuning (ours, not the paper's)",

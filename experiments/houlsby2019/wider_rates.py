@@ -111,7 +111,7 @@ def reproduces(scale: Scale, book: Book) -> list[Claim]:
                 claim=f"Also then adapters of {size:.2f} % are within {WITHIN} points of full fine-tuning",
                 found=f"{shown(ours, 2)} against {shown(full, 2)}",
                 holds=full.value - ours.value <= WITHIN,
-                why=f"by the means; {claims.at_least(ours, full).said.rpartition(': ')[2]} between them",
+                why=claims.by_means(ours, full, -WITHIN),
             )
         )
     return found
@@ -123,4 +123,5 @@ STUDY = Study(
     plan=plan,
     body=body,
     reproduces=reproduces,
+    rule=claims.BY_MEANS,
 )

@@ -10,7 +10,8 @@ from experiments.studies.study import Claim
 
 ERRORS = 2.0
 """Standard errors of a difference that make it clear."""
-RULE = f"yes or no where a difference is clear of the line by {ERRORS:g} standard errors, unclear otherwise"
+RULE = f"yes or no where a difference is clear of the line by {ERRORS:g} standard errors; otherwise it cannot be told"
+BY_MEANS = "yes or no by the means alone, however far from the line; the last column says how far"
 
 
 class Verdict(NamedTuple):
@@ -43,6 +44,21 @@ def at_least(ours: Mean | None, theirs: Mean | None, least: float = 0.0) -> Verd
     beyond = difference - least
     word = "unclear" if abs(beyond) <= ERRORS * error else "yes" if beyond > 0 else "no"
     return Verdict(word, f"{between} ± {error:.1f}")
+
+
+def by_means(ours: Mean, theirs: Mean, least: float) -> str:
+    """Say how sure a claim is that was told by the means alone.
+
+    Example:
+        >>> by_means(Mean(80.0, 0.3, 3), Mean(79.8, 0.4, 3), -0.4)
+        'by the means: the difference is +0.2 ± 0.5, 1.2 standard errors from the line of -0.4 (2 would make it clear)'
+    """
+    difference = ours.value - theirs.value
+    if ours.error is None or theirs.error is None:
+        return f"by the means, of one seed: the difference is {difference:+.1f}"
+    error = math.hypot(ours.error, theirs.error)
+    far = f", {abs(difference - least) / error:.1f} standard errors from the line of {least:g}" if error else ""
+    return f"by the means: the difference is {difference:+.1f} ± {error:.1f}{far} ({ERRORS:g} would make it clear)"
 
 
 def row(claim: str, verdict: Verdict, why: str = "") -> Claim:

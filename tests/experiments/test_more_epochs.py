@@ -1,0 +1,101 @@
+"""Full copies with as many epochs as banks: chosen by validation rows, told by the means; nothing is learned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments.houlsby2019 import compare, more_epochs, wider_rates
+from experiments.houlsby2019.compare import FULL, HOULSBY
+from experiments.houlsby2019.more_epochs import MORE, STUDY
+from experiments.studies import claims
+from experiments.studies.ledger import Book
+from experiments.studies.page import write_page
+from experiments.studies.scale import SMALL
+from experiments.studies.statistics import Mean
+from experiments.studies.trial import Trial
+from tests.experiments.fabricated import fill
+
+BETTER, SAME = ("trec", "agnews", "dbpedia", "yahoo"), ("rte",)
+"""Tasks that more epochs make better, and those on which they change nothing; elsewhere they are worse."""
+
+
+def _has_more(trial: Trial) -> bool:
+    (task,) = trial.tasks
+    return trial.bank == "full" and trial.training["epochs"] == MORE.epochs.get(task, MORE.epochs[""])
+
+
+def _score(trial: Trial, gain: float = 0.01) -> float:
+    (task,) = trial.tasks
+    change = gain if task in BETTER else 0.0 if task in SAME else -gain
+    best = 0.0 if trial.training["learning_rate"] in (FULL.rates[1], HOULSBY.rates[1]) else -0.1
+    return 0.7 + best + (change if _has_more(trial) else 0.0) + 0.0001 * (trial.seed % 3)
+
+
+def _book(gain: float = 0.01) -> Book:
+    """Return a book with all trials."""
+    book = fill(STUDY, SMALL, lambda trial: _score(trial, gain))
+    for line in book.lines.values():
+        line.outcome["tasks"] = {line.trial.tasks[0]: {"parameters": {"head": 1, "modifications": 100, "own": 0}}}
+        line.outcome["backbone_parameters"] = 22_713_216
+    return book
+
+
+def test_copies_have_the_epochs_of_banks_and_nothing_else_differs() -> None:
+    book = _book()
+    for task in more_epochs.choosers(SMALL):
+        both = more_epochs.pair(SMALL, book, task)
+        assert both is not None
+        few, more = both
+        (bank, *_) = compare.final(HOULSBY, SMALL, book, task)
+        assert few in compare.final(FULL, SMALL, book, task)
+        assert more.training["epochs"] == bank.training["epochs"] > few.training["epochs"]
+        assert more.model_copy(update={"training": few.training}) == few
+        assert more.training["learning_rate"] == few.training["learning_rate"] == FULL.rates[1]
+
+
+def test_validation_rows_choose_and_test_rows_do_not() -> None:
+    book = _book()
+    for line in book.lines.values():
+        (of_task,) = line.outcome["scores"].values()
+        of_task["test"] = of_task["test"] | {"score": 1.0 - of_task["validation"]["score"]}
+    for task in compare.ELEVEN:
+        trials = more_epochs.final(SMALL, book, task)
+        assert [trial.seed for trial in trials] == list(SMALL.seeds)
+        assert {_has_more(trial) for trial in trials} == {task in BETTER}, "a tie takes fewer"
+
+
+def test_nothing_is_said_of_what_was_not_run() -> None:
+    assert STUDY.reproduces is not None
+    assert STUDY.reproduces(SMALL, Book()) == []
+    assert more_epochs.takes_more(SMALL, Book(), "trec") is None
+    assert more_epochs.final(SMALL, Book(), "trec") == []
+
+
+@pytest.mark.parametrize(("gain", "holds"), [(0.0, True), (0.005, True), (0.05, False)])
+def test_both_banks_are_held_to_the_copies(gain: float, holds: bool) -> None:
+    assert STUDY.reproduces is not None
+    found = STUDY.reproduces(SMALL, _book(gain))
+    assert [claim.holds for claim in found] == [holds, holds]
+    assert all("standard errors from the line of -0.4" in claim.why for claim in found) or gain == 0.0
+
+
+@pytest.mark.parametrize("stages", [0, 1, 2, 3, 99])
+def test_a_page_is_made_of_what_is_there(stages: int, tmp_path: Path) -> None:
+    page = write_page(STUDY, SMALL, fill(STUDY, SMALL, _score, stages), tmp_path).read_text("utf-8")
+    assert ("Not finished" in page) == (stages < len(list(STUDY.plan(SMALL, Book()))))
+    assert ("**71.0 (8 epochs)**" in page) == (stages > 1)
+
+
+@pytest.mark.parametrize("study", [compare.STUDY, wider_rates.STUDY, STUDY], ids=lambda study: str(study.name))
+def test_what_is_told_by_the_means_says_so_before_the_table(study: object) -> None:
+    assert "by" in str(getattr(study, "rule", "")), study
+    assert "means" in str(getattr(study, "rule", "")), study
+
+
+def test_how_far_a_mean_is_from_the_line() -> None:
+    ours, theirs = Mean(80.0, 0.3, 3), Mean(79.8, 0.4, 3)
+    assert "+0.2 ± 0.5, 1.2 standard errors from the line of -0.4 (2 would" in claims.by_means(ours, theirs, -0.4)
+    assert claims.by_means(Mean(80.0, None, 1), theirs, -0.4) == "by the means, of one seed: the difference is +0.2"
+    assert "standard errors from" not in claims.by_means(Mean(80.0, 0.0, 3), Mean(79.0, 0.0, 3), -0.4)
