@@ -59,7 +59,8 @@ def _setting(measures: Measures) -> str:
     how = "each with a seed of its own"
     if stream.crossed:
         paired = " and ".join(method.name for method in METHODS if not method.crossed)
-        how = f"each with every seed ({paired}: each with a seed of its own)"
+        alone = "" if len(scale.seeds) >= len(orders) else f"the first {counted(len(scale.seeds), 'order')} alone, "
+        how = f"each with every seed ({paired}: {alone}each with a seed of its own)"
     some = limited(scale, scale.trial("yelp", "probe", epochs=1, learning_rate=1.0, seed=0), stream.limits)
     limits = ", ".join(f"{count} of {split}" for split, count in some.limits.items())
     share, every = 100 * REPLAY.options["memory"], REPLAY.options["every"]

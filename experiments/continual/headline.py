@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from experiments.continual import lower_rates
 from experiments.continual.measures import Measures
-from experiments.continual.methods import FULL, METHODS, Stream
+from experiments.continual.methods import FULL, METHODS, SEQUENTIAL, Stream
 from experiments.continual.sizes import size_of
 from experiments.studies.ledger import Book
 from experiments.studies.scale import Scale
@@ -24,16 +24,22 @@ def headline(stream: Stream, scale: Scale, book: Book) -> str:
         # A body that was fine-tuned takes the backbone's place; everything else needs it beside.
         stored = size.share + (0 if method.family is FULL else 1)
         rows.append(f"| {method.name} | {shown(means['ACC'])} | {forgetting} | {stored:.3f}x |")
+        # No rows chose among these rates, so each has a row of its own.
+        for at in lower_rates.lower(stream, scale, book) if method is SEQUENTIAL else ():
+            rows.append(f"| {method.name}, rate {at.rate:g} | {at.acc:.1f} | {at.forgetting:.1f} | {stored:.3f}x |")
     orders = {order for order, _ in stream.runs(scale)}
     tasks = sorted(stream.some(scale, stream.orders[0]))
-    lower = lower_rates.sentence(stream, scale, book)
-    seeds = counted(len(scale.seeds), "seed")
+    own, seeds = SEQUENTIAL.family.rate(scale, book), counted(len(scale.seeds), "seed")
     intro = (
         f"{len(tasks)} tasks ({', '.join(tasks)}) one after the other in {counted(len(orders), 'order')} on MiniLM, "
-        f"{stream.limits['train']} training rows each, {seeds}. Points of accuracy, mean and standard error "
-        f"over seeds ({', '.join(method.name for method in METHODS if not method.crossed)}: one seed for each order). "
-        f"Each kind of bank or body has the rate with which its tasks, learned alone, do best on validation rows. "
-        f"Replay keeps {stream.remembered} rows of each task. {lower}".rstrip()
+        f"{stream.limits['train']} training rows each, {seeds}. ACC is the mean accuracy on all tasks after the last one; "
+        f"forgetting what a task has lost since its best, mean over all but the last; both in points, with their standard "
+        f"error over seeds ({' and '.join(method.name for method in METHODS if not method.crossed)}: each order with one "
+        f"seed of its own, so that theirs is over orders too). Each kind of bank or body has the rate with which its tasks, "
+        f"learned alone, do best on validation rows; of fine-tuning that is {own:g}, and the lower rates have a row each "
+        f"(one seed), as a body that is handed on forgets less with them. Replay keeps {stream.remembered} rows of each "
+        f"task. The last column counts parameters in backbones, of which banks need one; a fine-tuned body stands in its "
+        f"place, without the pooler, which nothing here uses."
     )
-    head = ["| | ACC | forgetting | to answer all tasks, in backbones |", "|---|---:|---:|---:|"]
+    head = ["| | ACC | forgetting | parameters to answer all tasks |", "|---|---:|---:|---:|"]
     return "\n".join([intro, "", *head, *rows])

@@ -72,11 +72,17 @@ def section(stream: Stream, scale: Scale, book: Book) -> str:
     return f"{said}\n\n{grid(['rate', 'ACC', 'forgetting', 'learning accuracy'], rows)}"
 
 
-def sentence(stream: Stream, scale: Scale, book: Book) -> str:
-    """Return what README says of it: ACC and forgetting at the rates below the method's own."""
+def lower(stream: Stream, scale: Scale, book: Book) -> list[AtRate]:
+    """Return what came out at the rates below the method's own."""
     own = SEQUENTIAL.family.rate(scale, book)
-    lower = [row for row in found(stream, scale, book) if own is not None and row.rate < own]
-    if not lower:
+    return [row for row in found(stream, scale, book) if own is not None and row.rate < own]
+
+
+def sentence(stream: Stream, scale: Scale, book: Book) -> str:
+    """Return what RESULTS.md says of it: ACC and forgetting at the rates below the method's own."""
+    rows = lower(stream, scale, book)
+    if not rows:
         return ""
-    each = " and ".join(f"{row.acc:.1f} and {row.forgetting:.1f} at {row.rate:g}" for row in lower)
+    each = " and ".join(f"{row.acc:.1f} and {row.forgetting:.1f} at {row.rate:g}" for row in rows)
+    own = SEQUENTIAL.family.rate(scale, book)
     return f"With lower rates than its {own:g} sequential fine-tuning has ACC and forgetting of {each} (one seed)."

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import Any, Literal
 
 from experiments.studies.ledger import Book
@@ -151,7 +152,7 @@ class Stream:
     limits: Limits
     """Most rows of each split."""
     crossed: bool
-    """Whether every order is learned with every seed, or each order with a seed of its own."""
+    """Whether every order is learned with every seed, or each seed with one order, in turns."""
     further: Callable[[Stream, Scale, Book], list[Trial]] | None = None
     """Trials that are no method's, run last."""
 
@@ -169,8 +170,9 @@ class Stream:
         orders: Sequence[Order] = self.orders[:2] if scale.quick else self.orders
         if scale.quick or (self.crossed and (method is None or method.crossed)):
             return [(order, seed) for order in orders for seed in scale.seeds]
-        # With fewer seeds than orders fewer orders are learned, so that what they give is part of what all give.
-        return list(zip(orders, scale.seeds, strict=False))
+        # With fewer seeds than orders fewer orders are learned, so that what they give is part of what all give; with more
+        # seeds the orders come round again.
+        return list(zip(cycle(orders), scale.seeds, strict=False))
 
     @property
     def remembered(self) -> int:

@@ -69,7 +69,8 @@ def _row(method: Method, scale: Scale, book: Book) -> list[str]:
 
 _INTRO = """Scores on the test rows, in points: accuracy, but of cola Matthews, of stsb Spearman. Mean and standard error of
 the seeds. Full fine-tuning and the wider bank are those of `houlsby2019/compare`, and so are tasks, rows, seeds, rates,
-epochs and whose validation rows choose which rate."""
+epochs and whose validation rows choose which rate. Of banks there are more epochs than of full copies:
+`houlsby2019/more_epochs`."""
 
 
 def reproduces(scale: Scale, book: Book) -> list[Claim]:

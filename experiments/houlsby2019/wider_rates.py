@@ -96,7 +96,8 @@ def _rate(method: Method, scale: Scale, book: Book, task: str) -> str:
 
 _INTRO = """Scores on the test rows, in points: accuracy, but of cola Matthews, of stsb Spearman. Mean and standard error of
 the seeds. All is as in `houlsby2019/compare` and `houlsby2019/one_percent`, but that where a method chose the lowest or the
-highest of its rates, it had one more beyond that: bold where validation rows took it, in brackets where they did not."""
+highest of its rates, it had one more beyond that: bold where validation rows took it, so that it is an end once more, in
+brackets where they did not. Of equal validation scores the lower rate counts."""
 
 
 def reproduces(scale: Scale, book: Book) -> list[Claim]:

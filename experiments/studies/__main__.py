@@ -30,9 +30,9 @@ def parse(arguments: list[str]) -> tuple[list[str], Request]:
     parser.add_argument("--seeds", type=int, metavar="N", help="of repeated trials, 1 to 5, default 3; needs --out")
     parser.add_argument("--scale", default="small", metavar="NAME", help="name of a larger scale, for its pages")
     parser.add_argument("--model", metavar="ID", help="backbone of the larger scale, by its id on the Hub")
-    parser.add_argument("--layers", type=int, default=12, help="of that backbone")
-    parser.add_argument("--width", type=int, default=768, help="of its states")
-    parser.add_argument("--max-length", type=int, default=128, help="tokens of a row there")
+    parser.add_argument("--layers", type=int, help="of that backbone, default 12")
+    parser.add_argument("--width", type=int, help="of its states, default 768")
+    parser.add_argument("--max-length", type=int, help="tokens of a row there, default 128")
     parser.add_argument(
         "--backbone",
         action="append",
@@ -42,19 +42,11 @@ def parse(arguments: list[str]) -> tuple[list[str], Request]:
     )
     parser.add_argument("--quick", action="store_true", help="see that it runs; needs --out")
     given = parser.parse_args(arguments)
-    if given.quick and given.out is None:
-        parser.error("--quick needs --out: its numbers mean nothing and do not belong among the others")
-    if given.seeds is not None and not 1 <= given.seeds <= len(SEEDS):
-        parser.error(f"--seeds: got {given.seeds}; allowed are 1 to {len(SEEDS)}")
-    if given.seeds is not None and (given.out is None or given.quick):
-        parser.error("--seeds needs --out, without --quick: pages with another number of seeds do not replace these")
-    if (given.scale == "small") != (given.model is None):
-        parser.error("--scale NAME and --model ID go together: the small scale is MiniLM's")
-    if given.model is not None and (Path(given.model).exists() or given.model.startswith((".", "/", "~"))):
-        parser.error(f"--model: got a path; give the id, --model NAME, and its copy by --backbone NAME={given.model}")
+    out = (given.out or EXPERIMENTS).resolve()
+    _check(parser, given, out)
     request = Request(
         data=given.data,
-        out=given.out or EXPERIMENTS,
+        out=out,
         jobs=given.jobs,
         minutes=given.minutes,
         scale=QUICK if given.quick else _scale(given),
@@ -64,18 +56,52 @@ def parse(arguments: list[str]) -> tuple[list[str], Request]:
     return given.names, request
 
 
+def _check(parser: argparse.ArgumentParser, given: argparse.Namespace, out: Path) -> None:
+    """Refuse what does not go together, rather than leave out part of it."""
+    if given.quick and out == EXPERIMENTS:
+        parser.error(
+            "--quick: its numbers mean nothing and do not belong among those of experiments; give --out another FOLDER"
+        )
+    if given.seeds is not None and not 1 <= given.seeds <= len(SEEDS):
+        parser.error(f"--seeds: got {given.seeds}; allowed are 1 to {len(SEEDS)}")
+    if given.seeds is not None and given.quick:
+        parser.error("--seeds: does not go with --quick, which has one seed; leave out one of them")
+    if given.seeds is not None and out == EXPERIMENTS:
+        parser.error(
+            "--seeds: pages with another number of seeds do not replace those of experiments; give --out another FOLDER"
+        )
+    if given.jobs < 1:
+        parser.error(f"--jobs: got {given.jobs}; allowed are whole numbers from 1 on, how many trials run at once")
+    if (given.scale == "small") != (given.model is None):
+        parser.error("--scale NAME and --model ID go together: the small scale is MiniLM's")
+    for name in ("layers", "width", "max_length"):
+        option, value = f"--{name.replace('_', '-')}", getattr(given, name)
+        if value is not None and given.model is None:
+            parser.error(
+                f"{option}: got {value}, but it is told of the backbone of --model; give --scale NAME and --model ID too, or "
+                "leave it out"
+            )
+        if value is not None and value < 1:
+            parser.error(f"{option}: got {value}; allowed are whole numbers from 1 on")
+    if given.model is not None and (Path(given.model).exists() or given.model.startswith((".", "/", "~"))):
+        parser.error(f"--model: got a path; give the id, --model NAME, and its copy by --backbone NAME={given.model}")
+
+
 def _scale(given: argparse.Namespace) -> Scale:
     seeds = given.seeds or SMALL.num_seeds
     if given.model is None:
         return replace(SMALL, num_seeds=seeds)
-    return Scale(
-        name=given.scale,
-        backbone=given.model,
-        layers=given.layers,
-        width=given.width,
-        max_length=given.max_length,
-        num_seeds=seeds,
+    layers, width, length = _size(given)
+    return Scale(name=given.scale, backbone=given.model, layers=layers, width=width, max_length=length, num_seeds=seeds)
+
+
+def _size(given: argparse.Namespace) -> tuple[int, int, int]:
+    """Return the layers and width of the larger scale's backbone, and the tokens of a row; BERT-base's unless given."""
+    layers, width, length = (
+        usual if own is None else int(own)
+        for own, usual in ((given.layers, 12), (given.width, 768), (given.max_length, 128))
     )
+    return layers, width, length
 
 
 def _named(parser: argparse.ArgumentParser, text: str) -> tuple[str, str]:
@@ -92,7 +118,8 @@ def _command(given: argparse.Namespace) -> str:
     words += [word for name, value in numbers.items() if value for word in (f"--{name}", f"{value:g}")]
     if given.model is not None:
         words += ["--scale", given.scale, "--model", given.model]
-        words += ["--layers", str(given.layers), "--width", str(given.width), "--max-length", str(given.max_length)]
+        layers, width, length = _size(given)
+        words += ["--layers", str(layers), "--width", str(width), "--max-length", str(length)]
     words += [word for text in given.backbone for word in ("--backbone", text.partition("=")[0] + "=FOLDER")]
     return " ".join([*words, *(["--quick"] if given.quick else [])])
 

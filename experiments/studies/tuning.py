@@ -1,8 +1,8 @@
 """Tuned methods: a learning rate chosen on validation rows with the first seed, then all seeds at that rate.
 
 The protocol of Houlsby et al. 2019, section 3.1, at what two cores can do: where the paper crosses sizes, rates and epochs
-and re-runs the best with five seeds, a method here has a few rates and as many epochs as are fixed for it. The test rows
-choose nothing.
+and re-runs the best with five seeds, a method here has a few rates and as many epochs as are fixed for it. Of equal scores
+the first counts, which is the lower rate. The test rows choose none of these; what is fixed beforehand each study says.
 """
 
 from __future__ import annotations

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from experiments.continual import classic5, long7
+from experiments.continual.methods import METHODS, Stream
 from experiments.studies import __main__ as main_module
 from experiments.studies.command import EXPERIMENTS, Request, ledgers, write_pages
 from experiments.studies.ledger import Book
@@ -66,8 +69,16 @@ def test_the_command_takes_a_number_of_seeds(capsys: pytest.CaptureFixture[str])
     larger = ["--out", "here", "--scale", "base", "--model", "bert-base-uncased", "--seeds", "5"]
     assert main_module.parse(larger)[1].scale.seeds == SEEDS
     for wrong, said in (
-        (["--seeds", "1"], "--seeds needs --out"),
-        (["--seeds", "1", "--out", "here", "--quick"], "without --quick"),
+        (["--seeds", "1"], "do not replace those of experiments"),
+        (["--seeds", "1", "--out", str(EXPERIMENTS)], "do not replace those of experiments"),
+        (["--seeds", "1", "--out", os.path.relpath(EXPERIMENTS)], "do not replace those of experiments"),
+        (["--quick"], "do not belong among those of experiments"),
+        (["--quick", "--out", os.path.relpath(EXPERIMENTS)], "do not belong among those of experiments"),
+        (["--seeds", "1", "--out", "here", "--quick"], "does not go with --quick"),
+        (["--jobs", "0"], "--jobs: got 0; allowed are whole numbers from 1 on"),
+        (["--layers", "6"], "--layers: got 6, but it is told of the backbone of --model"),
+        (["--max-length", "64"], "--max-length: got 64, but"),
+        (["--scale", "base", "--model", "bert-base-uncased", "--width", "0"], "--width: got 0; allowed"),
         (["--seeds", "0", "--out", "here"], "got 0; allowed are 1 to 5"),
         (["--seeds", "6", "--out", "here"], "got 6; allowed are 1 to 5"),
     ):
@@ -79,3 +90,13 @@ def test_the_command_takes_a_number_of_seeds(capsys: pytest.CaptureFixture[str])
 def test_pages_with_one_seed_are_of_all_studies(tmp_path: Path) -> None:
     write_pages(Request(data=None, out=tmp_path, scale=ONE))
     assert {f"{file.parent.parent.name}/{file.stem}" for file in tmp_path.glob("*/results/*.md")} == set(NAMES)
+
+
+@pytest.mark.parametrize("stream", [classic5.STREAM, long7.STREAM], ids=["crossed", "in turns"])
+def test_seeds_beyond_the_orders_have_a_measurement_too(stream: Stream) -> None:
+    five = replace(SMALL, num_seeds=5)
+    for method in METHODS:
+        runs = stream.runs(five, method)
+        assert {seed for _, seed in runs} == set(SEEDS)
+        assert {order for order, _ in runs} == set(stream.orders)
+        assert set(stream.runs(SMALL, method)) <= set(runs)
