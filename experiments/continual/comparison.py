@@ -59,7 +59,7 @@ def _setting(measures: Measures) -> str:
     how = "each with a seed of its own"
     if stream.crossed:
         paired = " and ".join(method.name for method in METHODS if not method.crossed)
-        alone = "" if len(scale.seeds) >= len(orders) else f"the first {counted(len(scale.seeds), 'order')} alone, "
+        alone = "" if len(scale.seeds) >= len(orders) else "not in all orders, "
         how = f"each with every seed ({paired}: {alone}each with a seed of its own)"
     some = limited(scale, scale.trial("yelp", "probe", epochs=1, learning_rate=1.0, seed=0), stream.limits)
     limits = ", ".join(f"{count} of {split}" for split, count in some.limits.items())

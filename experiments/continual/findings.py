@@ -82,7 +82,7 @@ def forgetting(measures: Measures) -> str:
         if mean is None:
             lines.append(f"{method.name}: not finished.")
             continue
-        said = "forgets clearly" if clear(mean) else "**does not forget clearly**"
+        said = {True: "forgets clearly", False: "**does not forget clearly**", None: "forgets"}[clear(mean)]
         orders = ", ".join(shown(mean, 1) for mean in measures.by_order(method))
         seeds = counted(mean.count, "seed")
         lines.append(
@@ -91,9 +91,11 @@ def forgetting(measures: Measures) -> str:
     return " ".join(lines)
 
 
-def clear(forgetting: Mean) -> bool:
-    """Say whether forgetting is more than a little, and more than chance would give."""
-    return forgetting.value > CLEARLY and (forgetting.error is None or forgetting.value > 2 * forgetting.error)
+def clear(forgetting: Mean) -> bool | None:
+    """Say whether forgetting is more than a little, and more than chance would give; None where one seed cannot tell."""
+    if forgetting.error is None:
+        return None
+    return forgetting.value > CLEARLY and forgetting.value > 2 * forgetting.error
 
 
 def _capital(method: Method) -> str:

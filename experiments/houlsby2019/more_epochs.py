@@ -132,7 +132,7 @@ def headline(scale: Scale, book: Book) -> str:
         return ""
     taken = [task for task in tasks if takes_more(scale, book, LIKE.get(task, task))]
     where = f"validation rows take them on {len(taken)} of the {len(tasks)} tasks, and so copies reach {shown(full)}."
-    return f"If copies may have as many epochs as banks (an afterthought, at the rates they had), {where}"
+    return f"If copies may have as many epochs as banks (added later, at the rates already chosen), {where}"
 
 
 STUDY = Study(

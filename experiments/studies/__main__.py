@@ -62,8 +62,15 @@ def _check(parser: argparse.ArgumentParser, given: argparse.Namespace, out: Path
         parser.error(
             "--quick: its numbers mean nothing and do not belong among those of experiments; give --out another FOLDER"
         )
+    if given.quick and given.model is not None:
+        parser.error(
+            f"--quick: runs on a tiny random backbone, but --model asks for {given.model}; leave out one of the two"
+        )
     if given.seeds is not None and not 1 <= given.seeds <= len(SEEDS):
-        parser.error(f"--seeds: got {given.seeds}; allowed are 1 to {len(SEEDS)}")
+        parser.error(
+            f"--seeds: got {given.seeds}; allowed are 1 to {len(SEEDS)}, with how many seeds trials are repeated; leave it "
+            f"out for {SMALL.num_seeds}"
+        )
     if given.seeds is not None and given.quick:
         parser.error("--seeds: does not go with --quick, which has one seed; leave out one of them")
     if given.seeds is not None and out == EXPERIMENTS:
@@ -72,8 +79,14 @@ def _check(parser: argparse.ArgumentParser, given: argparse.Namespace, out: Path
         )
     if given.jobs < 1:
         parser.error(f"--jobs: got {given.jobs}; allowed are whole numbers from 1 on, how many trials run at once")
-    if (given.scale == "small") != (given.model is None):
-        parser.error("--scale NAME and --model ID go together: the small scale is MiniLM's")
+    if given.minutes is not None and given.minutes <= 0:
+        parser.error(f"--minutes: got {given.minutes:g}; allowed are numbers above 0, or leave it out for no limit")
+    if (given.scale == "small") != (given.model is None) or given.scale == "quick":
+        beside = "no --model" if given.model is None else f"--model {given.model}"
+        parser.error(
+            f"--scale: got {given.scale!r} with {beside}; a larger scale needs both, --scale with a name of your own "
+            "(not small, which is MiniLM's, nor quick) and --model with its backbone's id; leave out both for the small scale"
+        )
     for name in ("layers", "width", "max_length"):
         option, value = f"--{name.replace('_', '-')}", getattr(given, name)
         if value is not None and given.model is None:

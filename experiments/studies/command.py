@@ -27,7 +27,7 @@ from experiments.studies.tiny import make_tiny, make_tiny_seq2seq
 from experiments.studies.trial import TASKS, Trial, backbone_digest, data_digest
 from experiments.studies.workers import Outcome, Place, Workers, started
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENTS = ROOT / "experiments"
 
 

@@ -56,6 +56,8 @@ class Book:
     def __init__(self, files: Iterable[Path] = ()) -> None:
         self.lines: dict[str, Line] = {}
         self.made: dict[str, Made] = {}
+        self.again: dict[str, bool] = {}
+        """Keys of trials that were run more than once, each with whether its scores came out the same."""
         for file in files:
             for number, text in enumerate(_whole_lines(file), 1):
                 try:
@@ -72,6 +74,8 @@ class Book:
         if line.key != line.trial.key:
             raise ValueError(f"key {line.key} is not that of its trial, {line.trial.key}")
         before = self.lines.get(line.key)
+        if before is not None:
+            self.again[line.key] = before.outcome.get("scores") == line.outcome.get("scores")
         if before is None or self._began(before) <= self._began(line):
             self.lines[line.key] = line
 

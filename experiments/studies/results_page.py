@@ -25,7 +25,12 @@ all-MiniLM-L6-v2, which was trained on pairs of sentences, of Yahoo Answers and 
 def write_results(studies: Sequence[Study], scale: Scale, book: Book, out: Path) -> Path:
     """Write RESULTS.md below ``out``; return the file."""
     file = out / page_name("RESULTS", scale)
-    parts = [HEAD, _overview(studies, scale, book), *(_section(study, scale, book) for study in studies)]
+    parts = [
+        HEAD,
+        _ONE_SEED if scale.num_seeds == 1 else "",
+        _overview(studies, scale, book),
+        *(_section(study, scale, book) for study in studies),
+    ]
     file.write_text("\n".join(part.rstrip() + "\n" for part in parts if part), encoding="utf-8")
     return file
 
@@ -33,6 +38,7 @@ def write_results(studies: Sequence[Study], scale: Scale, book: Book, out: Path)
 def _overview(studies: Sequence[Study], scale: Scale, book: Book) -> str:
     rows = ["| study | trials | hours of learning | finished | claims that hold |", "|---|---:|---:|---|---:|"]
     every: set[str] = set()
+    all_whole = True
     for study in studies:
         trials, whole = trials_of(study, scale, book)
         keys = {trial.key for trial in trials} & book.lines.keys()
@@ -41,9 +47,20 @@ def _overview(studies: Sequence[Study], scale: Scale, book: Book) -> str:
         held = f"{sum(row.holds is True for row in claims)} of {len(claims)}" if claims else ""
         cells = (f"[{study.title}]({_page(study, scale)})", str(len(keys)), f"{_hours(book, keys):.1f}")
         rows.append(f"| {' | '.join(cells)} | {'yes' if whole else '**no**'} | {held} |")
+        all_whole &= whole
     whole_machine = _hours(book, every, divided=True)
     rows += ["", _TOTAL.format(trials=len(every), hours=_hours(book, every), whole_machine=whole_machine)]
-    return "\n".join(rows + _first_seed(studies, scale, book))
+    return "\n".join(rows + _again(book, every) + (_first_seed(studies, scale, book) if all_whole else []))
+
+
+def _again(book: Book, keys: set[str]) -> list[str]:
+    """Say how many trials were run twice, and whether their scores came out the same."""
+    same = [book.again[key] for key in sorted(keys) if key in book.again]
+    if not same:
+        return []
+    return [
+        f"{len(same)} of them were run twice, {sum(same)} with the same scores in every digit; the later run counts."
+    ]
 
 
 def _first_seed(studies: Sequence[Study], scale: Scale, book: Book) -> list[str]:
@@ -58,8 +75,10 @@ def _first_seed(studies: Sequence[Study], scale: Scale, book: Book) -> list[str]
 _TOTAL = """{trials} trials and {hours:.1f} hours in all, where trials that studies share count once: the seconds of
 each from its beginning to its end, whatever else the machine did. Divided by how many ran at once it is
 {whole_machine:.1f} hours."""
-_FIRST_SEED = """With the first seed alone (`--seeds 1 --out FOLDER`), and so without standard errors, it is {trials} trials
-and {whole_machine:.1f} hours, divided in the same way."""
+_FIRST_SEED = """With the first seed alone (`--seeds 1 --out FOLDER`), and so with hardly a standard error, it is {trials}
+trials and {whole_machine:.1f} hours, divided in the same way."""
+_ONE_SEED = """**One seed.** Another would give other scores, and nothing here says by how much: a claim that holds is no more
+than a hint."""
 
 
 def _hours(book: Book, keys: Iterable[str], divided: bool = False) -> float:

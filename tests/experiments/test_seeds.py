@@ -1,14 +1,16 @@
-"""Studies with fewer seeds: part of the same trials, pages without errors of means, nothing that one seed cannot tell."""
+"""Studies with fewer seeds: part of the same trials, pages without errors of means, and words for what one seed is."""
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from experiments.continual import classic5, long7
+from experiments.continual.comparison import reproduces
 from experiments.continual.methods import METHODS, Stream
 from experiments.studies import __main__ as main_module
 from experiments.studies.command import EXPERIMENTS, Request, ledgers, write_pages
@@ -58,8 +60,32 @@ def test_results_say_how_much_the_first_seed_is(tmp_path: Path) -> None:
     book = filled(find(name), SMALL, lambda trial: outcome_of(trial, 0.8) | {"wall": 3600.0})
     text = write_results([find(name)], SMALL, book, tmp_path).read_text(encoding="utf-8")
     assert "90 trials and 90.0 hours in all" in text
-    assert "it is 30 trials\nand 15.0 hours, divided in the same way" in text, "two at once"
-    assert "--seeds 1" not in write_results([find(name)], ONE, book, tmp_path).read_text(encoding="utf-8")
+    assert "it is 30\ntrials and 15.0 hours, divided in the same way" in text, "two at once"
+    one = write_results([find(name)], ONE, book, tmp_path).read_text(encoding="utf-8")
+    assert "--seeds 1" not in one
+    assert "**One seed.**" in one
+    assert "**One seed.**" not in text
+    some = Book()
+    some.made.update(book.made)
+    for line in list(book.lines.values())[:10]:
+        some.add(line)
+    assert "--seeds 1" not in write_results([find(name)], SMALL, some, tmp_path).read_text(encoding="utf-8")
+
+
+def test_one_seed_does_not_say_that_forgetting_is_clear(book: Book) -> None:
+    for stream in (classic5.STREAM, long7.STREAM):
+        (_, claim, *_) = reproduces(stream, ONE, book)
+        (_, usual, *_) = reproduces(stream, SMALL, book)
+        assert "forgets" in claim.claim
+        assert (claim.holds, usual.holds) == (None, True)
+
+
+def test_results_say_what_was_run_twice(book: Book, tmp_path: Path) -> None:
+    assert len(book.again) == 20
+    text = write_results([find("houlsby2019/compare")], SMALL, book, tmp_path).read_text(encoding="utf-8")
+    assert re.search(
+        r"\n\d+ of them were run twice, \d+ with the same scores in every digit; the later run counts\.\n", text
+    )
 
 
 def test_the_command_takes_a_number_of_seeds(capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,6 +105,10 @@ def test_the_command_takes_a_number_of_seeds(capsys: pytest.CaptureFixture[str])
         (["--layers", "6"], "--layers: got 6, but it is told of the backbone of --model"),
         (["--max-length", "64"], "--max-length: got 64, but"),
         (["--scale", "base", "--model", "bert-base-uncased", "--width", "0"], "--width: got 0; allowed"),
+        (["--scale", "base"], "got 'base' with no --model"),
+        (["--scale", "quick", "--model", "bert-base-uncased"], "got 'quick' with --model bert-base-uncased"),
+        (["--quick", "--out", "here", "--scale", "base", "--model", "b"], "but --model asks for b"),
+        (["--minutes", "0"], "--minutes: got 0; allowed are numbers above 0"),
         (["--seeds", "0", "--out", "here"], "got 0; allowed are 1 to 5"),
         (["--seeds", "6", "--out", "here"], "got 6; allowed are 1 to 5"),
     ):
