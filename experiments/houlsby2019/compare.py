@@ -50,6 +50,11 @@ def tasks_of(method: Method, scale: Scale) -> tuple[str, ...]:
     return scale.some(ELEVEN if method in MAIN else EIGHT)
 
 
+def choosers(scale: Scale) -> tuple[str, ...]:
+    """Return the tasks whose validation rows choose, of all eleven."""
+    return tuple(dict.fromkeys(LIKE.get(task, task) for task in scale.some(ELEVEN)))
+
+
 def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
     """Choose rates, then learn with all seeds; the two methods that the paper's claim is about come first."""
     for methods in (MAIN, OTHERS):

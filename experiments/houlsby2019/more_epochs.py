@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from experiments.benchmarks.markdown import grid
 from experiments.houlsby2019 import compare, one_percent
-from experiments.houlsby2019.compare import ELEVEN, FULL, HOULSBY, LIKE, WITHIN
+from experiments.houlsby2019.compare import ELEVEN, FULL, HOULSBY, LIKE, WITHIN, choosers
 from experiments.houlsby2019.one_percent import NARROW
 from experiments.studies import claims
 from experiments.studies.ledger import Book
@@ -24,11 +24,6 @@ from experiments.studies.tuning import scores_of
 
 MORE = replace(FULL, name="full fine-tuning, as many epochs as banks", epochs=HOULSBY.epochs)
 BANKS = (HOULSBY, NARROW)
-
-
-def choosers(scale: Scale) -> tuple[str, ...]:
-    """Return the tasks whose validation rows choose."""
-    return tuple(dict.fromkeys(LIKE.get(task, task) for task in scale.some(ELEVEN)))
 
 
 def pair(scale: Scale, book: Book, task: str) -> tuple[Trial, Trial] | None:
@@ -74,8 +69,8 @@ def mean_score(scale: Scale, book: Book) -> Mean | None:
 def body(scale: Scale, book: Book) -> str:
     """Return what validation rows said of both, and the test scores."""
     tasks = scale.some(ELEVEN)
-    rows = [[_choice(scale, book, task) for task in choosers(scale)]]
-    chosen = grid(["validation, few and more epochs", *choosers(scale)], [["full fine-tuning", *rows[0]]])
+    choices = [_choice(scale, book, task) for task in choosers(scale)]
+    chosen = grid(["validation, few and more epochs", *choosers(scale)], [[FULL.name, *choices]])
     scores = [
         ["full fine-tuning, epochs chosen", *_cells([final(scale, book, task) for task in tasks], book)],
         *(

@@ -12,7 +12,7 @@ from typing import Any
 
 from experiments.benchmarks.markdown import grid
 from experiments.houlsby2019 import compare
-from experiments.houlsby2019.compare import ELEVEN, FULL, HOULSBY, LIKE, WITHIN
+from experiments.houlsby2019.compare import ELEVEN, FULL, HOULSBY, WITHIN
 from experiments.studies import claims
 from experiments.studies.ledger import Book
 from experiments.studies.scale import Scale
@@ -31,8 +31,7 @@ NARROW = replace(HOULSBY, name=f"adapters and LayerNorms, size {BANK['bottleneck
 def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
     """Choose rates, then learn with all seeds."""
     tasks = scale.some(ELEVEN)
-    choosing = dict.fromkeys(LIKE.get(task, task) for task in tasks)
-    yield [trial for task in choosing for trial in NARROW.grid(scale, task, scale.seeds[0])]
+    yield [trial for task in compare.choosers(scale) for trial in NARROW.grid(scale, task, scale.seeds[0])]
     yield [trial for task in tasks for trial in compare.final(NARROW, scale, book, task)]
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from experiments.benchmarks.markdown import grid
 from experiments.houlsby2019 import one_percent
-from experiments.houlsby2019.compare import ELEVEN, FULL, HOULSBY, LIKE, WITHIN
+from experiments.houlsby2019.compare import ELEVEN, FULL, HOULSBY, LIKE, WITHIN, choosers
 from experiments.houlsby2019.one_percent import NARROW
 from experiments.studies import claims
 from experiments.studies.ledger import Book
@@ -29,11 +29,6 @@ BEYOND: dict[str, tuple[float, float]] = {
     NARROW.name: (1.7e-4, 1.2e-2),
 }
 """The rate below and that above the three of each method."""
-
-
-def choosers(scale: Scale) -> tuple[str, ...]:
-    """Return the tasks whose validation rows choose."""
-    return tuple(dict.fromkeys(LIKE.get(task, task) for task in scale.some(ELEVEN)))
 
 
 def widened(method: Method, scale: Scale, book: Book, task: str) -> Method:

@@ -45,7 +45,7 @@ def _book(gain: float = 0.01) -> Book:
 
 def test_copies_have_the_epochs_of_banks_and_nothing_else_differs() -> None:
     book = _book()
-    for task in more_epochs.choosers(SMALL):
+    for task in compare.choosers(SMALL):
         both = more_epochs.pair(SMALL, book, task)
         assert both is not None
         few, more = both

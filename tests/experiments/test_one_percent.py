@@ -86,7 +86,7 @@ def test_nothing_is_claimed_of_what_was_not_run() -> None:
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: str(method.name))
 def test_a_fourth_rate_is_tried_where_an_end_was_chosen_and_nowhere_else(method: Method) -> None:
     book, (below, above) = _book(wider_rates.STUDY), BEYOND[method.name]
-    tried = {task: wider_rates.widened(method, SMALL, book, task).rates for task in wider_rates.choosers(SMALL)}
+    tried = {task: wider_rates.widened(method, SMALL, book, task).rates for task in compare.choosers(SMALL)}
     assert tried.pop("trec") == (below, *method.rates)
     assert tried.pop("rte") == (*method.rates, above)
     assert set(tried.values()) == {method.rates}
