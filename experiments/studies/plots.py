@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -31,7 +32,7 @@ def against_parameters(lines: Mapping[str, Sequence[tuple[str, float, Mean]]], y
     """
     figure, axes = new_figure("trained parameters of a task, without its head", y)
     axes.set_xscale("log")
-    for mark, (name, points) in zip(MARKS, lines.items(), strict=False):
+    for mark, (name, points) in zip(cycle(MARKS), lines.items(), strict=False):
         if points:
             _line(axes, [count for _, count, _ in points], [mean for _, _, mean in points], name, mark)
     _name_lines(axes)
@@ -42,7 +43,7 @@ def over_sigma(lines: Mapping[str, Sequence[tuple[float, Mean]]]) -> Figure:
     """Return scores over the scale of the initialisation."""
     figure, axes = new_figure("sigma of the initialisation", "validation score")
     axes.set_xscale("log")
-    for mark, (name, points) in zip(MARKS, lines.items(), strict=False):
+    for mark, (name, points) in zip(cycle(MARKS), lines.items(), strict=False):
         if points:
             _line(axes, [sigma for sigma, _ in points], [mean for _, mean in points], name, mark)
     _name_lines(axes)
