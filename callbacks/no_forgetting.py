@@ -32,8 +32,9 @@ class NoForgetting(StreamCallback):
     While a task is learned (also with a Trainer of your own): digests of the backbone and of every other bank in memory,
     and the outputs of those banks on fixed inputs, are the same after as before, bit for bit.
 
-    After a task is committed: the chain of certificates is whole, earlier certificates hold as the policy says, and scores,
-    where they were measured again, are equal. Banks with ``scope: shared`` promise nothing of the kind and are left out.
+    After a task is committed: the chain of certificates is whole, no entry of it is missing, earlier certificates hold as
+    the policy says, and scores, where they were measured again, are equal. Banks with ``scope: shared`` promise nothing of
+    the kind and are left out.
 
     Args:
         policy: ``digests`` reads the files of a rotating sample of earlier tasks; ``probe`` also answers their probes, and
@@ -105,9 +106,8 @@ class NoForgetting(StreamCallback):
     @override
     def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
         store = event.store
-        problems = store.broken()
-        if problems:
-            raise ForgettingError(" ".join(problems.values()))
+        if problems := store.problems():
+            raise ForgettingError(" ".join(problems))
         earlier = [link.task for link in store.links()[: event.index] if not link.shared]
         self.checks[event.task], self._full[event.task] = [], 0
         for known in (self.checks, self._full):

@@ -10,10 +10,11 @@ from continual_petl.course.removal import forget
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
-    run = forget(arguments.run, arguments.task)
+    run = forget(arguments.run, arguments.task, entry=arguments.entry)
+    what = f"task {arguments.task}" if arguments.entry is None else f"entry {arguments.entry} of the chain"
     if arguments.json:
-        print_json({"forgotten": arguments.task, "tasks": run.store.tasks})
+        print_json({"forgotten": arguments.task, "entry": arguments.entry, "tasks": run.store.tasks})
     else:
         left = ", ".join(run.store.tasks) or "none"
-        out().print(f"forgot task {arguments.task}; learned are now: {left}", markup=False, soft_wrap=True)
+        out().print(f"forgot {what}; learned are now: {left}", markup=False, soft_wrap=True)
     return 0

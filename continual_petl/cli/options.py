@@ -75,7 +75,10 @@ def _add_task(name: str, command: argparse.ArgumentParser) -> None:
     if name == "diff":
         command.add_argument("other", metavar="RUN", help="another run folder")
     if name == "forget":
-        command.add_argument("task", metavar="TASK", help="name of a learned task")
+        text = "name of a learned task, or of one whose bank is missing"
+        command.add_argument("task", metavar="TASK", nargs="?", help=text)
+        text = "instead of TASK: drop an entry of the chain that is missing, by the number that verify reports"
+        command.add_argument("--entry", metavar="N", type=int, help=text)
     if name == "show":
         text = "name of a learned task; left out, those that there are are listed"
         command.add_argument("task", metavar="TASK", nargs="?", help=text)

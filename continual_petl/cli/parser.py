@@ -102,10 +102,12 @@ examples:
   continual-petl sweep stream.yaml sweep.yaml --task agnews --trials 5 --tasks.*.limits.train 500
 """,
     "forget": """The task's bank is deleted. A tombstone takes its place in the chain of certificates, so that verify can tell
-a task that was dropped on purpose from one that was lost.
+a task that was dropped on purpose from one that was lost. A task whose bank is missing, and one side of a chain that has
+forked, are dropped in the same way; until then no task is learned.
 
 examples:
   continual-petl forget runs/mine agnews
+  continual-petl forget runs/mine --entry 7
 """,
     "verify": """Exit code 1 if anything is not as it was certified.
 

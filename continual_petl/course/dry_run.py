@@ -64,7 +64,7 @@ class TaskFacts:
 
 
 def dry_run(session: Session) -> list[TaskFacts]:
-    """Return what a course would do. Raises `InputError` as the course would."""
+    """Return what a course would do. Raises `InputError` and `StoreError` as the course would."""
     check_session(session)
     facts, problems = [], Problems()
     learned = set(session.store.tasks)

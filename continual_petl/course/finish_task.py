@@ -54,9 +54,11 @@ def finish_task(
     spent = {**seconds, "measure": measured - start, "verify": time.perf_counter() - measured}
     # Not before: it knows what training took, if a stop or a kill comes between the commit and here.
     shutil.rmtree(store.progress_folder(task), ignore_errors=True)
-    store.append_results(
-        [TaskLine(task=task, index=store.link(task).index, seconds=spent, checks=dict(sorted(checks.items())))]
+    link = store.link(task)
+    done = TaskLine(
+        task=task, index=link.index, certificate=link.seal, seconds=spent, checks=dict(sorted(checks.items()))
     )
+    store.append_results([done])
     for callback in watching:
         callback.on_task_checked(event, spent, dict(checks))
     learned = set(store.tasks)

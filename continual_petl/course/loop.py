@@ -16,7 +16,6 @@ from continual_petl.course.finish_task import finish_task
 from continual_petl.course.learn_task import learn_task
 from continual_petl.course.pool import Executor, Pool, is_being_started, sharing
 from continual_petl.course.preflight import preflight
-from continual_petl.course.removal import check_replaced
 from continual_petl.course.run import Run
 from continual_petl.course.session import Session, changed_settings, forgotten_tasks
 from continual_petl.course.signals import StopRequest, listening
@@ -120,6 +119,8 @@ def _learn_all(
         return
     with sharing(session, watching) as ranks:
         for task in tasks:
+            # Again right before the commit: what is learned in between cannot be kept if anything is missing.
+            session.store.check_complete()
             fresh.restore()
             seconds = learn_task(session, task, watching, request, ranks)
             session.forget_split(task.name)
@@ -166,7 +167,6 @@ def _put_back(store: Store, wait: bool) -> None:
 def _opened(spec: StreamSpec, run_dir: str | Path, replace: Collection[str], test: bool) -> Session:
     """Return the course, checked before its first step."""
     session = Session(spec, Store(Path(run_dir)), reads_test=test)
-    check_replaced(session, replace)
     preflight(session, replace)
     return session
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from continual_petl.backbones.files import source_of
 from continual_petl.course.parents import check_copies, check_parent
+from continual_petl.course.removal import check_replaced
 from continual_petl.course.session import Session
 from continual_petl.course.shared import check_shared
 from continual_petl.course.trainers import check_trainer_arguments, num_processes
@@ -60,6 +61,7 @@ def preflight(session: Session, replace: Collection[str] = ()) -> None:
         StoreError: if the run folder is damaged or belongs to another backbone.
     """
     check_session(session)
+    check_replaced(session, replace)
     problems = Problems()
     learned = set(session.store.tasks).difference(replace)
     new = [task for task in session.spec.tasks if task.name not in learned]
@@ -85,10 +87,12 @@ def check_session(session: Session) -> None:
 
     Raises:
         InputError: with everything that is wrong.
+        StoreError: if the chain is broken, or anything of the run is missing.
     """
+    _check_folder(session)
+    session.store.check_complete()
     problems = Problems()
     with problems.collected():
-        _check_folder(session)
         _check_same_stream(session)
     with problems.collected():
         _check_revision(session)

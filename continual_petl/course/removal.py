@@ -8,50 +8,73 @@ from pathlib import Path
 
 from continual_petl.course.run import Run
 from continual_petl.course.session import Session
-from continual_petl.errors import InputError, StoreError
-from continual_petl.store.chain import broken
+from continual_petl.errors import InputError
+from continual_petl.store.forget import forget_missing, forget_task
+from continual_petl.store.missing import Missing
 from continual_petl.store.position import half_learned
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.dump import dump_stream, settled
 
 
-def forget(run_dir: str | Path, task: str) -> Run:
+def forget(run_dir: str | Path, task: str | None = None, *, entry: int | None = None) -> Run:
     """Drop a learned task. Its bank is deleted, a tombstone takes its place in the chain, and no other task is touched.
 
     The run's stream.yaml names the task no longer. A stream of yours that still does learns it again, as a new task.
 
     Args:
         run_dir: the run folder.
-        task: a learned task, or one that was stopped half-way, of which nothing stays.
+        task: a learned task, one that was stopped half-way, of which nothing stays, or one whose bank is missing.
+        entry: instead of a task, the number of an entry of the chain that is missing; `Run.verify` reports it.
 
     Returns:
         The run as it is then.
 
     Raises:
-        InputError: if the task is not learned, or other tasks answer with its bank.
+        InputError: if the task is not learned, the entry is not missing, or other tasks answer with this bank.
         StoreError: if the run folder is damaged.
         RunInUseError: if another process writes to it.
     """
+    if (task is None) == (entry is None):
+        raise InputError("forget: give either a task, or the number of an entry that is missing (entry)")
     run = Run(run_dir)
     store = Store(run.store.folder)
     with store.lock():
         store.clean()
+        if task is None:
+            task = forget_missing(store, _missing_entry(store, entry)).task
+        else:
+            _forget_task(run, store, task)
         spec = run.session.spec
-        others = tuple(known for known in spec.tasks if known.name != task)
-        gone = {stone.task for stone in store.tombstones()}.difference(store.tasks)
-        if not store.has(task) and task in half_learned(store):
-            shutil.rmtree(store.progress_folder(task))  # no certificate names it, so no tombstone need stand for it
-        # A kill may have left the stream to be written.
-        elif task not in gone or len(others) in (0, len(spec.tasks)):
-            run.check_learned(task)
-            _check_shared(store, task, "forgotten")
-            if problems := broken(store.chain()):
-                # A tombstone on a broken chain would make what was lost look like a part of it.
-                raise StoreError(" ".join(problems.values()))
-            store.forget(task)
-        if others:
-            store.write_stream(dump_stream(settled(spec.model_copy(update={"tasks": others}))))
+        if task is not None and not store.has(task):
+            others = tuple(known for known in spec.tasks if known.name != task)
+            if others:
+                store.write_stream(dump_stream(settled(spec.model_copy(update={"tasks": others}))))
     return Run(run_dir)
+
+
+def _forget_task(run: Run, store: Store, task: str) -> None:
+    known = [each.name for each in run.session.spec.tasks]
+    gone = {stone.task for stone in store.tombstones()}.difference(store.tasks)
+    if not store.has(task) and task not in {lost.task for lost in store.missing()}:
+        if task in half_learned(store):
+            shutil.rmtree(store.progress_folder(task))  # no certificate names it, so no tombstone has to stand for it
+            return
+        if task in gone and task in known and len(known) > 1:
+            return  # a kill may have left the stream to be written
+        run.check_learned(task)
+    _check_shared(store, task, "forgotten")
+    forget_task(store, task)
+
+
+def _missing_entry(store: Store, number: int | None) -> Missing:
+    missing = store.missing()
+    for entry in missing:
+        if entry.index == number:
+            return entry
+    known = ", ".join(str(entry.index) for entry in missing) or "none"
+    raise InputError(
+        f"--entry {number}: this entry of the chain is not missing in {store.folder}; missing are: {known}"
+    )
 
 
 def check_replaced(session: Session, tasks: Collection[str]) -> None:

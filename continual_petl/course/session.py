@@ -183,7 +183,7 @@ def changed_settings(session: Session) -> tuple[str, ...]:
 def forgotten_tasks(session: Session) -> tuple[str, ...]:
     """Return one sentence for each task that was forgotten on purpose, and that the stream would have learned again."""
     store = session.store
-    gone = {stone.task for stone in store.tombstones() if stone.why == "forgotten"}.difference(store.tasks)
+    gone = {stone.task for stone in store.tombstones() if stone.why != "replaced"}.difference(store.tasks)
     return tuple(
         f"task {task.name!r} was forgotten on purpose; the stream still names it, so it is learned again: take it out of the "
         "stream if it is to stay forgotten"

@@ -89,7 +89,7 @@ class Reader:
                 for link, task in zip(survey.links, tasks, strict=True)
             ),
             others=(*survey.told(), *survey.lost(), *wrong),
-            forgotten=tuple(stone.task for stone in survey.tombstones if stone.why == "forgotten"),
+            forgotten=tuple(stone.name for stone in survey.tombstones if stone.why != "replaced"),
             newest_shared=survey.newest_shared,
             guarded=guarded,
             read_at=time.time(),

@@ -1,12 +1,13 @@
 """The chain: certificates and tombstones in the order in which they were written, each naming the one before.
 
-Removing, reordering or editing a task breaks it, and so does taking a tombstone away. What no chain can show is that its
-newest entries were cut off together; whoever noted the head's seal can.
+Removing, reordering or editing a task breaks it, and so does taking a tombstone away. That its newest entries were cut off
+together no chain can show; `continual_petl.store.missing` compares it with ``results.jsonl`` for that, and whoever noted the
+head's seal needs neither.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from continual_petl.store.manifest import Manifest
@@ -19,11 +20,17 @@ class Link:
 
     index: int
     seal: str
+    """Empty for an entry that was missing when it was dropped, if nothing says what its seal was."""
     predecessor: str | None
     task: str
     shared: bool = False
     """Whether the task's bank is one that goes on through all tasks."""
     tombstone: bool = False
+    lost: bool = False
+    """Whether a tombstone stands for an entry that was missing when it was dropped. Its neighbours may have been missing too,
+    so where it names no predecessor, nothing is claimed."""
+    aside: bool = False
+    """Whether it was dropped from a fork: another entry has its position in the chain."""
 
 
 def link_of(manifest: Manifest) -> Link:
@@ -34,10 +41,18 @@ def link_of(manifest: Manifest) -> Link:
 
 def links_of(tombstone: Tombstone) -> tuple[Link, Link]:
     """Return the link of the certificate that is gone, and that of the tombstone itself."""
-    gone = tombstone.removed
+    gone, lost = tombstone.removed, tombstone.why == "lost"
     return (
-        Link(gone.index, gone.seal, gone.predecessor, tombstone.task, tombstone=True),
-        Link(tombstone.index, tombstone.seal, tombstone.predecessor, tombstone.task, tombstone=True),
+        Link(
+            gone.index,
+            gone.seal or "",
+            gone.predecessor,
+            tombstone.name,
+            tombstone=True,
+            lost=lost,
+            aside=tombstone.aside,
+        ),
+        Link(tombstone.index, tombstone.seal, tombstone.predecessor, tombstone.name, tombstone=True, lost=lost),
     )
 
 
@@ -70,23 +85,20 @@ def head(links: Iterable[Link]) -> Link | None:
 
 
 def broken(links: Iterable[Link]) -> Mapping[str, str]:
-    """Return one problem for each task whose certificate or tombstone does not continue the chain; at best nothing."""
+    """Return one problem for each task whose certificate or tombstone does not continue the chain; empty if it is whole."""
     by_index: dict[int, list[Link]] = {}
     for link in links:
-        by_index.setdefault(link.index, []).append(link)
+        if not link.aside:
+            by_index.setdefault(link.index, []).append(link)
     problems: dict[str, str] = {}
     for index, here in by_index.items():
-        before = by_index.get(index - 1, [])
-        expected = before[0].seal if len(before) == 1 else None
+        seals: set[str | None] = {link.seal for link in by_index.get(index - 1, [])} if index else {None}
+        followed = {link.predecessor for link in by_index.get(index + 1, [])}
         for link in here:
             what = "tombstone" if link.tombstone else "certificate"
             if len(here) > 1:
-                problems.setdefault(
-                    link.task,
-                    f"task {link.task!r}: its {what} stands at position {index} of the chain, and so does another one; a "
-                    "folder was copied into the run, or its bank.json edited",
-                )
-            elif (index > 0 and len(before) != 1) or link.predecessor != expected:
+                problems.setdefault(link.task, _fork(link, what, here, followed))
+            elif link.predecessor not in seals and "" not in seals and not (link.lost and link.predecessor is None):
                 problems.setdefault(
                     link.task,
                     f"task {link.task!r}: its {what} names another predecessor than the one in the store; a task was "
@@ -94,3 +106,16 @@ def broken(links: Iterable[Link]) -> Mapping[str, str]:
                     f"(entry number {index - 1} of the chain); until then no task is learned",
                 )
     return problems
+
+
+def _fork(link: Link, what: str, here: Sequence[Link], followed: Collection[str | None]) -> str:
+    """Return the problem of one of several entries at the same position, with what can be done about it."""
+    others = ", ".join(repr(other.task) for other in here if other is not link)
+    leaves = [other.task for other in here if not other.tombstone and other.seal not in followed]
+    ways = " or ".join(f"`continual-petl forget RUN {task}`" for task in leaves)
+    return (
+        f"task {link.task!r}: its {what} is entry number {link.index} of the chain, and so is that of {others}; a folder was "
+        "copied into the run or put back after other tasks were learned, or a bank.json was edited. Move the one that does "
+        f"not belong there out of the run{f', or drop one on record ({ways})' if leaves else ''}; until then no task is "
+        "learned"
+    )

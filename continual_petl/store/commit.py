@@ -64,9 +64,11 @@ def commit_task(
 
     Raises:
         IsolationError: if the backbone is in training mode.
-        StoreError: if the task is in the store already and is not to be replaced, or nothing can be written.
+        StoreError: if the task is in the store already and is not to be replaced, anything of the run is missing, so that the
+            position of an entry could be taken twice, or nothing can be written.
     """
     check_modes(plan.name, backbone.model, dropout=False)
+    store.check_complete()
     tombstone = store.next_tombstone(plan.name, "replaced") if replaces else None
     newest = store.head() if tombstone is None else tombstone
     path = store.bank_folder(plan.name)
@@ -145,7 +147,7 @@ def _write(path: Path, tensors: Mapping[str, Tensor]) -> str:
 @contextmanager
 def _room(store: Store, tombstone: Tombstone) -> Iterator[None]:
     """Put a tombstone in the place of a learned bank; if what comes instead cannot be put there, the bank is back."""
-    path = store.bank_folder(tombstone.task)
+    path = store.bank_folder(tombstone.name)
     aside = path.with_name(f".{path.name}.{os.getpid()}.old.new")
     write_tombstone(store.tombstone_folder, tombstone)
     try:

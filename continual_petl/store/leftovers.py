@@ -45,9 +45,9 @@ def cut_short(store: Shelf) -> Tombstone | None:
 
 def _put_back(store: Shelf, stone: Tombstone) -> None:
     """Undo a replacement; where the old bank is lost too, the tombstone stays."""
-    folder, seal = store.bank_folder(stone.task), stone.removed.seal
+    folder, seal = store.bank_folder(stone.name), stone.removed.seal
     if not folder.exists():
-        for aside in store.banks.glob(f".{glob.escape(stone.task)}.*.old.new"):
+        for aside in store.banks.glob(f".{glob.escape(stone.name)}.*.old.new"):
             if _seal_of(aside) == seal:
                 aside.rename(folder)
                 sync_folder(store.banks)

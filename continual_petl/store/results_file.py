@@ -19,7 +19,7 @@ from continual_petl.errors import StoreError
 from continual_petl.store.atomic import append_lines, line_bytes
 from continual_petl.store.chain import Link
 from continual_petl.store.files import parse_json, read_lines, read_tail
-from continual_petl.store.manifest import Index
+from continual_petl.store.manifest import Digest, Index
 from continual_petl.store.sealed import SEAL, invalid
 from continual_petl.streams.schema.field_types import Name
 
@@ -58,6 +58,8 @@ class TaskLine(FrozenModel):
     task: Name
     index: Index | None = None
     """Position in the chain; None in format 1."""
+    certificate: Digest | None = None
+    """Seal of its certificate; None in lines written before they had one."""
     seconds: dict[str, float]
     """Time by phase: data, train, evaluate, commit, measure, verify."""
     checks: dict[str, int] = Field(default_factory=dict)

@@ -80,11 +80,11 @@ def _replacing(store: Shelf, task: str | None) -> bool:
         newest = store.tombstone(files[-1])
     except StoreError:
         return False
-    if newest.why != "replaced" or task not in (None, newest.task):
+    if newest.why != "replaced" or task not in (None, newest.name):
         return False
-    if not store.bank_folder(newest.task).exists():
+    if not store.bank_folder(newest.name).exists():
         return True
     try:
-        return store.link(newest.task).index < newest.index
+        return store.link(newest.name).index < newest.index
     except StoreError:
         return False

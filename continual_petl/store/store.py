@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,13 +23,16 @@ from continual_petl.store.fill import fitting_bank
 from continual_petl.store.history import History, read_history
 from continual_petl.store.leftovers import clean
 from continual_petl.store.lock import RunLock
+from continual_petl.store.missing import Missing, missing
 from continual_petl.store.pin import Pin, pin_backbone, read_pin
 from continual_petl.store.shelf import MOST_MANIFESTS, Shelf, is_name
 from continual_petl.store.steady import steadily
 from continual_petl.store.tensor_file import certified_tensors
-from continual_petl.store.tombstone import Removed, Tombstone, write_tombstone
+from continual_petl.store.tombstone import Removed, Tombstone
 
 _T = TypeVar("_T")
+_MOST = 5
+"""Problems that one error tells in full."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class _View:
     links: list[Link]
     tombstones: list[Tombstone]
     broken: Mapping[str, str]
+    missing: list[Missing] | None = None
+    """None if nobody has asked yet."""
 
 
 class Store(Shelf):
@@ -107,6 +111,32 @@ class Store(Shelf):
     def broken(self) -> Mapping[str, str]:
         """Return one problem for each task whose certificate or tombstone does not continue the chain; at best nothing."""
         return self._viewed().broken if self._num_holds and self._taken is None else chain.broken(self.chain())
+
+    def missing(self) -> list[Missing]:
+        """Return the entries that the chain or ``results.jsonl`` knows of, and that are not in the folder."""
+        if not self._num_holds or self._taken is not None:
+            return self.steadily(self._missing)
+        view = self._viewed()
+        if view.missing is None:
+            view = self._view = replace(view, missing=self._missing())
+        return view.missing or []
+
+    def _missing(self) -> list[Missing]:
+        lines = self.results()  # first: of a task that is committed meanwhile they know nothing yet
+        return missing(self.chain(), self.tombstones(), lines)
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with the chain and what is missing of it, one paragraph each."""
+        return [*self.broken().values(), *(entry.message(self.folder) for entry in self.missing())]
+
+    def check_complete(self) -> None:
+        """Raise `StoreError` if the chain is broken, or if anything is missing that it or ``results.jsonl`` knows of.
+
+        Who holds the lock pays for it once, and again only if something was put into the run, or taken away, by others.
+        """
+        if problems := self.problems():
+            more = f" (and {len(problems) - _MOST} more: `continual-petl verify` lists them)"
+            raise StoreError(" ".join(problems[:_MOST]) + (more if len(problems) > _MOST else ""))
 
     def _viewed(self) -> _View:
         stamp = self._stamp()
@@ -192,17 +222,8 @@ class Store(Shelf):
             )
         return fitting_bank(self.plan(task), backbone, manifest.tensors, lambda: self.tensors(task))
 
-    def forget(self, task: str) -> Tombstone:
-        """Drop a learned task: its tombstone joins the chain, then its folder goes. No other task is touched."""
-        tombstone, progress = self.next_tombstone(task, "forgotten"), self.progress_folder(task)
-        self._view = None
-        write_tombstone(self.tombstone_folder, tombstone)
-        self.clean()
-        shutil.rmtree(progress, ignore_errors=True)
-        return tombstone
-
     def next_tombstone(self, task: str, why: Literal["forgotten", "replaced"]) -> Tombstone:
-        """Return the tombstone that would take a task's place, as the next entry of the chain."""
+        """Return the tombstone that would take a learned task's place, as the next entry of the chain."""
         link, newest = self.link(task), self.head()
         assert newest is not None
         removed = Removed(index=link.index, seal=link.seal, predecessor=link.predecessor)

@@ -16,6 +16,7 @@ from typing import TypeVar
 from continual_petl.errors import StoreError
 from continual_petl.store.chain import Link, broken, counting, links_of, live
 from continual_petl.store.finding import Finding
+from continual_petl.store.missing import missing
 from continual_petl.store.pin import Pin
 from continual_petl.store.results_file import Line, TaskLine
 from continual_petl.store.store import Store
@@ -49,8 +50,10 @@ class Survey:
         self.tombstones = counting([stone for stone in stones if stone is not None], found)
         self.links = live(found, self.tombstones)
         gone = [link for tombstone in self.tombstones for link in links_of(tombstone)]
-        self.broken: Mapping[str, str] = broken([*self.links, *gone])
-        self._newest = max((link.index for link in [*self.links, *gone]), default=0)
+        chain = [*self.links, *gone]
+        self.broken: Mapping[str, str] = broken(chain)
+        # An entry that cannot be read is reported as that, and nothing says its position.
+        self._missing = missing(chain, self.tombstones, self.lines, gaps=not self.unreadable)
         self.newest_shared = next((link.task for link in reversed(self.links) if link.shared), None)
         """The task whose bank answers for all that share one."""
 
@@ -85,8 +88,10 @@ class Survey:
 
     def placed(self, link: Link, check: TaskCheck) -> TaskCheck:
         """Return a task's check with what the chain says of it."""
-        if link.task in self.broken:
-            check = replace(check, findings=(Finding(message=self.broken[link.task]), *check.findings))
+        of_chain = [self.broken[link.task]] if link.task in self.broken else []
+        # Its certificate is another one than the results name.
+        of_chain += [each.message(self._store.folder) for each in self._missing if each.taken == each.task == link.task]
+        check = replace(check, findings=(*(Finding(message=text) for text in of_chain), *check.findings))
         if link.shared and self.newest_shared != link.task:
             # The certificate is of the bank at commit. That holds; what answers today is another matter.
             how = f"{check.how}; as committed, but it answers with the shared bank of {self.newest_shared!r} now"
@@ -94,21 +99,10 @@ class Survey:
         return check
 
     def lost(self) -> Iterator[TaskCheck]:
-        """Tell of tasks that the results name, and that are neither there nor forgotten on purpose."""
-        there = {(link.task, link.index) for link in self.links}
-        # After a tombstone that makes room for another bank comes that bank; if none came, the old one is lost too.
-        there |= {(s.task, s.removed.index) for s in self.tombstones if s.why == "forgotten" or s.index < self._newest}
-        known = {task for task, _ in there} | self.unreadable.keys()
-        for line in self.lines:
-            if not isinstance(line, TaskLine) or line.task in self.unreadable:
-                continue
-            if (line.task, line.index) not in there and not (line.index is None and line.task in known):
-                folder = self._store.bank_folder(line.task)
-                yield told(
-                    line.task,
-                    f"task {line.task!r} was learned, but its bank is gone: {folder} is missing. Restore the folder from a "
-                    "copy; if the task was forgotten on purpose, its tombstone",
-                )
+        """Report what the chain or the results know of, and what is neither there nor dropped on purpose."""
+        for entry in self._missing:
+            if entry.task not in self.unreadable and (entry.taken is None or entry.taken != entry.task):
+                yield told(entry.task or "(chain)", entry.message(self._store.folder))
         # Only the newest can be unfinished: a course ends all work on a task before the next one.
         named = {line.task for line in self.lines if isinstance(line, TaskLine)}
         without = [link.task for link in self.links[:-1] if link.task not in named]

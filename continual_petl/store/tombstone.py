@@ -1,8 +1,8 @@
-"""Tombstones: what the chain says of a task that was forgotten or replaced on purpose.
+"""Tombstones: what the chain says of an entry that was dropped on purpose.
 
 A tombstone is an entry of the chain like a certificate: it names its predecessor, and the next entry names it. It keeps
-the place of the certificate that is gone (position, seal, predecessor), so the chain can still be followed from end to end; a
-bank that is missing without one was lost or taken.
+the place of the entry that is gone (position, seal, predecessor), so the chain can still be followed from end to end; a
+bank that is missing without one was lost or taken. What was lost can be dropped on purpose too, as far as it is known.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import PrivateAttr, ValidationError
+from pydantic import PrivateAttr, ValidationError, model_validator
 
 from continual_petl._frozen import FrozenModel
 from continual_petl.errors import StoreError
@@ -21,25 +21,41 @@ from continual_petl.streams.schema.field_types import Name
 
 
 class Removed(FrozenModel):
-    """The certificate that is gone."""
+    """The entry that is gone."""
 
     index: Index
-    seal: Digest
+    seal: Digest | None
+    """None if it was lost and nothing says what its seal was."""
     predecessor: Digest | None
 
 
 class Tombstone(FrozenModel):
-    """One task that was taken out of the run."""
+    """One entry that was taken out of the run."""
 
     format_version: Literal[2] = 2
     index: Index
     """Position in the chain."""
     predecessor: Digest | None
     """Seal of the entry before."""
-    task: Name
-    why: Literal["forgotten", "replaced"]
+    task: Name | None
+    """None if an entry was lost and nothing says whose it was."""
+    why: Literal["forgotten", "replaced", "lost"]
+    """``lost``: it was missing already, and was dropped on purpose all the same."""
     removed: Removed
+    aside: bool = False
+    """Whether the chain had forked, and another entry has the position of the one that is gone."""
     _seal: str | None = PrivateAttr(default=None)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Tombstone:
+        if self.why != "lost" and (self.task is None or self.removed.seal is None):
+            raise ValueError("task, removed.seal: only what was lost may have none")
+        return self
+
+    @property
+    def name(self) -> str:
+        """The task, or what stands for it in messages."""
+        return self.task or f"entry {self.removed.index}"
 
     @property
     def seal(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from continual_petl import ForgettingError, NoForgetting, learn
-from continual_petl.callbacks import Progress
+from continual_petl import ForgettingError, NoForgetting, StreamCallback, learn
+from continual_petl.callbacks import Progress, TaskEvent
 from continual_petl.callbacks.no_forgetting import rotating
 from continual_petl.cli.main import main
-from continual_petl.store.manifest import SplitScores
+from continual_petl.errors import StoreError
+from continual_petl.store.manifest import SplitScores, read_manifest
 from continual_petl.store.results_file import TaskLine
 from continual_petl.streams.stream_file.dump import dump_stream
-from tests.store.tampering import change_tensors, edit, nudge
+from tests.store.tampering import change_tensors, edit, name_certificates, nudge
 from tests.streams_in_code import stream, task
 
 Folder = Callable[..., Path]
@@ -85,12 +87,25 @@ def test_every_policy_notices_a_changed_bank_and_a_broken_chain(
     whole = manifest.read_bytes()
     edit(manifest, sealed=True, notices=("nothing to see here",))
     more = tasks_of(backbone_folder(), evaluate="certified")
-    with pytest.raises(ForgettingError, match="task 'two': its certificate names another predecessor"):
+    with pytest.raises(StoreError, match="task 'two': its certificate names another predecessor"):
         learn(more, tmp_path / "run", callbacks=[NoForgetting(policy)])
     manifest.write_bytes(whole)
+    name_certificates(tmp_path / "run", {"one": read_manifest(manifest).seal})
     change_tensors(tmp_path / "run" / "banks" / "two" / "bank.safetensors", nudge("head.output.bias"))
     with pytest.raises(ForgettingError, match=r"task 'two'.*tensor head\.output\.bias"):
         learn(more, tmp_path / "run", callbacks=[NoForgetting(policy)])
+
+
+def test_what_goes_missing_after_the_commit_is_noticed(backbone_folder: Folder, tmp_path: Path) -> None:
+    class Thief(StreamCallback):
+        def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
+            if event.task == "two":
+                shutil.rmtree(tmp_path / "run" / "banks" / "one")
+
+    with pytest.raises(
+        ForgettingError, match=r"task 'one' was learned as entry 0 of the chain, but its bank is missing"
+    ):
+        learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[Thief(), NoForgetting("digests")])
 
 
 def test_full_tells_rows_that_are_gone_from_rows_that_answer_otherwise(

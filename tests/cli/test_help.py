@@ -51,7 +51,7 @@ COMMANDS = {
         "--quiet",
         "--json",
     },
-    "forget": {"--json"},
+    "forget": {"--entry", "--json"},
     "verify": {"--task", "--data", "--remote-code", "--json"},
     "predict": {"--task", "--task-column", "--input", "--output", "--batch-size", "--remote-code", "--json"},
     "ablate": {"--task", "--split", "--spans", "--output", "--html", "--remote-code", "--json"},

@@ -78,7 +78,7 @@ def test_a_served_page_shows_whatever_becomes_of_the_run(bench: Bench, monkeypat
         (restore, "1 certificate checked, nothing changed."),
         (lambda: (bank / "history.json").unlink(), "Something is not as it was certified"),
         (restore, "1 certificate checked, nothing changed."),
-        (lambda: shutil.rmtree(bank), "but its bank is gone"),
+        (lambda: shutil.rmtree(bank), "but its bank is missing"),
         (restore, "1 certificate checked, nothing changed."),
         (lambda: (run / "backbone.json").rename(bench.folder / "pin"), "it says which backbone the run was learned on"),
         (lambda: (bench.folder / "pin").rename(run / "backbone.json"), "1 certificate checked, nothing changed."),

@@ -17,6 +17,7 @@ from continual_petl.store.replay import DECODED
 from continual_petl.store.results_file import TaskLine
 from continual_petl.store.sealed import SEAL, seal_of
 from continual_petl.store.store import Store
+from tests.store.tampering import name_certificates
 
 JOINED = {"files", "parent"}
 JOINED_EARLY = {"class_weights", "generation", "max_target_length"}
@@ -59,6 +60,7 @@ def without_histories(folder: Path) -> None:
         del raw["files"][HISTORY]
         before = seal_of(raw)
         (path / "bank.json").write_bytes(json_bytes({**raw, SEAL: before}))
+    name_certificates(folder, dict.fromkeys(store.tasks))
 
 
 def _write(path: Path, raw: dict[str, Any], predecessor: str | None, *, first: bool) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from continual_petl import Run, learn
 from continual_petl.store.atomic import json_bytes
 from continual_petl.store.manifest import read_manifest, write_manifest
+from continual_petl.store.results_file import TaskLine, append_results, read_results
 from tests.streams_in_code import stream, task
 
 Folder = Callable[..., Path]
@@ -40,8 +41,22 @@ def nudge(name: str) -> Callable[[dict[str, torch.Tensor]], object]:
 
 
 def edit(path: Path, *, sealed: bool, **values: Any) -> None:
-    """Change a manifest; with ``sealed``, as someone would who knows how it is sealed."""
+    """Change a manifest; with ``sealed``, as someone would who knows how it is sealed, and where else its seal is named."""
     if sealed:
-        write_manifest(path, read_manifest(path).model_copy(update=values))
+        manifest = read_manifest(path).model_copy(update=values)
+        write_manifest(path, manifest)
+        name_certificates(path.parents[2], {manifest.task: read_manifest(path).seal})
     else:
         path.write_bytes(json_bytes(json.loads(path.read_text()) | values))
+
+
+def name_certificates(folder: Path, seals: Mapping[str, str | None]) -> None:
+    """Write the results anew, with other seals of these tasks' certificates; None as before lines had any."""
+    lines = [
+        line.model_copy(update={"certificate": seals.get(line.task, line.certificate)})
+        if isinstance(line, TaskLine)
+        else line
+        for line in read_results(folder / "results.jsonl")
+    ]
+    (folder / "results.jsonl").unlink(missing_ok=True)
+    append_results(folder / "results.jsonl", lines)

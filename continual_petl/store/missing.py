@@ -1,0 +1,129 @@
+"""Entries of the chain that a run is known to have had, and that its folder lacks.
+
+The chain shows a gap: the entry behind it names a predecessor that is not there. It cannot show that its newest entries are
+missing, since nothing comes behind them; ``results.jsonl`` can, which names every task that was learned, with its position
+in the chain and the seal of its certificate. As long as anything is missing, nothing is committed: a new entry could take
+its position, and neither could be dropped or put back without breaking the chain.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from continual_petl.store.chain import Link
+from continual_petl.store.results_file import Line, RowLine, TaskLine
+from continual_petl.store.tombstone import Tombstone, tombstone_file
+
+
+@dataclass(frozen=True)
+class Missing:
+    """One entry that is missing."""
+
+    task: str | None
+    """None if nothing says whose it was."""
+    index: int | None
+    """Position in the chain; None in runs of format 1, where nothing says it."""
+    seal: str | None = None
+    """None if nothing says what it was."""
+    predecessor: str | None = None
+    """None if the entry before is missing too, or if it was the first one."""
+    taken: str | None = None
+    """The task whose entry has the position now."""
+    again: bool = False
+    """Whether the task is learned at another position."""
+    replaces: bool = False
+    """Whether only a tombstone says that a bank was to come here, in the place of an older one."""
+
+    def message(self, folder: Path) -> str:
+        """Return what is missing, and what to do, in one paragraph.
+
+        Args:
+            folder: the run folder.
+        """
+        by_name = f"`continual-petl forget {folder} {self.task}`"
+        by_entry = f"`continual-petl forget {folder} --entry {self.index}`"
+        until = "Until then nothing is learned into this run"
+        if self.task is None:
+            stone = tombstone_file(folder / "tombstones", self.index or 0)
+            return (
+                f"entry {self.index} of the chain is missing: a task's folder below {folder / 'banks'}, or the tombstone "
+                f"{stone}. Restore it from a copy, or drop it on record with {by_entry}. {until}"
+            )
+        where = "" if self.index is None else f" as entry {self.index} of the chain"
+        path, drop = folder / "banks" / self.task, by_entry if self.again else by_name
+        if self.taken == self.task:
+            return (
+                f"task {self.task!r}: its certificate, entry {self.index} of the chain, is not the one that results.jsonl "
+                f"names: its bank.json was edited, or its bank was lost and another one was learned in its place. Restore "
+                f"{path} from a copy, or drop the task on record with {by_name}, after which it can be learned again. {until}"
+            )
+        if self.replaces:
+            return (
+                f"task {self.task!r} was replaced{where}, but its bank is missing. If a kill cut that short, the next "
+                f"command that learns puts the old bank back; else restore {path} from a copy, or drop it on record with "
+                f"{drop}. {until}"
+            )
+        other = "" if self.taken is None else f", and that entry is the one of {self.taken!r} now"
+        return (
+            f"task {self.task!r} was learned{where}, but its bank is missing{other}. Restore {path} from a copy, or drop it "
+            f"on record with {drop}. {until}"
+        )
+
+
+def missing(
+    links: Sequence[Link], tombstones: Sequence[Tombstone], lines: Iterable[Line], *, gaps: bool = True
+) -> list[Missing]:
+    """Return what is missing, in the order of the chain.
+
+    Args:
+        links: of the whole chain: learned tasks, tombstones, and what these stand for.
+        tombstones: those that count.
+        lines: of ``results.jsonl``.
+        gaps: whether positions that no link has are missing; not so where some entries cannot be read.
+    """
+    main = {link.index: link for link in links if not link.aside}
+    there = {(link.task, link.index): link for link in links}
+    names = {link.task for link in links}
+    learned = {link.task: link.index for link in links if not link.tombstone}
+    found: dict[tuple[int, str], Missing] = {}
+
+    def add(task: str | None, index: int | None, seal: str | None, *, replaces: bool = False) -> None:
+        if index is None:
+            found.setdefault((-1, task or ""), Missing(task, None))
+            return
+        before, behind, here = main.get(index - 1), main.get(index + 1), main.get(index)
+        if seal is None and here is None and behind is not None:
+            seal = behind.predecessor
+        found[index, task or ""] = Missing(
+            task,
+            index,
+            seal,
+            predecessor=None if before is None else before.seal or None,
+            taken=None if here is None else here.task,
+            again=learned.get(task or "", index) != index,
+            replaces=replaces,
+        )
+
+    seen: Counter[tuple[str, int | None]] = Counter()
+    for line in lines:
+        task, seal = (line.after, None) if isinstance(line, RowLine) else (line.task, line.certificate)
+        link = there.get((task, -1 if line.index is None else line.index))
+        if link is None:
+            if line.index is not None or task not in names:
+                add(task, line.index, seal)
+        elif isinstance(line, TaskLine) and not link.tombstone:
+            # A task is finished once. Lines without a seal can only say that there was a bank before this one.
+            seen[task, line.index] += seal is None
+            if (seal is not None and seal != link.seal) or seen[task, line.index] > 1:
+                add(task, line.index, seal)
+    known = {index for index, _ in found}
+    newest = max(main.keys() | known, default=-1)
+    replaced = {stone.index + 1: stone.task for stone in tombstones if stone.why == "replaced"}
+    if gaps:
+        for index in range(newest + 1 + (newest + 1 in replaced)):
+            if index not in main and index not in known:
+                add(replaced.get(index), index, None, replaces=index in replaced)
+    return [entry for _, entry in sorted(found.items(), key=lambda item: item[0])]

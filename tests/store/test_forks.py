@@ -1,0 +1,127 @@
+"""A chain that forked: nothing is learned on either side until one of them is dropped on record."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from continual_petl import InputError, Run, learn
+from continual_petl.cli.main import main
+from continual_petl.course.removal import forget
+from continual_petl.errors import StoreError
+from continual_petl.store.results_file import read_results
+from continual_petl.store.store import Store
+from tests.desk import bank_digests
+from tests.store.tampering import QUICK, TASKS, learn_one_more, problems
+from tests.streams_in_code import stream, task
+
+Folder = Callable[..., Path]
+MORE = [task(name, num_rows=16) for name in ("four", "five", "six")]
+FORK = "its certificate is entry number 4 of the chain, and so is that of"
+
+
+@pytest.fixture
+def forked(folder: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Path]:
+    """Return a run as an older release left it: a replaced bank was moved away, others were learned, and it was put back."""
+
+    def fork(num_more: int) -> Path:
+        learn(stream(backbone_folder(), TASKS, training=QUICK), folder, replace=["two"])
+        away = shutil.move(folder / "banks" / "two", folder.parent / "two")
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "check_complete", lambda _: None)
+            patch.setattr(Store, "problems", lambda _: [])
+            tasks = [TASKS[0], TASKS[2], *MORE[:num_more]]
+            learn(stream(backbone_folder(), tasks, training=QUICK), folder)
+        shutil.move(away, folder / "banks" / "two")
+        return folder
+
+    return fork
+
+
+def test_nothing_is_committed_onto_a_position_that_was_taken(folder: Path, backbone_folder: Folder) -> None:
+    learn(stream(backbone_folder(), TASKS, training=QUICK), folder, replace=["two"])
+    away = shutil.move(folder / "banks" / "two", folder.parent / "two")
+    with pytest.raises(StoreError, match="task 'two' was learned as entry 4 of the chain, but its bank is missing"):
+        learn(stream(backbone_folder(), [TASKS[0], TASKS[2], MORE[0]], training=QUICK), folder)
+    assert Store(folder).tasks == ["one", "three"]
+    shutil.move(away, folder / "banks" / "two")
+    assert problems(folder) == {}
+    assert learn_one_more(backbone_folder(), folder).store.link("four").index == 5
+
+
+@pytest.mark.parametrize("side", ["four", "two"])
+def test_either_side_of_a_fork_can_be_dropped(
+    forked: Callable[[int], Path], backbone_folder: Folder, side: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = forked(1)
+    before = bank_digests(Run(folder))
+    found = problems(folder)
+    assert found.keys() == {"two", "four"}
+    ways = "`continual-petl forget RUN four` or `continual-petl forget RUN two`"
+    assert all(FORK in problem and ways in problem for problem in found.values())
+    with pytest.raises(StoreError, match=FORK):
+        learn(stream(backbone_folder(), [*TASKS, *MORE[:2]], training=QUICK), folder)
+    with pytest.raises(StoreError, match=FORK):
+        forget(folder, "one")
+    assert main(["forget", str(folder), side]) == 0
+    (stone,) = [stone for stone in Store(folder).tombstones() if stone.why == "forgotten"]
+    assert (stone.task, stone.index, stone.removed.index, stone.aside) == (side, 5, 4, True)
+    assert main(["verify", str(folder)]) == 0
+    del before[side]
+    assert bank_digests(Run(folder)) == before
+    assert learn(stream(backbone_folder(), [*TASKS, *MORE], training=QUICK), folder).store.tasks[-1] == "six"
+    assert main(["verify", str(folder)]) == 0
+
+
+def test_a_side_that_others_follow_goes_after_them(forked: Callable[[int], Path], backbone_folder: Folder) -> None:
+    folder = forked(3)
+    assert problems(folder).keys() == {"two", "four"}
+    assert "drop one on record (`continual-petl forget RUN two`)" in problems(folder)["four"]
+    with pytest.raises(
+        InputError, match="'four' cannot be forgotten: the chain has forked at entry 4, and 'five' follows"
+    ):
+        forget(folder, "four")
+    forget(folder, "two")
+    assert problems(folder) == {}
+    assert learn(stream(backbone_folder(), [*TASKS, *MORE], training=QUICK), folder).store.tasks[-1] == "two"
+    assert problems(folder) == {}
+
+
+def test_two_long_sides(folder: Path, backbone_folder: Folder) -> None:
+    """Two copies of a run learned on, and were put together again."""
+    other = shutil.copytree(folder, folder.parent / "other")
+    learn(stream(backbone_folder(), [*TASKS, *MORE[:2]], training=QUICK), folder)
+    learn(stream(backbone_folder(), [*TASKS, MORE[2], task("seven", num_rows=16)], training=QUICK), other)
+    for name in ("six", "seven"):
+        shutil.move(other / "banks" / name, folder / "banks" / name)
+    # The results of the copy are not those of the run.
+    assert problems(folder).keys() == {"four", "five", "six", "seven", "(results.jsonl)"}
+    forget(folder, "seven")
+    assert problems(folder).keys() == {"four", "six", "(results.jsonl)"}
+    with pytest.raises(InputError, match="'five' follows this side"):
+        forget(folder, "four")
+    forget(folder, "six")
+    assert problems(folder) == {}
+    assert [stone.aside for stone in Store(folder).tombstones()] == [True, True]
+    assert learn(stream(backbone_folder(), [*TASKS, *MORE], training=QUICK), folder).store.tasks[-1] == "six"
+    assert problems(folder) == {}
+
+
+def test_a_side_that_is_missing_is_dropped_too(forked: Callable[[int], Path], backbone_folder: Folder) -> None:
+    folder = forked(1)
+    assert len(read_results(folder / "results.jsonl")) == 10
+    shutil.rmtree(folder / "banks" / "two")
+    found = (
+        "'two' was learned as entry 4 of the chain, but its bank is missing, and that entry is the one of 'four' now"
+    )
+    assert found in problems(folder)["two"]
+    with pytest.raises(StoreError, match=found):
+        learn(stream(backbone_folder(), [*TASKS, *MORE], training=QUICK), folder)
+    forget(folder, "two")
+    assert problems(folder) == {}
+    assert Store(folder).tombstones()[-1].aside
+    assert learn(stream(backbone_folder(), [*TASKS, *MORE], training=QUICK), folder).store.tasks[-1] == "six"
+    assert problems(folder) == {}

@@ -1,0 +1,252 @@
+"""What a run is known to have had and has no more: nothing is learned until it is restored, or dropped on record."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl import InputError, Run, StreamCallback, learn
+from continual_petl.callbacks import TaskEvent
+from continual_petl.cli.main import main
+from continual_petl.course.dry_run import dry_run
+from continual_petl.course.removal import forget
+from continual_petl.course.session import Session
+from continual_petl.errors import StoreError
+from continual_petl.store.manifest import read_manifest, write_manifest
+from continual_petl.store.store import Store
+from tests.desk import bank_digests
+from tests.store.tampering import QUICK, TASKS, learn_one_more, name_certificates, problems
+from tests.streams_in_code import stream, task
+
+Folder = Callable[..., Path]
+MISSING = "task 'three' was learned as entry 2 of the chain, but its bank is missing"
+
+
+def other_three(backbone: Path) -> Any:
+    """Return the stream with other rows for its last task."""
+    return stream(backbone, [*TASKS[:2], task("three", num_rows=24)], training=QUICK)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.relative_to(folder).parts[0].startswith(".")
+    }
+
+
+def without_certificates(folder: Path) -> None:
+    """Make the lines of the results as they were before they named certificates."""
+    name_certificates(folder, dict.fromkeys(Store(folder).tasks))
+
+
+@pytest.mark.parametrize("certificates", [True, False])
+def test_the_newest_bank_is_missing(folder: Path, backbone_folder: Folder, certificates: bool) -> None:
+    if not certificates:
+        without_certificates(folder)
+    kept = shutil.copytree(folder / "banks" / "three", folder.parent / "three")
+    shutil.rmtree(folder / "banks" / "three")
+    assert MISSING in problems(folder)["three"]
+    before = files_of(folder)
+    for tasks in (other_three(backbone_folder()), stream(backbone_folder(), TASKS, training=QUICK)):
+        with pytest.raises(StoreError, match=MISSING):
+            learn(tasks, folder)
+    with pytest.raises(StoreError, match=MISSING):
+        learn(other_three(backbone_folder()), folder, replace=["three"])
+    with pytest.raises(StoreError, match=MISSING):
+        dry_run(Session(other_three(backbone_folder()).spec, Store(folder)))
+    assert files_of(folder) == before, "nothing was learned and nothing written"
+    # One way on: restore it. The other: drop it on record.
+    shutil.copytree(kept, folder / "banks" / "three")
+    assert problems(folder) == {}
+    assert learn_one_more(backbone_folder(), folder).store.tasks == ["one", "two", "three", "four"]
+
+
+@pytest.mark.parametrize("certificates", [True, False])
+def test_a_missing_bank_is_dropped_on_record(folder: Path, backbone_folder: Folder, certificates: bool) -> None:
+    if not certificates:
+        without_certificates(folder)
+    seal = Store(folder).link("three").seal
+    shutil.rmtree(folder / "banks" / "three")
+    assert forget(folder, "three").store.tasks == ["one", "two"]
+    (stone,) = Store(folder).tombstones()
+    assert (stone.task, stone.why, stone.index, stone.removed.index) == ("three", "lost", 3, 2)
+    assert stone.removed.seal == stone.predecessor == (seal if certificates else None)
+    assert problems(folder) == {}
+    run = learn(other_three(backbone_folder()), folder)
+    assert run.store.tasks == ["one", "two", "three"]
+    assert run.store.link("three").index == 4
+    assert problems(folder) == {}
+    assert run.results.status[2] == ("measured", "measured", "measured")
+    with pytest.raises(InputError, match="task 'nine' is not learned"):
+        forget(folder, "nine")
+
+
+def test_at_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    shutil.rmtree(folder / "banks" / "three")
+    (tmp_path / "new.yaml").write_text(json.dumps(task("three", num_rows=24)))
+    assert main(["verify", str(folder)]) == 1
+    assert f"`continual-petl forget {folder} three`" in capsys.readouterr().out
+    assert main(["learn", str(folder), str(tmp_path / "new.yaml"), "--quiet"]) == 1
+    assert MISSING in capsys.readouterr().err
+    assert main(["forget", str(folder), "three"]) == 0
+    assert main(["learn", str(folder), str(tmp_path / "new.yaml"), "--quiet"]) == 0
+    assert main(["verify", str(folder)]) == 0
+
+
+def test_a_bank_that_an_older_release_learned_in_the_place_of_a_lost_one(
+    folder: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a run said "unchanged": the chain is whole, and only the results know of the first bank."""
+    for certificates in (True, False):
+        run = shutil.copytree(folder, folder.parent / f"run {certificates}")
+        shutil.rmtree(run / "banks" / "three")
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "check_complete", lambda _: None)
+            patch.setattr(Store, "problems", lambda _: [])
+            learn(other_three(backbone_folder()), run)
+        if not certificates:
+            without_certificates(run)
+        assert Store(run).broken() == {}
+        found = "task 'three': its certificate, entry 2 of the chain, is not the one that results.jsonl names"
+        assert found in problems(run)["three"]
+        with pytest.raises(StoreError, match=found):
+            learn_one_more(backbone_folder(), run)
+        forget(run, "three")
+        assert problems(run) == {}
+        assert learn_one_more(backbone_folder(), run).store.tasks == ["one", "two", "three", "four"]
+        assert problems(run) == {}
+
+
+def test_a_bank_in_the_middle_and_its_neighbour(folder: Path, backbone_folder: Folder) -> None:
+    link = Store(folder).link("one")
+    for name in ("one", "two"):
+        shutil.rmtree(folder / "banks" / name)
+    assert problems(folder).keys() == {"one", "two", "three"}
+    with pytest.raises(StoreError, match="task 'one' was learned as entry 0"):
+        learn_one_more(backbone_folder(), folder)
+    with pytest.raises(StoreError, match="'three': its certificate names another predecessor"):
+        forget(folder, "three")
+    forget(folder, "two")
+    assert problems(folder).keys() == {"one"}
+    forget(folder, "one")
+    stones = {stone.task: stone for stone in Store(folder).tombstones()}
+    assert stones["one"].removed.seal == link.seal, "the results know it"
+    assert problems(folder) == {}
+    assert learn_one_more(backbone_folder(), folder).store.tasks == ["three", "one", "two", "four"]
+    assert problems(folder) == {}
+
+
+def test_several_of_the_newest_that_nothing_says_the_seals_of(folder: Path, backbone_folder: Folder) -> None:
+    without_certificates(folder)
+    kept = shutil.copytree(folder / "banks", folder.parent / "banks")
+    for name in ("two", "three"):
+        shutil.rmtree(folder / "banks" / name)
+    assert problems(folder).keys() == {"two", "three"}
+    forget(folder, "two")
+    assert problems(folder).keys() == {"three"}
+    # Restored meanwhile: its predecessor is known from then on to be the one that was dropped.
+    restored = shutil.copytree(folder, folder.parent / "restored")
+    shutil.copytree(kept / "three", restored / "banks" / "three")
+    assert problems(restored) == {}
+    forget(folder, "three")
+    for run in (folder, restored):
+        assert problems(run) == {}
+        assert learn_one_more(backbone_folder(), run).store.tasks[0] == "one"
+        assert problems(run) == {}
+
+
+def test_a_tombstone_is_missing(folder: Path, backbone_folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    forget(folder, "two")
+    learn(stream(backbone_folder(), [TASKS[0], TASKS[2], task("four", num_rows=16)], training=QUICK), folder)
+    (path,) = (folder / "tombstones").iterdir()
+    path.unlink()
+    assert (
+        f"entry 3 of the chain is missing: a task's folder below {folder}/banks, or the tombstone {path}"
+        in (problems(folder)["(chain)"])
+    )
+    tasks = [TASKS[0], TASKS[2], task("four", num_rows=16), task("five", num_rows=16)]
+    with pytest.raises(StoreError, match="entry 3 of the chain is missing"):
+        learn(stream(backbone_folder(), tasks, training=QUICK), folder)
+    assert main(["forget", str(folder), "--entry", "2"]) == 2
+    assert "this entry of the chain is not missing" in capsys.readouterr().err
+    assert main(["forget", str(folder)]) == main(["forget", str(folder), "one", "--entry", "3"]) == 2
+    assert "give either a task" in capsys.readouterr().err
+    assert main(["forget", str(folder), "--entry", "3"]) == 0
+    assert "forgot entry 3 of the chain; learned are now: one, three, four" in capsys.readouterr().out
+    assert problems(folder).keys() == {"two", "three"}
+    forget(folder, "two")
+    assert problems(folder) == {}
+    assert learn(stream(backbone_folder(), tasks, training=QUICK), folder).store.tasks[-1] == "five"
+    assert problems(folder) == {}
+
+
+def test_the_bank_that_replaced_another_is_missing(folder: Path, backbone_folder: Folder) -> None:
+    learn_one_more(backbone_folder(), folder, replace=["two"])
+    (folder / "results.jsonl").unlink()
+    assert Store(folder).link("four").index == 5
+    for name in ("two", "four"):
+        shutil.rmtree(folder / "banks" / name)
+    found = "task 'two' was replaced as entry 4 of the chain, but its bank is missing"
+    assert found in problems(folder)["two"]
+    with pytest.raises(StoreError, match=found):
+        learn_one_more(backbone_folder(), folder)
+
+
+def test_a_bank_that_goes_while_a_task_is_learned(folder: Path, backbone_folder: Folder) -> None:
+    """The chain is looked at right before the commit: a new entry would take the position of the one that is missing."""
+
+    class Thief(StreamCallback):
+        def on_train_start(self, *_: Any) -> None:
+            shutil.rmtree(folder / "banks" / "three")
+
+    tasks = stream(backbone_folder(), [*TASKS, task("four", num_rows=16)], training=QUICK)
+    with pytest.raises(StoreError, match=MISSING):
+        learn(tasks, folder, callbacks=[Thief()])
+    assert Store(folder).tasks == ["one", "two"]
+
+
+def test_the_next_task_is_not_begun(folder: Path, backbone_folder: Folder) -> None:
+    """What goes missing while nothing is committed is found before the next task is trained."""
+    begun: list[str] = []
+
+    class Thief(StreamCallback):
+        def on_task_start(self, event: TaskEvent) -> None:
+            begun.append(event.task)
+
+        def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
+            shutil.rmtree(folder / "banks" / "one")
+
+    tasks = [*TASKS, task("four", num_rows=16), task("five", num_rows=16)]
+    with pytest.raises(StoreError, match="task 'one' was learned as entry 0"):
+        learn(stream(backbone_folder(), tasks, training=QUICK), folder, callbacks=[Thief()])
+    assert begun == ["four"]
+
+
+def test_a_restored_run_answers_as_before(folder: Path, backbone_folder: Folder) -> None:
+    """A tombstone of a missing bank is no reason to delete one that was put back: the fork is reported."""
+    without_certificates(folder)
+    before = bank_digests(Run(folder))
+    kept = shutil.copytree(folder / "banks" / "three", folder.parent / "three")
+    shutil.rmtree(folder / "banks" / "three")
+    forget(folder, "three")
+    shutil.copytree(kept, folder / "banks" / "three")
+    assert bank_digests(Run(folder)) == before
+    assert "entry number 2 of the chain, and so is that of" in problems(folder)["three"]
+    forget(folder, "three")
+    assert problems(folder) == {}
+
+
+def test_the_newest_certificate_was_edited_and_sealed_again(folder: Path) -> None:
+    """No later entry names it; the results do."""
+    path = folder / "banks" / "three" / "bank.json"
+    write_manifest(path, read_manifest(path).model_copy(update={"notices": ("nothing to see here",)}))
+    assert Store(folder).broken() == {}
+    found = problems(folder)
+    assert found.keys() == {"three"}
+    assert "its certificate, entry 2 of the chain, is not the one that results.jsonl names" in found["three"]
