@@ -34,7 +34,7 @@ class TaskEvent:
     index: int
     """Position of the task in the order of learning."""
     num_tasks: int
-    """Number of tasks in the stream."""
+    """Number of tasks that are learned, or that the stream names."""
     store: Store
     backbones: dict[str, Backbone]
     """By precision: every backbone that is in memory."""

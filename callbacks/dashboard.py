@@ -27,6 +27,7 @@ from continual_petl.callbacks.wandb_board import WandbBoard
 from continual_petl.errors import InputError, StoreError
 from continual_petl.report.growth import GrowthRow, growth
 from continual_petl.report.results import read_results
+from continual_petl.store.files import refuse_links_inside
 from continual_petl.store.results_file import TaskLine
 from continual_petl.store.store import Store
 
@@ -132,6 +133,10 @@ class Dashboard(StreamCallback):
         """Make the loggers, and log what they do not have yet; see `_recount`."""
         if self._opened:
             return
+        for given in self._given:
+            # What loggers write below a link would be written elsewhere, over what is there.
+            name = given if isinstance(given, str) else AXES
+            refuse_links_inside(store.folder, store.folder / FOLDER / name)
         self._opened = True
         try:
             axes = Axes(store.folder / FOLDER / AXES)

@@ -24,6 +24,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 def _learn(run: Run, arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     # From here on the stream speaks for the user.
     run.session.residents.check_code()
+    run.store.check_stream()
     spec = run.session.spec
     if PurePath(arguments.task_file).suffix in (".csv", ".tsv", ".jsonl", ".parquet", ".gz"):
         raise InputError(

@@ -37,7 +37,7 @@ def finish_task(
     event = TaskEvent(
         task=task,
         index=store.tasks.index(task),
-        num_tasks=len(session.spec.tasks),
+        num_tasks=session.num_tasks,
         store=store,
         backbones=session.residents.backbones,
         notices=tuple(notices),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 from continual_petl.callbacks.bank_checkpoint import BEST, LAST
@@ -16,11 +19,13 @@ from continual_petl.errors import StoreError
 from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.store.atomic import make_folder
 from continual_petl.store.position import POSITION, place_of, read_position
-from continual_petl.store.progress import check_seal, read_bank, read_plan, write_plan
+from continual_petl.store.progress import check_checkpoint, check_seal, damaged, read_bank, read_plan, write_plan
 from continual_petl.streams.preparation.prepare import TaskData
 
 _SHOWN = {"enable_progress_bar", "enable_model_summary", "log_every_n_steps", "logger", "profiler"}
 """Trainer arguments that only decide what is shown, so progress stays good when they change."""
+_RESTORES = "checkpoint_connector.py"
+"""The file of Lightning that restores checkpoints."""
 _RESOLVED = ("prefix_cache", "prefix_cache_bytes")
 
 
@@ -93,6 +98,7 @@ def _check(folder: Path) -> None:
             (folder / name).unlink(missing_ok=True)
         return
     check_seal(folder / LAST)
+    check_checkpoint(folder / LAST)
     if (folder / BEST).exists():
         read_bank(folder / BEST)
 
@@ -108,6 +114,24 @@ def _goes_on(task: str, folder: Path) -> tuple[str, ...]:
     position = place_of(folder)
     where = "from what was saved half-way" if position is None else f"at {position.in_steps}"
     return (f"task {task!r}: goes on {where}",)
+
+
+@contextmanager
+def restoring(path: Path) -> Iterator[None]:
+    """Report what Lightning raises as it restores a checkpoint, whose parts nobody has checked before, as a damaged file.
+
+    Args:
+        path: the checkpoint that a fit inside the block resumes from; it may be missing.
+    """
+    try:
+        yield
+    except StoreError:
+        raise
+    except Exception as error:
+        frames = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
+        if any(code.co_filename.endswith(_RESTORES) and "restore" in code.co_name for code in frames):
+            damaged(path, f"it cannot be restored: {type(error).__name__}: {str(error)[:200]}", error)
+        raise
 
 
 def _plain(value: object) -> object:

@@ -13,7 +13,7 @@ from continual_petl.callbacks.bank_checkpoint import BEST, LAST
 from continual_petl.callbacks.learning_curve import LearningCurve
 from continual_petl.course.answered import answered
 from continual_petl.course.evaluate import outputs_of, score
-from continual_petl.course.half_learned import keep_or_discard
+from continual_petl.course.half_learned import keep_or_discard, restoring
 from continual_petl.course.history import history_of
 from continual_petl.course.learned import FITTED, Clock, Learned, Ranks
 from continual_petl.course.parents import parent_bank, parent_of
@@ -160,7 +160,7 @@ def tell_start(session: Session, task: str, callbacks: Sequence[L.Callback], not
     event = TaskEvent(
         task=task,
         index=len([name for name in session.store.tasks if name != task]),
-        num_tasks=len(session.spec.tasks),
+        num_tasks=session.num_tasks,
         store=session.store,
         backbones=session.residents.backbones,
         notices=notices,
@@ -196,7 +196,7 @@ def _fit(
     module = session.loaders(data, training)
     module.frozen = prefix
     last = folder / LAST
-    with quiet():
+    with quiet(), restoring(last):
         watching = [*callbacks, LearningCurve(folder), checkpoint, KeepSignals(request)]
         trainer = fitting_trainer(training, session.spec.trainer, watching, session.folder)
         try:

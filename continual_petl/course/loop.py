@@ -16,6 +16,7 @@ from continual_petl.course.finish_task import finish_task
 from continual_petl.course.learn_task import learn_task
 from continual_petl.course.pool import Executor, Pool, is_being_started, sharing
 from continual_petl.course.preflight import preflight
+from continual_petl.course.replacements import begin_replacing, end_replacing
 from continual_petl.course.run import Run
 from continual_petl.course.session import Session, changed_settings, forgotten_tasks
 from continual_petl.course.signals import StopRequest, listening
@@ -86,17 +87,35 @@ def learn(
             session = _opened(spec, run_dir, replace, test)
         session.store.clean()
         session.check_backbone()
+        pending, replaced = begin_replacing(session, replace)
+        notices = (
+            *replaced,
+            *_stream_replaced(session.store),
+            *changed_settings(session),
+            *forgotten_tasks(session),
+            *pool.notices(),
+        )
         # What was given in Python only (loggers, strategies) is of this process, not of the stream.
-        session.store.write_stream(dump_stream(settled(_kept(session, replace, stream.spec.anchored()))))
-        with _told(watching, session.store, (*changed_settings(session), *forgotten_tasks(session), *pool.notices())):
-            _learn_all(session, watching, request, replace, pool)
+        session.store.write_stream(dump_stream(settled(_kept(session, pending, stream.spec.anchored()))))
+        with _told(watching, session.store, notices):
+            _learn_all(session, watching, request, pending, pool)
+        end_replacing(session.store)
     return Run(session.store.folder, session=session)
+
+
+def _stream_replaced(store: Store) -> list[str]:
+    if not store.stream_file.is_file() or store.stream_problem() is None:
+        return []
+    return [
+        f"{store.stream_file} was edited or damaged since it was written; the stream that was given takes its place"
+    ]
 
 
 def _kept(session: Session, replace: Collection[str], spec: StreamSpec) -> StreamSpec:
     """Return what the run folder says from now on: with nothing to learn, later tasks still begin as it said before."""
     learned = set(session.store.tasks).difference(replace)
-    if not session.store.stream_file.is_file() or any(task.name not in learned for task in spec.tasks):
+    anything_new = any(task.name not in learned for task in spec.tasks)
+    if anything_new or not session.store.stream_file.is_file() or session.store.stream_problem() is not None:
         return spec
     known = load_stream(session.store.stream_file)
     inherits = known.bank.start_from is not None or spec.bank.start_from is not None

@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from continual_petl.backbones.files import source_of
 from continual_petl.course.parents import check_copies, check_parent
 from continual_petl.course.removal import check_replaced
-from continual_petl.course.session import Session
+from continual_petl.course.session import Session, other_seeds
 from continual_petl.course.shared import check_shared
 from continual_petl.course.trainers import check_trainer_arguments, num_processes
 from continual_petl.errors import InputError, StreamFileError, raise_problems
 from continual_petl.learner.frozen import check_kept
 from continual_petl.learner.plan import build_bank, check_kind
+from continual_petl.store.files import refuse_link
 from continual_petl.streams.encoding.encode import encode_rows
 from continual_petl.streams.preparation.prepare import check_data
 from continual_petl.streams.schema.stream_spec import TaskSpec
@@ -90,6 +91,7 @@ def check_session(session: Session) -> None:
         StoreError: if the chain is broken, or anything of the run is missing.
     """
     _check_folder(session)
+    refuse_link(session.store.stream_file)
     session.store.check_complete()
     problems = Problems()
     with problems.collected():
@@ -112,14 +114,22 @@ def _check_folder(session: Session) -> None:
 
 def _check_same_stream(session: Session) -> None:
     """Refuse a run folder with learned tasks of another stream, whose names and seed mean something else."""
-    if not session.store.tasks or not session.store.stream_file.is_file():
+    store, spec = session.store, session.spec
+    tasks = store.tasks
+    if not tasks:
         return
-    spec, known = session.spec, load_stream(session.store.stream_file)
+    # Of a file that is not as it was written nothing is believed.
+    known = load_stream(store.stream_file) if store.stream_file.is_file() and store.stream_problem() is None else spec
     if (known.name, known.seed) != (spec.name, spec.seed):
         raise InputError(
             f"--run-dir {session.folder}: this folder holds the stream {known.name!r} with seed {known.seed}, but the one "
             f"given is {spec.name!r} with seed {spec.seed}. One run is one stream: give another --run-dir, or name and "
             "seed as they were."
+        )
+    if other_seeds(store, spec.seed, tasks[-1:]):
+        raise InputError(
+            f"--run-dir {session.folder}: task {tasks[-1]!r} was learned in this folder from another seed than {spec.seed}, "
+            "which the stream gives. One run is one stream: give another --run-dir, or the seed as it was."
         )
 
 

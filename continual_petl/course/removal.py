@@ -40,6 +40,7 @@ def forget(run_dir: str | Path, task: str | None = None, *, entry: int | None = 
     store = Store(run.store.folder)
     with store.lock():
         store.clean()
+        store.check_stream()  # which is written anew
         if task is None:
             task = forget_missing(store, _missing_entry(store, entry)).task
         else:

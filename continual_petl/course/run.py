@@ -17,6 +17,7 @@ from continual_petl.predictor.predictor import Predictor, Row
 from continual_petl.report.growth import GrowthRow, growth
 from continual_petl.report.inventory import entry_of
 from continual_petl.report.results import Results, read_results
+from continual_petl.store.files import refuse_link
 from continual_petl.store.position import not_learned
 from continual_petl.store.store import Store
 from continual_petl.store.verify import TaskCheck
@@ -36,8 +37,10 @@ def open_store(folder: str | Path) -> Store:
 
     Raises:
         InputError: if the folder holds no run.
+        StoreError: if its stream.yaml is a link.
     """
     store = Store(Path(folder))
+    refuse_link(store.stream_file)
     if not os.path.isfile(store.stream_file):  # which takes whatever is no path for one that is not there
         inside = sorted(each.parent.name for each in islice(store.folder.glob("*/stream.yaml"), 100))
         if inside:

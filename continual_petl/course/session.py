@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from continual_petl.backbones.backbone import Backbone
@@ -10,6 +11,7 @@ from continual_petl.banks.spec import BankSpec
 from continual_petl.errors import InputError
 from continual_petl.learner.plan import TaskPlan, plan_task
 from continual_petl.learner.precision import resolve_precision
+from continual_petl.seeding import derive_seed
 from continual_petl.store.held import RESIDENT_BYTES
 from continual_petl.store.manifest import Manifest
 from continual_petl.store.residents import Residents
@@ -57,6 +59,11 @@ class Session:
     def folder(self) -> str:
         """The run folder, as Lightning wants it."""
         return str(self.store.folder)
+
+    @property
+    def num_tasks(self) -> int:
+        """Number of tasks that are learned or that the stream names: a stream may leave out some of the learned ones."""
+        return len({*self.store.tasks, *(task.name for task in self.spec.tasks)})
 
     def check_backbone(self) -> None:
         """Raise `StoreError` if the run folder's banks were learned on another backbone than the stream names.
@@ -147,9 +154,23 @@ class Session:
         return told
 
 
+def other_seeds(store: Store, seed: int, tasks: Iterable[str]) -> list[str]:
+    """Return those of these learned tasks that were learned from another seed of the stream than this one."""
+    return [task for task in tasks if store.manifest(task).seed != derive_seed(seed, task)]
+
+
 def changed_settings(session: Session) -> tuple[str, ...]:
     """Return one sentence for each learned task that the stream now describes otherwise than it was learned."""
-    notices, learned = [], set(session.store.tasks)
+    return tuple(
+        f"task {task!r} was learned with other settings ({', '.join(changed)}) and stays as it is; to learn it with the new "
+        f"ones, give it a new name, or replace it (--replace {task})"
+        for task, changed in settings_that_differ(session).items()
+    )
+
+
+def settings_that_differ(session: Session) -> dict[str, list[str]]:
+    """Return, for each learned task that the stream now describes otherwise, the dotted keys that differ."""
+    found, learned = {}, set(session.store.tasks)
     for task in session.spec.tasks:
         if task.name not in learned:
             continue
@@ -173,11 +194,8 @@ def changed_settings(session: Session) -> tuple[str, ...]:
         }
         changed = [key for key in now if now[key] != then[key]]
         if changed:
-            notices.append(
-                f"task {task.name!r} was learned with other settings ({', '.join(changed)}) and stays as it is; "
-                f"to learn it with the new ones, give it a new name, or replace it (--replace {task.name})"
-            )
-    return tuple(notices)
+            found[task.name] = changed
+    return found
 
 
 def forgotten_tasks(session: Session) -> tuple[str, ...]:

@@ -6,12 +6,13 @@ Banks are read one at a time and let go, so memory does not grow with the number
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.course.recheck import recheck_rows
-from continual_petl.course.session import Session
-from continual_petl.errors import InputError, StoreError
+from continual_petl.course.session import Session, other_seeds, settings_that_differ
+from continual_petl.errors import InputError, StoreError, known_names
 from continual_petl.store.backbone_check import check_backbone
 from continual_petl.store.chain import Link
 from continual_petl.store.finding import Finding
@@ -41,6 +42,9 @@ def verify_run(session: Session, task: str | None = None, *, data: bool = False)
     if task is None:
         yield from state.survey.lost()
         yield from state.of_no_task()
+
+
+_SEED = "it gives the seed {}, but tasks were learned from another one"
 
 
 class _State:
@@ -99,9 +103,29 @@ class _State:
     def of_no_task(self) -> Iterator[TaskCheck]:
         """Tell of tombstones out of place, of the pin, and of the backbone's files."""
         pin, wrong = self.survey.pinned()
-        yield from wrong
+        yield from map(self._of_stream, wrong)
+        seed = self._session.spec.seed
+        readable = self.survey.readable()
+        if all(check.task != "(stream.yaml)" for check in wrong) and other_seeds(readable, seed, readable.tasks):
+            yield told("(stream.yaml)", f"{self._store.stream_file}: {_SEED.format(seed)}. Restore it from a copy.")
         backbone = next((backbone for backbone, _ in self._backbones.values() if backbone is not None), None)
         spec = self._session.spec.backbone
         if pin is not None and backbone is not None:
             for problem in check_files(self._store.pin_file, pin, spec.name, spec.revision, backbone):
                 yield told("(backbone)", problem)
+
+    def _of_stream(self, check: TaskCheck) -> TaskCheck:
+        """Return what is wrong with stream.yaml, with what it says otherwise than the certificates."""
+        if check.task != "(stream.yaml)":
+            return check
+        spec, tasks = self._session.spec, [link.task for link in self.survey.links]
+        found = []
+        with suppress(InputError, StoreError):
+            if other_seeds(self._store, spec.seed, tasks):
+                found.append(_SEED.format(spec.seed))
+            if unnamed := [task for task in tasks if task not in {each.name for each in spec.tasks}]:
+                found.append(f"learned, but not named in it: {known_names(unnamed)}")
+            differ = settings_that_differ(self._session)
+            found += [f"task {task!r} has other settings ({', '.join(keys)})" for task, keys in differ.items()]
+        differs = f"Compared with the certificates: {'; '.join(found) or 'nothing differs'}"
+        return replace(check, findings=tuple(each.also(differs) for each in check.findings))

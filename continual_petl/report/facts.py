@@ -13,7 +13,7 @@ from continual_petl.report.growth import growth
 from continual_petl.report.results import read_results
 from continual_petl.report.run_facts import RunFacts as RunFacts
 from continual_petl.report.run_facts import TaskFacts as TaskFacts
-from continual_petl.store.files import Signature, entries, listing, signature_of
+from continual_petl.store.files import Signature, entries, listing, refuse_link, signature_of
 from continual_petl.store.results_file import TaskLine
 from continual_petl.store.store import Store
 from continual_petl.store.survey import Survey
@@ -51,6 +51,7 @@ class Reader:
 
     def read(self) -> RunFacts:
         """Return the run as it is now; see `read_facts`."""
+        refuse_link(self._store.stream_file)
         if not self._store.stream_file.is_file():
             raise InputError(
                 f"{self._store.folder}: no run here (no stream.yaml in it); give a folder that `continual-petl run` made"

@@ -25,6 +25,7 @@ from continual_petl.report.page.sections import sections
 from continual_petl.report.page.verdict import moment
 from continual_petl.report.run_facts import RunFacts
 from continual_petl.store.atomic import make_folder, write_file
+from continual_petl.store.files import refuse_links_inside
 
 PAGE, STAMP, PLOTLY, TASKS = "index.html", "stamp", "plotly.min.js", "tasks"
 _NO_STAMP = "0" * 16
@@ -42,8 +43,9 @@ def write_report(folder: Path, facts: RunFacts, *, live: bool = False) -> Path:
         The page.
 
     Raises:
-        StoreError: if something cannot be written; the page is then the one of before.
+        StoreError: if something cannot be written, or a link leads out of the run; the page is then the one of before.
     """
+    refuse_links_inside(facts.folder, folder / TASKS)
     make_folder(folder / TASKS)
     kept = set()
     for place, task in enumerate(facts.tasks):
@@ -60,6 +62,8 @@ def write_report(folder: Path, facts: RunFacts, *, live: bool = False) -> Path:
 
 def write_comparison(folder: Path, runs: Sequence[RunFacts], *, live: bool = False) -> Path:
     """Write a page that holds several runs against each other; see `write_report`."""
+    for facts in runs:
+        refuse_links_inside(facts.folder, folder)
     make_folder(folder)
     names = compared.named(runs)
     parts = compared.sections(names)

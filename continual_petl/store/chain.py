@@ -115,7 +115,7 @@ def _fork(link: Link, what: str, here: Sequence[Link], followed: Collection[str 
     ways = " or ".join(f"`continual-petl forget RUN {task}`" for task in leaves)
     return (
         f"task {link.task!r}: its {what} is entry number {link.index} of the chain, and so is that of {others}; a folder was "
-        "copied into the run or put back after other tasks were learned, or a bank.json was edited. Move the one that does "
-        f"not belong there out of the run{f', or drop one on record ({ways})' if leaves else ''}; until then no task is "
-        "learned"
+        "put back after other tasks were learned, copied in from another run, or a bank.json was edited. "
+        f"{f'Drop one on record ({ways}), or, i' if leaves else 'I'}f its folder is not of this run, move it out; until then "
+        "no task is learned"
     )

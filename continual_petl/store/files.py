@@ -37,7 +37,7 @@ def entries(folder: Path) -> list[Path]:
         with os.scandir(folder) as found:
             names = sorted(entry.name for entry in found if not entry.name.startswith("."))
     except FileNotFoundError:
-        if not folder.is_symlink():
+        if not os.path.islink(folder):
             return []
         names = []
     except OSError as error:
@@ -61,9 +61,22 @@ def listing(folder: Path | str, look: Callable[[str], object]) -> object:
 
 
 def refuse_link(folder: Path) -> None:
-    """Raise `StoreError` for a folder that is a link; the run folder itself may be one."""
-    if folder.is_symlink():
-        raise StoreError(f"{folder}: it is a link, which could lead anywhere. Put the folder itself there.")
+    """Raise `StoreError` for a folder or file of a run that is a link; the run folder itself may be one."""
+    if os.path.islink(folder):
+        raise StoreError(f"{folder}: it is a link, which could lead anywhere. Put what it leads to there itself.")
+
+
+def refuse_links_inside(run: Path, path: Path) -> None:
+    """Raise `StoreError` if what is written to a path would leave the run folder that the path is in, through a link.
+
+    Args:
+        run: the run folder, which may be a link itself.
+        path: in it or elsewhere; elsewhere, links are the user's own.
+    """
+    root, place = Path(os.path.abspath(run)), Path(os.path.abspath(path))
+    for below in (place, *place.parents):
+        if below != root and below.is_relative_to(root):
+            refuse_link(below)
 
 
 def read_file(path: Path, most: int | None = None) -> bytes:
@@ -94,7 +107,11 @@ def _opened(path: Path) -> BinaryIO:
     except FileNotFoundError:
         raise
     except OSError as error:
-        why = "it is a link, and a store holds files only" if path.is_symlink() else str(error.strerror)
+        if isinstance(error, PermissionError):
+            raise StoreError(
+                f"{path}: cannot be read ({error.strerror}). Give this user the right to read it."
+            ) from error
+        why = "it is a link, and a store holds files only" if os.path.islink(path) else str(error.strerror)
         raise StoreError(f"{path}: cannot be read ({why}). Put the file itself there.") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

@@ -32,10 +32,28 @@ FILES = ("bank.safetensors", "probe.safetensors")
 HISTORY = "history.json"
 
 
+Dtype = Literal[
+    "float64",
+    "int64",
+    "uint64",
+    "float32",
+    "int32",
+    "uint32",
+    "float16",
+    "bfloat16",
+    "int16",
+    "uint16",
+    "int8",
+    "uint8",
+    "bool",
+]
+"""Of the tensors that a store holds."""
+
+
 class TensorEntry(FrozenModel):
     """One stored tensor."""
 
-    dtype: str
+    dtype: Dtype
     shape: tuple[Index, ...]
     digest: Digest
 

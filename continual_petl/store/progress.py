@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -24,6 +25,13 @@ from continual_petl.store.atomic import append_bytes, write_json, write_tensors
 
 CHECKPOINT = "last.ckpt"
 """What a half-learned task goes on from, in its folder of progress."""
+_PARTS: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("epoch", "global_step"), int),
+    "pytorch-lightning_version": str,
+    **dict.fromkeys(("state_dict", "loops", "callbacks"), Mapping),
+    **dict.fromkeys(("optimizer_states", "lr_schedulers"), list),
+}
+"""Of a checkpoint of Lightning: what each has to be."""
 _MARK = b"\nsha256 "
 _NUM_BYTES = len(_MARK) + 64
 _CHUNK = 1 << 20
@@ -61,9 +69,23 @@ def check_seal(path: Path) -> None:
                 left -= len(chunk) or left
             seal = handle.read()
     except OSError as error:
-        _damaged(path, f"it cannot be read: {error.strerror or error}", error)
+        damaged(path, f"it cannot be read: {error.strerror or error}", error)
     if seal != _MARK + digest.hexdigest().encode():
-        _damaged(path, "its content is not what its digest was made of")
+        damaged(path, "its content is not what its digest was made of")
+
+
+def check_checkpoint(path: Path) -> None:
+    """Raise `StoreError` unless a file holds what Lightning writes into a checkpoint; no code in it is executed.
+
+    Anyone can seal a file, and Lightning resumes from a part of a checkpoint as if that were all of it.
+    """
+    try:
+        content: Any = torch.load(path, map_location="cpu", weights_only=True)
+        wrong = [name for name, kind in _PARTS.items() if not isinstance(content[name], kind)]
+    except Exception as error:  # torch and its unpickler raise almost anything over bytes that are no checkpoint
+        damaged(path, f"it is no checkpoint: {type(error).__name__}: {str(error)[:200]}", error)
+    if wrong:
+        damaged(path, f"it is no checkpoint: {wrong[0]} is not what Lightning writes")
 
 
 def write_bank(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -78,9 +100,9 @@ def read_bank(path: Path) -> dict[str, Tensor]:
             seal = (file.metadata() or {}).get("digest")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     except (OSError, SafetensorError, ValueError, AttributeError, TypeError) as error:
-        _damaged(path, f"it cannot be read: {error}", error)
+        damaged(path, f"it cannot be read: {error}", error)
     if seal != combined_digest(tensor_digests(tensors)):
-        _damaged(path, "its tensors are not what its digest was made of")
+        damaged(path, "its tensors are not what its digest was made of")
     return tensors
 
 
@@ -98,18 +120,19 @@ def read_plan(path: Path) -> dict[str, str]:
         decides, seal = dict(read["decides"]), read["seal"]
         expected = combined_digest(decides)
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        _damaged(path, f"it cannot be read: {error}", error)
+        damaged(path, f"it cannot be read: {error}", error)
     if seal != expected:
-        _damaged(path, "its content is not what its seal was made of")
+        damaged(path, "its content is not what its seal was made of")
     return decides
 
 
 def missing(path: Path) -> NoReturn:
     """Raise `StoreError` for a file that another one of the folder counts on."""
-    _damaged(path, "it is missing")
+    damaged(path, "it is missing")
 
 
-def _damaged(path: Path, why: str, cause: Exception | None = None) -> NoReturn:
+def damaged(path: Path, why: str, cause: Exception | None = None) -> NoReturn:
+    """Raise `StoreError` for a file of a half-learned task that cannot be resumed from."""
     raise StoreError(
         f"task {path.parent.name!r}: {path}, which was saved half-way, is damaged ({' '.join(why.split())}), so the task "
         f"cannot go on from there. Delete the folder {path.parent} and run the same command again: the task then begins "

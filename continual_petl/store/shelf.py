@@ -118,7 +118,11 @@ class Shelf:
     def _read(self, task: str, signature: Signature) -> tuple[Manifest, Link]:
         path = self.bank_folder(task) / "bank.json"
         refuse_link(path.parent)
-        if not path.parent.exists():
+        if os.path.isfile(path.parent):
+            raise StoreError(
+                f"{path.parent}: this is a file, and only the folders of tasks belong here. Move it out of the run."
+            )
+        if not os.path.exists(path.parent):
             raise StoreError(
                 f"task {task!r}: {path.parent} is missing; it was never learned in this run, or was forgotten"
             )

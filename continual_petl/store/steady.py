@@ -82,7 +82,7 @@ def _replacing(store: Shelf, task: str | None) -> bool:
         return False
     if newest.why != "replaced" or task not in (None, newest.name):
         return False
-    if not store.bank_folder(newest.name).exists():
+    if not os.path.exists(store.bank_folder(newest.name)):
         return True
     try:
         return store.link(newest.name).index < newest.index

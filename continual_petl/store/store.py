@@ -27,6 +27,7 @@ from continual_petl.store.missing import Missing, missing
 from continual_petl.store.pin import Pin, pin_backbone, read_pin
 from continual_petl.store.shelf import MOST_MANIFESTS, Shelf, is_name
 from continual_petl.store.steady import steadily
+from continual_petl.store.stream_seal import sealed_stream, stream_problem
 from continual_petl.store.tensor_file import certified_tensors
 from continual_petl.store.tombstone import Removed, Tombstone
 
@@ -259,8 +260,21 @@ class Store(Shelf):
         results_file.append_results(self.results_file, lines)
 
     def write_stream(self, text: str) -> None:
-        """Write the resolved stream."""
-        write_file(self.stream_file, text.encode())
+        """Write the resolved stream, sealed."""
+        write_file(self.stream_file, sealed_stream(text))
+
+    def stream_problem(self) -> str | None:
+        """Return what is wrong with ``stream.yaml``, in one paragraph; None if it is as it was written."""
+        # A release that names certificates in the results seals the stream too.
+        sealed = any(
+            isinstance(line, results_file.TaskLine) and line.certificate is not None for line in self.results()
+        )
+        return stream_problem(self.stream_file, sealed=sealed)
+
+    def check_stream(self) -> None:
+        """Raise `StoreError` unless ``stream.yaml`` is as it was written: what is learned next depends on it."""
+        if (problem := self.stream_problem()) is not None:
+            raise StoreError(problem)
 
     def write_backbone(self, backbone: Backbone) -> None:
         """Pin the backbone; another one than the run already has is a `StoreError`."""

@@ -114,6 +114,9 @@ class Survey:
         """Return the backbone's pin, and what is wrong with it and with tombstones out of place."""
         tasks = {link.task for link in self.links}
         wrong = [told("(tombstones)", problem) for task, problem in self.broken.items() if task not in tasks]
+        problem = self._read("(results.jsonl)", self._store.stream_problem)
+        if problem is not None:
+            wrong.append(told("(stream.yaml)", problem))
         try:
             pin = self._store.pin()
         except StoreError as error:

@@ -23,6 +23,7 @@ from typing import Any
 
 from continual_petl import Run, learn
 from continual_petl.learner.plan import build_bank
+from continual_petl.seeding import derive_seed
 from continual_petl.store.commit import Evidence, commit_task
 from continual_petl.store.probe import make_probe
 from continual_petl.store.results_file import Cell, RowLine, TaskLine
@@ -57,31 +58,34 @@ def fill(folder: Path, count: int) -> None:
     store, residents = run.store, run.session.residents
     name, backbone = store.tasks[0], residents.backbone("fp32")
     first, tensors = store.manifest(name), store.tensors(name)
-    for number in range(len(store.tasks), count):
-        plan = replace(store.plan(name), name=f"t{number:04}")
-        bank = build_bank(plan, backbone, folded=True)
-        bank.load_state_dict(tensors)
-        evidence = Evidence(
-            probe=make_probe(plan, backbone, residents.tokenizer, first.max_length),
-            scores=first.scores,
-            data=first.data,
-            notices=(),
-            max_length=first.max_length,
-            preparation=first.preparation,
-        )
-        commit_task(store, plan, bank.eval(), backbone, evidence)
-        known = first.scores["validation"]
-        cell = Cell(
-            task=plan.name,
-            index=number,
-            split="validation",
-            metric=first.metric,
-            value=known.scores[first.metric],
-            num_examples=known.num_examples,
-            status="measured",
-        )
-        line = RowLine(after=plan.name, index=number, cells=(cell,))
-        store.append_results([line, TaskLine(task=plan.name, index=number, seconds={"train": 0.0})])
+    known = first.scores["validation"]
+    with store.lock():
+        for number in range(len(store.tasks), count):
+            copy = f"t{number:04}"
+            plan = replace(store.plan(name), name=copy, seed=derive_seed(run.session.spec.seed, copy))
+            bank = build_bank(plan, backbone, folded=True)
+            bank.load_state_dict(tensors)
+            evidence = Evidence(
+                probe=make_probe(plan, backbone, residents.tokenizer, first.max_length),
+                scores=first.scores,
+                data=first.data,
+                notices=(),
+                max_length=first.max_length,
+                preparation=first.preparation,
+            )
+            seal = commit_task(store, plan, bank.eval(), backbone, evidence).seal
+            cell = Cell(
+                task=copy,
+                index=number,
+                split="validation",
+                metric=first.metric,
+                value=known.scores[first.metric],
+                num_examples=known.num_examples,
+                status="measured",
+            )
+            line = RowLine(after=copy, index=number, cells=(cell,))
+            done = TaskLine(task=copy, index=number, certificate=seal, seconds={"train": 0.0})
+            store.append_results([line, done])
 
 
 class _Course:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cli.bench import Bench
-from tests.store.tampering import change_tensors, nudge
+from tests.store.tampering import change_tensors, edit_stream, nudge
 
 RUN = "FOLDER/run"
 
@@ -70,8 +70,7 @@ def test_a_served_page_shows_whatever_becomes_of_the_run(bench: Bench, monkeypat
         shutil.copytree(bench.folder / "kept", bank)
 
     def rename() -> None:
-        stream = run / "stream.yaml"
-        stream.write_text(stream.read_text().replace("name: files", "name: renamed", 1))
+        edit_stream(run, "name: files", "name: renamed")
 
     changes: list[tuple[Callable[[], object], str]] = [
         (damage, "Something is not as it was certified"),

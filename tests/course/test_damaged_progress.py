@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from continual_petl import learn
 from continual_petl.callbacks.bank_checkpoint import BEST, LAST
 from continual_petl.cli.main import main
 from continual_petl.errors import Interrupted, StoreError
-from continual_petl.store.progress import read_plan
+from continual_petl.store.progress import read_plan, seal_file
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.yaml_file import dump_stream
 from tests.course.test_resume import SignalAt, tasks_of
@@ -98,3 +101,52 @@ def test_a_best_bank_without_a_checkpoint_is_made_again(half: HalfLearned, tmp_p
     (run / ONE / LAST).unlink()
     (run / ONE / BEST).write_bytes(b"of another epoch")
     assert bank_digests(learn(half.tasks, run)) == half.whole
+
+
+class Harmful:
+    """What a checkpoint of a stranger would execute."""
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[str]]:
+        return os.system, ("echo executed > executed",)
+
+
+def forgeries(real: dict[str, Any]) -> dict[str, object]:
+    """Return what somebody could put into a checkpoint and seal: nothing of it is resumed from."""
+    found: dict[str, object] = {"harmful": {"epoch": Harmful()}, "a list": [1], "another mapping": {"a": 1}}
+    for name in real:
+        found[f"without {name}"] = {key: value for key, value in real.items() if key != name}
+        found[f"text as {name}"] = real | {name: "x"}
+        found[f"null as {name}"] = real | {name: None}
+        if isinstance(real[name], dict):
+            found[f"text inside {name}"] = real | {name: dict.fromkeys(real[name], "x")}
+        if isinstance(real[name], list):
+            found[f"text inside {name}"] = real | {name: ["x"]}
+            found[f"nothing inside {name}"] = real | {name: [{}]}
+    return found
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["harmful", "without loops", "text inside loops", "text inside callbacks", "nothing inside optimizer_states"],
+)
+def test_a_forged_checkpoint_is_refused(
+    half: HalfLearned, tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused(half, tmp_path, [part], monkeypatch)
+
+
+@pytest.mark.slow
+def test_every_forged_checkpoint_is_refused(half: HalfLearned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused(half, tmp_path, None, monkeypatch)
+
+
+def refused(half: HalfLearned, tmp_path: Path, parts: Sequence[str] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = forgeries(torch.load(half.folder / ONE / LAST, weights_only=True))
+    for number, part in enumerate(found if parts is None else parts):
+        run = shutil.copytree(half.folder, tmp_path / str(number))
+        torch.save(found[part], run / ONE / LAST)
+        seal_file(run / ONE / LAST)
+        with pytest.raises(StoreError, match=r"last\.ckpt, which was saved half-way, is damaged .*Delete the folder"):
+            learn(half.tasks, run)
+    assert not (tmp_path / "executed").exists()

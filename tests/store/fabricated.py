@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from continual_petl.seeding import derive_seed
 from continual_petl.store import files
 from continual_petl.store.manifest import read_manifest, write_manifest
 from continual_petl.store.results_file import TaskLine, append_results
 from continual_petl.store.store import Store
+from continual_petl.streams.stream_file.yaml_file import load_stream
 
 
 def multiply(folder: Path, count: int) -> Path:
@@ -25,7 +27,8 @@ def multiply(folder: Path, count: int) -> Path:
     first, manifest = store.bank_folder(newest.task), store.manifest(newest.task)
     for number in range(len(links), count):
         there = shutil.copytree(first, store.banks / f"copy{number}") / "bank.json"
-        update = {"task": f"copy{number}", "index": number, "predecessor": manifest.seal}
+        name, seed = f"copy{number}", load_stream(store.stream_file).seed
+        update = {"task": name, "index": number, "predecessor": manifest.seal, "seed": derive_seed(seed, name)}
         write_manifest(there, manifest.model_copy(update=update))
         manifest = read_manifest(there)
         append_results(store.results_file, [TaskLine(task=manifest.task, index=number, seconds={})])

@@ -79,7 +79,7 @@ def test_either_side_of_a_fork_can_be_dropped(
 def test_a_side_that_others_follow_goes_after_them(forked: Callable[[int], Path], backbone_folder: Folder) -> None:
     folder = forked(3)
     assert problems(folder).keys() == {"two", "four"}
-    assert "drop one on record (`continual-petl forget RUN two`)" in problems(folder)["four"]
+    assert "Drop one on record (`continual-petl forget RUN two`)" in problems(folder)["four"]
     with pytest.raises(
         InputError, match="'four' cannot be forgotten: the chain has forked at entry 4, and 'five' follows"
     ):

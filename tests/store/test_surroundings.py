@@ -15,7 +15,7 @@ from continual_petl import Run
 from continual_petl.errors import IsolationError, StoreError
 from continual_petl.store.commit import Evidence, commit_task
 from continual_petl.store.probe import make_probe
-from tests.store.tampering import learn_one_more, problems
+from tests.store.tampering import edit_stream, learn_one_more, problems
 from tests.tiny import make_model
 
 Folder = Callable[..., Path]
@@ -29,9 +29,7 @@ def test_another_backbone(folder: Path, tmp_path: Path, backbone_folder: Folder)
     model.save_pretrained(other)
     with pytest.raises(StoreError, match=r"backbone\.json: this run was learned on backbone"):
         learn_one_more(other, folder)
-    (folder / "stream.yaml").write_text(
-        (folder / "stream.yaml").read_text().replace(str(backbone_folder()), str(other))
-    )
+    edit_stream(folder, str(backbone_folder()), str(other))
     found = problems(folder)
     assert set(found) == {"one", "two", "three"}
     assert "this run was learned on backbone" in found["two"]
@@ -45,9 +43,7 @@ def test_another_tokenizer(folder: Path, tmp_path: Path, backbone_folder: Folder
     words = rules["model"]["vocab"]
     words["w0"], words["w1"] = words["w1"], words["w0"]
     path.write_text(json.dumps(rules))
-    (folder / "stream.yaml").write_text(
-        (folder / "stream.yaml").read_text().replace(str(backbone_folder()), str(other))
-    )
+    edit_stream(folder, str(backbone_folder()), str(other))
     assert "was learned with a tokenizer of digest" in problems(folder)["one"]
     with pytest.raises(StoreError, match="task 'two' was learned with a tokenizer"):
         Run(folder).predict(["w0"], task="two")
@@ -62,9 +58,7 @@ def test_a_tokenizer_with_another_setting(
     other = shutil.copytree(backbone_folder(), tmp_path / "other")
     path = other / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | setting))
-    (folder / "stream.yaml").write_text(
-        (folder / "stream.yaml").read_text().replace(str(backbone_folder()), str(other))
-    )
+    edit_stream(folder, str(backbone_folder()), str(other))
     assert "was learned with a tokenizer of digest" in problems(folder)["one"]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from continual_petl import InputError, Run, StreamCallback, learn
+from continual_petl.callbacks import TaskEvent
 from continual_petl.cli.main import main
 from continual_petl.course.dry_run import dry_run
 from continual_petl.course.removal import forget
@@ -248,3 +249,59 @@ def test_at_the_command_line(folder: Path, backbone_folder: Folder, capsys: pyte
     run = learn_one_more(backbone_folder(), folder)
     assert run.store.tasks == ["one", "two", "three", "four"]
     assert problems(folder) == {}
+
+
+class Stopping(StreamCallback):
+    """Stops a course like a kill, when a task is committed or when all of its work is done."""
+
+    def __init__(self, task: str, when: str) -> None:
+        self.task, self.when = task, when
+
+    def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
+        if (event.task, self.when) == (self.task, "committed"):
+            interrupt()
+
+    def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
+        if (event.task, self.when) == (self.task, "done"):
+            interrupt()
+
+
+@pytest.mark.parametrize("when", ["committed", "done"])
+def test_replacing_that_was_stopped_after_its_commit_is_not_done_again(
+    folder: Path, backbone_folder: Folder, when: str
+) -> None:
+    both = ["two", "three"]
+    with pytest.raises(KeyboardInterrupt):
+        learn(anew(backbone_folder()), folder, replace=both, callbacks=[Stopping("two", when)])
+    assert Store(folder).tasks == ["one", "three", "two"]
+    heard: list[str] = []
+
+    class Listener(StreamCallback):
+        def on_course_start(self, notices: tuple[str, ...]) -> None:
+            heard.extend(notices)
+
+    run = learn(anew(backbone_folder()), folder, replace=both, callbacks=[Listener()])
+    assert heard == ["task 'two' was replaced by this command before it was stopped, and is not replaced again"]
+    assert run.store.tasks == ["one", "two", "three"]
+    assert [stone.task for stone in run.store.tombstones()] == both
+    assert problems(folder) == {}
+    # The command has ended: given once more, it replaces once more.
+    learn(anew(backbone_folder()), folder, replace=both)
+    assert [stone.task for stone in Store(folder).tombstones()] == [*both, *both]
+    assert not (folder / ".replace.json").exists()
+
+
+def test_replacing_with_other_settings_is_another_command(folder: Path, backbone_folder: Folder) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        learn(anew(backbone_folder()), folder, replace=["two"], callbacks=[Stopping("two", "committed")])
+    learn(stream(backbone_folder(), TASKS, training=QUICK), folder, replace=["two"])
+    assert [stone.task for stone in Store(folder).tombstones()] == ["two", "two"]
+    assert Store(folder).manifest("two").training.learning_rate == 0.02
+    assert problems(folder) == {}
+
+
+def test_a_damaged_note_of_what_is_replaced(folder: Path, backbone_folder: Folder) -> None:
+    (folder / ".replace.json").write_text("{}")
+    with pytest.raises(StoreError, match=r"\.replace\.json: .* without a copy, remove it"):
+        learn(anew(backbone_folder()), folder, replace=["two"])
+    assert Store(folder).tombstones() == []

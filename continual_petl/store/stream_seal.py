@@ -1,0 +1,51 @@
+"""``stream.yaml`` of a run: its last line is a comment with the digest of the lines above, so that a change is noticed.
+
+Later tasks are learned with what it says (seed, backbone, settings, data), and no certificate covers that. Who edits it on
+purpose gives it to ``continual-petl run`` as any other stream file, which writes it anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from continual_petl.errors import StoreError
+from continual_petl.store.files import read_file
+from continual_petl.streams.stream_file.bounds import MAX_BYTES
+
+_MARK = b"# SHA-256 of the lines above: "
+_NUM_BYTES = len(_MARK) + 64 + 1
+
+
+def sealed_stream(text: str) -> bytes:
+    """Return the bytes of a run's ``stream.yaml``: the stream, and the digest in a comment."""
+    content = text.encode()
+    return content + _seal(content)
+
+
+def stream_problem(path: Path, *, sealed: bool) -> str | None:
+    """Return what is wrong with a run's ``stream.yaml``, in one paragraph; None if it is as it was written.
+
+    Args:
+        path: the file.
+        sealed: whether the run was written by a release that seals it; a file without a seal is damaged then.
+    """
+    try:
+        content = read_file(path, MAX_BYTES + _NUM_BYTES)
+    except FileNotFoundError:
+        return f"{path}: missing. Restore it from a copy."
+    except StoreError as error:
+        return str(error)
+    text, seal = content[:-_NUM_BYTES], content[-_NUM_BYTES:]
+    if seal == _seal(text) or (not sealed and _MARK not in content):
+        return None
+    folder = path.parent
+    return (
+        f"{path}: it is not what was written here: it was edited or damaged since. Later tasks would be learned with what it "
+        "says. Restore it from a copy; if it was edited on purpose, `continual-petl run "
+        f"{path} --run-dir {folder}` checks it and writes it anew, and so does a run of your own stream file"
+    )
+
+
+def _seal(content: bytes) -> bytes:
+    return _MARK + hashlib.sha256(content).hexdigest().encode() + b"\n"

@@ -1,0 +1,137 @@
+"""The run's own stream.yaml decides what is learned next: a change of it is reported, and nothing is learned from it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from continual_petl import InputError, Run, StreamCallback, learn
+from continual_petl.cli.main import main
+from continual_petl.course.removal import forget
+from continual_petl.errors import StoreError
+from continual_petl.report.facts import read_facts
+from continual_petl.store.store import Store
+from continual_petl.store.stream_seal import sealed_stream
+from continual_petl.streams.stream_file.yaml_file import load_stream
+from tests.store.tampering import QUICK, TASKS, name_certificates, problems
+from tests.streams_in_code import stream, task
+
+Folder = Callable[..., Path]
+CHANGED = "it is not what was written here"
+
+
+def change(folder: Path, old: str, new: str) -> None:
+    path = folder / "stream.yaml"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Show that what would be learned from the file, or written into it, is refused, and nothing changed."""
+    before = (folder / "stream.yaml").read_bytes()
+    (folder.parent / "new.yaml").write_text(json.dumps(task("four", num_rows=16)))
+    assert main(["learn", str(folder), str(folder.parent / "new.yaml"), "--quiet"]) == 1
+    assert CHANGED in capsys.readouterr().err
+    with pytest.raises(StoreError, match=CHANGED):
+        forget(folder, "two")
+    assert Store(folder).tasks == ["one", "two", "three"]
+    assert (folder / "stream.yaml").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "differs"),
+    [
+        ("\nseed: 3", "\nseed: 4", "it gives the seed 4, but tasks were learned from another one"),
+        ("name: two", "name: twp", "learned, but not named in it: two"),
+        ("learning_rate: 0.02", "learning_rate: 0.03", r"task 'one' has other settings \(training.learning_rate\)"),
+        ("name: tiny", "name: tiry", "nothing differs"),
+    ],
+)
+def test_a_value_that_changed(
+    folder: Path, old: str, new: str, differs: str, capsys: pytest.CaptureFixture[str], backbone_folder: Folder
+) -> None:
+    assert problems(folder) == {}
+    change(folder, old, new)
+    found = problems(folder)
+    assert found.keys() == {"(stream.yaml)"}
+    with pytest.raises(AssertionError, match=differs):
+        raise AssertionError(found["(stream.yaml)"])
+    assert any(CHANGED in problem for check in read_facts(folder).others for problem in check.problems)
+    refused(folder, capsys)
+    # A stream of one's own is not read from there, and is written anew.
+    notices: list[str] = []
+
+    class Listener(StreamCallback):
+        def on_course_start(self, told: tuple[str, ...]) -> None:
+            notices.extend(told)
+
+    more = stream(backbone_folder(), [*TASKS, task("four", num_rows=16)], training=QUICK)
+    run = learn(more, folder, callbacks=[Listener()])
+    assert "was edited or damaged since it was written; the stream that was given takes its place" in notices[0]
+    assert run.store.tasks == ["one", "two", "three", "four"]
+    assert load_stream(folder / "stream.yaml").seed == 3
+    assert problems(folder) == {}
+
+
+def test_the_seal_was_cut_off(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder / "stream.yaml"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    assert load_stream(path).seed == 3
+    assert CHANGED in problems(folder)["(stream.yaml)"]
+    refused(folder, capsys)
+
+
+def test_a_run_of_an_older_release_has_no_seal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder / "stream.yaml"
+    text = b"".join(path.read_bytes().splitlines(keepends=True)[:-1])
+    path.write_bytes(text)
+    name_certificates(folder, dict.fromkeys(Store(folder).tasks))
+    assert problems(folder) == {}
+    older = shutil.copytree(folder, folder.parent / "older")
+    (folder.parent / "new.yaml").write_text(json.dumps(task("four", num_rows=16)))
+    assert main(["learn", str(folder), str(folder.parent / "new.yaml"), "--quiet"]) == 0
+    assert path.read_bytes() == sealed_stream(path.read_text()[: path.read_text().index("# SHA-256")])
+    assert problems(folder) == {}
+    # Without a seal the certificates still know the seed.
+    change(older, "\nseed: 3", "\nseed: 4")
+    assert "it gives the seed 4, but tasks were learned from another one" in problems(older)["(stream.yaml)"]
+    assert main(["learn", str(older), str(folder.parent / "new.yaml"), "--quiet"]) == 2
+    assert "task 'three' was learned in this folder from another seed than 4" in capsys.readouterr().err
+
+
+def test_an_edit_on_purpose_is_given_to_run(folder: Path, backbone_folder: Folder) -> None:
+    change(folder, "learning_rate: 0.02", "learning_rate: 0.03")
+    arguments = ["run", str(folder / "stream.yaml"), "--run-dir", str(folder), "--quiet"]
+    assert main(arguments) == 0
+    assert problems(folder) == {}
+    assert load_stream(folder / "stream.yaml").training.learning_rate == 0.03
+    change(folder, "\nseed: 3", "\nseed: 4")
+    assert main(arguments) == 2, "the certificates know better"
+
+
+def test_a_linked_stream_file(folder: Path, backbone_folder: Folder) -> None:
+    elsewhere = folder.parent / "elsewhere.yaml"
+    shutil.move(folder / "stream.yaml", elsewhere)
+    (folder / "stream.yaml").symlink_to(elsewhere)
+    before = elsewhere.read_bytes()
+    for act in (lambda: Run(folder), lambda: read_facts(folder), lambda: forget(folder, "one")):
+        with pytest.raises(StoreError, match=r"stream\.yaml: it is a link, which could lead anywhere"):
+            act()
+    with pytest.raises(StoreError, match=r"stream\.yaml: it is a link"):
+        learn(stream(backbone_folder(), [*TASKS, task("four", num_rows=16)], training=QUICK), folder)
+    assert elsewhere.read_bytes() == before
+    assert (folder / "stream.yaml").is_symlink()
+
+
+def test_another_stream_is_still_refused(folder: Path, backbone_folder: Folder) -> None:
+    with pytest.raises(
+        InputError, match="this folder holds the stream 'tiny' with seed 3, but the one given is 'tiny'"
+    ):
+        learn(stream(backbone_folder(), TASKS, training=QUICK, seed=4), folder)
+    with pytest.raises(InputError, match="but the one given is 'other' with seed 3"):
+        learn(stream(backbone_folder(), TASKS, training=QUICK, name="other"), folder)
