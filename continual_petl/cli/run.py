@@ -17,6 +17,7 @@ from continual_petl.cli._console import out, print_json
 from continual_petl.course.dry_run import TaskFacts, dry_run
 from continual_petl.course.loop import learn
 from continual_petl.course.pool import Executor
+from continual_petl.course.row import affordable
 from continual_petl.course.run import Run
 from continual_petl.course.session import Session
 from continual_petl.errors import printable
@@ -79,8 +80,8 @@ def watching(arguments: argparse.Namespace) -> list[L.Callback]:
 
 
 def show(run: Run, *, as_json: bool) -> int:
-    """Verify a run and print all there is to say about it."""
-    checks = run.verify()
+    """Verify a run and print all there is to say about it; of many tasks, some certificates (see `affordable`)."""
+    checks = run.verify(most=affordable(run.session))
     if as_json:
         print_json({**run.to_json(), "checks": [check.to_json() for check in checks]})
     else:

@@ -128,11 +128,13 @@ def _learn_all(
 ) -> None:
     """Learn what the store does not have, after what a kill left unfinished."""
     fresh = _Fresh(watching)
-    for name in unfinished(session.store.links(), session.store.results()):
-        trained = seconds_so_far(session.store.progress_folder(name))
-        finish_task(session, name, watching, {"train": trained} if trained else {}, request)
+    committed = unfinished(session.store.links(), session.store.results())
     learned = set(session.store.tasks) - set(replace)
     tasks = [task for task in session.spec.tasks if task.name not in learned]
+    session.num_new = len(committed) + len(tasks)
+    for name in committed:
+        trained = seconds_so_far(session.store.progress_folder(name))
+        finish_task(session, name, watching, {"train": trained} if trained else {}, request)
     if pool.is_elsewhere and tasks:
         learn_at_once(session, tasks, watching, request, pool.opened(session, watching, len(tasks)))
         return

@@ -23,6 +23,8 @@ _CERTIFIED: Status = "certified"
 _NOT_MEASURED: Status = "not measured"
 _SAMPLE = 5
 _CHECKED = 20
+MOST_AT_END = 100
+"""Earlier tasks that the last row certifies, and the verdict checks, however few tasks a command has learned."""
 
 
 class _NotAtHand(Exception):
@@ -42,8 +44,9 @@ class Row(NamedTuple):
 def measure_row(session: Session, after: str, request: StopRequest | None = None) -> Row:
     """Return the row of R after learning a task.
 
-    Whatever the policy, the cost is bounded: beyond `MEASURE_ALL_UP_TO` tasks a row measures and certifies samples,
-    and only the last row of a stream is complete. Cells that nobody looked at are left out: they are not measured.
+    Whatever the policy, the cost is bounded: beyond `MEASURE_ALL_UP_TO` tasks a row measures and certifies samples, and
+    only the last row of a stream is complete, if the command learned so many tasks that it costs no more than they did (see
+    `affordable`). Cells that nobody looked at are left out: they are not measured.
 
     Raises:
         ForgettingError: if a certificate does not hold.
@@ -134,9 +137,14 @@ def _choose(session: Session, after: str, earlier: list[Link]) -> tuple[set[str]
     num_measured = _SAMPLE if policy == "sample" else 0
     measured = {own[number] for number in torch.randperm(len(own), generator=generator).tolist()[:num_measured]}
     rest = [task for task in own if task not in measured]
-    last = after == session.spec.tasks[-1].name
+    complete = after == session.spec.tasks[-1].name and len(rest) <= affordable(session)
     # Those whose turn it is for `NoForgetting` too, which need not look at them again.
-    return shared | measured, set(rest) if last else rotating(rest, len(earlier), _CHECKED)
+    return shared | measured, set(rest) if complete else rotating(rest, len(earlier), _CHECKED)
+
+
+def affordable(session: Session) -> int:
+    """Return how many certificates may be checked at the end of a command: in proportion to the tasks that it learned."""
+    return max(MOST_AT_END, _CHECKED * session.num_new)
 
 
 def _readable(session: Session, measured: set[str], certified: set[str]) -> tuple[set[str], set[str], set[str]]:

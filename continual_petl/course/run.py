@@ -177,21 +177,24 @@ class Run:
         """Raise `InputError`, naming the learned tasks, if this is not one of them."""
         check_learned(self.store, task)
 
-    def verify(self, task: str | None = None, *, data: bool = False) -> list[TaskCheck]:
+    def verify(self, task: str | None = None, *, data: bool = False, most: int | None = None) -> list[TaskCheck]:
         """Check certificates, of one task or of all; nothing is raised for what was forgotten, only told.
 
         Args:
             task: a learned task; None means all.
             data: also answer the test rows again, and compare scores and every prediction.
+            most: check no more certificates than this, as commands that learn do in a run of many tasks: those of the newest
+                tasks and of some others. The chain is checked as a whole in any case.
 
         Returns:
-            One check per task. What is wrong with files that belong to no task comes behind, under their names in brackets.
+            One check per task that was checked. What is wrong with files that belong to no task comes behind, under their
+            names in brackets.
         """
         from continual_petl.course.verification import verify_run  # with Lightning, which takes seconds to import
 
         if task is not None:
             self.check_learned(task)
-        return list(verify_run(self._session, task, data=data))
+        return list(verify_run(self._session, task, data=data, most=most))
 
     def ablate(
         self,

@@ -98,6 +98,11 @@ class Survey:
             check = replace(check, how=how)
         return check
 
+    @property
+    def out_of_place(self) -> set[str]:
+        """Tasks whose certificate or tombstone does not continue the chain, or is not the one that the results name."""
+        return {*self.broken, *(entry.task for entry in self._missing if entry.task is not None)}
+
     def lost(self) -> Iterator[TaskCheck]:
         """Report what the chain or the results know of, and what is neither there nor dropped on purpose."""
         for entry in self._missing:
