@@ -11,44 +11,58 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from continual_petl.cli._console import out, print_json
-from continual_petl.course.run import Run
 from continual_petl.errors import InputError, printable
 from continual_petl.report.terminal import print_report
 
 if TYPE_CHECKING:
+    from continual_petl.course.run import Run
     from continual_petl.report.facts import Reader
+    from continual_petl.report.run_facts import RunFacts
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
     _check(arguments)
-    runs = [Run(folder) for folder in arguments.runs]
     if arguments.json:
+        runs = [_run(folder) for folder in arguments.runs]
         print_json(runs[0].to_json() if len(runs) == 1 else [run.to_json() for run in runs])
         return 0
     from continual_petl.report.facts import Reader  # with what draws, which a JSON report does not need
     from continual_petl.report.write import PAGE, write_comparison, write_report
 
     folder = Path(arguments.output or _beside(arguments.runs))
-    readers = [Reader(run.store.folder) for run in runs]
+    readers = [Reader(_checked(run)) for run in arguments.runs]
 
-    def draw() -> bool:
+    def draw() -> list[RunFacts]:
         facts = [reader.read() for reader in readers]
         if len(facts) == 1:
             write_report(folder, facts[0], live=arguments.serve)
         else:
             write_comparison(folder, facts, live=arguments.serve)
-        return all(each.ok for each in facts)
+        return facts
 
     if arguments.serve:
         return _serve(folder, arguments, draw, readers)
-    ok = draw()
+    facts = draw()
     out().print(f"report: {folder / PAGE}", soft_wrap=True, markup=False)
     if arguments.open:
         _open((folder / PAGE).resolve().as_uri())
-    if len(runs) == 1:  # of a damaged run, whose page is drawn, this may tell no more
-        print_report(out(), runs[0].results, runs[0].growth)
-    return 0 if ok else 1
+    if len(facts) == 1:
+        print_report(out(), facts[0].results, facts[0].growth, None if facts[0].ok else facts[0].checks)
+    return 0 if all(each.ok for each in facts) else 1
+
+
+def _run(folder: str) -> Run:
+    from continual_petl.course.run import Run  # with all that learns, which no page needs
+
+    return Run(folder)
+
+
+def _checked(folder: str) -> Path:
+    """Return the folder of a run; what holds none is an `InputError` that says which runs there are."""
+    if not (Path(folder) / "stream.yaml").is_file():
+        _run(folder)
+    return Path(folder)
 
 
 def _open(address: str) -> None:
@@ -68,7 +82,7 @@ def _beside(runs: list[str]) -> Path:
     return Path(runs[0]) / "report" if len(runs) == 1 else Path(runs[0]) / "report" / "comparison"
 
 
-def _serve(folder: Path, arguments: argparse.Namespace, draw: Callable[[], bool], readers: list[Reader]) -> int:
+def _serve(folder: Path, arguments: argparse.Namespace, draw: Callable[[], object], readers: list[Reader]) -> int:
     from continual_petl.report.serve import Server
 
     drawn: list[object] = []

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from continual_petl.errors import InputError, StoreError
-from continual_petl.report.growth import growth
-from continual_petl.report.results import read_results
+from continual_petl.report.growth import grown
+from continual_petl.report.results import results_of
+from continual_petl.report.run_facts import MOST_TASKS
 from continual_petl.report.run_facts import RunFacts as RunFacts
 from continual_petl.report.run_facts import TaskFacts as TaskFacts
 from continual_petl.store.files import Signature, entries, listing, refuse_link, signature_of
-from continual_petl.store.results_file import TaskLine
+from continual_petl.store.history import History
+from continual_petl.store.manifest import Manifest
+from continual_petl.store.results_file import TaskLine, each_result
 from continual_petl.store.store import Store
 from continual_petl.store.survey import Survey
 from continual_petl.store.verify import check_task
@@ -46,7 +49,8 @@ class Reader:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._store = Store(folder, most_manifests=sys.maxsize, indexed=False)
+        self._store = Store(folder, indexed=False)
+        self._keep = True
         self._known: dict[str, tuple[Signatures, TaskFacts]] = {}
 
     def read(self) -> RunFacts:
@@ -70,21 +74,24 @@ class Reader:
 
     def _read(self) -> RunFacts:
         spec = load_stream(self._store.stream_file)
-        survey = Survey(self._store)
-        store = survey.readable()
+        survey = Survey(self._store, rows=False)
         pin, wrong = survey.pinned()
+        self._keep = len(survey.links) <= MOST_TASKS
         tasks = [self._task(link.task) for link in survey.links]
         guarded: dict[str, int] = {}
         for line in survey.lines:
             for kind, number in line.checks.items() if isinstance(line, TaskLine) else ():
                 guarded[kind] = guarded.get(kind, 0) + number
+        lines = () if "(results.jsonl)" in survey.unreadable else each_result(self._store.results_file)
+        own = {task.name: (task.metric, task.score) for task in tasks}
+        added = ((task.name, task.parameters, task.num_bytes) for task in tasks)
         return RunFacts(
             name=spec.name,
             folder=self._store.folder,
             num_planned=len(spec.tasks),
             pin=pin,
-            results=read_results(store),
-            growth=() if pin is None else tuple(growth(store)),
+            results=results_of(survey.links, survey.tombstones, lines, own),
+            growth=() if pin is None else tuple(grown((), added, pin.num_parameters)),
             tasks=tuple(
                 replace(task, check=survey.placed(link, task.check))
                 for link, task in zip(survey.links, tasks, strict=True)
@@ -101,18 +108,31 @@ class Reader:
         signatures = tuple((path.name, signature_of(path)) for path in files)
         known = self._known.get(name)
         if known is None or known[0] != signatures:
-            history = None
-            with suppress(StoreError):  # the task's check tells it
-                history = self._store.history(name)
-            facts = TaskFacts(
-                manifest=self._store.manifest(name),
-                history=history,
+            manifest = self._store.manifest(name)
+            facts = TaskFacts.of(
+                manifest,
+                self._history(name),
                 files={path: signature[2] for path, signature in signatures},
                 check=check_task(self._store, name, None),
                 checked_at=time.time(),
+                read=None if self._keep else partial(self._again, name, manifest.seal),
             )
             known = self._known[name] = signatures, facts
         return known[1]
+
+    def _history(self, name: str) -> History | None:
+        with suppress(StoreError):  # the task's check tells it
+            return self._store.history(name)
+        return None
+
+    def _again(self, name: str, seal: str) -> tuple[Manifest, History | None]:
+        """Return manifest and history of a task that was read before."""
+        manifest = self._store.steadily(lambda: self._store.manifest(name), name)
+        if manifest.seal != seal:
+            raise StoreError(
+                f"task {name!r} was replaced by another bank while the report was drawn; draw the report again"
+            )
+        return manifest, self._history(name)
 
 
 def _signatures(folder: str) -> object:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -47,12 +47,23 @@ def growth(store: Store, known: Sequence[GrowthRow] = ()) -> list[GrowthRow]:
         return []
     if pin is None:
         raise StoreError(f"{store.folder}: no backbone.json; nothing was learned in this folder")
-    size = pin.num_parameters
     rows = list(known) if [row.task for row in known] == tasks[: len(known)] and len(known) < len(tasks) else []
+    new = ((task, store.manifest(task).parameters, store.num_bytes(task)) for task in tasks[len(rows) :])
+    return grown(rows, new, pin.num_parameters)
+
+
+def grown(rows: Sequence[GrowthRow], tasks: Iterable[tuple[str, Mapping[str, int], int]], size: int) -> list[GrowthRow]:
+    """Return rows with those of further tasks.
+
+    Args:
+        rows: of the tasks before.
+        tasks: each with its parameters by part and its bytes on disk.
+        size: parameters of the backbone.
+    """
+    rows = list(rows)
     stored, cumulative = (rows[-1].stored, rows[-1].cumulative_bytes) if rows else (0, 0)
-    for number, task in enumerate(tasks[len(rows) :], len(rows) + 1):
-        parts = store.manifest(task).parameters
-        trainable, num_bytes = sum(parts.values()), store.num_bytes(task)
+    for number, (task, parts, num_bytes) in enumerate(tasks, len(rows) + 1):
+        trainable = sum(parts.values())
         stored, cumulative = stored + trainable, cumulative + num_bytes
         # A parameter that the bank has its own copy of stands in for the backbone's.
         active = size + trainable - parts["own"]

@@ -1,18 +1,42 @@
-"""The result matrix R of a run, read from its store."""
+"""The result matrix R of a run, read from its store.
+
+A long course measures or certifies a bounded number of tasks after each new one, so R is kept as the cells that are known:
+5,000 tasks are 100,000 cells, not 25 million.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from continual_petl.errors import known_names
-from continual_petl.metrics import acc, bwt_gem, forgetting_max
-from continual_petl.store.results_file import Status, TaskLine
+from continual_petl.metrics import forgetting_max
+from continual_petl.report.inventory import counted_split
+from continual_petl.store.chain import Link
+from continual_petl.store.manifest import Manifest
+from continual_petl.store.results_file import Line, Status, TaskLine
 from continual_petl.store.store import Store
+from continual_petl.store.tombstone import Tombstone
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultRow:
+    """The cells of one row of R that somebody looked at."""
+
+    columns: NDArray[np.int64]
+    """Numbers of the tasks, ascending."""
+    values: NDArray[np.float64]
+    """One for each of them; NaN where the score is not known, or not defined."""
+    status: tuple[Status, ...]
+    """How each is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,15 +50,85 @@ class Results:
     tasks: tuple[str, ...]
     metrics: tuple[str, ...]
     """Name of the score of each column."""
-    R: Tensor
-    status: tuple[tuple[Status, ...], ...]
+    rows: tuple[ResultRow, ...]
+    """The known cells of R, row by row."""
     seconds: dict[str, dict[str, float]]
     """By task: time for data, training, evaluation, commit and verification."""
+
+    @cached_property
+    def R(self) -> Tensor:
+        """The result matrix, with all of its cells: of many tasks that takes much memory, ``rows`` does not."""
+        return self._first(len(self.tasks))
+
+    @cached_property
+    def status(self) -> tuple[tuple[Status, ...], ...]:
+        """How each cell of R is known."""
+        after: Status = "not measured"
+        return tuple((*self.row_status(i), *[after] * (len(self.tasks) - i - 1)) for i in range(len(self.tasks)))
+
+    def row(self, i: int) -> NDArray[np.float64]:
+        """Return the row of R after learning task ``i``, up to that task's own score; NaN where it is not known."""
+        values = np.full(i + 1, np.nan)
+        values[self.rows[i].columns] = self.rows[i].values
+        return values
+
+    def row_status(self, i: int) -> list[Status]:
+        """Return how each score of that row is known."""
+        status: list[Status] = ["not measured"] * (i + 1)
+        for column, how in zip(self.rows[i].columns.tolist(), self.rows[i].status, strict=True):
+            status[column] = how
+        return status
+
+    @cached_property
+    def own(self) -> NDArray[np.float64]:
+        """The diagonal of R: the score of each task just after it was learned."""
+        return np.array([row.values[-1] if i in row.columns[-1:] else np.nan for i, row in enumerate(self.rows)])
+
+    @cached_property
+    def later(self) -> NDArray[np.float64]:
+        """The newest known score of each task that is from after a later one was learned; NaN where there is none."""
+        found = np.full(len(self.tasks), np.nan)
+        for i, row in enumerate(self.rows):
+            known = ~np.isnan(row.values) & (row.columns < i)
+            found[row.columns[known]] = row.values[known]
+        return found
+
+    def after(self, num_tasks: int) -> dict[str, float]:
+        """Return ACC, BWT and forgetting after so many tasks, as `continual_petl.metrics` has them of ``R[:n, :n]``.
+
+        ACC and BWT look at two vectors. Forgetting needs every cell of the rows before, or it is not known.
+        """
+        if not num_tasks:
+            return {"ACC": math.nan, "BWT": math.nan, "forgetting": math.nan}
+        last_T, own_T = torch.from_numpy(self.row(num_tasks - 1)), torch.from_numpy(self.own[:num_tasks])
+        whole = self._num_whole >= num_tasks - 1
+        return {
+            "ACC": float(last_T.mean()),
+            "BWT": float((last_T - own_T)[:-1].mean()),
+            "forgetting": float(forgetting_max(self._first(num_tasks))) if whole else math.nan,
+        }
+
+    @cached_property
+    def _at_end(self) -> dict[str, float]:
+        return self.after(len(self.tasks))
+
+    @cached_property
+    def _num_whole(self) -> int:
+        """Number of rows at the beginning of which every score is known."""
+        known = (np.count_nonzero(~np.isnan(row.values)) == i + 1 for i, row in enumerate(self.rows))
+        return next((i for i, whole in enumerate(known) if not whole), len(self.rows))
+
+    def _first(self, count: int) -> Tensor:
+        """Return R of the first tasks."""
+        R_TT = torch.full((count, count), math.nan, dtype=torch.float64)
+        for i, row in enumerate(self.rows[:count]):
+            R_TT[i, torch.from_numpy(row.columns)] = torch.from_numpy(row.values)
+        return R_TT
 
     @property
     def acc(self) -> float:
         """Mean score over all tasks after the last one (Lopez-Paz and Ranzato 2017); NaN before the first."""
-        return float(acc(self.R)) if self.tasks else math.nan
+        return self._at_end["ACC"]
 
     @property
     def mixed(self) -> str:
@@ -45,12 +139,12 @@ class Results:
     @property
     def bwt(self) -> float:
         """Backward transfer (Lopez-Paz and Ranzato 2017); NaN for one task."""
-        return float(bwt_gem(self.R)) if self.tasks else math.nan
+        return self._at_end["BWT"]
 
     @property
     def forgetting(self) -> float:
         """Mean drop from the best earlier score (Chaudhry et al. 2018); NaN for one task."""
-        return float(forgetting_max(self.R)) if self.tasks else math.nan
+        return self._at_end["forgetting"]
 
     def to_json(self) -> dict[str, Any]:
         """Return the whole as JSON values, null for NaN."""
@@ -69,15 +163,37 @@ class Results:
 def read_results(store: Store) -> Results:
     """Return the result matrix of a run; lines of tasks that the store does not hold, or holds anew, are left out."""
     links = store.links()
+    own = {link.task: own_score(store.manifest(link.task)) for link in links}
+    return results_of(links, store.tombstones(), store.results(), own)
+
+
+def own_score(manifest: Manifest) -> tuple[str, float | None]:
+    """Return the metric of a task and its score just after it was learned, None where that is not defined."""
+    return manifest.metric, manifest.scores[counted_split(manifest)].scores.get(manifest.metric)
+
+
+def results_of(
+    links: Sequence[Link],
+    tombstones: Iterable[Tombstone],
+    lines: Iterable[Line],
+    own: Mapping[str, tuple[str, float | None]],
+) -> Results:
+    """Return the result matrix.
+
+    Args:
+        links: of the learned tasks, in the order of learning.
+        tombstones: that count.
+        lines: of the results; those of tasks that are not among the links are left out.
+        own: by task what `own_score` says of it.
+    """
     tasks = [link.task for link in links]
     place: dict[tuple[str, int | None], int] = {(link.task, link.index): n for n, link in enumerate(links)}
     # Lines of format 1 name no position; nothing was replaced then.
-    replaced = {tombstone.task for tombstone in store.tombstones()}
+    replaced = {tombstone.task for tombstone in tombstones}
     place |= {(task, None): n for n, task in enumerate(tasks) if task not in replaced}
-    R_TT = torch.full((len(tasks), len(tasks)), math.nan, dtype=torch.float64)
-    status: list[list[Status]] = [["not measured"] * len(tasks) for _ in tasks]
+    rows: list[dict[int, tuple[float, Status]]] = [{} for _ in tasks]
     seconds: dict[str, dict[str, float]] = {}
-    for line in store.results():
+    for line in lines:
         if isinstance(line, TaskLine):
             if (line.task, line.index) in place:
                 seconds[line.task] = line.seconds
@@ -86,20 +202,26 @@ def read_results(store: Store) -> Results:
         for cell in line.cells:
             j = place.get((cell.task, cell.index))
             if i is not None and j is not None and j <= i:
-                R_TT[i, j] = math.nan if cell.value is None else cell.value
-                status[i][j] = cell.status
+                rows[i][j] = (math.nan if cell.value is None else cell.value, cell.status)
     for i, task in enumerate(tasks):
-        if status[i][i] == "not measured":
+        if rows[i].get(i, (math.nan, "not measured"))[1] == "not measured":
             # Committed a moment ago: its own score is in its certificate already.
-            manifest = store.manifest(task)
-            own = manifest.scores["test" if "test" in manifest.scores else "validation"].scores.get(manifest.metric)
-            R_TT[i, i], status[i][i] = math.nan if own is None else own, "measured"
+            score = own[task][1]
+            rows[i][i] = (math.nan if score is None else score, "measured")
     return Results(
         tasks=tuple(tasks),
-        metrics=tuple(store.manifest(task).metric for task in tasks),
-        R=R_TT,
-        status=tuple(map(tuple, status)),
+        metrics=tuple(own[task][0] for task in tasks),
+        rows=tuple(map(_row, rows)),
         seconds=seconds,
+    )
+
+
+def _row(cells: Mapping[int, tuple[float, Status]]) -> ResultRow:
+    columns = sorted(cells)
+    return ResultRow(
+        columns=np.array(columns, dtype=np.int64),
+        values=np.array([cells[column][0] for column in columns], dtype=np.float64),
+        status=tuple(cells[column][1] for column in columns),
     )
 
 

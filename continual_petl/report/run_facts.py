@@ -3,45 +3,135 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from continual_petl.metrics import acc, bwt_gem, forgetting_max
+from continual_petl.heads.kinds import Kind
 from continual_petl.report.growth import GrowthRow
 from continual_petl.report.inventory import bank_in_words, counted_split
-from continual_petl.report.results import Results
+from continual_petl.report.results import Results, own_score
 from continual_petl.store.history import History
 from continual_petl.store.manifest import PARTS, Manifest
 from continual_petl.store.pin import Pin
 from continual_petl.store.verify import TaskCheck
 
+MOST_TASKS = 500
+"""Tasks that a report shows one by one everywhere. A longer run has its bars as means of several tasks, rows of tables that
+the page makes when they are looked at, and details of many tasks in one file."""
 MOST_STEPS = 200
 """Steps of the course at which averages over all tasks are shown."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TaskFacts:
-    """One task."""
+    """One task: what all tasks of a run are shown by, and how to read the rest of it.
 
-    manifest: Manifest
-    history: History | None
-    """None for a task of an older release, or if it is damaged: then a check says so."""
-    files: dict[str, int]
+    Of a long run, manifests and histories are not kept: they are read again for the details of a task, one after the other.
+    """
+
+    name: str
+    kind: Kind
+    metric: str
+    split: str
+    """The split whose scores count: test where there is one."""
+    score: float | None
+    """Just after it was learned; None where it is not defined."""
+    bank: str
+    """What its bank changes, in words."""
+    scope: str
+    """Of its bank: task or shared."""
+    parameters: Mapping[str, int]
+    """That it added, by part of the bank."""
+    bytes_by_part: Mapping[str, int]
+    """Bytes on disk by part of the bank, as certified, and ``certificate``: all else that lies in the task's folder."""
+    precision: str
+    """That it was learned in."""
+    data: Mapping[str, str]
+    """Digest of each split's content."""
+    seed: int
+    digest: str
+    """Of its bank."""
+    seal: str
+    fit: tuple[tuple[int, float], ...]
+    """(step, score) of the validations of its fit; none without a history."""
+    has_history: bool
+    """False for a task of an older release, or if it is damaged: then a check says so."""
+    files: Mapping[str, int]
     """Bytes on disk by file: the bank, and what belongs to its certificate."""
     check: TaskCheck
     """Whether the certificate holds."""
     checked_at: float
     """Seconds since 1970."""
+    read: Callable[[], tuple[Manifest, History | None]] = field(compare=False)
+    """Returns the manifest, and the history where there is one."""
+
+    @classmethod
+    def of(
+        cls,
+        manifest: Manifest,
+        history: History | None,
+        *,
+        files: Mapping[str, int],
+        check: TaskCheck,
+        checked_at: float,
+        read: Callable[[], tuple[Manifest, History | None]] | None = None,
+    ) -> TaskFacts:
+        """Return the facts of a task.
+
+        Args:
+            manifest: of the task.
+            history: of the task, where there is one.
+            files: bytes on disk by file.
+            check: of its certificate.
+            checked_at: seconds since 1970.
+            read: reads manifest and history again; without it, they are kept.
+        """
+        metric, score = own_score(manifest)
+        points = () if history is None else history.curve.scores
+        return cls(
+            name=manifest.task,
+            kind=manifest.kind,
+            metric=metric,
+            split=counted_split(manifest),
+            score=score,
+            # The words are the same for many tasks.
+            bank=sys.intern(bank_in_words(manifest)),
+            scope=manifest.bank.scope,
+            parameters=manifest.parameters,
+            bytes_by_part=_bytes_by_part(manifest, sum(files.values())),
+            precision=manifest.environment.precision,
+            data=manifest.data,
+            seed=manifest.seed,
+            digest=manifest.digest,
+            seal=manifest.seal,
+            fit=tuple((point.step, point.scores[metric]) for point in points if metric in point.scores),
+            has_history=history is not None,
+            files=files,
+            check=check,
+            checked_at=checked_at,
+            read=read or (lambda: (manifest, history)),
+        )
+
+    def opened(self) -> TaskFacts:
+        """Return the same facts with manifest and history in memory, for who asks for them more than once."""
+        found = self.read()
+        return replace(self, read=lambda: found)
 
     @property
-    def name(self) -> str:
-        """The task's name."""
-        return self.manifest.task
+    def manifest(self) -> Manifest:
+        """All that is certified of it; read again if the run is long."""
+        return self.read()[0]
+
+    @property
+    def history(self) -> History | None:
+        """How it was learned; read again if the run is long."""
+        return self.read()[1]
 
     @property
     def num_bytes(self) -> int:
@@ -49,34 +139,18 @@ class TaskFacts:
         return sum(self.files.values())
 
     @property
-    def bank(self) -> str:
-        """What its bank changes, in words."""
-        return bank_in_words(self.manifest)
-
-    @property
-    def split(self) -> str:
-        """The split whose scores count: test where there is one."""
-        return counted_split(self.manifest)
-
-    @property
-    def score(self) -> float | None:
-        """Just after it was learned; None where it is not defined."""
-        return self.manifest.scores[self.split].scores.get(self.manifest.metric)
-
-    @property
     def num_parameters(self) -> int:
         """That it added."""
-        return sum(self.manifest.parameters.values())
+        return sum(self.parameters.values())
 
-    @cached_property
-    def bytes_by_part(self) -> dict[str, int]:
-        """Bytes on disk by part of the bank, as certified, and ``certificate``: all else that lies in the task's folder."""
-        found: Counter[str] = Counter(dict.fromkeys(PARTS, 0))
-        for name, entry in self.manifest.tensors.items():
-            dtype: torch.dtype = getattr(torch, entry.dtype)
-            found[name.split(".", 1)[0]] += math.prod(entry.shape) * dtype.itemsize
-        # A bank that was cut off is smaller than its tensors; its check says so.
-        return {**found, "certificate": max(0, self.num_bytes - found.total())}
+
+def _bytes_by_part(manifest: Manifest, num_bytes: int) -> dict[str, int]:
+    found: Counter[str] = Counter(dict.fromkeys(PARTS, 0))
+    for name, entry in manifest.tensors.items():
+        dtype: torch.dtype = getattr(torch, entry.dtype)
+        found[name.split(".", 1)[0]] += math.prod(entry.shape) * dtype.itemsize
+    # A bank that was cut off is smaller than its tensors; its check says so.
+    return {**found, "certificate": max(0, num_bytes - found.total())}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +198,7 @@ class RunFacts:
     @property
     def num_moved_on(self) -> int:
         """Number of tasks that answer with a shared bank as a later task left it."""
-        return sum(task.manifest.bank.scope == "shared" and task.name != self.newest_shared for task in self.tasks)
+        return sum(task.scope == "shared" and task.name != self.newest_shared for task in self.tasks)
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
@@ -134,15 +208,15 @@ class RunFacts:
             return tuple(range(1, count + 1))
         return tuple(sorted({round(1 + place * (count - 1) / (MOST_STEPS - 1)) for place in range(MOST_STEPS)}))
 
+    @property
+    def is_long(self) -> bool:
+        """Whether there are more tasks than are shown one by one everywhere."""
+        return len(self.tasks) > MOST_TASKS
+
     def after(self, num_tasks: int) -> dict[str, float]:
         """Return ACC, BWT and forgetting after so many tasks; NaN where they are not known."""
         if num_tasks not in self._after:
-            R_TT: Tensor = self.results.R[:num_tasks, :num_tasks]
-            self._after[num_tasks] = {
-                "ACC": float(acc(R_TT)),
-                "BWT": float(bwt_gem(R_TT)),
-                "forgetting": float(forgetting_max(R_TT)),
-            }
+            self._after[num_tasks] = self.results.after(num_tasks)
         return self._after[num_tasks]
 
     @cached_property
@@ -152,18 +226,14 @@ class RunFacts:
     @cached_property
     def newest(self) -> dict[str, float]:
         """The newest known score of each task; NaN where none is."""
-        columns = zip(*self.results.R.tolist(), strict=True)
-        return {
-            task: next((value for value in reversed(column[j:]) if not math.isnan(value)), math.nan)
-            for j, (task, column) in enumerate(zip(self.results.tasks, columns, strict=True))
-        }
+        own, later = self.results.own.tolist(), self.results.later.tolist()
+        newest = (first if math.isnan(last) else last for first, last in zip(own, later, strict=True))
+        return dict(zip(self.results.tasks, newest, strict=True))
 
     @cached_property
     def changes(self) -> dict[str, float]:
         """How far the newest known score of each earlier task is from its first; tasks without a later score are left out."""
-        columns, found = zip(*self.results.R.tolist(), strict=True), {}
-        for j, (task, column) in enumerate(zip(self.results.tasks, columns, strict=True)):
-            later = [value for value in column[j + 1 :] if not math.isnan(value)]
-            if later and not math.isnan(column[j]):
-                found[task] = later[-1] - column[j]
-        return found
+        changes = (self.results.later - self.results.own).tolist()
+        return {
+            task: change for task, change in zip(self.results.tasks, changes, strict=True) if not math.isnan(change)
+        }

@@ -41,9 +41,10 @@ def result_table(results: Results) -> Table:
     for task, metric in zip(results.tasks[first:], results.metrics[first:], strict=True):
         table.add_column(f"{_shown(task)}\n{_shown(metric)}", justify="right")
     for i in range(first, count):
-        cells = [_cell(float(results.R[i, j]), results.status[i][j], i, j) for j in range(first, count)]
+        values, status = results.row(i).tolist(), results.row_status(i)
+        cells = [_cell(values[j], status[j]) if j <= i else "" for j in range(first, count)]
         if first:
-            cells.insert(0, _mean(results.R[i, :first].tolist()))
+            cells.insert(0, _mean(values[:first]))
         table.add_row(_shown(results.tasks[i]), *cells)
     return table
 
@@ -65,9 +66,7 @@ def _mean(values: Sequence[float]) -> str:
     return f"{sum(known) / len(known):.4f}{of}"
 
 
-def _cell(value: float, status: str, i: int, j: int) -> str:
-    if j > i:
-        return ""
+def _cell(value: float, status: str) -> str:
     if math.isnan(value):
         return "not measured" if status == "not measured" else "not defined"
     return f"{value:.4f}" + (" c" if status == "certified" else "")
@@ -82,12 +81,12 @@ def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableT
     ]
     if len(results.tasks) == 1:
         lines.append("n/a: with one task there is nothing earlier that could be forgotten")
-    elif math.isnan(results.acc) and "not measured" in results.status[-1]:
+    elif math.isnan(results.acc) and "not measured" in results.row_status(len(results.tasks) - 1):
         lines.append(
             "n/a: the last row of R has cells that were not measured, for want of data; with evaluate: certified later "
             "rows carry them over from certificates"
         )
-    if any("certified" in row for row in results.status):
+    if any("certified" in row.status for row in results.rows):
         lines.append("c: certified, not measured again: digests and probe are unchanged, so the value is carried over")
     if checks is not None:
         good = [check for check in checks if check.ok]

@@ -21,7 +21,7 @@ from continual_petl.report.page import compared
 from continual_petl.report.page.details import first_line, script_of
 from continual_petl.report.page.environment import templates
 from continual_petl.report.page.parts import Section
-from continual_petl.report.page.sections import sections
+from continual_petl.report.page.sections import TOGETHER, sections
 from continual_petl.report.page.verdict import moment
 from continual_petl.report.run_facts import RunFacts
 from continual_petl.store.atomic import make_folder, write_file
@@ -47,12 +47,12 @@ def write_report(folder: Path, facts: RunFacts, *, live: bool = False) -> Path:
     """
     refuse_links_inside(facts.folder, folder / TASKS)
     make_folder(folder / TASKS)
-    kept = set()
-    for place, task in enumerate(facts.tasks):
-        path = folder / TASKS / f"{place:06}.js"
+    kept, together = set(), TOGETHER if facts.is_long else 1
+    for place in range(0, len(facts.tasks), together):
+        path, tasks = folder / TASKS / f"{place:06}.js", facts.tasks[place : place + together]
         kept.add(path)
-        if not _begins_with(path, first_line(task, place, drawn_by())):
-            write_file(path, script_of(task, place, drawn_by()).encode())
+        if not _begins_with(path, first_line(tasks, place, drawn_by())):
+            write_file(path, script_of(tasks, place, drawn_by(), packed=facts.is_long).encode())
     page = _write_page(folder, facts.name, sections(facts), [facts], live=live)
     for path in set((folder / TASKS).iterdir()) - kept:
         if re.fullmatch(r"\d{6}\.js", path.name):  # of a run that had more tasks
@@ -109,6 +109,7 @@ def _write_page(folder: Path, title: str, parts: Sequence[Section], runs: Sequen
             live=live,
             sections=[_plain(part) for part in parts],
             data={figure.name: figure.data for part in parts for figure in part.figures},
+            long=any(table.is_long for part in parts for table in part.tables),
             drawn=moment(max(facts.read_at for facts in runs)),
             version=VERSION,
             folders=", ".join(os.fspath(facts.folder) for facts in runs),

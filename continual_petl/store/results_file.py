@@ -103,7 +103,11 @@ def read_results(path: Path) -> list[Line]:
     Raises:
         StoreError: naming the line that is damaged.
     """
-    lines: list[Line] = []
+    return list(each_result(path))
+
+
+def each_result(path: Path) -> Iterator[Line]:
+    """Yield what `read_results` returns, line by line: the rows of a long course take much memory."""
     before: str | None = None
     for number, content in enumerate(_whole_lines(path), 1):
         where = f"{path}:{number}"
@@ -123,10 +127,9 @@ def read_results(path: Path) -> list[Line]:
             raise invalid(where, error) from error
         if isinstance(line, _CellLine):
             cell = Cell.model_validate(line.model_dump(exclude={"type", "after"}))
-            lines.append(RowLine(after=line.after, index=None, cells=(cell,)))
+            yield RowLine(after=line.after, index=None, cells=(cell,))
         else:
-            lines.append(line)
-    return lines
+            yield line
 
 
 def unfinished(links: Iterable[Link], lines: Iterable[Line]) -> list[str]:

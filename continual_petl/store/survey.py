@@ -7,7 +7,6 @@ is read here, and no backbone.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from continual_petl.store.chain import Link, broken, counting, links_of, live
 from continual_petl.store.finding import Finding
 from continual_petl.store.missing import missing
 from continual_petl.store.pin import Pin
-from continual_petl.store.results_file import Line, TaskLine
+from continual_petl.store.results_file import Line, TaskLine, each_result
 from continual_petl.store.store import Store
 from continual_petl.store.tombstone import Tombstone
 from continual_petl.store.verify import TaskCheck
@@ -31,10 +30,11 @@ class Survey:
 
     Args:
         store: the run; where everything on the disk is to be checked, one that believes no index.
+        rows: whether ``lines`` holds the rows of R too, which take much memory in a long course.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, *, rows: bool = True) -> None:
+        self._store, self._rows = store, rows
         self.unreadable: dict[str, str] = {}
         """What is wrong with what cannot be read, by task, or by a file's name in round brackets."""
         self.lines: list[Line] = []
@@ -44,7 +44,7 @@ class Survey:
     def _look(self) -> None:
         self.unreadable.clear()
         # First: tasks that are committed meanwhile have no line then, and every line its bank.
-        self.lines = self._read("(results.jsonl)", self._store.results) or []
+        self.lines = self._read("(results.jsonl)", self._results) or []
         stones = map(self._tombstone, self._read("(tombstones)", self._store.tombstone_files) or [])
         found = [link for link in map(self._link, self._names()) if link is not None]
         self.tombstones = counting([stone for stone in stones if stone is not None], found)
@@ -57,12 +57,9 @@ class Survey:
         self.newest_shared = next((link.task for link in reversed(self.links) if link.shared), None)
         """The task whose bank answers for all that share one."""
 
-    def readable(self) -> Store:
-        """Return the store as it was found, with those tasks alone that can be read."""
-        store = Store(self._store.folder, most_manifests=sys.maxsize)
-        store._manifests, store._links = self._store._manifests, self._store._links
-        store._taken = self.links, self.tombstones, self.lines
-        return store
+    def _results(self) -> list[Line]:
+        lines = each_result(self._store.results_file)
+        return [line for line in lines if self._rows or isinstance(line, TaskLine)]
 
     def _names(self) -> list[str]:
         return self._read("(banks)", self._store.names) or []

@@ -11,11 +11,15 @@ from playwright.sync_api import Browser, Page
 
 from continual_petl.report import write
 from continual_petl.report.facts import read_facts
+from continual_petl.report.figures.bars import tasks_of_a_bar
+from continual_petl.report.page.parts import MOST_ROWS
+from continual_petl.report.page.sections import TOGETHER
+from continual_petl.report.run_facts import MOST_TASKS
 from continual_petl.report.write import write_report
 from tests.browser import chromium
 from tests.browser.chromium import Tab, tab
 from tests.browser.conftest import EVIL
-from tests.report.conftest import many
+from tests.report.made import many
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
@@ -210,6 +214,53 @@ def test_a_thousand_tasks_are_shown_page_by_page_and_printed_whole(
         assert set(widths) == {680}, "a sheet of A4 between its margins"
         page.emulate_media(media="screen")
         page.wait_for_function("() => document.querySelector('.plot .main-svg').width.baseVal.value > 680")
+
+
+def test_a_long_run_makes_rows_and_details_when_they_are_looked_at(
+    browser: Browser, learned: Path, tmp_path: Path
+) -> None:
+    count = MOST_ROWS + 200
+    file = write_report(tmp_path, many(read_facts(learned), count))
+    with tab(browser, file) as opened:
+        page = opened.page
+        pager = page.locator("#certificates .pager")
+        in_document = "document.querySelectorAll('#certificates tbody tr').length"
+        assert pager.locator("span").inner_text() == f"rows 1 to 50 of {count}"
+        pager.get_by_role("button", name="Last page").click()
+        assert page.evaluate(ROWS)[-1] == f"t{count - 1:04}"
+        assert page.evaluate(in_document) == 50
+        head = page.locator("#certificates thead th").first
+        head.get_by_role("button").click()
+        head.get_by_role("button").click()
+        assert head.get_attribute("aria-sort") == "descending"
+        assert page.evaluate(ROWS) == [f"t{number:04}" for number in range(count - 1, count - 51, -1)]
+        row = page.locator("#certificates tbody tr").first
+        assert row.locator("td").first.get_attribute("class") == "good"
+        assert row.locator("th").get_attribute("scope") == "row"
+        row.get_by_role("button").click()
+        for name in (f"t{count - 1:04}", f"t{count - 2:04}"):
+            page.wait_for_function(f"() => document.querySelector('#details h3')?.textContent === '{name}'")
+            assert page.locator("#details").get_by_text(EVIL).count() >= 1
+            page.get_by_role("button", name="Previous task").click()
+        asked = {url.split("/tasks/")[1].split("?")[0] for url in opened.asked if "/tasks/" in url}
+        assert asked == {"000000.js", f"{(count - 1) // TOGETHER * TOGETHER:06}.js"}
+        opened.draw()
+        bars = page.locator("figure", has=page.locator("[data-figure=each]"))
+        assert f"of the {count:,} tasks" in bars.locator(".words").inner_text()
+        bars.get_by_role("button", name="Numbers").click()
+        assert bars.locator(".numbers tbody tr").count() == -(-count // tasks_of_a_bar(count))
+        assert opened.axe() == []
+        page.emulate_media(media="print")
+        assert len(page.evaluate(ROWS)) == 50
+        assert page.locator("#certificates .paper").inner_text() == (
+            f"Of {count:,} rows those are printed that the page showed."
+        )
+
+
+def test_a_browser_that_cannot_unpack_details_says_so(browser: Browser, learned: Path, tmp_path: Path) -> None:
+    file = write_report(tmp_path, many(read_facts(learned), MOST_TASKS + 1))
+    with tab(browser, file, first="delete globalThis.DecompressionStream;") as opened:
+        opened.page.get_by_text("This browser cannot unpack the details").wait_for()
 
 
 def test_several_runs_side_by_side_are_a_page_like_any_other(browser: Browser, comparison: Path) -> None:

@@ -25,6 +25,7 @@ from continual_petl.store.finding import Finding
 from continual_petl.store.store import Store
 from continual_petl.store.verify import TaskCheck
 from tests.cli.bench import Bench
+from tests.report.made import rows_of
 from tests.streams_in_code import stream, task
 
 EVIL = "\x1b[2J\x1b]0;x\x07\r\u202e<b>[bold]"
@@ -62,7 +63,7 @@ def check(task: str, problem: str) -> TaskCheck:
 def test_tables_and_problems() -> None:
     shown, buffer = console()
     shown.print(check_table([check(EVIL, "")]))
-    results = Results(tasks=(EVIL,), metrics=(EVIL,), R=torch.ones(1, 1).double(), status=(("measured",),), seconds={})
+    results = Results(tasks=(EVIL,), metrics=(EVIL,), rows=rows_of(torch.ones(1, 1).double()), seconds={})
     growth = GrowthRow(
         task=EVIL,
         trainable=1,

@@ -27,7 +27,7 @@ from continual_petl.report.figures.style import task_axis, tick
 from continual_petl.report.run_facts import RunFacts
 from continual_petl.store.finding import Finding
 from continual_petl.store.history import Confusion, PerLabel, Points
-from tests.report.conftest import many
+from tests.report.made import changed, many, rows_of
 from tests.streams_in_code import regression_task, task, task_of_kind
 
 
@@ -79,7 +79,7 @@ def test_lines_hold_every_known_score_with_how_it_is_known(facts: RunFacts) -> N
 def test_a_score_that_moved_and_a_bank_that_changed_are_marked(facts: RunFacts) -> None:
     R = facts.results.R.clone()
     R[3, 0] -= 0.25
-    results = dataclasses.replace(facts.results, R=R)
+    results = dataclasses.replace(facts.results, rows=rows_of(R))
     bad = dataclasses.replace(facts.tasks[1].check, findings=(Finding(message="it changed"),))
     tasks = (facts.tasks[0], dataclasses.replace(facts.tasks[1], check=bad), *facts.tasks[2:])
     moved = scores_over_time.figure(dataclasses.replace(facts, results=results, tasks=tasks))
@@ -198,7 +198,7 @@ def test_bars_of_a_multilabel_task_count_the_answers_that_the_bank_gives(learned
 
 def test_a_confusion_of_very_many_labels_draws_those_with_most_errors(facts: RunFacts) -> None:
     cells = (*((label, label, 10) for label in range(300)), (250, 299, 7))
-    found = dataclasses.replace(
+    found = changed(
         facts.tasks[0],
         manifest=facts.tasks[0].manifest.model_copy(update={"labels": tuple(f"<b>{n}" for n in range(300))}),
         history=facts.tasks[0].history.model_copy(update={"answered": {"test": Confusion(cells=cells, others=5)}}),  # type: ignore[union-attr]
@@ -211,7 +211,7 @@ def test_a_confusion_of_very_many_labels_draws_those_with_most_errors(facts: Run
 
 
 def test_tasks_without_a_history_have_no_figure_of_their_own(facts: RunFacts) -> None:
-    old = dataclasses.replace(facts.tasks[0], history=None)
+    old = changed(facts.tasks[0], history=None)
     assert (answered.figure(old), curves.figure(old)) == (None, None)
     assert curves.overview(dataclasses.replace(facts, tasks=(old,))) is None
     assert dict(figures_of_task(old)) == {}
@@ -220,7 +220,7 @@ def test_tasks_without_a_history_have_no_figure_of_their_own(facts: RunFacts) ->
 @pytest.mark.parametrize("found", [Confusion(cells=(), others=0), Points(pairs=()), PerLabel(counts=((0, 0, 0),) * 2)])
 def test_a_split_without_rows_is_drawn(facts: RunFacts, found: Confusion | Points | PerLabel) -> None:
     history = facts.tasks[0].history.model_copy(update={"answered": {"test": found}})  # type: ignore[union-attr]
-    assert answered.figure(dataclasses.replace(facts.tasks[0], history=history)) is not None
+    assert answered.figure(changed(facts.tasks[0], history=history)) is not None
 
 
 def test_several_runs_are_drawn_task_by_task_whatever_their_order(facts: RunFacts) -> None:

@@ -12,6 +12,7 @@ from continual_petl.report.growth import GrowthRow
 from continual_petl.report.results import Results
 from continual_petl.report.terminal import print_report
 from continual_petl.store.results_file import Status
+from tests.report.made import rows_of
 
 
 def shown(num_tasks: int, *, last: Status = "measured", metric: str = "accuracy") -> str:
@@ -35,8 +36,7 @@ def shown(num_tasks: int, *, last: Status = "measured", metric: str = "accuracy"
     results = Results(
         tasks=names,
         metrics=(*["accuracy"] * (num_tasks - 1), metric),
-        R=R,
-        status=status,
+        rows=rows_of(R, status),
         seconds={name: {"train": 1.0} for name in names},
     )
     buffer = io.StringIO()

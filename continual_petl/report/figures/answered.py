@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import plotly.graph_objects as go
 
-from continual_petl.report.figures.style import MUTED, SCALE, bar, colour, heatmap, scatter, shown, styled, tick
+from continual_petl.report.figures.style import MUTED, SCALE, bar, colour, drawing, heatmap, scatter, shown, tick
 from continual_petl.report.run_facts import TaskFacts
-from continual_petl.store.history import Confusion, PerLabel, Points
+from continual_petl.store.history import Answered, Confusion, PerLabel, Points
 
 MOST_LABELS = 60
 """Labels of a confusion matrix; of more, those with most errors are drawn."""
@@ -15,12 +17,12 @@ _MOST_WRITTEN = 12
 
 def words(task: TaskFacts) -> str:
     """Return what `figure` shows, in words."""
-    found = None if task.history is None else task.history.answered.get(task.split)
+    found = _found(task)
     said = f"What its bank answered to the {task.split} split, just after it was learned"
     if isinstance(found, Confusion):
         total = sum(count for *_, count in found.cells) + found.others
         right = sum(count for true, answered, count in found.cells if true == answered)
-        unit = "words" if task.manifest.kind == "token-classification" else "rows"
+        unit = "words" if task.kind == "token-classification" else "rows"
         said += (
             f": a row for each true label, a column for each answer. {right:,} of {total:,} {unit} lie on the diagonal"
         )
@@ -40,7 +42,13 @@ def words(task: TaskFacts) -> str:
 
 def figure(task: TaskFacts) -> go.Figure | None:
     """Return the answers to the split whose scores count; None without a history, and for texts, which are no figure."""
-    found = None if task.history is None else task.history.answered.get(task.split)
+    found = drawn(task)
+    return None if found is None else go.Figure(found)
+
+
+def drawn(task: TaskFacts) -> dict[str, Any] | None:
+    """Return what `figure` does as plotly's JSON has it."""
+    found = _found(task)
     labels = task.manifest.labels or ()
     if isinstance(found, Confusion):
         return _confusion(found, labels)
@@ -51,7 +59,12 @@ def figure(task: TaskFacts) -> go.Figure | None:
     return None
 
 
-def _confusion(found: Confusion, labels: tuple[str, ...]) -> go.Figure:
+def _found(task: TaskFacts) -> Answered | None:
+    history = task.history
+    return None if history is None else history.answered.get(task.split)
+
+
+def _confusion(found: Confusion, labels: tuple[str, ...]) -> dict[str, Any]:
     kept = _worst(found, len(labels))
     place = {label: number for number, label in enumerate(kept)}
     counts = [[0] * len(kept) for _ in kept]
@@ -72,7 +85,7 @@ def _confusion(found: Confusion, labels: tuple[str, ...]) -> go.Figure:
         colorscale=SCALE,
         zmin=0,
         zmax=1,
-        colorbar={"title": "share of row", "tickformat": ".0%"},
+        colorbar={"title": {"text": "share of row"}, "tickformat": ".0%"},
         xgap=1,
         ygap=1,
     )
@@ -82,7 +95,7 @@ def _confusion(found: Confusion, labels: tuple[str, ...]) -> go.Figure:
         "ticktext": [tick(labels[number]) for number in kept],
     }
     height = int(min(900, max(320, 140 + 32 * len(kept))))
-    return styled(
+    return drawing(
         [heat],
         x="answered",
         y="true label",
@@ -104,7 +117,7 @@ def _worst(found: Confusion, num_labels: int) -> list[int]:
     return sorted(sorted(range(num_labels), key=lambda label: -errors[label])[:MOST_LABELS])
 
 
-def _points(found: Points) -> go.Figure:
+def _points(found: Points) -> dict[str, Any]:
     values = [value for pair in found.pairs for value in pair if value is not None]
     span = [min(values, default=0.0), max(values, default=1.0)]
     right = scatter(
@@ -118,10 +131,10 @@ def _points(found: Points) -> go.Figure:
         marker={"color": colour(0), "opacity": 0.6},
         hovertemplate="true %{x:.4g}<br>answered %{y:.4g}<extra></extra>",
     )
-    return styled([right, rows], x="true value", y="answered")
+    return drawing([right, rows], x="true value", y="answered")
 
 
-def _per_label(found: PerLabel, labels: tuple[str, ...]) -> go.Figure:
+def _per_label(found: PerLabel, labels: tuple[str, ...]) -> dict[str, Any]:
     parts = ("answered rightly", "answered wrongly", "missed")
     kept = sorted(range(len(labels)), key=lambda label: -sum(found.counts[label]))[:MOST_LABELS]
     names = [shown(labels[label]) for label in kept]
@@ -141,4 +154,4 @@ def _per_label(found: PerLabel, labels: tuple[str, ...]) -> go.Figure:
         "tickvals": list(range(len(kept))),
         "ticktext": [tick(labels[label]) for label in kept],
     }
-    return styled(traces, x="label", y="rows", barmode="stack", xaxis=ticks)
+    return drawing(traces, x="label", y="rows", barmode="stack", xaxis=ticks)

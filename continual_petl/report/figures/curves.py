@@ -8,7 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from continual_petl.report.figures.style import colour, line_at, scatter, shown, styled
+from continual_petl.report.figures.style import colour, drawing, line_at, scatter, shown, styled
 from continual_petl.report.run_facts import RunFacts, TaskFacts
 
 MOST_LINES = 40
@@ -18,10 +18,16 @@ _TENTHS = 10
 
 def figure(task: TaskFacts) -> go.Figure | None:
     """Return loss and score over the steps of the fit, with a line where the kept bank stood; None without a history."""
+    found = drawn(task)
+    return None if found is None else go.Figure(found)
+
+
+def drawn(task: TaskFacts) -> dict[str, Any] | None:
+    """Return what `figure` does as plotly's JSON has it."""
     history = task.history
     if history is None or not (history.curve.losses or history.curve.scores):
         return None
-    metric = task.manifest.metric
+    metric = task.metric
     losses, scores = history.curve.losses, [point for point in history.curve.scores if metric in point.scores]
     traces = [
         scatter(
@@ -52,42 +58,34 @@ def figure(task: TaskFacts) -> go.Figure | None:
             "annotations": [{"text": "kept", "showarrow": False, **at}],
         }
     margin = {"l": 64, "r": 64, "t": 24, "b": 56}
-    return styled(traces, x="optimizer steps", y="training loss", height=320, yaxis2=second, margin=margin, **kept)
+    return drawing(traces, x="optimizer steps", y="training loss", height=320, yaxis2=second, margin=margin, **kept)
 
 
 def overview(facts: RunFacts) -> go.Figure | None:
     """Return the validation score of every task over its own fit, of many tasks the spread; None without a history."""
-    fits = [(task, _scores(task)) for task in facts.tasks]
-    known = [(task, scores) for task, scores in fits if scores]
+    known = [task for task in facts.tasks if task.fit]
     if not known:
         return None
-    return _lines(known) if len(known) <= MOST_LINES else _spread([scores for _, scores in known])
+    return _lines(known) if len(known) <= MOST_LINES else _spread([task.fit for task in known])
 
 
-def _scores(task: TaskFacts) -> list[tuple[int, float]]:
-    """Return (step, score) of a fit's validations."""
-    points = () if task.history is None else task.history.curve.scores
-    metric = task.manifest.metric
-    return [(point.step, point.scores[metric]) for point in points if metric in point.scores]
-
-
-def _lines(known: Sequence[tuple[TaskFacts, list[tuple[int, float]]]]) -> go.Figure:
+def _lines(known: Sequence[TaskFacts]) -> go.Figure:
     traces = [
         scatter(
-            x=[step for step, _ in scores],
-            y=[score for _, score in scores],
+            x=[step for step, _ in task.fit],
+            y=[score for _, score in task.fit],
             name=shown(task.name),
             mode="lines+markers",
             line={"color": colour(number)},
             marker={"symbol": number % 8},
-            hovertemplate=f"%{{fullData.name}}, step %{{x}}<br>{shown(task.manifest.metric)} %{{y:.4f}}<extra></extra>",
+            hovertemplate=f"%{{fullData.name}}, step %{{x}}<br>{shown(task.metric)} %{{y:.4f}}<extra></extra>",
         )
-        for number, (task, scores) in enumerate(known)
+        for number, task in enumerate(known)
     ]
     return styled(traces, x="optimizer steps of the task", y="validation score", showlegend=True)
 
 
-def _spread(fits: Sequence[list[tuple[int, float]]]) -> go.Figure:
+def _spread(fits: Sequence[Sequence[tuple[int, float]]]) -> go.Figure:
     """Return the spread at each tenth of the fits: of every task the newest score by then."""
     tenths = list(range(1, _TENTHS + 1))
     by_then = [

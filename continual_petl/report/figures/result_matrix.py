@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from continual_petl.report.figures.style import SCALE, heatmap, shown, styled, tick
+from continual_petl.report.results import Results
 from continual_petl.report.run_facts import RunFacts
 
 MOST_CELLS = 100
@@ -18,11 +19,11 @@ _MOST_WRITTEN = 12
 
 def figure(facts: RunFacts) -> go.Figure:
     """Return the heat map of R; of more than `MOST_CELLS` tasks the mean of each block, with its worst score told."""
+    return _blocks(facts.results) if len(facts.results.tasks) > MOST_CELLS else _cells(facts)
+
+
+def _cells(facts: RunFacts) -> go.Figure:
     R_TT = facts.results.R.numpy()
-    return _blocks(facts, R_TT) if len(R_TT) > MOST_CELLS else _cells(facts, R_TT)
-
-
-def _cells(facts: RunFacts, R_TT: NDArray[np.float64]) -> go.Figure:
     names = [shown(name) for name in facts.results.tasks]
     status, metrics = facts.results.status, facts.results.metrics
     words = [
@@ -57,16 +58,20 @@ def _cells(facts: RunFacts, R_TT: NDArray[np.float64]) -> go.Figure:
     )
 
 
-def _blocks(facts: RunFacts, R_TT: NDArray[np.float64]) -> go.Figure:
-    edges = np.unique(np.linspace(0, len(R_TT), MOST_CELLS + 1).round().astype(int))
+def _blocks(results: Results) -> go.Figure:
+    edges = np.unique(np.linspace(0, len(results.tasks), MOST_CELLS + 1).round().astype(int))
     spans = [slice(int(low), int(high)) for low, high in pairwise(edges)]
-    R_TT = np.where(np.tri(len(R_TT), dtype=bool), R_TT, np.nan)
     means = np.full((len(spans), len(spans)), np.nan)
     words = [[""] * len(spans) for _ in spans]
     for i, rows in enumerate(spans):
-        for j, columns in enumerate(spans[: i + 1]):
-            block = R_TT[rows, columns]
-            known = block[~np.isnan(block)]
+        scored = results.rows[rows]
+        places, values = (np.concatenate(each) for each in zip(*((r.columns, r.values) for r in scored), strict=True))
+        places, values = places[~np.isnan(values)], values[~np.isnan(values)]
+        # Stable: within a block the scores stay row by row.
+        blocks = np.searchsorted(edges, places, side="right") - 1
+        order = np.argsort(blocks, kind="stable")
+        in_blocks = np.split(values[order], np.searchsorted(blocks[order], np.arange(1, len(spans))))
+        for j, (columns, known) in enumerate(zip(spans, in_blocks, strict=True)):
             if known.size:
                 means[i, j] = known.mean()
                 words[i][j] = (

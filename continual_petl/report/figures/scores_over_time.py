@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from continual_petl.report.figures.style import MUTED, colour, line_at, scatter, shown, styled
+from continual_petl.report.results import Results
 from continual_petl.report.run_facts import RunFacts
 
 MOST_LINES = 40
@@ -24,12 +25,11 @@ def figure(facts: RunFacts) -> go.Figure:
     A filled mark is measured, an open one certified: digests and probe are unchanged, bit for bit, so the value holds. A
     cross is a score that is not what it was. Behind a name stands what its certificate says today; see `MARKS`.
     """
-    R_TT = facts.results.R.numpy()
-    return _lines(facts, R_TT) if len(R_TT) <= MOST_LINES else _spread(facts, R_TT)
+    return _lines(facts) if len(facts.results.tasks) <= MOST_LINES else _spread(facts)
 
 
-def _lines(facts: RunFacts, R_TT: NDArray[np.float64]) -> go.Figure:
-    traces = []
+def _lines(facts: RunFacts) -> go.Figure:
+    R_TT, traces = facts.results.R.numpy(), []
     marks = {task.name: MARKS[task.check.verdict] for task in facts.tasks}
     for j, name in enumerate(facts.results.tasks):
         known = [i for i in range(j, len(R_TT)) if not np.isnan(R_TT[i, j])]
@@ -53,9 +53,9 @@ def _lines(facts: RunFacts, R_TT: NDArray[np.float64]) -> go.Figure:
     return styled(traces, x="tasks learned", y="score", showlegend=True, xaxis=ticks)
 
 
-def _spread(facts: RunFacts, R_TT: NDArray[np.float64]) -> go.Figure:
+def _spread(facts: RunFacts) -> go.Figure:
     steps = [step for step in facts.steps if step > 1]
-    changes = [_changes(R_TT, step) for step in steps]
+    changes = [_changes(facts.results, step) for step in steps]
     drawn: tuple[tuple[str, Callable[[NDArray[np.float64]], np.float64], str], ...] = (
         ("best", np.max, "dot"),
         ("median", np.median, "solid"),
@@ -76,7 +76,7 @@ def _spread(facts: RunFacts, R_TT: NDArray[np.float64]) -> go.Figure:
     return styled(traces, x="tasks learned", y="change since the task was learned", shapes=[zero])
 
 
-def _changes(R_TT: NDArray[np.float64], step: int) -> NDArray[np.float64]:
+def _changes(results: Results, step: int) -> NDArray[np.float64]:
     """Return how far the scores of all tasks but the newest are from those just after they were learned."""
-    changes = R_TT[step - 1, : step - 1] - R_TT.diagonal()[: step - 1]
+    changes = results.row(step - 1)[:-1] - results.own[: step - 1]
     return changes[~np.isnan(changes)]

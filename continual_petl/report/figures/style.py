@@ -10,7 +10,11 @@ from typing import Any
 import plotly.graph_objects as go
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C", "#B8A800")
-SCALE = "Cividis"
+SCALE = [
+    [0.0, "#00224e"], [1 / 9, "#123570"], [2 / 9, "#3b496c"], [3 / 9, "#575d6d"], [4 / 9, "#707173"],
+    [5 / 9, "#8a8678"], [6 / 9, "#a59c74"], [7 / 9, "#c3b369"], [8 / 9, "#e1cc55"], [1.0, "#fee838"],
+]  # fmt: skip
+"""Cividis (Nunez et al. 2018) as plotly for Python has it; what a browser calls so has other steps."""
 MUTED = "rgba(128, 128, 128, 0.35)"
 _NAMED = 40
 CLEAR = "rgba(0, 0, 0, 0)"
@@ -21,8 +25,15 @@ def colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
 
 
-def styled(traces: Sequence[Mapping[str, Any]], *, x: str = "", y: str, height: int = 380, **layout: Any) -> go.Figure:
-    """Return a figure with titled axes, made in one step: plotly checks every later change of a figure at length.
+def styled(traces: Sequence[Mapping[str, Any]], **layout: Any) -> go.Figure:
+    """Return what `drawing` returns as a figure of plotly, made in one step: it checks every later change at length."""
+    return go.Figure(drawing(traces, **layout))
+
+
+def drawing(
+    traces: Sequence[Mapping[str, Any]], *, x: str = "", y: str, height: int = 380, **layout: Any
+) -> dict[str, Any]:
+    """Return a figure with titled axes as plotly's JSON has it: not checked, which takes most of the time.
 
     Args:
         traces: what is drawn, as plotly's JSON has it; see `scatter`, `bar` and `heatmap`.
@@ -45,7 +56,7 @@ def styled(traces: Sequence[Mapping[str, Any]], *, x: str = "", y: str, height: 
         "xaxis": {**axis, "title": {"text": x}} | layout.pop("xaxis", {}),
         "yaxis": {**axis, "title": {"text": y}} | layout.pop("yaxis", {}),
     }
-    return go.Figure({"data": list(traces), "layout": {**base, **layout}})
+    return {"data": list(traces), "layout": {**base, **layout}}
 
 
 def scatter(**parts: Any) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def _table(runs: Sequence[Named]) -> Table:
 def _banks(facts: RunFacts) -> str:
     """Return what the banks of a run change, in words."""
     kinds = list(dict.fromkeys(task.bank for task in facts.tasks))
-    shared = any(task.manifest.bank.scope == "shared" for task in facts.tasks)
+    shared = any(task.scope == "shared" for task in facts.tasks)
     words = "; ".join(kinds[:3]) + ("; ..." if len(kinds) > 3 else "")
     return words + (": one bank that all tasks share" if shared else "") if kinds else "none yet"
 
@@ -122,6 +122,7 @@ def _sort(value: float) -> float | None:
 
 def _tasks(runs: Sequence[Named], tasks: Sequence[str]) -> Table:
     """Return the newest known score of every task in each run, by the task's name: orders may differ."""
+    digests = [{own.name: own.digest for own in facts.tasks} for _, facts in runs]
     rows = []
     for place, task in enumerate(tasks):
         ends = [facts.newest.get(task) for _, facts in runs]
@@ -131,19 +132,19 @@ def _tasks(runs: Sequence[Named], tasks: Sequence[str]) -> Table:
             else Cell(text=number(end), sort=_sort(end), kind="number")
             for end in ends
         ]
-        rows.append([Cell(text=task, sort=place), *cells, Cell(text=_same(runs, task))])
+        same = _same([own[task] for own in digests if task in own], len(runs))
+        rows.append([Cell(text=task, sort=place), *cells, Cell(text=same)])
     heads = ("task", *(name for name, _ in runs), "its bank in all runs")
     return Table(caption="Newest known score of every task", heads=heads, rows=rows)
 
 
-def _same(runs: Sequence[Named], task: str) -> str:
-    """Return whether runs have the same bank of a task, bit for bit."""
-    digests = [own.manifest.digest for _, facts in runs for own in facts.tasks if own.name == task]
+def _same(digests: Sequence[str], num_runs: int) -> str:
+    """Return whether the runs that have a task have the same bank of it, bit for bit."""
     if len(digests) < 2:
         return "in one run only"
     if len(set(digests)) > 1:
         return "different"
-    return "the same, bit for bit" + ("" if len(digests) == len(runs) else f", in the {len(digests)} that have it")
+    return "the same, bit for bit" + ("" if len(digests) == num_runs else f", in the {len(digests)} that have it")
 
 
 def differences(runs: Sequence[Named]) -> list[str]:
@@ -157,7 +158,8 @@ def differences(runs: Sequence[Named]) -> list[str]:
             "These runs have not learned the same tasks: means over all tasks are of different things. "
             + (f"All of them have learned {counted(len(shared), 'task')}." if shared else "No task is in all of them.")
         )
-    each = [{task.name: task.manifest for task in facts.tasks if task.name in set(shared)} for _, facts in runs]
+    names = set(shared)
+    each = [{task.name: task for task in facts.tasks if task.name in names} for _, facts in runs]
     orders = {tuple(known) for known in each}
     if len(orders) > 1:
         lines.append("These runs learned their shared tasks in different orders.")

@@ -1,12 +1,15 @@
-"""The details of one task, in a file of their own: a long course stays a page that opens at once.
+"""The details of a task, in a file beside the page: a long course stays a page that opens at once.
 
-A file begins with what it was drawn from, so that one of a task that did not change since is not drawn again.
+Each task has its own file; in a long run, many tasks share one. A file begins with a digest of what it was drawn from, and is
+not drawn again as long as that is the same.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 
@@ -22,14 +25,32 @@ _LEFT_OUT = {"tensors", "scores", "labels", "class_weights", "parameters", "noti
 """What tables show, or is too long: every tensor's digest lies in bank.json."""
 
 
-def script_of(task: TaskFacts, place: int, page: str) -> str:
-    """Return the script that shows the details of a task.
+def script_of(tasks: Sequence[TaskFacts], first: int, page: str, *, packed: bool = False) -> str:
+    """Return the script that shows the details of a task, or of any of several.
 
     Args:
-        task: what is shown.
-        place: in the order of learning, from 0.
+        tasks: what is shown: one, or as many as are packed together.
+        first: place of the first of them in the order of learning, from 0.
         page: what tells how pages are drawn from what was drawn otherwise.
+        packed: whether they are deflated, of which what is the same in many tasks takes next to nothing.
     """
+    line = first_line(tasks, first, page)
+    each = (_details(task.opened(), place) for place, task in enumerate(tasks, first))
+    if not packed:
+        return f"{line}continualPetlTask({next(each)});\n"
+    content = ",".join(f"[{details}]" for details in each)
+    deflated = base64.b64encode(zlib.compress(f"[{content}]".encode())).decode("ascii")
+    return f'{line}continualPetlTasks("{deflated}");\n'
+
+
+def first_line(tasks: Sequence[TaskFacts], first: int, page: str) -> str:
+    """Return the line that a file of tasks begins with: another one as soon as anything that is shown is another."""
+    each = [[t.seal, dict(t.files), t.check.how, t.check.problems, t.has_history] for t in tasks]
+    return f"// {hashlib.sha256(json.dumps([page, first, each]).encode()).hexdigest()}\n"
+
+
+def _details(task: TaskFacts, place: int) -> str:
+    """Return the arguments of the script that shows them: number, HTML and figures."""
     figures = _figures(task)
     found = _answers(task)
     html = (
@@ -44,14 +65,7 @@ def script_of(task: TaskFacts, place: int, page: str) -> str:
             specification=json.dumps(_specification(task), indent=2, ensure_ascii=False),
         )
     )
-    drawn = ",".join(figure.data for figure in figures)
-    return f"{first_line(task, place, page)}continualPetlTask({place},{inside_script(html)},[{drawn}]);\n"
-
-
-def first_line(task: TaskFacts, place: int, page: str) -> str:
-    """Return the line that a task's file begins with: another one as soon as anything that is shown is another."""
-    shown = [page, place, task.manifest.seal, task.files, task.check.how, task.check.problems, task.history is None]
-    return f"// {hashlib.sha256(json.dumps(shown).encode()).hexdigest()}\n"
+    return f"{place},{inside_script(html)},[{','.join(figure.data for figure in figures)}]"
 
 
 def _answers(task: TaskFacts) -> Answered | None:
@@ -72,7 +86,7 @@ def _cards(task: TaskFacts, place: int) -> list[Card]:
 
 
 def _figures(task: TaskFacts) -> list[Shown]:
-    curve, answers = curves.figure(task), answered.figure(task)
+    curve, answers = curves.drawn(task), answered.drawn(task)
     shown = []
     if curve is not None:
         kept = task.history.kept if task.history is not None else None

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 ROWS_OF_A_PAGE = 50
+MOST_ROWS = 1_000
+"""Rows of a table that the document holds; of a longer one the page makes those that are looked at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,20 +32,20 @@ class Shown:
     words: str
     """What the figure says, for those who do not see it."""
     figure: Any
-    """Of plotly."""
+    """Of plotly, or as plotly's JSON has it."""
 
     @property
     def height(self) -> int:
         """Pixels that are kept free for it."""
-        return int(self.figure.layout.height or 380)
+        return int(self.figure["layout"]["height"] or 380)
 
     @property
     def data(self) -> str:
         """Return the figure as JSON that can stand inside a script."""
-        return inside_script(json.loads(self.figure.to_json()))
+        return inside_script(self.figure if isinstance(self.figure, dict) else json.loads(self.figure.to_json()))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
     """One cell of a table."""
 
@@ -65,6 +67,32 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     page: int = ROWS_OF_A_PAGE
 
+    @property
+    def is_long(self) -> bool:
+        """Whether the document holds the first rows alone, and all of them as data beside."""
+        return len(self.rows) > MOST_ROWS
+
+    @property
+    def drawn(self) -> Sequence[Sequence[Cell]]:
+        """The rows that the document holds."""
+        return self.rows[: self.page] if self.is_long else self.rows
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kind of each column's cells: that of the first one."""
+        return [cell.kind for cell in self.rows[0]] if self.rows else []
+
+    @property
+    def data(self) -> str:
+        """Return all rows as JSON that can stand inside a script.
+
+        A cell is its text, or a list of text, what it is sorted by, its kind where that is another than its column's, and
+        the number of the task that it opens.
+        """
+        kinds = self.kinds
+        rows = [[_plain(cell, kind) for cell, kind in zip(row, kinds, strict=True)] for row in self.rows]
+        return inside_script({"kinds": kinds, "rows": rows})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
@@ -78,6 +106,13 @@ class Section:
     tables: Sequence[Table] = ()
     more: dict[str, Any] = field(default_factory=dict)
     """What its own template wants beside."""
+
+
+def _plain(cell: Cell, kind: str) -> str | list[Any]:
+    parts = [cell.text, cell.sort, None if cell.kind == kind else cell.kind, cell.opens]
+    while len(parts) > 1 and parts[-1] is None:
+        parts.pop()
+    return cell.text if len(parts) == 1 else parts
 
 
 def inside_script(value: Any) -> str:

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from itertools import accumulate
 
 from continual_petl.errors import counted
-from continual_petl.report.figures import curves, forgetting, growth, result_matrix, scores_over_time, seconds
+from continual_petl.report.figures import bars, curves, forgetting, growth, result_matrix, scores_over_time, seconds
 from continual_petl.report.page.parts import Cell, Section, Shown, Table, megabytes, number
 from continual_petl.report.page.verdict import flatness, verdict
 from continual_petl.report.run_facts import RunFacts
 
+TOGETHER = 50
+"""Tasks of a long run whose details share a file."""
 _MOODS = {"unchanged": "good", "not checked": "warn", "CHANGED": "bad"}
 
 
@@ -25,8 +27,9 @@ def sections(facts: RunFacts) -> list[Section]:
 
 def scores(facts: RunFacts) -> Section:
     """Return the result matrix, and the scores over time."""
-    known = [how for row in facts.results.status for how in row]
-    measured, certified = known.count("measured"), known.count("certified")
+    measured, certified = (
+        sum(row.status.count(how) for row in facts.results.rows) for how in ("measured", "certified")
+    )
     carried = (
         f", {certified:,} certified: digests and probe are unchanged, so the value is carried over" if certified else ""
     )
@@ -76,30 +79,31 @@ def cost(facts: RunFacts) -> Section:
     stored, size = (sum(each) for each in zip(*((t.num_parameters, t.num_bytes) for t in facts.tasks), strict=True))
     copies = sum(growth.copy_bytes(facts))
     against = f", where full copies would be {facts.growth[-1].full_copies:,}" if facts.growth else ""
+    means = bars.in_words(len(facts.tasks)) and f"{bars.in_words(len(facts.tasks))} The table has each task's own."
     on_disk = f", where full copies would take {megabytes(copies)}" if copies else ""
     figures = [
         Shown(
             name="parameters",
             caption="Parameters added",
-            words=f"{stored:,} parameters in all{against}.",
+            words=f"{stored:,} parameters in all{against}.{growth.in_words(facts)}",
             figure=growth.parameters(facts),
         ),
         Shown(
             name="bytes",
             caption="Bytes on disk",
-            words=f"{megabytes(size)} in all, certificates included{on_disk}.",
+            words=f"{megabytes(size)} in all, certificates included{on_disk}.{growth.in_words(facts)}",
             figure=growth.num_bytes(facts),
         ),
         Shown(
             name="each",
             caption="Parameters of each task",
-            words="By modifications, own norms and copies, and head.",
+            words=f"By modifications, own norms and copies, and head.{means}",
             figure=growth.each_task(facts),
         ),
         Shown(
             name="each-bytes",
             caption="Bytes of each task",
-            words="What its bank takes by part, and its certificate with probe and history.",
+            words=f"What its bank takes by part, and its certificate with probe and history.{means}",
             figure=growth.each_bytes(facts),
         ),
     ]
@@ -107,7 +111,7 @@ def cost(facts: RunFacts) -> Section:
 
 
 def _costs(facts: RunFacts) -> Table:
-    counts = [task.manifest.parameters for task in facts.tasks]
+    counts = [task.parameters for task in facts.tasks]
     so_far = zip(accumulate(map(_sum, counts)), accumulate(task.num_bytes for task in facts.tasks), strict=True)
     rows = []
     for place, (task, count, (parameters, size)) in enumerate(zip(facts.tasks, counts, so_far, strict=True)):
@@ -131,7 +135,7 @@ def _sum(counts: Mapping[str, int]) -> int:
 def learning(facts: RunFacts) -> Section:
     """Return how all tasks were learned."""
     figure = curves.overview(facts)
-    without = sum(task.history is None for task in facts.tasks)
+    without = sum(not task.has_history for task in facts.tasks)
     lines = []
     if without:
         lines.append(
@@ -152,6 +156,8 @@ def times(facts: RunFacts) -> Section:
     words = f"{total:.4g} s in all, of which training took {train:.4g} s."
     if missing := [task for task in facts.results.tasks if task not in spent]:
         words += f" Of {counted(len(missing), 'task')} no time is on record yet."
+    if means := bars.in_words(len(facts.results.tasks)):
+        words += f"{means} `continual-petl show` has each task's own."
     shown = Shown(name="seconds", caption="Time of each task", words=words, figure=seconds.figure(facts))
     return Section(id="time", title="Time", template="figures.html.j2", figures=[shown])
 
@@ -162,24 +168,25 @@ def _sum_of(spent: Mapping[str, Mapping[str, float]], phase: str | None = None) 
 
 def tasks(facts: RunFacts) -> Section:
     """Return where the details of a task are opened."""
-    return Section(id="tasks", title="Tasks", template="tasks.html.j2", more={"names": [t.name for t in facts.tasks]})
+    more = {"names": [t.name for t in facts.tasks], "together": TOGETHER if facts.is_long else 1}
+    return Section(id="tasks", title="Tasks", template="tasks.html.j2", more=more)
 
 
 def certificates(facts: RunFacts) -> Section:
     """Return the certificates, and how to check them."""
     rows = []
     for place, task in enumerate(facts.tasks):
-        manifest, said = task.manifest, task.check.verdict
+        said = task.check.verdict
         rows.append(
             [
                 Cell(text=task.name, sort=place, opens=place),
                 Cell(text=said, kind=_MOODS[said]),
-                Cell(text=manifest.kind),
-                Cell(text=f"{number(task.score)} {manifest.metric}", sort=task.score, kind="number"),
+                Cell(text=task.kind),
+                Cell(text=f"{number(task.score)} {task.metric}", sort=task.score, kind="number"),
                 Cell(text=f"{task.num_parameters:,}", sort=task.num_parameters, kind="number"),
                 Cell(text=megabytes(task.num_bytes), sort=task.num_bytes, kind="number"),
-                Cell(text=manifest.digest[:16], kind="digest"),
-                Cell(text=manifest.seal[:16], kind="digest"),
+                Cell(text=task.digest[:16], kind="digest"),
+                Cell(text=task.seal[:16], kind="digest"),
             ]
         )
     heads = ("task", "verdict", "kind", "score", "parameters", "on disk", "digest of the bank", "seal")

@@ -1,7 +1,32 @@
-// Tables are sorted by their heads, and shown page by page.
+// Tables are sorted by their heads, and shown page by page. The rows of a long one lie beside it as data: those of the page that
+// is shown are made. A cell there is its text, or a list: text, what it is sorted by, its kind, the task that it opens.
+const long = new WeakMap();
+const rowsOf = (table) => long.get(table)?.rows ?? [...table.tBodies[0].rows];
+const made = (cells, kinds) => {
+  const row = document.createElement("tr");
+  cells.forEach((cell, column) => {
+    const [text, , kind, task] = [cell].flat();
+    const element = document.createElement(column ? "td" : "th");
+    if (!column) element.scope = "row";
+    if (kind ?? kinds[column]) element.className = kind ?? kinds[column];
+    if (task === undefined) {
+      element.textContent = text;
+    } else {
+      const button = document.createElement("button");
+      Object.assign(button, { type: "button", className: "opens", textContent: text });
+      button.dataset.task = task;
+      element.append(button);
+    }
+    row.append(element);
+  });
+  return row;
+};
+const sortedBy = (row, column) => {
+  if (!row.cells) return [row[column]].flat()[1] ?? [row[column]].flat()[0];
+  return row.cells[column].dataset.sort ?? row.cells[column].textContent.trim();
+};
 const key = (row, column) => {
-  const cell = row.cells[column];
-  const value = cell.dataset.sort ?? cell.textContent.trim();
+  const value = sortedBy(row, column);
   const number = Number(value);
   return value !== "" && Number.isFinite(number) ? number : value;
 };
@@ -14,18 +39,24 @@ const compare = (one, other) => {
 const sort = (table, column, down) => {
   const heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, number) => head.setAttribute("aria-sort", number === column ? (down ? "descending" : "ascending") : "none"));
-  const keyed = [...table.tBodies[0].rows].map((row) => [key(row, column), row]);
+  const keyed = rowsOf(table).map((row) => [key(row, column), row]);
   keyed.sort(([one], [other]) => compare(one, other) * (down ? -1 : 1));
-  table.tBodies[0].append(...keyed.map(([, row]) => row));
+  const rows = keyed.map(([, row]) => row);
+  if (long.has(table)) long.get(table).rows = rows; else table.tBodies[0].append(...rows);
 };
 
 const turn = (table, asked) => {
-  const rows = [...table.tBodies[0].rows];
+  const rows = rowsOf(table);
   const size = Number(table.dataset.rows);
   const last = Math.max(0, Math.ceil(rows.length / size) - 1);
   const page = Math.min(Math.max(asked, 0), last);
   table.dataset.page = page;
-  rows.forEach((row, number) => { row.hidden = Math.floor(number / size) !== page; });
+  if (long.has(table)) {
+    const { kinds } = long.get(table);
+    table.tBodies[0].replaceChildren(...rows.slice(page * size, (page + 1) * size).map((cells) => made(cells, kinds)));
+  } else {
+    rows.forEach((row, number) => { row.hidden = Math.floor(number / size) !== page; });
+  }
   const pager = table.parentElement.nextElementSibling;
   if (!pager?.classList.contains("pager")) return;
   pager.querySelector("span").textContent = `rows ${page * size + 1} to ${Math.min(rows.length, (page + 1) * size)} of ${rows.length}`;
@@ -57,7 +88,9 @@ const pagerOf = (table) => {
 
 const tables = (inside) => {
   for (const table of inside.querySelectorAll("table.sortable:not([data-page])")) {
-    if (table.tBodies[0].rows.length > Number(table.dataset.rows)) table.parentElement.after(pagerOf(table));
+    const data = table.nextElementSibling;
+    if (data?.matches("script.rows")) long.set(table, JSON.parse(data.textContent));
+    if (rowsOf(table).length > Number(table.dataset.rows)) table.parentElement.after(pagerOf(table));
     [...table.tHead.rows[0].cells].forEach((head, column) => {
       const sorter = document.createElement("button");
       sorter.type = "button";

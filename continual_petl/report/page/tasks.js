@@ -1,4 +1,4 @@
-// Details of one task lie in a file of their own, as a script: a page from a disk may load nothing else.
+// Details of a task lie in a file of their own, as a script: a page from a disk may load nothing else.
 globalThis.continualPetlTask = (number, html, figures) => {
   const select = document.getElementById("task");
   if (!select || Number(select.value) !== number) return;
@@ -7,6 +7,18 @@ globalThis.continualPetlTask = (number, html, figures) => {
   details.querySelectorAll(".plot").forEach((element, at) => place(element, figures[at]));
   tables(details);
 };
+// Those of many tasks of a long run share a file, deflated; the one that is asked for is shown.
+globalThis.continualPetlTasks = async (packed) => {
+  try {
+    const bytes = Uint8Array.from(atob(packed), (one) => one.charCodeAt(0));
+    const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+    const number = Number(document.getElementById("task")?.value);
+    const found = (await new Response(unpacked).json()).find(([place]) => place === number);
+    if (found) continualPetlTask(...found);
+  } catch (error) {
+    document.getElementById("details").textContent = `This browser cannot unpack the details (${error.message}); a newer one can.`;
+  }
+};
 const open = (number, jump) => {
   const select = document.getElementById("task");
   select.value = String(number);
@@ -14,7 +26,8 @@ const open = (number, jump) => {
     button.disabled = number + Number(button.value) < 0 || number + Number(button.value) >= select.options.length;
   }
   const script = document.createElement("script");
-  script.src = `tasks/${String(number).padStart(6, "0")}.js?${document.body.dataset.stamp}`;
+  const first = number - number % Number(document.getElementById("details").dataset.together ?? 1);
+  script.src = `tasks/${String(first).padStart(6, "0")}.js?${document.body.dataset.stamp}`;
   script.onload = () => {
     script.remove();
     if (jump !== null) say(`Details of task ${select.selectedOptions[0].textContent} are shown.`);

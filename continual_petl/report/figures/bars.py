@@ -1,0 +1,60 @@
+"""Stacked bars with one for each task; in a long run each is the mean of several tasks in a row, and says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import plotly.graph_objects as go
+
+from continual_petl.report.figures.style import bar, colour, shown, styled, task_axis
+from continual_petl.report.run_facts import MOST_TASKS
+
+MOST_BARS = 250
+"""Of a run of more than `MOST_TASKS` tasks."""
+
+
+def tasks_of_a_bar(count: int) -> int:
+    """Return how many of so many tasks share a bar."""
+    return 1 if count <= MOST_TASKS else -(-count // MOST_BARS)
+
+
+def in_words(count: int) -> str:
+    """Return what is to be said of the bars of so many tasks; empty if each task has its own."""
+    size = tasks_of_a_bar(count)
+    return "" if size == 1 else f" Each bar is the mean of {size:,} of the {count:,} tasks, in the order of learning."
+
+
+def task_bars(
+    tasks: Sequence[str], parts: Mapping[str, Sequence[float | None]], *, y: str, number: str, unit: str
+) -> go.Figure:
+    """Return a bar for each task, or each few tasks, divided into parts.
+
+    Args:
+        tasks: their names, in the order of learning.
+        parts: by name of the part its size for each task; None where it is not known, which a mean leaves out.
+        y: title of the vertical axis.
+        number: how plotly writes a size, with what stands before it.
+        unit: what stands behind it.
+    """
+    size = tasks_of_a_bar(len(tasks))
+    starts = range(0, len(tasks), size)
+    ends = [min(start + size, len(tasks)) for start in starts]
+    names = [f"mean of the tasks {start + 1:,} to {end:,}" for start, end in zip(starts, ends, strict=True)]
+    traces = [
+        bar(
+            x=[start + (size + 1) / 2 if size > 1 else start + 1 for start in starts],
+            y=[_mean(values[start:end]) for start, end in zip(starts, ends, strict=True)],
+            name=words,
+            marker={"color": colour(place), "line": {"width": 0}},
+            customdata=names if size > 1 else list(map(shown, tasks)),
+            hovertemplate=f"%{{customdata}}<br>{words}{number} {unit}<extra></extra>",
+        )
+        for place, (words, values) in enumerate(parts.items())
+    ]
+    axis = {"title": {"text": f"task, by number; a bar for {size:,} of them"}} if size > 1 else task_axis(tasks)
+    return styled(traces, xaxis=axis, y=y, barmode="stack", bargap=0.1)
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return known[0] if len(known) == 1 else sum(known) / max(1, len(known))

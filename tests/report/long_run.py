@@ -1,0 +1,84 @@
+"""``python -m tests.report.long_run RUN COUNT``: a run of many tasks, to see what its report costs.
+
+One task is learned, the others are copies of its bank (`tests.store.fabricated`). Each has its times and its row of R as
+`continual_petl.course.row` writes it with ``evaluate: auto``: the first rows measure every earlier task, later ones certify
+those whose turn it is, and the last one certifies all of them.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+from continual_petl import learn
+from continual_petl.callbacks.no_forgetting import rotating
+from continual_petl.course.row import _CHECKED, MEASURE_ALL_UP_TO
+from continual_petl.store.chain import Link
+from continual_petl.store.results_file import Cell, Line, RowLine, Status, TaskLine
+from continual_petl.store.store import Store
+from tests.store.fabricated import multiply
+from tests.streams_in_code import stream, task
+
+PHASES = ("data", "train", "evaluate", "commit", "measure", "verify")
+
+
+def long_run(folder: Path, backbone: Path, count: int) -> Path:
+    """Return the folder of a run of so many tasks; made anew."""
+    learn(stream(backbone, [task("one")]), folder)
+    multiply(folder, count)
+    store = Store(folder)
+    links, seconds = store.links(), random.Random(0)
+    store.append_results([line for number in range(1, count) for line in _lines(store, links, number, seconds)])
+    store.note(links[-1].task)  # a course leaves an index, which the copies lack
+    return folder
+
+
+def _lines(store: Store, links: list[Link], number: int, seconds: random.Random) -> list[Line]:
+    """Return what a course writes after one task."""
+    earlier = [link.task for link in links[:number]]
+    every = number < MEASURE_ALL_UP_TO or number == len(links) - 1
+    seen = set(earlier) if every else rotating(earlier, number, _CHECKED)
+    how: Status = "measured" if number < MEASURE_ALL_UP_TO else "certified"
+    own = links[number]
+    cells = [_cell(store, link, how) for link in links[:number] if link.task in seen]
+    return [
+        RowLine(after=own.task, index=own.index, cells=(*cells, _cell(store, own, "measured"))),
+        TaskLine(
+            task=own.task,
+            index=own.index,
+            seconds={phase: seconds.uniform(0.01, 2) for phase in PHASES},
+            checks={"probe": len(cells)},
+        ),
+    ]
+
+
+def _cell(store: Store, link: Link, how: Status) -> Cell:
+    # All banks are copies of one, so its scores are those of all; its manifest stays in memory.
+    manifest = store.manifest("one")
+    scores = manifest.scores["test"]
+    value = scores.scores[manifest.metric]
+    return Cell(
+        task=link.task,
+        index=link.index,
+        split="test",
+        metric=manifest.metric,
+        value=value,
+        num_examples=scores.num_examples,
+        status=how,
+    )
+
+
+def main(folder: str, count: str) -> None:
+    """Make a tiny backbone, and the run."""
+    from tests.tiny import make_model, make_tokenizer
+
+    with tempfile.TemporaryDirectory() as backbone:
+        make_model("bert").save_pretrained(backbone)
+        make_tokenizer("bert").save_pretrained(backbone)
+        long_run(Path(folder), Path(backbone), int(count))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,76 @@
+"""Results and facts that no store holds: a matrix of one's own, a task with another manifest, a run of many tasks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from continual_petl.report.growth import GrowthRow
+from continual_petl.report.results import ResultRow, Results
+from continual_petl.report.run_facts import RunFacts, TaskFacts
+from continual_petl.store.results_file import Status
+
+
+def rows_of(R_TT: Tensor, status: Sequence[Sequence[Status]] | None = None) -> tuple[ResultRow, ...]:
+    """Return the known cells of a matrix, row by row; without a status they are measured."""
+    rows = []
+    for i, row in enumerate(R_TT.numpy()):
+        columns = np.flatnonzero(~np.isnan(row[: i + 1]))
+        how: list[Status] = ["measured" if status is None else status[i][j] for j in columns.tolist()]
+        rows.append(ResultRow(columns=columns, values=row[columns], status=tuple(how)))
+    return tuple(rows)
+
+
+def changed(task: TaskFacts, **more: Any) -> TaskFacts:
+    """Return a task with another manifest, history or check."""
+    content = {"manifest": task.manifest, "history": task.history, "check": task.check, **more}
+    return TaskFacts.of(
+        content["manifest"], content["history"], files=task.files, check=content["check"], checked_at=task.checked_at
+    )
+
+
+def many(facts: RunFacts, count: int) -> RunFacts:
+    """Return a run of many tasks made of the first one of another run: every twentieth score of R is known."""
+    first = facts.tasks[0]
+    names = tuple(f"t{number:04}" for number in range(count))
+    tasks = tuple(
+        changed(
+            first,
+            manifest=first.manifest.model_copy(update={"task": name}),
+            check=dataclasses.replace(first.check, task=name),
+        )
+        for name in names
+    )
+    place = torch.arange(count)
+    known = (place[None] <= place[:, None]) & ((place[:, None] - place[None]) % 20 == 0)
+    known[-1] = True
+    R_TT = torch.where(
+        known, 0.5 + 0.4 * torch.rand(count, generator=torch.Generator().manual_seed(0)).double(), torch.nan
+    )
+    certified: Status = "certified"
+    results = Results(
+        tasks=names,
+        metrics=("accuracy",) * count,
+        rows=rows_of(R_TT, [[certified] * count] * count),
+        seconds=dict.fromkeys(names, facts.results.seconds[first.name]),
+    )
+    row = facts.growth[0]
+    growth = tuple(
+        GrowthRow(
+            task=name,
+            trainable=row.trainable,
+            share=row.share,
+            stored=row.trainable * number,
+            active=row.active,
+            num_bytes=row.num_bytes,
+            cumulative_bytes=row.num_bytes * number,
+            full_copies=row.full_copies * number,
+        )
+        for number, name in enumerate(names, 1)
+    )
+    return dataclasses.replace(facts, num_planned=count, results=results, growth=growth, tasks=tasks)

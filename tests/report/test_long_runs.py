@@ -1,0 +1,256 @@
+"""A long run is shown in parts, and says so: bars are means, rows and details are made when somebody looks at them."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import math
+import re
+import shutil
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from continual_petl import StoreError
+from continual_petl.metrics import acc, bwt_gem, forgetting_max
+from continual_petl.report import facts as facts_module
+from continual_petl.report import write
+from continual_petl.report.facts import Reader, read_facts
+from continual_petl.report.figures import answered, bars, curves, growth, seconds
+from continual_petl.report.page.details import script_of
+from continual_petl.report.page.parts import MOST_ROWS, Table
+from continual_petl.report.page.sections import TOGETHER, sections
+from continual_petl.report.results import Results
+from continual_petl.report.run_facts import MOST_TASKS, RunFacts
+from continual_petl.report.write import write_report
+from continual_petl.store.manifest import read_manifest, write_manifest
+from tests.report.long_run import long_run
+from tests.report.made import many, rows_of
+from tests.store.fabricated import multiply
+
+Folder = Callable[..., Path]
+LONG = MOST_TASKS + 100
+
+
+@pytest.fixture(scope="module")
+def long(facts: RunFacts) -> RunFacts:
+    """Return a run that is longer than what is shown task by task; no two tasks have added the same."""
+    run = many(facts, LONG)
+    tasks = [
+        dataclasses.replace(task, parameters={"modifications": number, "own": 1, "head": 2})
+        for number, task in enumerate(run.tasks)
+    ]
+    return dataclasses.replace(run, tasks=tuple(tasks))
+
+
+def words_of(run: RunFacts) -> dict[str, str]:
+    return {figure.name: figure.words for section in sections(run) for figure in section.figures}
+
+
+def table_of(run: RunFacts, caption: str) -> Table:
+    return next(table for section in sections(run) for table in section.tables if table.caption == caption)
+
+
+def unpacked(script: str) -> list[list[Any]]:
+    """Return what a file of several tasks shows of each: its place, HTML and figures."""
+    call = re.fullmatch(r'// [0-9a-f]{64}\ncontinualPetlTasks\("([0-9A-Za-z+/=]+)"\);\n', script)
+    assert call is not None
+    found: list[list[Any]] = json.loads(zlib.decompress(base64.b64decode(call[1])))
+    return found
+
+
+scores = st.sampled_from([math.nan, 0.25, 0.5, 0.8])
+
+
+@given(st.integers(1, 6).flatmap(lambda n: st.lists(st.lists(scores, min_size=n, max_size=n), min_size=n, max_size=n)))
+def test_averages_of_the_known_cells_are_those_of_the_whole_matrix(matrix: list[list[float]]) -> None:
+    R_TT = torch.tensor(matrix, dtype=torch.float64)
+    count = len(matrix)
+    R_TT[torch.triu_indices(count, count, 1).unbind()] = math.nan
+    names = tuple(map(str, range(count)))
+    results = Results(tasks=names, metrics=names, rows=rows_of(R_TT), seconds={})
+    assert torch.equal(results.R.nan_to_num(-1), R_TT.nan_to_num(-1))
+    for step in range(1, count + 1):
+        part = R_TT[:step, :step]
+        expected = [float(function(part)) for function in (acc, bwt_gem, forgetting_max)]
+        assert list(results.after(step).values()) == pytest.approx(expected, abs=0, nan_ok=True)
+    for j in range(count):
+        later = [value for value in R_TT[j + 1 :, j].tolist() if not math.isnan(value)]
+        assert [results.later[j], results.own[j]] == pytest.approx(
+            [later[-1] if later else math.nan, float(R_TT[j, j])], abs=0, nan_ok=True
+        )
+
+
+def test_bars_are_means_that_say_of_which_tasks(long: RunFacts) -> None:
+    size = bars.tasks_of_a_bar(LONG)
+    assert size > 1
+    modifications = growth.each_task(long).data[0]
+    assert len(modifications.x) == -(-LONG // size) <= bars.MOST_BARS
+    for number, (value, words) in enumerate(zip(modifications.y, modifications.customdata, strict=True)):
+        tasks = range(number * size, min(LONG, (number + 1) * size))
+        assert value == sum(tasks) / len(tasks)
+        assert words == f"mean of the tasks {tasks[0] + 1} to {tasks[-1] + 1}"
+    said = words_of(long)
+    for name in ("each", "each-bytes", "seconds"):
+        assert f"Each bar is the mean of {size} of the {LONG} tasks" in said[name]
+    assert "The table has each task's own." in said["each"]
+    assert "by number" in growth.each_bytes(long).layout.xaxis.title.text
+
+
+def test_a_mean_leaves_out_what_is_not_known(long: RunFacts) -> None:
+    first = long.tasks[0].name
+    spent = {name: {"train": 3.0} for name in long.results.tasks if name != first}
+    results = dataclasses.replace(long.results, seconds=spent)
+    train = seconds.figure(dataclasses.replace(long, results=results)).data[list(seconds.PHASES).index("train")]
+    assert set(train.y) == {3.0}
+
+
+def test_lines_of_what_was_added_go_through_some_tasks_and_say_so(long: RunFacts) -> None:
+    added = growth.parameters(long).data[0]
+    assert list(added.x) == list(long.steps)
+    assert added.x[-1] == LONG
+    assert list(added.y) == [sum(range(step)) for step in long.steps]
+    said = words_of(long)
+    for name in ("parameters", "bytes"):
+        assert f"Drawn after {len(long.steps)} of the {LONG} tasks, evenly spaced." in said[name]
+
+
+def test_what_a_few_hundred_tasks_show_is_shown_task_by_task(facts: RunFacts) -> None:
+    run = many(facts, MOST_TASKS)
+    assert len(growth.each_task(run).data[0].x) == len(growth.parameters(run).data[0].x) == MOST_TASKS
+    said = " ".join(words_of(run).values())
+    assert "mean of" not in said
+    assert "evenly spaced" not in said
+
+
+def test_tasks_of_a_long_run_share_files_that_hold_what_one_of_a_task_does(long: RunFacts, tmp_path: Path) -> None:
+    write_report(tmp_path, long)
+    files = sorted((tmp_path / "tasks").iterdir())
+    assert [file.name for file in files] == [f"{place:06}.js" for place in range(0, LONG, TOGETHER)]
+    shown = [task for file in files for task in unpacked(file.read_text("utf-8"))]
+    assert [place for place, *_ in shown] == list(range(LONG))
+    for place in (0, TOGETHER, LONG - 1):
+        alone = script_of(long.tasks[place : place + 1], place, "")
+        call = re.fullmatch(r"// [0-9a-f]{64}\ncontinualPetlTask\((.*)\);\n", alone, re.DOTALL)
+        assert call is not None
+        assert json.loads(f"[{call[1]}]") == shown[place]
+    write_report(tmp_path, dataclasses.replace(long, tasks=long.tasks[:2]))
+    assert sorted(path.name for path in (tmp_path / "tasks").iterdir()) == ["000000.js", "000001.js"]
+
+
+def test_a_file_of_many_tasks_is_drawn_again_if_one_of_them_changed(
+    long: RunFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_report(tmp_path, long)
+    drawn: list[int] = []
+
+    def noted(tasks: Any, first: int, page: str, *, packed: bool) -> str:
+        drawn.append(first)
+        return script_of(tasks, first, page, packed=packed)
+
+    monkeypatch.setattr(write, "script_of", noted)
+    write_report(tmp_path, long)
+    assert drawn == []
+    place = TOGETHER + 3
+    moved = dataclasses.replace(long.tasks[place], seal="0" * 64)
+    write_report(tmp_path, dataclasses.replace(long, tasks=(*long.tasks[:place], moved, *long.tasks[place + 1 :])))
+    assert drawn == [TOGETHER]
+
+
+def test_a_long_table_has_all_rows_as_data_and_the_first_ones_in_the_document(facts: RunFacts, tmp_path: Path) -> None:
+    count = MOST_ROWS + 1
+    run = many(facts, count)
+    table = table_of(run, "Certificates")
+    data = json.loads(table.data)
+    assert len(data["rows"]) == count
+    for row, cells in zip(data["rows"], table.rows, strict=True):
+        for value, kind, cell in zip(row, data["kinds"], cells, strict=True):
+            text, sort, other, opens = ([value] if isinstance(value, str) else value) + [None] * (
+                3 if isinstance(value, str) else 4 - len(value)
+            )
+            assert (text, sort, other or kind, opens) == (cell.text, cell.sort, cell.kind, cell.opens)
+    page = write_report(tmp_path, run).read_text("utf-8")
+    certificates = page[page.index('<section id="certificates"') :]
+    assert certificates.count('<th scope="row"') == table.page
+    assert f"These are the first {table.page} of {count:,} rows; the others need JavaScript." in certificates
+    assert "of long tables the first rows are here without it" in page
+    assert not table_of(many(facts, MOST_ROWS), "Certificates").is_long
+
+
+def test_what_is_drawn_for_a_task_is_what_plotly_makes_of_it(facts: RunFacts) -> None:
+    for task in facts.tasks:
+        for module in (curves, answered):
+            drawn, figure = module.drawn(task), module.figure(task)
+            assert drawn is not None
+            assert figure is not None
+            checked = json.loads(figure.to_json())
+            checked["layout"]["template"] = {}  # of which plotly makes one that says nothing
+            assert json.loads(json.dumps(drawn)) == checked
+
+
+def test_manifests_of_a_long_run_are_read_again_and_have_to_be_the_same(
+    learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facts_module, "MOST_TASKS", 4)
+    run = multiply(shutil.copytree(learned, tmp_path / "run"), 6)
+    found = Reader(run).read()
+    assert found.ok
+    first, task = read_facts(learned).tasks[0], found.tasks[0]
+    assert (task.seal, task.fit) == (first.seal, first.fit)
+    assert (task.manifest, task.history) == (first.manifest, first.history)
+    assert task.manifest is not task.manifest or task.history is not task.history, "neither is kept"
+    shutil.rmtree(run / "banks/two")
+    with pytest.raises(StoreError, match="two is missing; it was never learned in this run, or was forgotten"):
+        found.tasks[1].opened()
+
+
+def test_a_bank_that_is_replaced_while_the_report_is_drawn_is_told(
+    learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facts_module, "MOST_TASKS", 1)
+    run = shutil.copytree(learned, tmp_path / "run")
+    found = Reader(run).read()
+    file = run / "banks/two/bank.json"
+    write_manifest(file, read_manifest(file).model_copy(update={"seed": 7}))
+    with pytest.raises(StoreError, match="'two' was replaced by another bank while the report was drawn; draw the"):
+        found.tasks[1].opened()
+
+
+@pytest.mark.slow
+def test_a_report_grows_by_little_with_each_task_and_holds_every_one(backbone_folder: Folder, tmp_path: Path) -> None:
+    pages, sizes = {}, {}
+    for count in (MOST_ROWS + 100, 2 * MOST_ROWS):
+        run = long_run(tmp_path / f"run{count}", backbone_folder(), count)
+        found = read_facts(run)
+        assert found.ok, [check.problems for check in found.checks if not check.ok][:3]
+        page = write_report(tmp_path / f"report{count}", found)
+        pages[count] = page.read_text("utf-8")
+        files = sorted((page.parent / "tasks").iterdir())
+        assert len(files) == -(-count // TOGETHER)
+        shown = [task for file in files for task in unpacked(file.read_text("utf-8"))]
+        names = [task.name for task in found.tasks]
+        assert [html[: html.index("</h3>")] for _, html, _ in shown] == [f"<h3>{name}" for name in names]
+        sizes[count] = len(pages[count]), sum(file.stat().st_size for file in files)
+        said = words_of(found)
+        # The first 20 rows measure all tasks, later ones certify 20 of them, the last one all.
+        rows = [json.loads(line) for line in (run / "results.jsonl").read_text("utf-8").splitlines()]
+        cells = [cell["status"] for row in rows if row["type"] == "row" for cell in row["cells"]]
+        assert f"{cells.count('certified'):,} certified" in said["matrix"]
+        assert cells.count("certified") < 21 * count
+        assert f"{cells.count('measured'):,} scores measured" in said["matrix"]
+        assert f"Each bar is the mean of {bars.tasks_of_a_bar(count)} of the {count:,} tasks" in pages[count]
+        assert f"These are the first 50 of {count:,} rows" in pages[count]
+        drawn = json.loads(re.findall(r'data-name="matrix">(.*?)</script>', pages[count])[0])["data"][0]
+        known = [int(text.split(", ")[-1].split()[0]) for row in drawn["text"] for text in row if text]
+        assert sum(known) == len(cells), "every known score is in one of the blocks"
+    (page_few, tasks_few), (page_many, tasks_many) = sizes.values()
+    more = MOST_ROWS - 100
+    assert page_many - page_few < 800 * more
+    assert tasks_many - tasks_few < 2_000 * more
