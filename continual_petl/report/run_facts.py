@@ -209,6 +209,13 @@ class RunFacts:
         return tuple(sorted({round(1 + place * (count - 1) / (MOST_STEPS - 1)) for place in range(MOST_STEPS)}))
 
     @property
+    def spaced(self) -> str:
+        """What is to be said of figures that are drawn at `steps`; empty if those are all."""
+        if len(self.steps) == len(self.tasks):
+            return ""
+        return f" Drawn after {len(self.steps):,} of the {len(self.tasks):,} tasks, evenly spaced."
+
+    @property
     def is_long(self) -> bool:
         """Whether there are more tasks than are shown one by one everywhere."""
         return len(self.tasks) > MOST_TASKS

@@ -122,12 +122,27 @@ def test_lines_of_what_was_added_go_through_some_tasks_and_say_so(long: RunFacts
         assert f"Drawn after {len(long.steps)} of the {LONG} tasks, evenly spaced." in said[name]
 
 
+def test_figures_that_show_a_spread_or_blocks_say_so(facts: RunFacts, long: RunFacts) -> None:
+    said = words_of(long)
+    assert "Each cell is the mean of up to 6 by 6 scores" in said["matrix"]
+    assert "the median and the worst change of all tasks" in said["scores"]
+    assert "A filled mark" not in said["scores"]
+    assert f"Drawn after {len(long.steps)} of the {LONG} tasks" in said["scores"]
+    assert f"Drawn after {len(long.steps)} of the {LONG} tasks" in said["forgetting"]
+    assert f"the median and the worst validation score of {LONG} tasks at each tenth" in said["learning"]
+    few = words_of(facts)
+    assert "mean" not in few["matrix"]
+    assert "A filled mark was measured, an open one certified; a cross is a score that moved." in few["scores"]
+    assert few["learning"].startswith("The validation score over the steps of each task's own fit.")
+
+
 def test_what_a_few_hundred_tasks_show_is_shown_task_by_task(facts: RunFacts) -> None:
     run = many(facts, MOST_TASKS)
     assert len(growth.each_task(run).data[0].x) == len(growth.parameters(run).data[0].x) == MOST_TASKS
-    said = " ".join(words_of(run).values())
-    assert "mean of" not in said
-    assert "evenly spaced" not in said
+    said = words_of(run)
+    for name in ("parameters", "bytes", "each", "each-bytes", "seconds"):
+        assert "mean of" not in said[name]
+        assert "evenly spaced" not in said[name]
 
 
 def test_tasks_of_a_long_run_share_files_that_hold_what_one_of_a_task_does(long: RunFacts, tmp_path: Path) -> None:

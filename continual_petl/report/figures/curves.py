@@ -69,6 +69,14 @@ def overview(facts: RunFacts) -> go.Figure | None:
     return _lines(known) if len(known) <= MOST_LINES else _spread([task.fit for task in known])
 
 
+def in_words(facts: RunFacts) -> str:
+    """Return what the lines of `overview` stand for."""
+    count = sum(bool(task.fit) for task in facts.tasks)
+    if count <= MOST_LINES:
+        return "The validation score over the steps of each task's own fit."
+    return f"The best, the median and the worst validation score of {count:,} tasks at each tenth of their fits."
+
+
 def _lines(known: Sequence[TaskFacts]) -> go.Figure:
     traces = [
         scatter(

@@ -31,9 +31,7 @@ def num_bytes(facts: RunFacts) -> go.Figure:
 
 def in_words(facts: RunFacts) -> str:
     """Return what is to be said of the points of `parameters` and `num_bytes`; empty if every task has its own."""
-    return (
-        f" Drawn after {len(facts.steps):,} of the {len(facts.tasks):,} tasks, evenly spaced." if facts.is_long else ""
-    )
+    return facts.spaced if facts.is_long else ""
 
 
 def copy_bytes(facts: RunFacts) -> list[int]:

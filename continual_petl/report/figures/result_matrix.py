@@ -22,6 +22,15 @@ def figure(facts: RunFacts) -> go.Figure:
     return _blocks(facts.results) if len(facts.results.tasks) > MOST_CELLS else _cells(facts)
 
 
+def in_words(facts: RunFacts) -> str:
+    """Return what is to be said of blocks; empty if each score has a cell of its own."""
+    count = len(facts.results.tasks)
+    if count <= MOST_CELLS:
+        return ""
+    size = -(-count // MOST_CELLS)
+    return f" Each cell is the mean of up to {size:,} by {size:,} scores, and tells the worst when it is pointed at."
+
+
 def _cells(facts: RunFacts) -> go.Figure:
     R_TT = facts.results.R.numpy()
     names = [shown(name) for name in facts.results.tasks]

@@ -28,6 +28,14 @@ def figure(facts: RunFacts) -> go.Figure:
     return _lines(facts) if len(facts.results.tasks) <= MOST_LINES else _spread(facts)
 
 
+def in_words(facts: RunFacts) -> str:
+    """Return what lines and marks stand for."""
+    if len(facts.results.tasks) <= MOST_LINES:
+        return "A filled mark was measured, an open one certified; a cross is a score that moved."
+    drawn = "The best, the median and the worst change of all tasks whose score is known at that time."
+    return f"{drawn}{facts.spaced}"
+
+
 def _lines(facts: RunFacts) -> go.Figure:
     R_TT, traces = facts.results.R.numpy(), []
     marks = {task.name: MARKS[task.check.verdict] for task in facts.tasks}

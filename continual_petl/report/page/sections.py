@@ -39,14 +39,14 @@ def scores(facts: RunFacts) -> Section:
             name="matrix",
             caption="Result matrix R",
             words=f"Score on each task (column) after learning each task (row). "
-            f"{counted(measured, 'score')} measured{carried}.",
+            f"{counted(measured, 'score')} measured{carried}.{result_matrix.in_words(facts)}",
             figure=result_matrix.figure(facts),
         ),
         Shown(
             name="scores",
             caption="Every task's score over time",
-            words=f"{flatness(facts)} {same} are bit for bit what was certified (\u2261). A filled mark was measured, an "
-            "open one certified; a cross is a score that moved.",
+            words=f"{flatness(facts)} {same} are bit for bit what was certified (\u2261). "
+            f"{scores_over_time.in_words(facts)}",
             figure=scores_over_time.figure(facts),
         ),
     ]
@@ -67,7 +67,8 @@ def forgotten(facts: RunFacts) -> Section:
     shown = Shown(
         name="forgetting",
         caption="Forgetting and backward transfer after each task",
-        words=f"At the end forgetting is {number(facts.results.forgetting)} and BWT {number(facts.results.bwt)}.",
+        words=f"At the end forgetting is {number(facts.results.forgetting)} and BWT {number(facts.results.bwt)}."
+        + facts.spaced,
         figure=forgetting.figure(facts),
     )
     table = Table(caption="Averages over all tasks so far", heads=("after", *names), rows=rows)
@@ -142,7 +143,7 @@ def learning(facts: RunFacts) -> Section:
             f"{counted(without, 'task')} of {len(facts.tasks):,} came without a history of how they were learned, as tasks "
             "of older releases do, or with a damaged one."
         )
-    words = "The validation score over the steps of each task's own fit. Losses are among the details of a task."
+    words = f"{curves.in_words(facts)} Losses are among the details of a task."
     figures = (
         [] if figure is None else [Shown(name="learning", caption="How tasks were learned", words=words, figure=figure)]
     )
