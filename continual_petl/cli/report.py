@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from continual_petl.cli._console import out, print_json
+from continual_petl.cli._runs import store_of
 from continual_petl.errors import InputError, printable
 from continual_petl.report.terminal import print_report
 
 if TYPE_CHECKING:
-    from continual_petl.course.run import Run
     from continual_petl.report.facts import Reader
     from continual_petl.report.run_facts import RunFacts
 
@@ -24,14 +24,16 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     """Run the command; return the exit code."""
     _check(arguments)
     if arguments.json:
-        runs = [_run(folder) for folder in arguments.runs]
+        from continual_petl.course.run import Run  # with all that learns, which no page needs
+
+        runs = [Run(folder) for folder in arguments.runs]
         print_json(runs[0].to_json() if len(runs) == 1 else [run.to_json() for run in runs])
         return 0
     from continual_petl.report.facts import Reader  # with what draws, which a JSON report does not need
     from continual_petl.report.write import PAGE, write_comparison, write_report
 
     folder = Path(arguments.output or _beside(arguments.runs))
-    readers = [Reader(_checked(run)) for run in arguments.runs]
+    readers = [Reader(store_of(run).folder) for run in arguments.runs]
 
     def draw() -> list[RunFacts]:
         facts = [reader.read() for reader in readers]
@@ -50,19 +52,6 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     if len(facts) == 1:
         print_report(out(), facts[0].results, facts[0].growth, None if facts[0].ok else facts[0].checks)
     return 0 if all(each.ok for each in facts) else 1
-
-
-def _run(folder: str) -> Run:
-    from continual_petl.course.run import Run  # with all that learns, which no page needs
-
-    return Run(folder)
-
-
-def _checked(folder: str) -> Path:
-    """Return the folder of a run; what holds none is an `InputError` that says which runs there are."""
-    if not (Path(folder) / "stream.yaml").is_file():
-        _run(folder)
-    return Path(folder)
 
 
 def _open(address: str) -> None:

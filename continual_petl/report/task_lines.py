@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.console import RenderableType
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -16,28 +18,60 @@ from continual_petl.store.history import Confusion, History
 from continual_petl.store.manifest import Manifest
 from continual_petl.store.position import Position
 
+_HEADS, _WIDEST = ("task", "kind", "bank", "score", "parameters"), (24, 14, 14, None, None)
+_LAID_OUT = 500
+"""Rows of a list that rich lays out."""
 _MOST_LABELS = 30
 _MOST_TASKS, _MOST_LINES, _LONGEST = 40, 12, 160
 
 
 def task_table(tasks: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Return one row a task, from what `continual_petl.report.inventory.listed` says; fits into 80 columns."""
+    rows = [_cells(task) for task in tasks]
+    return _Rows(rows) if len(rows) > _LAID_OUT else _laid_out(rows)
+
+
+def _cells(task: Mapping[str, Any]) -> list[str]:
+    score = "not defined" if task["score"] is None else f"{task['score']:.4f}"
+    marked = f"{score} {task['metric']}" + ("" if task["split"] == "test" else "*")
+    return [printable(task["task"]), task["kind"], task["short"], marked, f"{task['parameters']:,}"]
+
+
+def _laid_out(rows: Iterable[Sequence[str]]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("task", overflow="fold", max_width=24)
-    table.add_column("kind", overflow="fold", max_width=14)
-    table.add_column("bank", overflow="fold", max_width=14)
-    table.add_column("score")
-    table.add_column("parameters", justify="right")
-    for task in tasks:
-        score = "not defined" if task["score"] is None else f"{task['score']:.4f}"
-        table.add_row(
-            escape(printable(task["task"])),
-            task["kind"],
-            task["short"],
-            f"{score} {task['metric']}" + ("" if task["split"] == "test" else "*"),
-            f"{task['parameters']:,}",
+    for name, most in zip(_HEADS, _WIDEST, strict=True):
+        table.add_column(
+            name,
+            overflow="ellipsis" if most is None else "fold",
+            max_width=most,
+            justify="right" if name == _HEADS[-1] else "left",
         )
+    for row in rows:
+        table.add_row(*map(escape, row))
     return table
+
+
+class _Rows:
+    """The same table of very many rows, as lines of text: rich takes longer to lay them out than it takes to read the tasks.
+
+    Where a cell has to be folded, or the console is too narrow, it is laid out all the same.
+    """
+
+    def __init__(self, rows: Sequence[Sequence[str]]) -> None:
+        self._rows = rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the lines."""
+        widths = [max(map(cell_len, column)) for column in zip(_HEADS, *self._rows, strict=True)]
+        fit = all(most is None or width <= most for width, most in zip(widths, _WIDEST, strict=True))
+        if not fit or sum(widths) + 2 * (len(widths) - 1) > options.max_width:
+            yield _laid_out(self._rows)
+            return
+        for number, row in enumerate((_HEADS, *self._rows)):
+            padded = [set_cell_size(cell, width) for cell, width in zip(row[:-1], widths[:-1], strict=True)]
+            last = " " * (widths[-1] - cell_len(row[-1])) + row[-1]
+            yield Segment("  ".join([*padded, last]), console.get_style("table.header") if number == 0 else None)
+            yield Segment.line()
 
 
 def list_lines(tasks: Sequence[Mapping[str, Any]]) -> list[str]:

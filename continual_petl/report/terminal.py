@@ -91,7 +91,8 @@ def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableT
     if checks is not None:
         good = [check for check in checks if check.ok]
         ways = sorted({check.how for check in good})
-        verdict = f"verified    {len(good)} of {len(checks)} tasks unchanged" + (f": {'; '.join(ways)}" if good else "")
+        count = sum(not check.task.startswith("(") for check in checks)  # the others are files of the run
+        verdict = f"verified    {len(good)} of {count} tasks unchanged" + (f": {'; '.join(ways)}" if good else "")
         lines.append(verdict)
         lines += [problem for check in checks for problem in check.problems]
     return Text("\n".join(map(printable, lines)))
@@ -132,7 +133,9 @@ def print_report(
 ) -> None:
     """Print the whole report."""
     if not results.tasks:
-        console.print(NOTHING_YET, markup=False, soft_wrap=True)
+        problems = [problem for check in checks or () for problem in check.problems]
+        for line in problems or [NOTHING_YET]:
+            console.print(printable(line), markup=False, soft_wrap=True)
         return
     console.print(
         Group(_title(results), result_table(results), summary(results, checks), Text(), cost_table(rows, results))

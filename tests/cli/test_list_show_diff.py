@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,11 @@ from rich.console import Console
 from continual_petl import learn
 from continual_petl.cli.main import main
 from continual_petl.errors import known_names
+from continual_petl.report import task_lines
 from continual_petl.report.differences import differences
-from continual_petl.report.task_lines import difference_lines, size, task_facts
+from continual_petl.report.task_lines import difference_lines, size, task_facts, task_table
 from continual_petl.store.store import Store
-from tests.store.fabricated import multiply
+from tests.store.fabricated import Looks, multiply
 from tests.streams_in_code import regression_task, stream, task
 
 FEW: dict[str, Any] = {"num_rows": 16, "training": {"epochs": 1}}
@@ -61,6 +64,67 @@ def test_a_list_of_many_tasks_needs_no_stream(runs: Path, tmp_path: Path, capsys
     said = capsys.readouterr().out
     assert f"only in {many}: 58: copy2, copy3" in said
     assert "and 38 more" in said
+
+
+def entries(count: int, name: str = "t{}") -> list[dict[str, Any]]:
+    """Return what is listed of so many tasks."""
+    return [
+        {
+            "task": name.format(number),
+            "kind": ("classification", "regression")[number % 2],
+            "short": "houlsby 4",
+            "score": None if number == 3 else number / count,
+            "metric": "accuracy",
+            "split": ("test", "validation")[number % 2],
+            "parameters": 10 * number,
+        }
+        for number in range(count)
+    ]
+
+
+def lines_of(shown: Any, width: int) -> list[str]:
+    console = Console(width=width, color_system=None)
+    with console.capture() as captured:
+        console.print(shown)
+    return captured.get().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("width", "name"),
+    [(80, "t{}"), (80, "[b]{}"), (80, "\u6587{}"), (60, "t{}"), (80, "a-name-that-is-to-be-folded-{}")],
+)
+def test_a_list_of_very_many_tasks_looks_like_any_other(width: int, name: str) -> None:
+    found = entries(task_lines._LAID_OUT + 1, name)
+    rows = [task_lines._cells(each) for each in found]
+    assert lines_of(task_table(found), width) == lines_of(task_lines._laid_out(rows), width)
+
+
+def test_a_list_reads_every_manifest_once_and_no_results(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    many = multiply(shutil.copytree(runs / "one", tmp_path / "many"), 80)
+    assert main(["list", str(many), "--json"]) == 0  # once without an index, which it does not write
+    store = Store(many)
+    store.note(store.tasks[-1])
+    capsys.readouterr()
+    looks = Looks(many, monkeypatch)
+    with looks.fresh():
+        assert main(["list", str(many)]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1 + 80 + 1
+    opened = [path for path in looks.opened if path != ".index.jsonl"]
+    assert sorted(opened) == sorted(f"banks/{name}/bank.json" for name in store.tasks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["list", "report"])
+def test_what_reads_a_run_imports_nothing_that_learns(runs: Path, tmp_path: Path, command: str) -> None:
+    more = ["--output", str(tmp_path)] if command == "report" else []
+    code = (
+        "import sys; from continual_petl.cli.main import main; code = main(sys.argv[1:]); "
+        "sys.exit(code or 'lightning' in sys.modules or 'continual_petl.course.session' in sys.modules)"
+    )
+    argv = [sys.executable, "-W", "ignore", "-c", code, command, str(runs / "one"), *more]
+    assert subprocess.run(argv, stdout=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def test_everything_of_one_task_is_shown(runs: Path, capsys: Any) -> None:

@@ -45,6 +45,21 @@ def test_a_page_is_written_where_it_is_said(bench: Bench, capsys: Any) -> None:
     assert not (bench.folder / "run" / "report").exists()
 
 
+@pytest.mark.parametrize("name", ["banks/single/history.json", "banks/single/bank.json", "results.jsonl"])
+def test_of_a_damaged_run_the_rest_is_printed_with_what_is_wrong(bench: Bench, name: str, capsys: Any) -> None:
+    file = bench.folder / "run" / name
+    file.write_bytes(file.read_bytes().replace(b"single", b"SINGLE"))
+    assert bench.main("report", RUN) == 1
+    shown = capsys.readouterr()
+    assert "report: " in shown.out
+    readable = name != "banks/single/bank.json"  # the one task of the run
+    assert ("verified    1 of 1" in shown.out) == (name == "results.jsonl")
+    assert ("What each task cost" in shown.out) == readable
+    assert "no task is learned yet" not in shown.out
+    assert str(file.relative_to(bench.folder)) in shown.out.replace("\n", "")
+    assert shown.err == ""
+
+
 def test_several_runs_as_json(bench: Bench, tmp_path: Path, capsys: Any) -> None:
     shutil.copytree(bench.folder / "run", tmp_path / "again")
     assert bench.main("report", RUN, str(tmp_path / "again"), "--json") == 0
