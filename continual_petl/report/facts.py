@@ -73,10 +73,10 @@ class Reader:
         return self._store.steadily(lambda: self._task(name), name)
 
     def _read(self) -> RunFacts:
-        spec = load_stream(self._store.stream_file)
+        name, num_planned = _planned(self._store.stream_file)
+        self._read_tasks()
         survey = Survey(self._store, rows=False)
         pin, wrong = survey.pinned()
-        self._keep = len(survey.links) <= MOST_TASKS
         tasks = [self._task(link.task) for link in survey.links]
         guarded: dict[str, int] = {}
         for line in survey.lines:
@@ -86,9 +86,9 @@ class Reader:
         own = {task.name: (task.metric, task.score) for task in tasks}
         added = ((task.name, task.parameters, task.num_bytes) for task in tasks)
         return RunFacts(
-            name=spec.name,
+            name=name,
             folder=self._store.folder,
-            num_planned=len(spec.tasks),
+            num_planned=num_planned,
             pin=pin,
             results=results_of(survey.links, survey.tombstones, lines, own),
             growth=() if pin is None else tuple(grown((), added, pin.num_parameters)),
@@ -102,6 +102,15 @@ class Reader:
             guarded=guarded,
             read_at=time.time(),
         )
+
+    def _read_tasks(self) -> None:
+        """Read every task before the survey looks at it: it then finds each manifest read, and checked, already."""
+        with suppress(StoreError):  # the survey tells it
+            names = self._store.names()
+            self._keep = len(names) <= MOST_TASKS
+            for name in names:
+                with suppress(StoreError):
+                    self._task(name)
 
     def _task(self, name: str) -> TaskFacts:
         files = entries(self._store.bank_folder(name))
@@ -133,6 +142,12 @@ class Reader:
                 f"task {name!r} was replaced by another bank while the report was drawn; draw the report again"
             )
         return manifest, self._history(name)
+
+
+def _planned(file: Path) -> tuple[str, int]:
+    """Return the name of a stream and the number of its tasks, whose specifications take much memory."""
+    spec = load_stream(file)
+    return spec.name, len(spec.tasks)
 
 
 def _signatures(folder: str) -> object:
