@@ -72,11 +72,11 @@ class _State:
         self._store = Store(session.store.folder, indexed=indexed)
         self.survey = Survey(self._store)
         self._backbones: dict[str, tuple[Backbone | None, tuple[Finding, ...]]] = {}
-        self._checked: set[str] = set()
+        self._other_seed = False
+        """Whether a certificate is of another seed than the stream gives."""
 
     def check(self, link: Link, *, data: bool) -> Iterator[TaskCheck]:
         """Check one task as it is now: the one of the chain, or what has replaced it since; nothing if it was forgotten."""
-        self._checked.add(link.task)
         check = self._store.steadily(lambda: self._check(link, data=data), link.task)
         if check.ok or not self._forgotten(link):
             yield check
@@ -91,8 +91,8 @@ class _State:
     def _check(self, link: Link, *, data: bool) -> TaskCheck:
         task = link.task
         try:
-            precision = self._store.manifest(task).environment.precision
-            backbone, findings = self._backbone(precision)
+            self._other_seed |= bool(other_seeds(self._store, self._session.spec.seed, [task]))
+            backbone, findings = self._backbone(self._store.manifest(task).environment.precision)
             if backbone is not None:
                 findings += tuple(Finding(message=text) for text in self._session.residents.check_preparation(task))
         except (InputError, StoreError) as error:
@@ -122,9 +122,7 @@ class _State:
         pin, wrong = self.survey.pinned()
         yield from map(self._of_stream, wrong)
         seed = self._session.spec.seed
-        readable = self.survey.readable()
-        tasks = [task for task in readable.tasks if task in self._checked]
-        if all(check.task != "(stream.yaml)" for check in wrong) and other_seeds(readable, seed, tasks):
+        if self._other_seed and all(check.task != "(stream.yaml)" for check in wrong):
             yield told("(stream.yaml)", f"{self._store.stream_file}: {_SEED.format(seed)}. Restore it from a copy.")
         backbone = next((backbone for backbone, _ in self._backbones.values() if backbone is not None), None)
         spec = self._session.spec.backbone

@@ -110,7 +110,32 @@ class Results:
 
     @cached_property
     def _at_end(self) -> dict[str, float]:
-        return self.after(len(self.tasks))
+        found = self.after(len(self.tasks))
+        if self.carried:
+            last_T = torch.from_numpy(self._last)
+            found |= {"ACC": float(last_T.mean()), "BWT": float((last_T - torch.from_numpy(self.own))[:-1].mean())}
+        return found
+
+    @cached_property
+    def carried(self) -> int:
+        """Number of tasks whose score at the end is that of an earlier row.
+
+        After one task is added to a run of many, only some of the others are looked at.
+        """
+        return len(self.tasks) - len(self.rows[-1].columns) if self.tasks else 0
+
+    @cached_property
+    def _last(self) -> NDArray[np.float64]:
+        """The last row of R, with the newest known scores of tasks that nobody looked at again."""
+        last = np.where(np.isnan(self.later), self.own, self.later)
+        last[self.rows[-1].columns] = self.rows[-1].values
+        return last
+
+    @property
+    def basis(self) -> str:
+        """What is to be said behind a mean over all tasks: how many scores are carried over, and of which metrics they are."""
+        carried = f", {self.carried:,} of {len(self.tasks):,} carried over from earlier rows" if self.carried else ""
+        return f"{carried}{self.mixed}"
 
     @cached_property
     def _num_whole(self) -> int:
@@ -127,7 +152,7 @@ class Results:
 
     @property
     def acc(self) -> float:
-        """Mean score over all tasks after the last one (Lopez-Paz and Ranzato 2017); NaN before the first."""
+        """Mean score over all tasks after the last one (Lopez-Paz and Ranzato 2017); NaN before the first. See `carried`."""
         return self._at_end["ACC"]
 
     @property
@@ -156,6 +181,7 @@ class Results:
             "acc": _number(self.acc),
             "bwt": _number(self.bwt),
             "forgetting": _number(self.forgetting),
+            "carried": self.carried,
             "seconds": self.seconds,
         }
 

@@ -75,7 +75,7 @@ def _cell(value: float, status: str) -> str:
 def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableType:
     """Return ACC, BWT and forgetting, with what they rest on."""
     lines = [
-        f"ACC         {_number(results.acc)}   mean score over all tasks at the end{results.mixed}",
+        f"ACC         {_number(results.acc)}   mean score over all tasks at the end{results.basis}",
         f"BWT         {_number(results.bwt)}   backward transfer (Lopez-Paz and Ranzato 2017)",
         f"forgetting  {_number(results.forgetting)}   mean drop from the best earlier score (Chaudhry et al. 2018)",
     ]
@@ -94,6 +94,11 @@ def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableT
         count = sum(not check.task.startswith("(") for check in checks)  # the others are files of the run
         verdict = f"verified    {len(good)} of {count} tasks unchanged" + (f": {'; '.join(ways)}" if good else "")
         lines.append(verdict)
+        if count < len(results.tasks):
+            lines.append(
+                f"            {count:,} of {len(results.tasks):,} certificates were checked, and the chain of all of them; "
+                "`continual-petl verify` checks all"
+            )
         lines += [problem for check in checks for problem in check.problems]
     return Text("\n".join(map(printable, lines)))
 

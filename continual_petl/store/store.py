@@ -123,7 +123,8 @@ class Store(Shelf):
         return view.missing or []
 
     def _missing(self) -> list[Missing]:
-        lines = self.results()  # first: of a task that is committed meanwhile they know nothing yet
+        # First: of a task that is committed meanwhile they know nothing yet.
+        lines = self.results() if self._taken is not None else results_file.read_without_cells(self.results_file)
         return missing(self.chain(), self.tombstones(), lines)
 
     def problems(self) -> list[str]:
@@ -265,11 +266,12 @@ class Store(Shelf):
 
     def stream_problem(self) -> str | None:
         """Return what is wrong with ``stream.yaml``, in one paragraph; None if it is as it was written."""
-        # A release that names certificates in the results seals the stream too.
-        sealed = any(
-            isinstance(line, results_file.TaskLine) and line.certificate is not None for line in self.results()
-        )
-        return stream_problem(self.stream_file, sealed=sealed)
+        return stream_problem(self.stream_file, sealed=self._names_certificates)
+
+    def _names_certificates(self) -> bool:
+        """Return whether the results do; a release that names certificates there seals the stream too."""
+        lines = results_file.each_result(self.results_file)
+        return any(isinstance(line, results_file.TaskLine) and line.certificate is not None for line in lines)
 
     def check_stream(self) -> None:
         """Raise `StoreError` unless ``stream.yaml`` is as it was written: what is learned next depends on it."""

@@ -7,6 +7,7 @@ purpose gives it to ``continual-petl run`` as any other stream file, which write
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 
 from continual_petl.errors import StoreError
@@ -23,12 +24,12 @@ def sealed_stream(text: str) -> bytes:
     return content + _seal(content)
 
 
-def stream_problem(path: Path, *, sealed: bool) -> str | None:
+def stream_problem(path: Path, *, sealed: Callable[[], bool]) -> str | None:
     """Return what is wrong with a run's ``stream.yaml``, in one paragraph; None if it is as it was written.
 
     Args:
         path: the file.
-        sealed: whether the run was written by a release that seals it; a file without a seal is damaged then.
+        sealed: says whether the run was written by a release that seals it; a file without a seal is damaged then.
     """
     try:
         content = read_file(path, MAX_BYTES + _NUM_BYTES)
@@ -37,7 +38,7 @@ def stream_problem(path: Path, *, sealed: bool) -> str | None:
     except StoreError as error:
         return str(error)
     text, seal = content[:-_NUM_BYTES], content[-_NUM_BYTES:]
-    if seal == _seal(text) or (not sealed and _MARK not in content):
+    if seal == _seal(text) or (_MARK not in content and not sealed()):
         return None
     folder = path.parent
     return (

@@ -17,7 +17,7 @@ from continual_petl.store.chain import Link, broken, counting, links_of, live
 from continual_petl.store.finding import Finding
 from continual_petl.store.missing import missing
 from continual_petl.store.pin import Pin
-from continual_petl.store.results_file import Line, TaskLine, each_result
+from continual_petl.store.results_file import Line, TaskLine, read_without_cells
 from continual_petl.store.store import Store
 from continual_petl.store.tombstone import Tombstone
 from continual_petl.store.verify import TaskCheck
@@ -30,7 +30,7 @@ class Survey:
 
     Args:
         store: the run; where everything on the disk is to be checked, one that believes no index.
-        rows: whether ``lines`` holds the rows of R too, which take much memory in a long course.
+        rows: whether ``lines`` holds the cells of R too, which take much memory in a long course.
     """
 
     def __init__(self, store: Store, *, rows: bool = True) -> None:
@@ -58,8 +58,7 @@ class Survey:
         """The task whose bank answers for all that share one."""
 
     def _results(self) -> list[Line]:
-        lines = each_result(self._store.results_file)
-        return [line for line in lines if self._rows or isinstance(line, TaskLine)]
+        return self._store.results() if self._rows else read_without_cells(self._store.results_file)
 
     def _names(self) -> list[str]:
         return self._read("(banks)", self._store.names) or []

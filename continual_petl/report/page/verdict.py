@@ -80,7 +80,7 @@ def _cards(facts: RunFacts) -> list[Card]:
         Card(name="tasks learned", value=f"{count:,}", note=f"of {facts.num_planned:,} in the stream"),
         Card(name="forgetting", value=number(results.forgetting), note="mean drop from the best earlier score"),
         Card(name="BWT", value=number(results.bwt), note="backward transfer"),
-        Card(name="ACC", value=number(results.acc), note=f"mean score over all tasks{results.mixed}"),
+        Card(name="ACC", value=number(results.acc), note=f"mean score over all tasks{results.basis}"),
     ]
     if facts.growth:
         last, copies = facts.growth[-1], counted(count, "full copy", "full copies")
