@@ -12,6 +12,8 @@ MAX_BYTES = 16 * 2**20
 """Largest stream file, and most characters that its aliases may make of it; rows belong into data files."""
 MAX_DEPTH = 40
 MAX_ENTRIES = 200_000
+MAX_TASKS = 10_000
+"""Tasks of a stream, counted while the file is read: as many mappings take seconds to read and to check."""
 MAX_PROBLEMS = 200
 """Mistakes of a file that are told; a file that is no stream at all has one a line."""
 _DIGITS = 320

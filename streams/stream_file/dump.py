@@ -12,7 +12,14 @@ from continual_petl.streams.schema.consistency import KeyPath, contradictions
 from continual_petl.streams.schema.of_kind import without_idle_options
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.schema.training_spec import TrainingOverride, TrainingSpec
-from continual_petl.streams.stream_file.bounds import MAX_BYTES, MAX_DEPTH, MAX_ENTRIES, check_number, half_character
+from continual_petl.streams.stream_file.bounds import (
+    MAX_BYTES,
+    MAX_DEPTH,
+    MAX_ENTRIES,
+    MAX_TASKS,
+    check_number,
+    half_character,
+)
 from continual_petl.streams.stream_file.places import dotted
 from continual_petl.streams.stream_file.yaml_nodes import CORE
 
@@ -43,6 +50,7 @@ def dump_stream(spec: StreamSpec) -> str:
         InputError: if ``trainer`` or rows from Python hold something that YAML has no word for, or more than a stream
             file may hold.
     """
+    _check_size("tasks", len(spec.tasks), MAX_TASKS)
     tree = _plain(spec, ())
     _check_size("entries", _num_entries(tree), MAX_ENTRIES)
     text: str = yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)

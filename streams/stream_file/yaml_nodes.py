@@ -18,6 +18,7 @@ from continual_petl.streams.stream_file.bounds import (
     MAX_BYTES,
     MAX_DEPTH,
     MAX_ENTRIES,
+    MAX_TASKS,
     half_character,
     shorten,
     whole_number,
@@ -46,6 +47,7 @@ class _Composer(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's class attribute)
     _depth = 0
     _num_nodes = 0
+    _in_tasks = False
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         self._depth += 1
@@ -56,6 +58,12 @@ class _Composer(yaml.SafeLoader):
         if self._num_nodes > 2 * MAX_ENTRIES:  # keys count here
             why = f"more than {MAX_ENTRIES} entries: is this a data file?"
             raise yaml.MarkedYAMLError(problem=why, problem_mark=self.get_mark())
+        if self._depth == 2 and isinstance(index, yaml.ScalarNode):
+            self._in_tasks = index.value == "tasks"
+        if self._depth == 3 and self._in_tasks and isinstance(parent, yaml.SequenceNode) and index >= MAX_TASKS:
+            why = f"more than {MAX_TASKS:,} tasks: divide them among several streams, each with a run folder of its own"
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.MarkedYAMLError(problem=why, problem_mark=mark)
         try:
             return super().compose_node(parent, index)
         finally:
