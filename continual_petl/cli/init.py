@@ -8,9 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from continual_petl.cli._console import out, print_json
+from continual_petl.cli.limits import given_limits
 from continual_petl.errors import InputError, printable
 from continual_petl.store.atomic import write_file
 from continual_petl.streams.preparation.prepare import check_data
+from continual_petl.streams.schema.data_spec import is_url
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.starting.choose import choose
 from continual_petl.streams.starting.draft import about_numbers, draft
@@ -24,16 +26,18 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     """Run the command; return the exit code: 1 if the file was written, but rows of the data cannot be used as they are."""
     file = Path(arguments.output)
     for data in arguments.data:
-        if (suffix := Path(data).suffix) in (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".gz") and not Path(
-            data
-        ).exists():
+        suffix = Path(data).suffix
+        known = suffix in (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".gz")
+        if known and not is_url(data) and not Path(data).exists():
             raise InputError(
                 f"{data}: there is no such file in {Path.cwd()}; a name that ends in {suffix} is no Hub name either"
             )
     _check_file(file, force=arguments.force)
-    tasks = []
+    if arguments.rows < 1:
+        raise InputError(f"--rows: got {arguments.rows}; allowed are whole numbers from 1")
+    limits, tasks = given_limits(arguments), []
     for data in arguments.data:
-        seen = look(data)
+        seen = look(data, limits, arguments.rows)
         tasks.append((seen, guess(data, profile(seen.table))))
     backbone = choose({seen.data: found.kind for seen, found in tasks}, arguments.backbone)
     tasks = [(s, replace(g, kind=backbone.writes if g.kind == "seq2seq" else g.kind)) for s, g in tasks]

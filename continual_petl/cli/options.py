@@ -21,6 +21,8 @@ def add_arguments(name: str, command: argparse.ArgumentParser) -> None:
         command.add_argument("--json", action="store_true", help=text)
     elif name != "schema":
         command.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
+    if name in {"init", "predict"}:
+        _add_limits(command)
 
 
 def _add_subject(name: str, command: argparse.ArgumentParser) -> None:
@@ -52,6 +54,8 @@ def _add_subject(name: str, command: argparse.ArgumentParser) -> None:
             help="what learns (default: one that can answer every kind found; minilm if it can)",
         )
         command.add_argument("--force", action="store_true", help="write over a file that is there")
+        text = "rows of each DATA that kind and columns are guessed from (default: 10000)"
+        command.add_argument("--rows", metavar="N", type=int, default=10_000, help=text)
     elif name == "report":
         command.add_argument("runs", metavar="RUN", nargs="+", help="a run folder; several are held against each other")
         command.add_argument("--output", metavar="DIR", help="where the page goes (default: RUN/report)")
@@ -66,6 +70,16 @@ def _add_subject(name: str, command: argparse.ArgumentParser) -> None:
         command.add_argument("--run-dir", metavar="DIR", default="runs", help="where runs would go (default: runs)")
     elif name not in {"schema", "streams"}:
         command.add_argument("run", metavar="RUN", help="a run folder")
+
+
+def _add_limits(command: argparse.ArgumentParser) -> None:
+    """Add how large files of data may be, in the words of the stream file."""
+    for key, metavar, text in (
+        ("cell_mb", "MB", "longest text in one cell, in millions of characters (default: 4)"),
+        ("unpacked_gb", "GB", "largest size of a compressed or parquet file once unpacked (default: 16)"),
+        ("ratio", "N", "how many times its own size such a file may unpack to (default: 200)"),
+    ):
+        command.add_argument(f"--limits.{key}", metavar=metavar, type=float, help=text)
 
 
 def _add_task(name: str, command: argparse.ArgumentParser) -> None:

@@ -16,6 +16,7 @@ from textwrap import indent
 
 from continual_petl.cli._console import out, plain, print_json
 from continual_petl.cli.answers_out import Record, check_output, line_of, record_of, write_records
+from continual_petl.cli.limits import given_limits
 from continual_petl.cli.rows_in import Named, given_rows, read_rows
 from continual_petl.cli.task_columns import TaskColumns
 from continual_petl.course.run import Run
@@ -23,6 +24,7 @@ from continual_petl.errors import InputError
 from continual_petl.heads.words import Answer
 from continual_petl.predictor.predictor import Row
 from continual_petl.store.manifest import Manifest
+from continual_petl.streams.schema.data_spec import is_url
 
 NUM_BATCHES = 32
 """Batches that are read together; among them rows of like length meet."""
@@ -46,8 +48,13 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     def columns_of(task: str) -> TaskColumns:
         return TaskColumns.of(manifest_of(task), specs.get(task))
 
+    known = [spec.limits for name, spec in specs.items() if arguments.task in (None, name)]
+    limits = given_limits(arguments, known)
+
     def from_file() -> Iterator[Named]:
-        return read_rows(Path(arguments.input), columns_of, task=arguments.task, task_column=arguments.task_column)
+        return read_rows(
+            Path(arguments.input), columns_of, task=arguments.task, task_column=arguments.task_column, limits=limits
+        )
 
     if arguments.task is not None:
         manifest_of(arguments.task)
@@ -58,7 +65,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
             pass
         rows = from_file()
     else:
-        rows = given_rows(arguments.texts, manifest_of(arguments.task))
+        rows = given_rows(arguments.texts, manifest_of(arguments.task), limits)
     first = next(rows, None)
     if first is None:
         if arguments.input:
@@ -134,6 +141,8 @@ def _check(arguments: argparse.Namespace) -> None:
     """Refuse what does not go together."""
     if arguments.texts and arguments.input:
         raise InputError("texts and --input were both given; give one of them")
+    if arguments.input and is_url(arguments.input):
+        raise InputError(f"--input {arguments.input}: addresses are not read here; fetch the file, and give its path")
     if (arguments.task is None) == (arguments.task_column is None):
         what = "neither was" if arguments.task is None else "both were"
         raise InputError(

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from continual_petl.cli.records_in import check_file, format_of, read_lines, read_records
+from continual_petl.cli.records_in import check_file, format_of, read_records, text_file
 from continual_petl.cli.task_columns import TaskColumns
 from continual_petl.errors import InputError
 from continual_petl.predictor.predictor import Row
 from continual_petl.store.manifest import Manifest
+from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
+from continual_petl.streams.sources.text_file import check_regular
 
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet", ".txt")
 _TABLES = (".csv", ".tsv")
@@ -23,9 +26,9 @@ ColumnsOf = Callable[[str], TaskColumns]
 """Returns the columns of a learned task, or raises `InputError` with the tasks that there are. Asked once for each task."""
 
 
-def row_of(line: str, where: str, manifest: Manifest) -> Row:
+def row_of(line: str, where: str, manifest: Manifest, limits: LimitsSpec) -> Row:
     """Return the row that one line of text is."""
-    _check_whole(line, where)
+    _check_text(line, where, limits)
     if manifest.kind == "token-classification":
         return line.split()
     if not manifest.pair:
@@ -40,14 +43,21 @@ def row_of(line: str, where: str, manifest: Manifest) -> Row:
     return first, second
 
 
-def given_rows(texts: Sequence[str], manifest: Manifest) -> Iterator[Named]:
+def given_rows(texts: Sequence[str], manifest: Manifest, limits: LimitsSpec) -> Iterator[Named]:
     """Yield the rows that were given as arguments, or, if none was, those on standard input, while they come."""
-    lines = iter(texts) if texts else _standard_input()
+    lines = iter(texts) if texts else _standard_input(limits)
     for number, line in enumerate(lines, 1):
-        yield manifest.task, row_of(line, f"text {number}", manifest)
+        yield manifest.task, row_of(line, f"text {number}", manifest, limits)
 
 
-def read_rows(path: Path, columns_of: ColumnsOf, *, task: str | None, task_column: str | None) -> Iterator[Named]:
+def read_rows(
+    path: Path,
+    columns_of: ColumnsOf,
+    *,
+    task: str | None,
+    task_column: str | None,
+    limits: LimitsSpec = DEFAULTS,
+) -> Iterator[Named]:
     """Yield the rows of a file, each with the task that answers it; the file is never in memory as a whole.
 
     Args:
@@ -55,10 +65,12 @@ def read_rows(path: Path, columns_of: ColumnsOf, *, task: str | None, task_colum
         columns_of: of each task.
         task: which answers all of them.
         task_column: which column names the task of each row, if no single one answers all of them.
+        limits: how large the file and its cells may be.
 
     Raises:
         InputError: with the line of what cannot be used.
     """
+    check_regular(f"--input {path}", str(path))
     kind = format_of(path)
     if kind not in SUFFIXES or (kind == ".parquet" and path.suffix.lower() == ".gz"):
         raise InputError(
@@ -69,11 +81,11 @@ def read_rows(path: Path, columns_of: ColumnsOf, *, task: str | None, task_colum
         if task is None:
             raise InputError(f"--task-column: {path} has no columns; give a .jsonl, .csv, .tsv or .parquet file")
         manifest = columns_of(task).manifest
-        for number, line in enumerate(read_lines(path), 1):
-            yield task, row_of(_without_end(line), f"--input {path}:{number}", manifest)
+        for number, line in enumerate(text_file(path, limits).lines(), 1):
+            yield task, row_of(_without_end(line), f"--input {path}:{number}", manifest, limits)
         return
     known: dict[str, TaskColumns] = {}
-    for number, record in read_records(path):
+    for number, record in read_records(path, limits):
         where = f"--input {path}:{number}"
         name = task if task_column is None else _task_of(record, task_column, where)
         assert name is not None
@@ -85,7 +97,10 @@ def read_rows(path: Path, columns_of: ColumnsOf, *, task: str | None, task_colum
             except InputError as error:
                 raise InputError(f"{where}: {error}") from error
         names = known[name].names_in(record, where, mixed=task_column is not None)
-        yield name, _row(record, where, known[name], names, in_table=kind in _TABLES)
+        row = _row(record, where, known[name], names, in_table=kind in _TABLES)
+        for text in (row,) if isinstance(row, str) else row:
+            _check_text(text, where, limits)
+        yield name, row
 
 
 def _task_of(record: dict[str, Any], column: str, where: str) -> str:
@@ -104,13 +119,10 @@ def _row(record: dict[str, Any], where: str, task: TaskColumns, names: Sequence[
         words = _words(record[names[0]], in_table=in_table)
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise task.unusable(where, names[0], words)
-        for word in words:
-            _check_whole(word, where)
         return words
     for name in names:
         if not isinstance(record[name], str):
             raise task.unusable(where, name, record[name])
-        _check_whole(record[name], where)
     return (record[names[0]], record[names[1]]) if task.manifest.pair else record[names[0]]
 
 
@@ -127,7 +139,12 @@ def _words(value: Any, *, in_table: bool) -> Any:
     return value.split()
 
 
-def _check_whole(text: str, where: str) -> None:
+def _check_text(text: str, where: str, limits: LimitsSpec) -> None:
+    if len(text) > limits.cell_mb * 1e6:
+        raise InputError(
+            f"{where}: a text of more than {limits.cell_mb:g} million characters (limits.cell_mb). "
+            f"{limits.hint('cell_mb', len(text) / 1e6)}"
+        )
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -145,14 +162,16 @@ def _without_end(line: str) -> str:
     return line.removesuffix("\n").removesuffix("\r")
 
 
-def _standard_input() -> Iterator[str]:
+def _standard_input(limits: LimitsSpec) -> Iterator[str]:
     """Yield the lines of standard input: UTF-8 whatever the locale is, and only line feeds end them."""
     if sys.stdin.isatty():
         print("one row a line; Ctrl-D ends them", file=sys.stderr)
     buffer = getattr(sys.stdin, "buffer", None)
     handle = sys.stdin if buffer is None else TextIOWrapper(buffer, encoding="utf-8-sig", newline="\n")
     try:
-        for line in handle:
+        most = int(limits.cell_mb * 1e6) + 2  # a line that is longer is refused, without what is left of it
+        lines = iter(sys.stdin) if buffer is None else iter(partial(handle.readline, most), "")
+        for line in lines:
             yield _without_end(line)
     except UnicodeDecodeError as error:
         raise InputError(f"standard input: not UTF-8: {error}; convert it, for instance with iconv -t UTF-8") from error

@@ -78,7 +78,9 @@ def rows_digests(spec: StreamSpec, task: TaskSpec) -> dict[str, str]:
     from continual_petl.streams.preparation.checked import check_split, labels_of
     from continual_petl.streams.sources.read import read_splits
 
-    raw = read_splits(task.name, spec.resolved_data(task), task.columns, ("train", "validation"), kind=task.kind)
+    raw = read_splits(
+        task.name, spec.resolved_data(task), task.columns, ("train", "validation"), kind=task.kind, limits=task.limits
+    )
     labels, positions = labels_of(spec, task, raw["train"])
     return {str(name): check_split(spec, task, rows, labels, positions).digest for name, rows in raw.items()}
 

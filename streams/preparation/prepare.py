@@ -173,7 +173,7 @@ def _read(spec: StreamSpec, task: TaskSpec, test: bool) -> tuple[tuple[str, ...]
     """Return the labels, the checked, divided and limited splits, and what the user should know of them."""
     data, training = spec.resolved_data(task), spec.merged_training(task)
     wanted = SPLITS if test else tuple(split for split in SPLITS if split != "test")
-    raw = read_splits(task.name, data, task.columns, wanted, kind=task.kind)
+    raw = read_splits(task.name, data, task.columns, wanted, kind=task.kind, limits=task.limits)
     labels, positions = labels_of(spec, task, raw["train"])
     splits: dict[str, Checked] = {name: check_split(spec, task, rows, labels, positions) for name, rows in raw.items()}
     notices: list[str | None] = [_copy_notice(task, data)]
@@ -227,10 +227,10 @@ def prepare_split(
         raise ValueError(f"task {task.name!r} is a {task.kind}, labels is {labels!r}")
     data = spec.resolved_data(task)
     wanted: tuple[SplitName, ...] = ("train", "validation") if split == "train" else (split,)
-    raw = read_splits(task.name, data, task.columns, wanted, kind=task.kind)
+    raw = read_splits(task.name, data, task.columns, wanted, kind=task.kind, limits=task.limits)
     carved = split != "test" and "validation" not in raw
     if carved and split == "validation":
-        raw = read_splits(task.name, data, task.columns, ("train",), kind=task.kind)
+        raw = read_splits(task.name, data, task.columns, ("train",), kind=task.kind, limits=task.limits)
     if split not in raw and not carved:
         raise InputError(
             f"task {task.name!r}: the data has no {split} split any more; restore it, or evaluate on another."

@@ -8,28 +8,22 @@ format): with quoting, one stray mark swallows all lines up to the next one.
 from __future__ import annotations
 
 import csv
-import gzip
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import datasets  # type: ignore[import-untyped]
 
 from continual_petl.errors import InputError
+from continual_petl.streams.schema.limits_spec import LimitsSpec
+from continual_petl.streams.sources.text_file import TextFile
 
 
-def open_text(path: str) -> IO[str]:
-    """Open a text file, gzipped or not, without a byte order mark and with its line ends as they are."""
-    if path.lower().endswith(".gz"):
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
-    return open(path, encoding="utf-8-sig", newline="")
-
-
-def csv_options(task: str, files: Sequence[str]) -> dict[str, Any]:
+def csv_options(task: str, files: Sequence[str], limits: LimitsSpec) -> dict[str, Any]:
     """Return what ``datasets`` has to know to read these files.
 
     Raises:
-        InputError: if csv and tsv are mixed, headers differ, or a line has another number of fields.
+        InputError: if csv and tsv are mixed, headers differ, a line has another number of fields, or a file cannot be read.
     """
     local = [file for file in files if "://" not in file]
     tabs = {".tsv" in Path(file).suffixes for file in files}
@@ -37,7 +31,7 @@ def csv_options(task: str, files: Sequence[str]) -> dict[str, Any]:
         raise InputError(f"task {task!r}: csv and tsv files cannot be mixed in one task; convert one of them.")
     style: dict[str, Any] = {"sep": "\t", "quoting": csv.QUOTE_NONE} if tabs == {True} else {"sep": ","}
     options = style | {"keep_default_na": False, "na_filter": False, "encoding": "utf-8-sig"}
-    headers = {file: _header(task, file, style) for file in local}
+    headers = {file: _header(task, TextFile(file, f"task {task!r}, {file}", limits), tabs == {True}) for file in local}
     if headers:
         first = next(iter(headers.values()))
         for file, header in headers.items():
@@ -51,38 +45,111 @@ def csv_options(task: str, files: Sequence[str]) -> dict[str, Any]:
     return options
 
 
-def _header(task: str, file: str, style: Mapping[str, Any]) -> list[str]:
+def table_lines(file: TextFile, *, tabs: bool) -> Iterator[tuple[int, list[str]]]:
+    """Yield the header and the rows of a table, each with the number of its first line.
+
+    Raises:
+        InputError: if the header is blank, a cell is too long, or a quotation mark is never closed.
+    """
+    style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {}
+    lines = _Remembered(file.lines(newline=""))
+    reader = csv.reader(lines, **style)
+    start, row = 1, -1
+    while True:
+        lines.last.clear()
+        try:
+            fields = _next(reader, file.most_letters)
+        except csv.Error as error:
+            raise InputError(f"{file.place}: {_fault(file, error, row, start, len(lines.last))}") from error
+        if fields is None:
+            return
+        if row < 0 and not any(map(str.strip, fields)):
+            raise InputError(
+                f"{file.place}: there is no header line, as the first line is blank; it must name every column once."
+            )
+        row += bool(fields)
+        if not tabs and lines.ended and _is_open(lines.last, file.most_letters):
+            raise InputError(
+                f"{file.place}: row {row:,}, in line {start:,}, opens a cell with a quotation mark that is never closed, so "
+                'all that follows belongs to it. Close it, or double it ("") if it is part of a quoted text.'
+            )
+        yield start, fields
+        start = reader.line_num + 1
+
+
+def _is_open(lines: Sequence[str], most: int) -> bool:
+    """Return whether a row ends inside of quotation marks: then a line that follows would be a part of it."""
+    reader = csv.reader([*lines, "x"])
+    _next(reader, most + len("\nx"))
+    return _next(reader, most) is None
+
+
+def _fault(file: TextFile, error: csv.Error, row: int, start: int, num_lines: int) -> str:
+    where = f"row {row + 1:,}, in line {start:,}," if row >= 0 else "the header"
+    if "field limit" not in str(error):
+        return f"{where} cannot be read: {error}; repair the line"
+    quote = " (it spans several lines: is a quotation mark not closed?)" if num_lines > 1 else ""
+    limits = file.limits
+    return (
+        f"{where} has a cell of more than {limits.cell_mb:g} million characters (limits.cell_mb){quote}. "
+        f"{limits.hint('cell_mb', 2 * limits.cell_mb)}"
+    )
+
+
+class _Remembered:
+    """Lines, of which the last few are kept: what one row was made of."""
+
+    def __init__(self, lines: Iterator[str]) -> None:
+        self._lines, self._ahead = lines, next(lines, None)
+        self.last: list[str] = []
+
+    @property
+    def ended(self) -> bool:
+        return self._ahead is None
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        if self._ahead is None:
+            raise StopIteration
+        line, self._ahead = self._ahead, next(self._lines, None)
+        self.last.append(line)
+        return line
+
+
+def _next(reader: Iterator[list[str]], most: int) -> list[str] | None:
+    """Return the next row's fields; the limit of a field is one for all readers of the process, so it is put back."""
+    limit = csv.field_size_limit(most)
+    try:
+        return next(reader, None)
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _header(task: str, file: TextFile, tabs: bool) -> list[str]:
     """Return the header, after checking that every line has as many fields.
 
     pandas takes the first column of a file whose lines are all one field too long as row names, and shifts the rest.
     """
-    limit = csv.field_size_limit(2**31 - 1)
-    try:
-        with open_text(file) as handle:
-            lines = csv.reader(handle, delimiter=style["sep"], quoting=style.get("quoting", csv.QUOTE_MINIMAL))
-            header = next(lines, [])
-            ragged, start = [], lines.line_num + 1
-            for fields in lines:
-                if fields and len(fields) != len(header):
-                    ragged.append((start, len(fields)))
-                start = lines.line_num + 1
-    except (OSError, ValueError, EOFError, csv.Error) as error:
-        raise InputError(
-            f"task {task!r}: cannot read {file}: {error}; it must be UTF-8 text with a header line."
-        ) from error
-    finally:
-        csv.field_size_limit(limit)
+    rows = table_lines(file, tabs=tabs)
+    _, header = next(rows, (1, []))
+    num_ragged, shown = 0, []
+    for start, fields in rows:
+        if fields and len(fields) != len(header):
+            num_ragged += 1
+            if num_ragged <= 5:
+                shown.append(f"line {start}: {len(fields)}")
     if not header or len(set(header)) < len(header):
         what = f"the header {', '.join(header)}, which names a column twice" if header else "no header line"
-        raise InputError(f"task {task!r}: {file} has {what}; the first line must name every column once.")
-    if ragged:
-        shown = "; ".join(f"line {line}: {count}" for line, count in ragged[:5])
-        more = f"; and {len(ragged) - 5} more" if len(ragged) > 5 else ""
-        advice = "put a text that holds a comma in double quotes" if style["sep"] == "," else "no text may hold a tab"
+        raise InputError(f"task {task!r}: {file.path} has {what}; the first line must name every column once.")
+    if num_ragged:
+        more = f"; and {num_ragged - 5} more" if num_ragged > 5 else ""
+        advice = "no text may hold a tab" if tabs else "put a text that holds a comma in double quotes"
         raise InputError(
-            f"task {task!r}, {file}: the header names {len(header)} columns ({', '.join(header)}), but "
-            f"{'1 line has' if len(ragged) == 1 else f'{len(ragged)} lines have'} another number of fields: "
-            f"{shown}{more}. Repair these lines: {advice}."
+            f"task {task!r}, {file.path}: the header names {len(header)} columns ({', '.join(header)}), but "
+            f"{'1 line has' if num_ragged == 1 else f'{num_ragged} lines have'} another number of fields: "
+            f"{'; '.join(shown)}{more}. Repair these lines: {advice}."
         )
     # A data frame written with its row numbers has a column without a name; pandas calls it so.
     return [name or f"Unnamed: {number}" for number, name in enumerate(header)]

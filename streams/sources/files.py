@@ -6,7 +6,6 @@ stays behind, beside the data or elsewhere, and a changed file is never answered
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tempfile
@@ -19,10 +18,14 @@ from typing import Any
 import datasets  # type: ignore[import-untyped]
 
 from continual_petl.errors import InputError
+from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.schema.stream_spec import SPLITS, SplitName
 from continual_petl.streams.sources.checks import Where, check_rows, names_in
-from continual_petl.streams.sources.csv_text import csv_options, open_text
+from continual_petl.streams.sources.csv_text import csv_options
+from continual_petl.streams.sources.json_text import bad_json_line, check_json
 from continual_petl.streams.sources.plain_values import columns_of
+from continual_petl.streams.sources.table_file import check_table_file
+from continual_petl.streams.sources.text_file import TextFile, check_regular
 
 READER_OF_SUFFIX = {
     ".csv": "csv",
@@ -89,6 +92,7 @@ def find_files(task: str, path: str) -> dict[SplitName, list[str]]:
     """
     here = f"task {task!r}, data {path}"
     found: dict[SplitName, list[str]]
+    check_regular(here, path)
     if os.path.isdir(path):
         entries = sorted(entry.path for entry in os.scandir(path) if entry.is_file() and reader_of(entry.path))
         found = _by_split(here, [entry for entry in entries if split_of(entry)])
@@ -133,6 +137,7 @@ def expand(task: str, patterns: str | Sequence[str]) -> list[str]:
         if "://" in pattern:
             files.append(pattern)
             continue
+        check_regular(f"task {task!r}, data.data_files {pattern}", pattern)
         names = [pattern] if os.path.isfile(pattern) else sorted(filter(os.path.isfile, glob(pattern, recursive=True)))
         if not names:
             raise InputError(f"task {task!r}, data.data_files {pattern}: {_nothing_there(pattern)}")
@@ -169,7 +174,11 @@ def _nothing_there(path: str) -> str:
 
 
 def read_files(
-    task: str, reader: str, files: Mapping[SplitName, Sequence[str]], expressions: Mapping[SplitName, str]
+    task: str,
+    reader: str,
+    files: Mapping[SplitName, Sequence[str]],
+    expressions: Mapping[SplitName, str],
+    limits: LimitsSpec,
 ) -> dict[SplitName, dict[str, list[Any]]]:
     """Read splits into columns.
 
@@ -178,18 +187,22 @@ def read_files(
         reader: ``csv``, ``json``, ``parquet``, ``arrow`` or ``text``.
         files: the files of each split.
         expressions: which rows make up each wanted split, such as ``train[:80%]``.
+        limits: how large files and cells may be.
 
     Raises:
-        InputError: if a file cannot be read, or an expression does not fit.
+        InputError: if a file cannot be read or is beyond a limit, or an expression does not fit.
     """
     options: dict[str, Any] = {}
     if reader == "csv":
-        options = csv_options(task, [file for names in files.values() for file in names])
+        options = csv_options(task, [file for names in files.values() for file in names], limits)
     columns = {}
     with tempfile.TemporaryDirectory(prefix="continual-petl-", ignore_cleanup_errors=True) as cache, quiet():
         for split, expression in expressions.items():
             try:
                 wanted = _named_in(expression, files)
+                paths = [path for names in wanted.values() for path in names]
+                for path in paths:
+                    _check_file(f"task {task!r}, {path}", path, reader, limits)
                 dataset = datasets.load_dataset(
                     reader,
                     data_files=wanted,
@@ -197,10 +210,13 @@ def read_files(
                     cache_dir=cache,
                     **options,
                 )
-                columns[split] = columns_of(dataset)
+                columns[split] = columns_of(dataset, f"task {task!r}, split {split} ({', '.join(paths)})", limits)
+            except InputError:
+                raise
+            except ImportError as error:
+                raise InputError(_package_missing(task, paths, error)) from error
             except _READ_ERRORS as error:
                 cause = error.__cause__ or error
-                paths = [path for names in wanted.values() for path in names]
                 if isinstance(cause, StopIteration) or "corresponds to no data" in str(cause):
                     check_rows(Where(task=task, split=split, origin=", ".join(paths)), 0)
                 place = _bad_json_line(paths) if reader == "json" else None
@@ -213,6 +229,26 @@ def read_files(
     return columns
 
 
+def _check_file(place: str, path: str, reader: str, limits: LimitsSpec) -> None:
+    """Check a file on this machine before memory is taken for it; a csv file was checked with its header."""
+    if "://" in path or reader == "csv":
+        return
+    if reader in ("parquet", "arrow"):
+        check_table_file(place, path, reader, limits)
+    elif reader == "json":
+        check_json(TextFile(path, place, limits))
+    else:
+        for _ in TextFile(path, place, limits).lines():
+            pass
+
+
+def _package_missing(task: str, paths: Sequence[str], error: ImportError) -> str:
+    """Return what to say of an address that needs a package of its own, in the words of fsspec."""
+    name = getattr(error.__cause__, "name", None) or error.name
+    install = f"pip install {name}" if name else "install the package that it names"
+    return f"task {task!r}, data {', '.join(paths)}: {error}: {install}, or fetch the files and give their paths."
+
+
 def _named_in(expression: str, files: Mapping[SplitName, Sequence[str]]) -> dict[str, list[str]]:
     """Return the files that an expression speaks of, so that no other split's mistakes are blamed on it."""
     named = {part.partition("[")[0].strip() for part in expression.split("+")}
@@ -222,18 +258,10 @@ def _named_in(expression: str, files: Mapping[SplitName, Sequence[str]]) -> dict
 def _bad_json_line(paths: Sequence[str]) -> str | None:
     """Return which line of which file is no JSON object; pyarrow says neither."""
     for path in paths:
-        if "://" in path or not {".jsonl", ".ndjson"} & set(Path(path.lower()).suffixes):
-            continue
-        try:
-            with open_text(path) as handle:
-                for number, line in enumerate(handle, 1):
-                    try:
-                        if line.strip() and not isinstance(json.loads(line), dict):
-                            return f"line {number} of {path} is not a JSON object ({{...}})"
-                    except ValueError as error:
-                        return f"line {number} of {path} is not JSON ({error})"
-        except (OSError, ValueError, EOFError):
-            return None  # what datasets said tells more
+        if "://" not in path and {".jsonl", ".ndjson"} & set(Path(path.lower()).suffixes):
+            found = bad_json_line(TextFile(path, path))
+            if found is not None:
+                return found
     return None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import datasets  # type: ignore[import-untyped]
 
 from continual_petl.errors import InputError
+from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.schema.stream_spec import SPLITS, DataSpec, SplitName
 from continual_petl.streams.sources.checks import Where
 from continual_petl.streams.sources.files import ALIASES
@@ -18,11 +19,13 @@ from continual_petl.streams.sources.templates import fill_templates
 _HUB_ERRORS = (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError, LookupError)
 
 
-def from_hub(task: str, data: DataSpec, columns: Columns, splits: Sequence[SplitName]) -> dict[SplitName, SplitRows]:
+def from_hub(
+    task: str, data: DataSpec, columns: Columns, splits: Sequence[SplitName], limits: LimitsSpec
+) -> dict[SplitName, SplitRows]:
     """Read the splits of a data set of the Hub.
 
     Raises:
-        InputError: if it cannot be loaded, or has no training split or no such column.
+        InputError: if it cannot be loaded, has no training split or no such column, or a text is too long.
     """
     loaded: dict[SplitName, datasets.Dataset] = {}
 
@@ -56,7 +59,8 @@ def from_hub(task: str, data: DataSpec, columns: Columns, splits: Sequence[Split
     for split, dataset in loaded.items():
         names = class_names(dataset.features.get([*columns.values()][-1]))
         where = Where(task=task, split=split, origin=f"Hub {data.path}")
-        found[split] = pick(where, fill_templates(where, columns_of(dataset), data.templates), columns, names)
+        table = columns_of(dataset, str(where), limits)
+        found[split] = pick(where, fill_templates(where, table, data.templates), columns, names)
     if "train" in splits and "train" not in found:
         raise InputError(
             f"task {task!r}, data {data.path}: there is no split named train; it has {', '.join(there)}. Say which "

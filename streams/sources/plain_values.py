@@ -6,14 +6,28 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from continual_petl.streams.schema.limits_spec import LimitsSpec
+from continual_petl.streams.sources.table_file import check_cells
 
-def columns_of(dataset: Any) -> dict[str, list[Any]]:
+
+def columns_of(dataset: Any, place: str, limits: LimitsSpec) -> dict[str, list[Any]]:
     """Return the columns of a data set as plain values; images and the like stay the bytes and paths that they came as.
 
     A column of JSON with values of several types (texts and a number) comes from ``datasets`` with every one of its values
     spelled as JSON, texts in quotation marks: these are read back.
+
+    Args:
+        dataset: of `datasets`.
+        place: of the data set, for messages.
+        limits: of the task.
+
+    Raises:
+        InputError: if the text of a cell is too long.
     """
-    table = dataset.with_format("arrow")[:].to_pydict()
+    rows = dataset.with_format("arrow")[:]
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        check_cells(place, name, column, limits)
+    table = rows.to_pydict()
     return {
         name: [_read_back(feature, value) for value in table[name]] if "Json(" in repr(feature) else table[name]
         for name, feature in dataset.features.items()

@@ -13,6 +13,7 @@ from typing import Any, cast
 from continual_petl.errors import InputError
 from continual_petl.heads.kinds import Kind
 from continual_petl.streams.schema.data_spec import READERS
+from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.schema.stream_spec import SPLITS, ColumnsSpec, DataSpec, Rows, SplitName
 from continual_petl.streams.sources.checks import Where
 from continual_petl.streams.sources.files import expand, find_files, read_files, reader_of
@@ -29,6 +30,7 @@ def read_splits(
     splits: Sequence[SplitName] = SPLITS,
     *,
     kind: Kind = "classification",
+    limits: LimitsSpec = DEFAULTS,
 ) -> dict[SplitName, SplitRows]:
     """Read the splits of a task.
 
@@ -39,6 +41,7 @@ def read_splits(
         columns: which columns mean what.
         splits: which splits to read, if they exist.
         kind: the kind of the task, which decides what columns are read.
+        limits: how large files and cells may be.
 
     Returns:
         The splits that exist, in the order train, validation, test.
@@ -53,7 +56,7 @@ def read_splits(
         return pick(where, fill_templates(where, table, templates), read, None)
 
     if isinstance(data, str):
-        return _from_path(task, data, take, splits, None)
+        return _from_path(task, data, take, splits, None, limits)
     if isinstance(data, Mapping):
         return _from_rows(task, data, "rows given in the task", read, splits)
     if data.path == "embedded":
@@ -65,16 +68,16 @@ def read_splits(
         return _from_rows(task, rows, f"embedded {data.name}", read, splits)
     if data.local is not None:
         path = check_copy(task, data)
-        return _from_path(task, path, taker(data, columns, kind, labels_file(task, path, kind)), splits, None)
+        return _from_path(task, path, taker(data, columns, kind, labels_file(task, path, kind)), splits, None, limits)
     if not data.is_local:
-        return from_hub(task, data, read, splits)
+        return from_hub(task, data, read, splits, limits)
     if data.data_files is None:
-        return _from_path(task, data.data_dir or data.path, take, splits, data)
-    return _from_data_files(task, data, take, splits)
+        return _from_path(task, data.data_dir or data.path, take, splits, data, limits)
+    return _from_data_files(task, data, take, splits, limits)
 
 
 def _from_path(
-    task: str, path: str, take: Take, splits: Sequence[SplitName], spec: DataSpec | None
+    task: str, path: str, take: Take, splits: Sequence[SplitName], spec: DataSpec | None, limits: LimitsSpec
 ) -> dict[SplitName, SplitRows]:
     files = {"train": [path]} if "://" in path else find_files(task, os.path.expanduser(path))
     files = cast("dict[SplitName, list[str]]", files)
@@ -92,11 +95,13 @@ def _from_path(
     for reader, group in by_reader.items():
         if reader is None:
             raise InputError(f"task {task!r}, data {path}: name a reader: data: {{path: csv, data_files: {path}}}.")
-        found |= _from_files(task, reader, group, take, splits, None if spec is None else spec.split)
+        found |= _from_files(task, reader, group, take, splits, None if spec is None else spec.split, limits)
     return _checked(task, path, found, splits)
 
 
-def _from_data_files(task: str, data: DataSpec, take: Take, splits: Sequence[SplitName]) -> dict[SplitName, SplitRows]:
+def _from_data_files(
+    task: str, data: DataSpec, take: Take, splits: Sequence[SplitName], limits: LimitsSpec
+) -> dict[SplitName, SplitRows]:
     if data.data_dir is not None or data.path not in READERS:
         raise InputError(
             f"task {task!r}, data: got path {data.path} and data_dir {data.data_dir} together with data_files; with "
@@ -109,7 +114,7 @@ def _from_data_files(task: str, data: DataSpec, take: Take, splits: Sequence[Spl
         files = {split: expand(task, given[split]) for split in SPLITS if split in given}
     else:
         files = {"train": expand(task, given)}
-    found = _from_files(task, data.path, files, take, splits, data.split)
+    found = _from_files(task, data.path, files, take, splits, data.split, limits)
     return _checked(task, ", ".join(name for names in files.values() for name in names), found, splits)
 
 
@@ -120,6 +125,7 @@ def _from_files(
     take: Take,
     splits: Sequence[SplitName],
     expressions: Mapping[SplitName, str] | None,
+    limits: LimitsSpec,
 ) -> dict[SplitName, SplitRows]:
     chosen = expressions or {split: split for split in files}
     wanted = {split: chosen[split] for split in SPLITS if split in chosen and split in splits}
@@ -128,7 +134,7 @@ def _from_files(
     if not expressions:
         files = {split: files[split] for split in wanted}
     found = {}
-    for split, table in read_files(task, reader, files, wanted).items():
+    for split, table in read_files(task, reader, files, wanted, limits).items():
         origin = chosen[split] if expressions else ", ".join(files[split])
         found[split] = take(Where(task=task, split=split, origin=origin), table)
     return found

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from continual_petl.errors import InputError
 from continual_petl.streams.preparation.labels import read_label_names
 from continual_petl.streams.schema.data_spec import SPLITS
+from continual_petl.streams.schema.limits_spec import SIZES
 from continual_petl.streams.starting.choose import Chosen
 from continual_petl.streams.starting.guess import Guess
 from continual_petl.streams.starting.look import Seen
@@ -89,6 +90,9 @@ def _task(seen: Seen, guess: Guess, name: str, folder: str) -> list[str]:
     lines.append(f"    columns: {{{written}}}")
     if names is not None and seen.labels is not None:
         lines.append(f"    labels: {_path(seen.labels, folder)}")
+    sizes = ", ".join(f"{key}: {getattr(seen.limits, key):g}" for key in SIZES if key in seen.limits.model_fields_set)
+    if sizes:
+        lines.append(f"    limits: {{{sizes}}}")
     return lines
 
 

@@ -15,12 +15,13 @@ import datasets  # type: ignore[import-untyped]
 
 from continual_petl.errors import InputError, counted
 from continual_petl.streams.schema.data_spec import looks_like_path
+from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.sources.files import ALIASES, find_files, quiet, read_files, reader_of
 from continual_petl.streams.sources.hub import class_names
 from continual_petl.streams.sources.plain_values import columns_of
 
 NUM_ROWS = 10_000
-"""So many rows are looked at, evenly spread: a file may be sorted by its labels."""
+"""Rows that are looked at unless another number is asked for, evenly spread: a file may be sorted by its labels."""
 _ERRORS = (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError, LookupError)
 
 
@@ -45,6 +46,8 @@ class Seen:
     """Rows that there are."""
     labels: str | None = None
     """A file with the names of labels, if one lies in the folder."""
+    limits: LimitsSpec = DEFAULTS
+    """Sizes that files and cells were allowed to have."""
 
     @property
     def rows(self) -> str:
@@ -53,8 +56,13 @@ class Seen:
         return counted(looked, "row") if looked == self.num_rows else f"{looked:,} of {counted(self.num_rows, 'row')}"
 
 
-def look(data: str) -> Seen:
+def look(data: str, limits: LimitsSpec = DEFAULTS, most: int = NUM_ROWS) -> Seen:
     """Look at a file, a folder, a glob, or a data set of the Hub.
+
+    Args:
+        data: what is looked at.
+        limits: how large files and cells may be.
+        most: rows that are looked at.
 
     Raises:
         InputError: if there is none, or it cannot be read.
@@ -62,7 +70,7 @@ def look(data: str) -> Seen:
     if "://" in data:
         raise InputError(f"{data}: addresses are not looked at; fetch the file, and give its path")
     local = os.path.exists(data) or has_magic(data) or looks_like_path(data) or reader_of(data) is not None
-    return _local(data) if local else _hub(data)
+    return _local(data, limits, most) if local else _hub(data, limits, most)
 
 
 def name_of(data: str) -> str:
@@ -74,33 +82,42 @@ def name_of(data: str) -> str:
     return name[:64] or "task"
 
 
-def _local(data: str) -> Seen:
+def _local(data: str, limits: LimitsSpec, most: int) -> Seen:
     name = name_of(data)
     files = find_files(name, os.path.expanduser(data))
     first = "train" if "train" in files else next(iter(files))
     reader = reader_of(files[first][0])
     assert reader is not None
-    whole = read_files(name, reader, {first: files[first]}, {first: first})[first]
+    whole = read_files(name, reader, {first: files[first]}, {first: first}, limits)[first]
     num_rows = max(map(len, whole.values()), default=0)
-    table = {column: [values[row] for row in _spread(num_rows)] for column, values in whole.items()}
+    table = {column: [values[row] for row in _spread(num_rows, most)] for column, values in whole.items()}
     beside = os.path.join(os.path.expanduser(data), "labels.json")
     labels = os.path.join(data, "labels.json") if os.path.isfile(beside) else None
-    return Seen(task=name, data=data, on_hub=False, splits=tuple(files), table=table, num_rows=num_rows, labels=labels)
+    return Seen(
+        task=name,
+        data=data,
+        on_hub=False,
+        splits=tuple(files),
+        table=table,
+        num_rows=num_rows,
+        labels=labels,
+        limits=limits,
+    )
 
 
-def _spread(num_rows: int) -> Sequence[int]:
+def _spread(num_rows: int, most: int) -> Sequence[int]:
     """Return the numbers of the rows that are looked at: one of each stretch, and not always its first.
 
     With the same step between all of them, labels that take turns would look like a single one.
     """
-    if num_rows <= NUM_ROWS:
+    if num_rows <= most:
         return range(num_rows)
     draw = random.Random(0)
-    ends = [number * num_rows // NUM_ROWS for number in range(NUM_ROWS + 1)]
+    ends = [number * num_rows // most for number in range(most + 1)]
     return [draw.randrange(start, end) for start, end in pairwise(ends)]
 
 
-def _hub(data: str) -> Seen:
+def _hub(data: str, limits: LimitsSpec, most: int) -> Seen:
     path, _, config = data.partition(":")
     try:
         with quiet():
@@ -119,7 +136,7 @@ def _hub(data: str) -> Seen:
             'data: {path: ..., split: {train: "...", test: "..."}}.'
         )
     train = splits["train"]
-    table = columns_of(train.select(_spread(len(train))))
+    table = columns_of(train.select(_spread(len(train), most)), data, limits)
     for column, feature in train.features.items():
         if (names := class_names(feature)) is not None:
             table[column] = [_named(value, names) for value in table[column]]
@@ -132,6 +149,7 @@ def _hub(data: str) -> Seen:
         hidden=tuple(name for name, rows in splits.items() if _is_hidden(rows)),
         table=table,
         num_rows=len(train),
+        limits=limits,
     )
 
 

@@ -91,7 +91,7 @@ CASES = [
     ),
     Case(
         "input binary",
-        ["in.csv: cannot be read", "UTF-8"],
+        ["in.csv: byte 0 is a NUL byte, so this is binary data: give a file of UTF-8 text"],
         files={"in.csv": bytes(range(256))},
         options=["--input", "FOLDER/in.csv"],
         command=_PREDICT,

@@ -112,7 +112,7 @@ CASES = [
     Case("nothing in a table", ["column 'label': 1 row", "row 2: missing"], REGRESSION, table("a,1", "b,", "c,2")),
     Case(
         "no gz",
-        ["task 'other', split train", "train.jsonl.gz", "Not a gzipped file", "Repair the file"],
+        ["task 'other', FOLDER/data/other/train.jsonl.gz: cannot be read", "Not a gzipped file", "compress it again"],
         files=NO_FILES | {f"{TRAIN}.gz": b"no"},
     ),
     Case(

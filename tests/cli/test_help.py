@@ -11,8 +11,9 @@ from continual_petl.cli import main as cli
 from continual_petl.cli.parser import build_parser
 from continual_petl.errors import ForgettingError, InputError, Interrupted, IsolationError, StoreError
 
+LIMITS = {"--limits.cell_mb", "--limits.unpacked_gb", "--limits.ratio"}
 COMMANDS = {
-    "init": {"--output", "--name", "--backbone", "--force", "--json"},
+    "init": {"--output", "--name", "--backbone", "--force", "--json", "--rows", *LIMITS},
     "run": {
         "--data-dir",
         "--run-dir",
@@ -53,7 +54,7 @@ COMMANDS = {
     },
     "forget": {"--entry", "--json"},
     "verify": {"--task", "--data", "--remote-code", "--json"},
-    "predict": {"--task", "--task-column", "--input", "--output", "--batch-size", "--remote-code", "--json"},
+    "predict": {"--task", "--task-column", "--input", "--output", "--batch-size", "--remote-code", "--json", *LIMITS},
     "ablate": {"--task", "--split", "--spans", "--output", "--html", "--remote-code", "--json"},
     "report": {"--output", "--open", "--serve", "--port", "--json"},
     "list": {"--json"},

@@ -1,0 +1,137 @@
+"""Parquet and arrow files of strangers: what they unpack to is checked before they are read.
+
+The footer of a parquet file gives the size of its encoded columns only: a text that is repeated in a million rows is stored
+once. So columns are read as dictionaries here, which takes the memory of what is stored, and the texts are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.ipc
+import pyarrow.parquet as pq
+
+from continual_petl.errors import InputError
+from continual_petl.streams.schema.limits_spec import LimitsSpec
+from continual_petl.streams.sources.text_file import check_unpacked
+
+_BYTES_AT_ONCE = 2**25
+
+
+def check_table_file(place: str, path: str, reader: str, limits: LimitsSpec) -> None:
+    """Check the sizes that a parquet or arrow file unpacks to, whole and in each cell.
+
+    Raises:
+        InputError: if one is beyond its limit, or there are no rows.
+        pyarrow.ArrowException: if the file cannot be read.
+        OSError: likewise.
+    """
+    size, row = 0, 0
+    for batch in _parquet(place, path, limits) if reader == "parquet" else _arrow(path):
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            check_cells(place, name, column, limits, before=row)
+            size += max(_size(column), len(column))  # a column of nulls takes no bytes, but its rows are counted
+        row += batch.num_rows
+        check_unpacked(place, path, size, limits)
+    if row == 0:
+        raise InputError(f"{place}: there are no rows in this file; give one with rows")
+
+
+def check_cells(place: str, name: str, column: Any, limits: LimitsSpec, before: int = 0) -> None:
+    """Check the lengths of the texts in a column of arrow, also those in lists and mappings.
+
+    Args:
+        place: of the column, for the message.
+        name: of the column.
+        column: an array, chunked or not.
+        limits: of the task.
+        before: rows before this column's first.
+
+    Raises:
+        InputError: naming the first row that is beyond the limit.
+    """
+    for chunk in getattr(column, "chunks", [column]):
+        row = _first_beyond(chunk, int(limits.cell_mb * 1e6))
+        if row is not None:
+            raise InputError(
+                f"{place}, column {name!r}: row {before + row + 1:,} has a text of more than {limits.cell_mb:g} million "
+                f"bytes (limits.cell_mb). {limits.hint('cell_mb', 2 * limits.cell_mb)}"
+            )
+        before += len(chunk)
+
+
+def rows_at_once(file: Any, most: int = 2**16) -> int:
+    """Return how many rows of a `ParquetFile` can be read together without taking much memory."""
+    size = sum(file.metadata.row_group(number).total_byte_size for number in range(file.num_row_groups))
+    rows: int = _BYTES_AT_ONCE * file.metadata.num_rows // max(1, size)
+    return max(1, min(most, rows))
+
+
+def _parquet(place: str, path: str, limits: LimitsSpec) -> Iterator[Any]:
+    with pq.ParquetFile(path) as file:
+        columns = [file.schema.column(number) for number in range(len(file.schema))]
+        groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+        check_unpacked(place, path, sum(group.total_byte_size for group in groups), limits)
+        rows = rows_at_once(file)
+    texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
+    with pq.ParquetFile(path, read_dictionary=texts) as file:
+        yield from file.iter_batches(batch_size=rows)
+
+
+def _arrow(path: str) -> Iterator[Any]:
+    with pa.memory_map(path) as file:
+        try:
+            yield from pyarrow.ipc.open_stream(file)
+        except (OSError, pa.ArrowInvalid):
+            reader = pyarrow.ipc.open_file(file)
+            yield from map(reader.get_batch, range(reader.num_record_batches))
+
+
+def _size(array: Any) -> int:
+    """Return the bytes of an array once its dictionaries are written out."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        if not _has_length(kind.value_type):
+            return int(array.nbytes)
+        return int(pc.sum(pc.binary_length(array.dictionary).take(array.indices)).as_py() or 0)
+    if _is_list(kind):
+        return _size(array.flatten()) + 4 * len(array)
+    if pa.types.is_struct(kind):
+        return sum(map(_size, array.flatten()))
+    return int(array.nbytes)
+
+
+def _first_beyond(array: Any, most: int) -> int | None:
+    """Return the number of the first row with a longer text than ``most`` bytes; images and other bytes are no texts."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        if not _is_text(kind.value_type):
+            return None
+        lengths = pc.binary_length(array.dictionary).take(array.indices)
+    elif _is_text(kind):
+        lengths = pc.binary_length(array)
+    elif _is_list(kind):
+        inner = _first_beyond(array.flatten(), most)
+        return None if inner is None else int(pc.list_parent_indices(array)[inner].as_py())
+    elif pa.types.is_struct(kind):
+        rows = [row for field in array.flatten() if (row := _first_beyond(field, most)) is not None]
+        return min(rows, default=None)
+    else:
+        return None
+    found = int(pc.index(pc.greater(lengths, most), True).as_py())
+    return None if found < 0 else found
+
+
+def _is_text(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _has_length(kind: Any) -> bool:
+    return _is_text(kind) or bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _is_list(kind: Any) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))

@@ -1,0 +1,232 @@
+"""Text files of strangers, compressed or not: read as a stream, within the task's limits, with every fault located.
+
+A few megabytes of ``.gz`` can unpack to any size, so nothing here reads ahead of its checks.
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import io
+import lzma
+import os
+import shlex
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+from continual_petl.errors import InputError
+from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
+
+FREE_BYTES = 100 * 10**6
+"""Whatever unpacks to no more than this is read at any ratio: a small file with the same row many times is no attack."""
+_OPEN: dict[str, Callable[[str], Any]] = {"gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open}
+_MAGIC = {
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bz2",
+    b"\xfd7zXZ\0": "xz",
+    b"PK\3\4": "zip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\x04\x22\x4d\x18": "lz4",
+    b"Rar!": "rar",
+    b"7z\xbc\xaf": "7z",
+}
+"""How compressed files begin. `datasets` unpacks all of these, whatever their names are, and without any bound."""
+_DAMAGED = (OSError, EOFError, zlib.error, lzma.LZMAError)
+_LINE_OF_CELLS = 16
+"""A line may be as long as so many of the largest cells: images can be written as long lists of numbers."""
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """One text file.
+
+    Args:
+        path: of the file.
+        place: how messages about it begin; names the file.
+        limits: of its task.
+    """
+
+    path: str
+    place: str
+    limits: LimitsSpec = DEFAULTS
+
+    @property
+    def most_letters(self) -> int:
+        """Characters that a cell may have."""
+        return int(self.limits.cell_mb * 1e6)
+
+    def lines(self, newline: Literal["", "\n"] = "\n") -> Iterator[str]:
+        r"""Yield the lines with their ends, without a byte order mark.
+
+        Args:
+            newline: only line feeds end a line, as in JSON lines; or all of ``\n``, ``\r``, ``\r\n`` do, as in tables.
+
+        Raises:
+            InputError: if the file is damaged, not UTF-8, or beyond a limit.
+        """
+        most = _LINE_OF_CELLS * self.most_letters
+        for number, line in enumerate(self.pieces(newline, most + 1), 1):
+            if len(line) > most:
+                raise InputError(
+                    f"{self.place}: line {number:,} is longer than {most:,} characters ({_LINE_OF_CELLS} times "
+                    "limits.cell_mb): is this a file of rows, with line ends? "
+                    f"{self.limits.hint('cell_mb', 2 * self.limits.cell_mb)}"
+                )
+            yield line
+
+    def pieces(self, newline: Literal["", "\n"] = "\n", most: int = 2**20) -> Iterator[str]:
+        """Yield lines in pieces of at most so many characters; otherwise like `lines`."""
+        try:
+            with self._open() as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline=newline) as text:
+                yield from iter(partial(text.readline, most), "")
+        except UnicodeDecodeError:
+            raise self._bad_byte() from None
+
+    def _open(self) -> io.BufferedReader:
+        try:
+            packing = _packing_of(self.path)
+            if packing is None:
+                file = open(self.path, "rb")  # noqa: SIM115 (whoever reads closes it)
+            elif packing in _OPEN:
+                file = io.BufferedReader(_Unpacking(self, _OPEN[packing](self.path)), 2**20)
+            else:
+                raise self._archive(packing)
+        except OSError as error:
+            raise InputError(
+                f"{self.place}: cannot be opened: {error.strerror or error}: check its permissions"
+            ) from error
+        head = file.peek(tarfile.BLOCKSIZE)[: tarfile.BLOCKSIZE]
+        if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            problem = self._undecodable(0, 1, "a byte order mark of UTF-16", "UTF-16")
+        elif _is_tar(head):
+            problem = self._archive("tar")
+        elif 0 in head:
+            problem = self._with_nul(head)
+        else:
+            return file
+        file.close()
+        raise problem
+
+    def _with_nul(self, head: bytes) -> InputError:
+        """Return what to raise for binary data, and for UTF-16 without a mark, where half the bytes of most letters are 0."""
+        at = head.index(0)
+        odd, even = head[1::2].count(0), head[::2].count(0)
+        if max(odd, even) < len(head) / 4 or min(odd, even) > len(head) / 8:
+            return InputError(
+                f"{self.place}: byte {at:,} is a NUL byte, so this is binary data: give a file of UTF-8 text"
+            )
+        name = "UTF-16LE" if odd > even else "UTF-16BE"
+        return self._undecodable(at, head[:at].count(b"\n") + 1, "a NUL byte", name)
+
+    def _archive(self, name: str) -> InputError:
+        return InputError(
+            f"{self.place}: {name} files are not read here: unpack it, and give the file inside, plain or as .gz"
+        )
+
+    def _bad_byte(self) -> InputError:
+        """Return what to raise for a file that is not UTF-8, with the place of the first byte that is not."""
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        offset, line = 0, 1
+        with self._open() as raw:
+            while piece := raw.readline(2**20):
+                pending = len(decoder.getstate()[0])
+                try:
+                    decoder.decode(piece)
+                except UnicodeDecodeError as error:
+                    at = offset - pending + error.start
+                    break
+                offset += len(piece)
+                line += piece.endswith(b"\n")
+            else:
+                at = offset - len(decoder.getstate()[0])  # the last character is cut off
+        return self._undecodable(
+            at, line, "not UTF-8", "WINDOWS-1252", " (usual in Western Europe; Latin-1 is part of it)"
+        )
+
+    def _undecodable(self, at: int, line: int, what: str, encoding: str, about: str = "") -> InputError:
+        name, convert = shlex.quote(os.path.basename(self.path)), f"iconv -f {encoding} -t UTF-8"
+        command = f"gunzip -c {name} | {convert}" if self.path.lower().endswith(".gz") else f"{convert} {name}"
+        return InputError(
+            f"{self.place}: byte {at:,}, in line {line:,}, is {what}; text must be UTF-8. If the file is {encoding}{about}, "
+            f"convert it: {command} > NEW-FILE; or save it as UTF-8 where it was made."
+        )
+
+
+def _packing_of(path: str) -> str | None:
+    """Return how a file is compressed: what its first bytes say, or its name where that ends in ``.gz``."""
+    with open(path, "rb") as file:
+        start = file.read(8)
+    found = next((name for magic, name in _MAGIC.items() if start.startswith(magic)), None)
+    if found is None and zipfile.is_zipfile(path):  # a zip file may have anything before it
+        return "zip"
+    return "gzip" if found is None and path.lower().endswith(".gz") else found
+
+
+def _is_tar(block: bytes) -> bool:
+    try:
+        tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+    except tarfile.HeaderError:
+        return False
+    return True
+
+
+def check_unpacked(place: str, path: str, size: float, limits: LimitsSpec) -> None:
+    """Check the size that a file unpacks to, as far as it is known by now.
+
+    Raises:
+        InputError: if it is beyond a limit.
+    """
+    packed = max(1, os.path.getsize(path))
+    if size > limits.unpacked_gb * 1e9:
+        key, needed = "unpacked_gb", 2 * limits.unpacked_gb
+        what = f"more than {limits.unpacked_gb:g} GB (limits.unpacked_gb)"
+    elif size > FREE_BYTES and size > limits.ratio * packed:
+        key, needed = "ratio", 2 * limits.ratio
+        what = f"more than {limits.ratio:g} times its size (limits.ratio)"
+    else:
+        return
+    raise InputError(f"{place}: its {packed:,} bytes unpack to {what}. {limits.hint(key, needed)}")
+
+
+def check_regular(place: str, path: str) -> None:
+    """Check that a path is not a device, pipe or socket, which may never end.
+
+    Raises:
+        InputError: if it is.
+    """
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        raise InputError(
+            f"{place}: this is not a regular file but a device, pipe or socket: save the rows as a file, and give that"
+        )
+
+
+class _Unpacking(io.RawIOBase):
+    """The unpacked bytes of a file, counted."""
+
+    def __init__(self, file: TextFile, packed: Any) -> None:
+        self._file, self._packed, self._size = file, packed, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            count: int = self._packed.readinto(buffer)
+        except _DAMAGED as error:
+            raise InputError(
+                f"{self._file.place}: cannot be read: the compressed file is damaged or incomplete ({error}; {self._size:,} "
+                "bytes were unpacked). Copy, download or compress it again."
+            ) from error
+        self._size += count
+        check_unpacked(self._file.place, self._file.path, self._size, self._file.limits)
+        return count
+
+    def close(self) -> None:
+        self._packed.close()
+        super().close()

@@ -1,0 +1,157 @@
+"""What a file unpacks to, and how long its cells are, is bounded: refused while it is read, with how to raise the bound."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl.errors import InputError
+from continual_petl.streams.schema.limits_spec import SIZES, LimitsSpec
+from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec
+from continual_petl.streams.sources import text_file
+from continual_petl.streams.sources.read import read_splits
+from tests.streams.strange_files import ROWS, csv_text, json_lines, repeated, table, tarred, write_table, zipped
+
+PACK: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
+MB = 10**6
+
+
+def read(path: Path, reader: str | None = None, **limits: Any) -> Any:
+    data = str(path) if reader is None else DataSpec.model_validate({"path": reader, "data_files": str(path)})
+    return read_splits("t", data, ColumnsSpec(), limits=LimitsSpec(**limits))["train"]
+
+
+@pytest.fixture
+def few_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the ratio count from 10 kB on."""
+    monkeypatch.setattr(text_file, "FREE_BYTES", 10_000)
+
+
+@pytest.mark.parametrize("packing", PACK)
+@pytest.mark.parametrize("reader", ["csv", "json", "text"])
+def test_a_compressed_file_that_unpacks_to_too_much(tmp_path: Path, packing: str, reader: str, few_free: None) -> None:
+    content = repeated(2000) if reader == "csv" else '{"text": "the same", "label": "y"}\n' * 2000
+    path = tmp_path / f"rows.{reader}.{packing}"
+    path.write_bytes(PACK[packing](content.encode()))
+    size = rf"{path.name}: its {path.stat().st_size} bytes unpack to more than"
+    with pytest.raises(InputError, match=rf"{size} 2e-05 GB .*unpacked_gb: 5e-05.*--limits.unpacked_gb 5e-05 for init"):
+        read(path, reader, unpacked_gb=2e-5, ratio=1e6)
+    with pytest.raises(InputError, match=rf"{size} 20 times its size .limits.ratio.*`limits: {{ratio: 50}}`"):
+        read(path, reader, ratio=20)
+
+
+def test_real_text_is_read_at_the_usual_limits(tmp_path: Path, few_free: None) -> None:
+    path = tmp_path / "rows.csv.gz"
+    path.write_bytes(gzip.compress((csv_text() * 1).encode()))
+    assert read(path).inputs == [row["text"] for row in ROWS]
+
+
+def test_a_small_file_may_have_any_ratio(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv.gz"
+    path.write_bytes(gzip.compress(repeated(20_000).encode(), 9))
+    assert 200 * path.stat().st_size < 20_000 * 30
+    assert len(read(path)) == 20_000
+
+
+def test_a_bomb_takes_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"text": "' + b"a" * (40 * MB) + b'"}\n', 1))
+    tracemalloc.start()
+    with pytest.raises(
+        InputError, match=r"line 1 is longer than 160,000 characters .16 times limits.cell_mb.*line ends\?"
+    ):
+        read(path, cell_mb=0.01)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10 * MB
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_a_table_that_repeats_one_text_in_many_rows(tmp_path: Path, suffix: str, few_free: None) -> None:
+    """The footer of such a parquet file says 20 kB."""
+    path = write_table(tmp_path / f"rows.{suffix}", table(["w" * 10_000] * 500))
+    with pytest.raises(InputError, match=r"unpack to more than 0.001 GB .limits.unpacked_gb"):
+        read(path, unpacked_gb=0.001, ratio=1e6)
+    if suffix == "parquet":  # arrow files of this kind are as large as what they hold
+        with pytest.raises(InputError, match=r"rows.parquet: its [\d,]+ bytes unpack to more than 200 times its size"):
+            read(path)
+
+
+@pytest.mark.parametrize("texts", [[["a", "b" * 9000]] * 90, [{"a": "b" * 9000}] * 90, [b"b" * 9000] * 90])
+def test_what_is_in_lists_and_mappings_is_counted(tmp_path: Path, texts: list[Any], few_free: None) -> None:
+    path = write_table(tmp_path / "rows.parquet", table(texts))
+    with pytest.raises(InputError, match=r"unpack to more than 200 times its size"):
+        read(path)
+
+
+def test_the_footer_of_parquet_is_read_first(tmp_path: Path, few_free: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_table(tmp_path / "rows.parquet", table([f"{number} " * 40 for number in range(900)]))
+    monkeypatch.setattr("pyarrow.parquet.ParquetFile.iter_batches", lambda *_, **__: pytest.fail("columns were read"))
+    with pytest.raises(InputError, match=r"more than 2e-06 GB"):
+        read(path, unpacked_gb=2e-6)
+
+
+LONG = [*ROWS[:2], {"text": "x" * 2000, "label": "y"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "where"),
+    [
+        ("rows.csv", csv_text(LONG), r"rows.csv: row 3, in line 4, has a cell of more than 0.001 million characters"),
+        ("rows.tsv", csv_text(LONG).replace(",", "\t"), r"rows.tsv: row 3, in line 4, has a cell"),
+        ("rows.jsonl", json_lines(LONG), r"rows.jsonl.*column 'text': row 3 has a text of more than 0.001 million bytes"),
+        ("rows.json", f"[{','.join(json_lines(LONG).splitlines())}]", r"column 'text': row 3 has a text of more"),
+        ("rows.csv", "text,label\n" + "x" * 20_000, r"rows.csv: line 2 is longer than 16,000 characters"),
+        ("rows.csv", 'text,label\na,y\n"' + "b\n" * 999, r"row 2, in line 3, has a cell .*a quotation mark not closed\?"),
+    ],
+)  # fmt: skip
+def test_a_cell_that_is_too_long(tmp_path: Path, name: str, content: str, where: str) -> None:
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match=where) as error:
+        read(tmp_path / name, cell_mb=0.001)
+    assert "`limits: {cell_mb: 0.002}` for the task in the stream file, or --limits.cell_mb 0.002 for init" in str(
+        error.value
+    )
+    assert len(str(error.value)) < 700
+
+
+@pytest.mark.parametrize("text", ["x" * 2000, ["a", "x" * 2000], {"a": "x" * 2000}])
+def test_a_cell_that_is_too_long_in_parquet(tmp_path: Path, text: Any) -> None:
+    shorts = ["a"] * 7 if isinstance(text, str) else [type(text)(["a"] if isinstance(text, list) else {"a": "b"})] * 7
+    path = write_table(tmp_path / "rows.parquet", table([*shorts, text]))
+    with pytest.raises(InputError, match=r"column 'text': row 8 has a text of more than 0.001 million bytes"):
+        read(path, cell_mb=0.001)
+
+
+def test_bytes_of_images_are_no_texts(tmp_path: Path) -> None:
+    rows = table(["a", "b"]).append_column("image", [[b"x" * 5000, b"y"]])
+    assert len(read(write_table(tmp_path / "rows.parquet", rows), cell_mb=0.001)) == 2
+
+
+@pytest.mark.parametrize(("make", "name"), [(zipped, "zip"), (tarred, "tar"), (b"\x28\xb5\x2f\xfd".__add__, "zstd")])
+def test_archives_are_refused(tmp_path: Path, make: Callable[[bytes], bytes], name: str) -> None:
+    """`datasets` would unpack them without a bound, whatever the files are called."""
+    (tmp_path / "rows.jsonl").write_bytes(make(json_lines().encode()))
+    with pytest.raises(InputError, match=rf"rows.jsonl: {name} files are not read here: unpack it, and give the file"):
+        read(tmp_path / "rows.jsonl")
+
+
+def test_a_zip_file_behind_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(json_lines().encode() + zipped(b"x"))
+    with pytest.raises(InputError, match="zip files are not read here"):
+        read(tmp_path / "rows.jsonl")
+
+
+def test_hints_name_a_limit_that_is_enough() -> None:
+    usual = LimitsSpec()
+    for needed in (3e-5, 0.9, 4, 4.1, 2001):
+        hint = usual.hint("cell_mb", needed)
+        assert float(hint.split("--limits.cell_mb ")[1].split()[0]) >= needed
+    assert {key: getattr(usual, key) for key in SIZES} == {"cell_mb": 4, "unpacked_gb": 16, "ratio": 200}
