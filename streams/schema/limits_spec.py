@@ -22,8 +22,8 @@ class LimitsSpec(FrozenModel):
     """Longest text in one cell, in millions of characters; tokenizing takes about 300 bytes of memory per character."""
     unpacked_gb: Rate = 16.0
     """Largest size of a compressed, parquet or arrow file once it is unpacked, in GB; plain text files may have any size."""
-    ratio: Rate = 200.0
-    """How many times its own size such a file may unpack to, beyond the first 100 MB; text rarely compresses 30 times."""
+    ratio: Rate = 100.0
+    """How many times its own size such a file may unpack to, beyond the first 100 MB; text is seldom compressed 30 times."""
 
     def hint(self, key: str, needed: float) -> str:
         """Return how to raise one of the sizes to ``needed`` or more, for an error message."""

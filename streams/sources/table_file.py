@@ -6,6 +6,7 @@ once. So columns are read as dictionaries here, which takes the memory of what i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,13 +30,13 @@ def check_table_file(place: str, path: str, reader: str, limits: LimitsSpec) -> 
         pyarrow.ArrowException: if the file cannot be read.
         OSError: likewise.
     """
-    size, row = 0, 0
+    size, row, packed = 0, 0, os.path.getsize(path)
     for batch in _parquet(place, path, limits) if reader == "parquet" else _arrow(path):
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             check_cells(place, name, column, limits, before=row)
             size += max(_size(column), len(column))  # a column of nulls takes no bytes, but its rows are counted
         row += batch.num_rows
-        check_unpacked(place, path, size, limits)
+        check_unpacked(place, packed, size, limits)
     if row == 0:
         raise InputError(f"{place}: there are no rows in this file; give one with rows")
 
@@ -74,7 +75,7 @@ def _parquet(place: str, path: str, limits: LimitsSpec) -> Iterator[Any]:
     with pq.ParquetFile(path) as file:
         columns = [file.schema.column(number) for number in range(len(file.schema))]
         groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
-        check_unpacked(place, path, sum(group.total_byte_size for group in groups), limits)
+        check_unpacked(place, os.path.getsize(path), sum(group.total_byte_size for group in groups), limits)
         rows = rows_at_once(file)
     texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
     with pq.ParquetFile(path, read_dictionary=texts) as file:

@@ -24,8 +24,8 @@ from continual_petl.errors import InputError
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 
 FREE_BYTES = 100 * 10**6
-"""Whatever unpacks to no more than this is read at any ratio: a small file with the same row many times is no attack."""
-_OPEN: dict[str, Callable[[str], Any]] = {"gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open}
+"""Whatever unpacks to no more than this is read at any ratio: some rows may be repeated many times."""
+_OPEN: dict[str, Callable[[Any], Any]] = {"gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open}
 _MAGIC = {
     b"\x1f\x8b": "gzip",
     b"BZh": "bz2",
@@ -94,7 +94,7 @@ class TextFile:
             if packing is None:
                 file = open(self.path, "rb")  # noqa: SIM115 (whoever reads closes it)
             elif packing in _OPEN:
-                file = io.BufferedReader(_Unpacking(self, _OPEN[packing](self.path)), 2**20)
+                file = io.BufferedReader(_Unpacking(self, _OPEN[packing]), 2**20)
             else:
                 raise self._archive(packing)
         except OSError as error:
@@ -176,22 +176,27 @@ def _is_tar(block: bytes) -> bool:
     return True
 
 
-def check_unpacked(place: str, path: str, size: float, limits: LimitsSpec) -> None:
-    """Check the size that a file unpacks to, as far as it is known by now.
+def check_unpacked(place: str, packed: int, size: int, limits: LimitsSpec) -> None:
+    """Check the size that a file, or what was read of it by now, unpacks to.
+
+    Args:
+        place: how the message begins.
+        packed: bytes in the file.
+        size: bytes that they unpack to, at least.
+        limits: of the task.
 
     Raises:
         InputError: if it is beyond a limit.
     """
-    packed = max(1, os.path.getsize(path))
     if size > limits.unpacked_gb * 1e9:
         key, needed = "unpacked_gb", 2 * limits.unpacked_gb
         what = f"more than {limits.unpacked_gb:g} GB (limits.unpacked_gb)"
     elif size > FREE_BYTES and size > limits.ratio * packed:
         key, needed = "ratio", 2 * limits.ratio
-        what = f"more than {limits.ratio:g} times its size (limits.ratio)"
+        what = f"more than {limits.ratio:g} times as many (limits.ratio)"
     else:
         return
-    raise InputError(f"{place}: its {packed:,} bytes unpack to {what}. {limits.hint(key, needed)}")
+    raise InputError(f"{place}: {packed:,} bytes unpack to {what}. {limits.hint(key, needed)}")
 
 
 def check_regular(place: str, path: str) -> None:
@@ -209,24 +214,27 @@ def check_regular(place: str, path: str) -> None:
 class _Unpacking(io.RawIOBase):
     """The unpacked bytes of a file, counted."""
 
-    def __init__(self, file: TextFile, packed: Any) -> None:
-        self._file, self._packed, self._size = file, packed, 0
+    def __init__(self, file: TextFile, unpack: Callable[[Any], Any]) -> None:
+        self._file, self._size = file, 0
+        self._packed = open(file.path, "rb")  # noqa: SIM115 (closed below)
+        self._content = unpack(self._packed)
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         try:
-            count: int = self._packed.readinto(buffer)
+            count: int = self._content.readinto(buffer)
         except _DAMAGED as error:
             raise InputError(
                 f"{self._file.place}: cannot be read: the compressed file is damaged or incomplete ({error}; {self._size:,} "
                 "bytes were unpacked). Copy, download or compress it again."
             ) from error
         self._size += count
-        check_unpacked(self._file.place, self._file.path, self._size, self._file.limits)
+        check_unpacked(self._file.place, self._packed.tell(), self._size, self._file.limits)
         return count
 
     def close(self) -> None:
+        self._content.close()
         self._packed.close()
         super().close()
