@@ -9,6 +9,7 @@ from typing import Any
 
 from continual_petl.errors import InputError
 from continual_petl.streams.schema.limits_spec import LimitsSpec
+from continual_petl.streams.sources.checks import shown_columns
 from continual_petl.streams.sources.csv_text import table_lines
 from continual_petl.streams.sources.json_text import TOO_DEEP
 from continual_petl.streams.sources.text_file import TextFile
@@ -93,7 +94,7 @@ def _table(file: TextFile, *, tabs: bool) -> Iterator[Numbered]:
         elif fields and len(fields) != len(header):
             raise InputError(
                 f"{file.place}:{start}: {len(fields)} fields, but the header names {len(header)} columns "
-                f"({', '.join(header)}); put a text that holds a comma in double quotes"
+                f"({shown_columns(header)}); put a text that holds a comma in double quotes"
             )
         elif fields:
             yield start, dict(zip(header, fields, strict=True))

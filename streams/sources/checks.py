@@ -66,6 +66,11 @@ def show(value: object, width: int = 60) -> str:
     return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
+def shown_columns(names: Iterable[str], wanted: str = "") -> str:
+    """Return the names of columns for a message, which must not repeat a whole file."""
+    return known_names([show(name) for name in names], wanted)
+
+
 def check_rows(where: Where, num_rows: int, minimum: int = 1) -> None:
     """Check that a split has rows.
 

@@ -16,6 +16,7 @@ import datasets  # type: ignore[import-untyped]
 
 from continual_petl.errors import InputError
 from continual_petl.streams.schema.limits_spec import LimitsSpec
+from continual_petl.streams.sources.checks import shown_columns
 from continual_petl.streams.sources.text_file import TextFile
 
 
@@ -37,8 +38,8 @@ def csv_options(task: str, files: Sequence[str], limits: LimitsSpec) -> dict[str
         for file, header in headers.items():
             if sorted(header) != sorted(first):
                 raise InputError(
-                    f"task {task!r}: {file} has the columns {', '.join(header)}, but {local[0]} has "
-                    f"{', '.join(first)}; all "
+                    f"task {task!r}: {file} has the columns {shown_columns(header)}, but {local[0]} has "
+                    f"{shown_columns(first)}; all "
                     "files of a task need the same header line."
                 )
         options["features"] = datasets.Features({name: datasets.Value("string") for name in first})
@@ -141,13 +142,13 @@ def _header(task: str, file: TextFile, tabs: bool) -> list[str]:
             if num_ragged <= 5:
                 shown.append(f"line {start}: {len(fields)}")
     if not header or len(set(header)) < len(header):
-        what = f"the header {', '.join(header)}, which names a column twice" if header else "no header line"
+        what = f"the header {shown_columns(header)}, which names a column twice" if header else "no header line"
         raise InputError(f"task {task!r}: {file.path} has {what}; the first line must name every column once.")
     if num_ragged:
         more = f"; and {num_ragged - 5} more" if num_ragged > 5 else ""
         advice = "no text may hold a tab" if tabs else "put a text that holds a comma in double quotes"
         raise InputError(
-            f"task {task!r}, {file.path}: the header names {len(header)} columns ({', '.join(header)}), but "
+            f"task {task!r}, {file.path}: the header names {len(header)} columns ({shown_columns(header)}), but "
             f"{'1 line has' if num_ragged == 1 else f'{num_ragged} lines have'} another number of fields: "
             f"{'; '.join(shown)}{more}. Repair these lines: {advice}."
         )

@@ -6,9 +6,13 @@ stays behind, beside the data or elsewhere, and a changed file is never answered
 
 from __future__ import annotations
 
+import lzma
 import os
 import re
+import tarfile
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from glob import glob, has_magic
@@ -59,6 +63,10 @@ _READ_ERRORS = (
     RuntimeError,
     LookupError,
     StopIteration,  # of the JSON reader, for a file without rows
+    zipfile.BadZipFile,  # these four of files that are fetched: those of this machine were unpacked once before
+    tarfile.TarError,
+    lzma.LZMAError,
+    zlib.error,
 )
 
 

@@ -30,7 +30,7 @@ def check_json(file: TextFile) -> None:
             except RecursionError:
                 raise InputError(f"{file.place}: line {number:,} is {TOO_DEEP}") from None
             except ValueError:
-                return  # told where it is read
+                pass  # told where it is read
 
 
 def bad_json_line(file: TextFile) -> str | None:
@@ -39,6 +39,8 @@ def bad_json_line(file: TextFile) -> str | None:
         try:
             if line.strip() and not isinstance(json.loads(line), dict):
                 return f"line {number} of {file.path} is not a JSON object ({{...}})"
+        except RecursionError:
+            return f"line {number} of {file.path} is {TOO_DEEP}"
         except ValueError as error:
             return f"line {number} of {file.path} is not JSON ({error})"
     return None

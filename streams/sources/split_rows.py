@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from continual_petl.errors import InputError
-from continual_petl.streams.sources.checks import Where
+from continual_petl.streams.sources.checks import Where, shown_columns
 
 Columns = Mapping[str, str | None]
 """The keys of ``columns`` that the task reads, with the names of the columns; the last is the answer's."""
@@ -61,7 +61,7 @@ def pick(
         if name is not None and name not in table:
             raise InputError(
                 f"{where}: columns.{key} is {name!r}, but there is no such column; there are "
-                f"{', '.join(map(repr, table))}. Name the right one: columns: {{{key}: ...}}.{separators_hint(table)}"
+                f"{shown_columns(table)}. Name the right one: columns: {{{key}: ...}}.{separators_hint(table)}"
             )
     names = [*columns.values()]
     inputs, answers = table[str(names[0])], table[str(names[-1])]

@@ -85,10 +85,13 @@ def _parquet(place: str, path: str, limits: LimitsSpec) -> Iterator[Any]:
 def _arrow(path: str) -> Iterator[Any]:
     with pa.memory_map(path) as file:
         try:
-            yield from pyarrow.ipc.open_stream(file)
+            batches = iter(pyarrow.ipc.open_stream(file))
         except (OSError, pa.ArrowInvalid):
             reader = pyarrow.ipc.open_file(file)
-            yield from map(reader.get_batch, range(reader.num_record_batches))
+            batches = map(reader.get_batch, range(reader.num_record_batches))
+        for batch in batches:
+            batch.validate(full=True)  # offsets that point outside of the file would be followed
+            yield batch
 
 
 def _size(array: Any) -> int:

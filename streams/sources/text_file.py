@@ -31,6 +31,8 @@ _MAGIC = {
     b"BZh": "bz2",
     b"\xfd7zXZ\0": "xz",
     b"PK\3\4": "zip",
+    b"PK\5\6": "zip",
+    b"PK\7\10": "zip",
     b"\x28\xb5\x2f\xfd": "zstd",
     b"\x04\x22\x4d\x18": "lz4",
     b"Rar!": "rar",

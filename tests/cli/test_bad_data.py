@@ -143,7 +143,7 @@ CASES = [
     Case(
         "ragged",
         [
-            "train.csv: the header names 2 columns (text, label), but 2 lines have",
+            "train.csv: the header names 2 columns ('text', 'label'), but 2 lines have",
             "fields: line 3: 3; line 6: 1",
             "double quotes",
         ],

@@ -19,6 +19,7 @@ from continual_petl.streams.schema.field_types import Name
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream_file.yaml_file import dump_stream, load_stream, load_task
 from tests.fuzz import seeds
+from tests.fuzz.data_target import DATA_FILES
 from tests.fuzz.dictionary import json_tokens, override_tokens, yaml_tokens
 from tests.fuzz.grammar import document
 from tests.fuzz.target import Target
@@ -108,5 +109,6 @@ TARGETS = {
         Target("overrides", check_overrides, (InputError,), seeds.overrides, override_tokens),
         Target("cli-overrides", check_command_line, (InputError,), seeds.overrides, override_tokens),
         Target("labels", check_labels, (InputError,), seeds.labels, json_tokens),
+        DATA_FILES,
     )
 }

@@ -233,8 +233,11 @@ def test_the_hub_offline() -> None:
         ("rows.xlsx", r"the format of .*rows.xlsx is not known by its name; allowed: csv"),
         ("broken/a.jsonl", r"cannot read 'train' of .*a.jsonl as json"),
         ("broken/a.jsonl.gz", r"a.jsonl.gz: cannot be read: .* damaged or incomplete \(Compressed file ended"),
-        ("broken/a.csv", r"a\.csv: the header names 2 columns \(text, label\), but 1 line has .*: line 3: 3\. Repair"),
-        ("broken/twice.csv", r"twice.csv has the header text, label, text, which names a column twice"),
+        (
+            "broken/a.csv",
+            r"a\.csv: the header names 2 columns \('text', 'label'\), but 1 line has .*: line 3: 3\. Repair",
+        ),
+        ("broken/twice.csv", r"twice.csv has the header 'text', 'label', 'text', which names a column twice"),
         ("broken/empty.csv", r"empty.csv has no header line"),
         (
             "broken/latin.csv",
@@ -276,7 +279,7 @@ def test_local_data_that_cannot_be_used(tmp_path: Path, data: str, message: str)
         ({"path": "json", "data_files": {"test": "{}/a.jsonl"}}, r"there is no training split; found test"),
         (
             {"path": "csv", "data_files": ["{}/a.csv", "{}/b.csv"]},
-            r"b.csv has the columns body, label, but .*a.csv has",
+            r"b.csv has the columns 'body', 'label', but .*a.csv has",
         ),
         ({"path": "csv", "data_files": ["{}/a.csv", "{}/a.tsv"]}, r"csv and tsv files cannot be mixed"),
         ({"path": "json", "data_files": "{}/a.jsonl", "data_dir": "x"}, r"together with data_files"),
