@@ -24,12 +24,11 @@ import datasets  # type: ignore[import-untyped]
 from continual_petl.errors import InputError
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.schema.stream_spec import SPLITS, SplitName
+from continual_petl.streams.sources.before_reading import bad_line_of, check_before_reading, package_missing
 from continual_petl.streams.sources.checks import Where, check_rows, names_in
 from continual_petl.streams.sources.csv_text import csv_options
-from continual_petl.streams.sources.json_text import bad_json_line, check_json
 from continual_petl.streams.sources.plain_values import columns_of
-from continual_petl.streams.sources.table_file import check_table_file
-from continual_petl.streams.sources.text_file import TextFile, check_regular
+from continual_petl.streams.sources.text_file import check_regular
 
 READER_OF_SUFFIX = {
     ".csv": "csv",
@@ -210,7 +209,7 @@ def read_files(
                 wanted = _named_in(expression, files)
                 paths = [path for names in wanted.values() for path in names]
                 for path in paths:
-                    _check_file(f"task {task!r}, {path}", path, reader, limits)
+                    check_before_reading(f"task {task!r}, {path}", path, reader, limits)
                 dataset = datasets.load_dataset(
                     reader,
                     data_files=wanted,
@@ -222,12 +221,12 @@ def read_files(
             except InputError:
                 raise
             except ImportError as error:
-                raise InputError(_package_missing(task, paths, error)) from error
+                raise InputError(package_missing(task, paths, error)) from error
             except _READ_ERRORS as error:
                 cause = error.__cause__ or error
                 if isinstance(cause, StopIteration) or "corresponds to no data" in str(cause):
                     check_rows(Where(task=task, split=split, origin=", ".join(paths)), 0)
-                place = _bad_json_line(paths) if reader == "json" else None
+                place = bad_line_of(paths) if reader == "json" else None
                 why = place or f"{type(cause).__name__}: {' '.join(str(cause).split()).rstrip('.')}"
                 raise InputError(
                     f"task {task!r}, split {split}: cannot read {expression!r} of {', '.join(paths)} as {reader}: {why}. "
@@ -237,40 +236,10 @@ def read_files(
     return columns
 
 
-def _check_file(place: str, path: str, reader: str, limits: LimitsSpec) -> None:
-    """Check a file on this machine before memory is taken for it; a csv file was checked with its header."""
-    if "://" in path or reader == "csv":
-        return
-    if reader in ("parquet", "arrow"):
-        check_table_file(place, path, reader, limits)
-    elif reader == "json":
-        check_json(TextFile(path, place, limits))
-    else:
-        for _ in TextFile(path, place, limits).lines():
-            pass
-
-
-def _package_missing(task: str, paths: Sequence[str], error: ImportError) -> str:
-    """Return what to say of an address that needs a package of its own, in the words of fsspec."""
-    name = getattr(error.__cause__, "name", None) or error.name
-    install = f"pip install {name}" if name else "install the package that it names"
-    return f"task {task!r}, data {', '.join(paths)}: {error}: {install}, or fetch the files and give their paths."
-
-
 def _named_in(expression: str, files: Mapping[SplitName, Sequence[str]]) -> dict[str, list[str]]:
     """Return the files that an expression speaks of, so that no other split's mistakes are blamed on it."""
     named = {part.partition("[")[0].strip() for part in expression.split("+")}
     return {name: list(paths) for name, paths in files.items() if name in named or not named <= set(files)}
-
-
-def _bad_json_line(paths: Sequence[str]) -> str | None:
-    """Return which line of which file is no JSON object; pyarrow says neither."""
-    for path in paths:
-        if "://" not in path and {".jsonl", ".ndjson"} & set(Path(path.lower()).suffixes):
-            found = bad_json_line(TextFile(path, path))
-            if found is not None:
-                return found
-    return None
 
 
 @contextmanager
