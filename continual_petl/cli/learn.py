@@ -6,25 +6,26 @@ import argparse
 from pathlib import PurePath
 
 from continual_petl.cli.run import learn_and_show
-from continual_petl.course.run import Run
+from continual_petl.course.run import Run, open_store
 from continual_petl.errors import InputError
+from continual_petl.store.stream_seal import check_stream
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.yaml_file import load_task
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
-    run = Run(arguments.run)
+    store = open_store(arguments.run)
     # From before the stream is read: a task that another process adds meanwhile would not be in it.
-    with run.store.lock(wait=arguments.wait):
-        run.store.clean()
+    with store.lock(wait=arguments.wait):
+        store.clean()
         return _learn(Run(arguments.run, remote_code=arguments.remote_code), arguments, overrides)
 
 
 def _learn(run: Run, arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     # From here on the stream speaks for the user.
     run.session.residents.check_code()
-    run.store.check_stream()
+    check_stream(run.store)
     spec = run.session.spec
     if PurePath(arguments.task_file).suffix in (".csv", ".tsv", ".jsonl", ".parquet", ".gz"):
         raise InputError(

@@ -25,6 +25,7 @@ from continual_petl.store.leftovers import cut_short
 from continual_petl.store.position import seconds_so_far
 from continual_petl.store.results_file import unfinished
 from continual_petl.store.store import Store
+from continual_petl.store.stream_seal import stream_problem
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.dump import contradictions_of, dump_stream, settled
@@ -104,7 +105,7 @@ def learn(
 
 
 def _stream_replaced(store: Store) -> list[str]:
-    if not store.stream_file.is_file() or store.stream_problem() is None:
+    if not store.stream_file.is_file() or stream_problem(store) is None:
         return []
     return [
         f"{store.stream_file} was edited or damaged since it was written; the stream that was given takes its place"
@@ -115,7 +116,7 @@ def _kept(session: Session, replace: Collection[str], spec: StreamSpec) -> Strea
     """Return what the run folder says from now on: with nothing to learn, later tasks still begin as it said before."""
     learned = set(session.store.tasks).difference(replace)
     anything_new = any(task.name not in learned for task in spec.tasks)
-    if anything_new or not session.store.stream_file.is_file() or session.store.stream_problem() is not None:
+    if anything_new or not session.store.stream_file.is_file() or stream_problem(session.store) is not None:
         return spec
     known = load_stream(session.store.stream_file)
     inherits = known.bank.start_from is not None or spec.bank.start_from is not None

@@ -37,7 +37,7 @@ def recheck_rows(session: Session, task: str) -> Recheck:
     if spec is None:
         return Recheck(unreachable=f"task {task!r} is not in the stream any more, so its rows are unknown")
     manifest = session.store.manifest(task)
-    name: SplitName = "test" if "test" in manifest.scores else "validation"
+    name: SplitName = manifest.counted_split
     if name == "test" and not session.reads_test:
         return Recheck(unreachable=f"task {task!r}: this course reads no test split")
     try:

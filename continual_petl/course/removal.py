@@ -13,6 +13,7 @@ from continual_petl.store.forget import forget_missing, forget_task
 from continual_petl.store.missing import Missing
 from continual_petl.store.position import half_learned
 from continual_petl.store.store import Store
+from continual_petl.store.stream_seal import check_stream
 from continual_petl.streams.stream_file.dump import dump_stream, settled
 
 
@@ -40,7 +41,7 @@ def forget(run_dir: str | Path, task: str | None = None, *, entry: int | None = 
     store = Store(run.store.folder)
     with store.lock():
         store.clean()
-        store.check_stream()  # which is written anew
+        check_stream(store)  # which is written anew
         if task is None:
             task = forget_missing(store, _missing_entry(store, entry)).task
         else:

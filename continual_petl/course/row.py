@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -23,8 +23,6 @@ _CERTIFIED: Status = "certified"
 _NOT_MEASURED: Status = "not measured"
 _SAMPLE = 5
 _CHECKED = 20
-MOST_AT_END = 100
-"""Earlier tasks that the last row certifies, and the verdict checks, however few tasks a command has learned."""
 
 
 class _NotAtHand(Exception):
@@ -67,8 +65,8 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
         if request is not None:
             request.stop_here(f"while the row of task {after!r} was measured; the task is committed")
         manifest = store.manifest(task)
-        split: Literal["validation", "test"] = "test" if "test" in manifest.scores else "validation"
-        value, status = manifest.scores[split].scores.get(manifest.metric), _MEASURED
+        split = manifest.counted_split
+        value, status = manifest.score, _MEASURED
         if task in unread:
             value, status = None, _NOT_MEASURED
         elif task in measured:
@@ -143,8 +141,8 @@ def _choose(session: Session, after: str, earlier: list[Link]) -> tuple[set[str]
 
 
 def affordable(session: Session) -> int:
-    """Return how many certificates may be checked at the end of a command: in proportion to the tasks that it learned."""
-    return max(MOST_AT_END, _CHECKED * session.num_new)
+    """Return how many certificates are checked at the end of a command at most: so many for every task that it learned."""
+    return _CHECKED * max(1, session.num_new)
 
 
 def _readable(session: Session, measured: set[str], certified: set[str]) -> tuple[set[str], set[str], set[str]]:

@@ -96,7 +96,8 @@ class Run:
         remote_code: bool = False,
         resident_bytes: int | None = None,
     ) -> None:
-        self.store = open_store(folder)
+        # The one that learned knows much of the folder already.
+        self.store = open_store(folder) if session is None else session.store
         self._session = session or Session(load_stream(self.store.stream_file), self.store, consent=remote_code)
         if resident_bytes is not None:
             self._session.residents.held_banks.limit(resident_bytes)

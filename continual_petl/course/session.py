@@ -126,7 +126,7 @@ class Session:
         from continual_petl.streams.preparation.prepare import prepare_split
 
         manifest = self.store.manifest(task.name)
-        name = name or ("test" if "test" in manifest.scores else "validation")
+        name = name or manifest.counted_split
         if (task.name, name) not in self._splits:
             if task.kind != manifest.kind:
                 raise InputError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from continual_petl.report.inventory import changes_in_words, counted_split
+from continual_petl.report.inventory import changes_in_words
 from continual_petl.store.manifest import Manifest
 from continual_petl.store.store import Store
 
@@ -63,8 +63,8 @@ def _compared(one: Manifest, other: Manifest) -> dict[str, Any]:
     return {
         "same": bool(same and all(answers.values())),
         **found,
-        "score": [each.scores[counted_split(each)].scores.get(each.metric) for each in (one, other)],
-        "metric": [f"{each.metric} on {counted_split(each)}" for each in (one, other)],
+        "score": [each.score for each in (one, other)],
+        "metric": [f"{each.metric} on {each.counted_split}" for each in (one, other)],
         "environment": _unlike(_flat(one.environment.model_dump()), _flat(other.environment.model_dump())),
     }
 

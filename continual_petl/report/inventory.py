@@ -17,7 +17,6 @@ def listed(store: Store) -> list[dict[str, Any]]:
 def entry_of(store: Store, task: str) -> dict[str, Any]:
     """Return what a list says of one learned task."""
     manifest = store.manifest(task)
-    split = counted_split(manifest)
     return {
         "task": task,
         "index": manifest.index,
@@ -26,17 +25,12 @@ def entry_of(store: Store, task: str) -> dict[str, Any]:
         "preset": preset_of(manifest.bank),
         "short": bank_in_short(manifest),
         "metric": manifest.metric,
-        "score": manifest.scores[split].scores.get(manifest.metric),
-        "split": split,
+        "score": manifest.score,
+        "split": manifest.counted_split,
         "parameters": sum(manifest.parameters.values()),
         "bytes": store.num_bytes(task),
         "digest": manifest.digest,
     }
-
-
-def counted_split(manifest: Manifest) -> str:
-    """Return the split whose scores count: test where there is one."""
-    return "test" if "test" in manifest.scores else "validation"
 
 
 def bank_in_words(manifest: Manifest) -> str:

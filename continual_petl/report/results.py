@@ -19,10 +19,9 @@ from torch import Tensor
 
 from continual_petl.errors import known_names
 from continual_petl.metrics import forgetting_max
-from continual_petl.report.inventory import counted_split
 from continual_petl.store.chain import Link
-from continual_petl.store.manifest import Manifest
 from continual_petl.store.results_file import Line, Status, TaskLine
+from continual_petl.store.shelf import Summary
 from continual_petl.store.store import Store
 from continual_petl.store.tombstone import Tombstone
 
@@ -133,7 +132,7 @@ class Results:
 
     @property
     def basis(self) -> str:
-        """What is to be said behind a mean over all tasks: how many scores are carried over, and of which metrics they are."""
+        """What to say behind a mean over all tasks: how many scores are carried over, and of which metrics they are."""
         carried = f", {self.carried:,} of {len(self.tasks):,} carried over from earlier rows" if self.carried else ""
         return f"{carried}{self.mixed}"
 
@@ -189,20 +188,15 @@ class Results:
 def read_results(store: Store) -> Results:
     """Return the result matrix of a run; lines of tasks that the store does not hold, or holds anew, are left out."""
     links = store.links()
-    own = {link.task: own_score(store.manifest(link.task)) for link in links}
+    own = {link.task: store.summary(link.task) for link in links}
     return results_of(links, store.tombstones(), store.results(), own)
-
-
-def own_score(manifest: Manifest) -> tuple[str, float | None]:
-    """Return the metric of a task and its score just after it was learned, None where that is not defined."""
-    return manifest.metric, manifest.scores[counted_split(manifest)].scores.get(manifest.metric)
 
 
 def results_of(
     links: Sequence[Link],
     tombstones: Iterable[Tombstone],
     lines: Iterable[Line],
-    own: Mapping[str, tuple[str, float | None]],
+    own: Mapping[str, Summary],
 ) -> Results:
     """Return the result matrix.
 
@@ -210,7 +204,7 @@ def results_of(
         links: of the learned tasks, in the order of learning.
         tombstones: that count.
         lines: of the results; those of tasks that are not among the links are left out.
-        own: by task what `own_score` says of it.
+        own: by task its metric, and its score just after it was learned.
     """
     tasks = [link.task for link in links]
     place: dict[tuple[str, int | None], int] = {(link.task, link.index): n for n, link in enumerate(links)}
@@ -232,11 +226,11 @@ def results_of(
     for i, task in enumerate(tasks):
         if rows[i].get(i, (math.nan, "not measured"))[1] == "not measured":
             # Committed a moment ago: its own score is in its certificate already.
-            score = own[task][1]
+            score = own[task].score
             rows[i][i] = (math.nan if score is None else score, "measured")
     return Results(
         tasks=tuple(tasks),
-        metrics=tuple(own[task][0] for task in tasks),
+        metrics=tuple(own[task].metric for task in tasks),
         rows=tuple(map(_row, rows)),
         seconds=seconds,
     )

@@ -14,8 +14,8 @@ import torch
 
 from continual_petl.heads.kinds import Kind
 from continual_petl.report.growth import GrowthRow
-from continual_petl.report.inventory import bank_in_words, counted_split
-from continual_petl.report.results import Results, own_score
+from continual_petl.report.inventory import bank_in_words
+from continual_petl.report.results import Results
 from continual_petl.store.history import History
 from continual_petl.store.manifest import PARTS, Manifest
 from continual_petl.store.pin import Pin
@@ -92,14 +92,13 @@ class TaskFacts:
             checked_at: seconds since 1970.
             read: reads manifest and history again; without it, they are kept.
         """
-        metric, score = own_score(manifest)
         points = () if history is None else history.curve.scores
         return cls(
             name=manifest.task,
             kind=manifest.kind,
-            metric=metric,
-            split=counted_split(manifest),
-            score=score,
+            metric=manifest.metric,
+            split=manifest.counted_split,
+            score=manifest.score,
             # The words are the same for many tasks.
             bank=sys.intern(bank_in_words(manifest)),
             scope=manifest.bank.scope,
@@ -110,7 +109,9 @@ class TaskFacts:
             seed=manifest.seed,
             digest=manifest.digest,
             seal=manifest.seal,
-            fit=tuple((point.step, point.scores[metric]) for point in points if metric in point.scores),
+            fit=tuple(
+                (point.step, point.scores[manifest.metric]) for point in points if manifest.metric in point.scores
+            ),
             has_history=history is not None,
             files=files,
             check=check,

@@ -96,8 +96,8 @@ def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableT
         lines.append(verdict)
         if count < len(results.tasks):
             lines.append(
-                f"            {count:,} of {len(results.tasks):,} certificates were checked, and the chain of all of them; "
-                "`continual-petl verify` checks all"
+                f"            {count:,} of {len(results.tasks):,} certificates were checked, and the chain of all; "
+                "`continual-petl verify` checks the rest"
             )
         lines += [problem for check in checks for problem in check.problems]
     return Text("\n".join(map(printable, lines)))

@@ -22,6 +22,7 @@ from continual_petl.store.atomic import new_folder, write_file
 from continual_petl.store.chain import Link
 from continual_petl.store.environment import current_environment
 from continual_petl.store.fill import entries_of, fitting_bank
+from continual_petl.store.forget import tombstone_of
 from continual_petl.store.history import History, write_history
 from continual_petl.store.manifest import HISTORY, Manifest, Parent, SplitScores, TensorEntry, write_manifest
 from continual_petl.store.replay import OUTPUTS, decode_probe, replay
@@ -69,7 +70,7 @@ def commit_task(
     """
     check_modes(plan.name, backbone.model, dropout=False)
     store.check_complete()
-    tombstone = store.next_tombstone(plan.name, "replaced") if replaces else None
+    tombstone = tombstone_of(store, plan.name, "replaced") if replaces else None
     newest = store.head() if tombstone is None else tombstone
     path = store.bank_folder(plan.name)
     with new_folder(path, room=None if tombstone is None else _room(store, tombstone)) as folder:

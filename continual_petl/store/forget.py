@@ -12,6 +12,14 @@ from continual_petl.store.store import Store
 from continual_petl.store.tombstone import Removed, Tombstone, write_tombstone
 
 
+def tombstone_of(store: Store, task: str, why: Literal["forgotten", "replaced"]) -> Tombstone:
+    """Return the tombstone that would take a learned task's place, as the next entry of the chain."""
+    link, newest = store.link(task), store.head()
+    assert newest is not None
+    removed = Removed(index=link.index, seal=link.seal, predecessor=link.predecessor)
+    return Tombstone(index=newest.index + 1, predecessor=newest.seal, task=task, why=why, removed=removed)
+
+
 def forget_task(store: Store, task: str) -> Tombstone:
     """Drop a learned task, or one whose bank is missing: its tombstone joins the chain, then its folder goes.
 

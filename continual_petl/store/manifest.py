@@ -167,6 +167,16 @@ class Manifest(FrozenModel):
         )
 
     @property
+    def counted_split(self) -> Literal["validation", "test"]:
+        """The split whose scores count: test where there is one."""
+        return "test" if "test" in self.scores else "validation"
+
+    @property
+    def score(self) -> float | None:
+        """The task's metric on that split, just after it was learned; None where it is not defined."""
+        return self.scores[self.counted_split].scores.get(self.metric)
+
+    @property
     def seal(self) -> str:
         """Digest over the whole manifest, as it was written: what the next entry of the chain names."""
         return self._seal or seal_of(self.model_dump(mode="json"))

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from continual_petl.errors import StoreError
@@ -31,6 +32,17 @@ def is_name(task: object) -> bool:
     return isinstance(task, str) and _NAME.fullmatch(task) is not None
 
 
+@dataclass(frozen=True)
+class Summary:
+    """What is asked of every task's manifest again and again: small, where a manifest is not."""
+
+    metric: str
+    score: float | None
+    """On the split whose scores count, just after the task was learned; None where it is not defined."""
+    parameters: Mapping[str, int]
+    """By part."""
+
+
 class Shelf:
     """The bank folders and tombstones of a run folder.
 
@@ -44,9 +56,13 @@ class Shelf:
         self.folder = folder
         self.banks = folder / "banks"
         self.tombstone_folder = folder / "tombstones"
+        self.stream_file = folder / "stream.yaml"
+        self.results_file = folder / "results.jsonl"
+        self.pin_file = folder / "backbone.json"
         self._most = most_manifests
         self._manifests: OrderedDict[str, Manifest] = OrderedDict()
         self._links: Entries = {}
+        self._summaries: dict[str, tuple[Signature, Summary]] = {}
         self._said: Entries | None = None if indexed else {}
         """What the index says; None until it is read."""
         self._noted = False
@@ -63,9 +79,13 @@ class Shelf:
 
     def _each(self) -> Iterator[Link]:
         """Yield the link of every bank folder."""
+        self.read_index()
+        yield from map(self.link, self.names())
+
+    def read_index(self) -> None:
+        """Let the index save reading from now on, before many links are asked for; it is read once."""
         if self._said is None:
             self._said = read_index(index_file(self.folder))
-        yield from map(self.link, self.names())
 
     def counts(self, task: str) -> bool:
         """Return whether there is a bank of this name that no tombstone stands for, without a look at any other.
@@ -115,6 +135,13 @@ class Shelf:
         self._manifests.move_to_end(task)
         return self._manifests[task]
 
+    def summary(self, task: str) -> Summary:
+        """Return what is asked of every task; a manifest is read again only if another file lies there."""
+        self.link(task)
+        if task not in self._summaries or self._summaries[task][0] != signature_of(f"{self.banks}/{task}/bank.json"):
+            self._read(task, signature_of(self.bank_folder(task) / "bank.json"))
+        return self._summaries[task][1]
+
     def _read(self, task: str, signature: Signature) -> tuple[Manifest, Link]:
         path = self.bank_folder(task) / "bank.json"
         refuse_link(path.parent)
@@ -134,6 +161,7 @@ class Shelf:
             self._manifests.popitem(last=False)
         before, link = self._known(task), chain.link_of(manifest)
         self._links[task] = (signature, link)
+        self._summaries[task] = (signature, Summary(manifest.metric, manifest.score, dict(manifest.parameters)))
         if before is not None and before[1] != link:
             self._reread(task)
         said = (self._said or {}).get(task)

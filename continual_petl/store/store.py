@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -27,9 +27,9 @@ from continual_petl.store.missing import Missing, missing
 from continual_petl.store.pin import Pin, pin_backbone, read_pin
 from continual_petl.store.shelf import MOST_MANIFESTS, Shelf, is_name
 from continual_petl.store.steady import steadily
-from continual_petl.store.stream_seal import sealed_stream, stream_problem
+from continual_petl.store.stream_seal import sealed_stream
 from continual_petl.store.tensor_file import certified_tensors
-from continual_petl.store.tombstone import Removed, Tombstone
+from continual_petl.store.tombstone import Tombstone
 
 _T = TypeVar("_T")
 _MOST = 5
@@ -64,9 +64,6 @@ class Store(Shelf):
 
     def __init__(self, folder: Path, *, most_manifests: int = MOST_MANIFESTS, indexed: bool = True) -> None:
         super().__init__(folder, most_manifests=most_manifests, indexed=indexed)
-        self.stream_file = folder / "stream.yaml"
-        self.results_file = folder / "results.jsonl"
-        self.pin_file = folder / "backbone.json"
         self._taken: tuple[list[Link], list[Tombstone], list[results_file.Line]] | None = None
         self._num_holds = 0
         self._view: _View | None = None
@@ -169,6 +166,7 @@ class Store(Shelf):
         """Return the store as it is now, for readers that look several times while a course may go on."""
         taken = Store(self.folder)
         taken._manifests, taken._links = self._manifests.copy(), self._links.copy()
+        taken._summaries = self._summaries.copy()
         taken._taken = taken.steadily(lambda: (taken.links(), taken.tombstones(), taken.results()))
         return taken
 
@@ -224,13 +222,6 @@ class Store(Shelf):
             )
         return fitting_bank(self.plan(task), backbone, manifest.tensors, lambda: self.tensors(task))
 
-    def next_tombstone(self, task: str, why: Literal["forgotten", "replaced"]) -> Tombstone:
-        """Return the tombstone that would take a learned task's place, as the next entry of the chain."""
-        link, newest = self.link(task), self.head()
-        assert newest is not None
-        removed = Removed(index=link.index, seal=link.seal, predecessor=link.predecessor)
-        return Tombstone(index=newest.index + 1, predecessor=newest.seal, task=task, why=why, removed=removed)
-
     def clean(self) -> None:
         """Take away, or back, what only a kill leaves behind. Wants the lock: nobody else is writing then."""
         try:
@@ -263,20 +254,6 @@ class Store(Shelf):
     def write_stream(self, text: str) -> None:
         """Write the resolved stream, sealed."""
         write_file(self.stream_file, sealed_stream(text))
-
-    def stream_problem(self) -> str | None:
-        """Return what is wrong with ``stream.yaml``, in one paragraph; None if it is as it was written."""
-        return stream_problem(self.stream_file, sealed=self._names_certificates)
-
-    def _names_certificates(self) -> bool:
-        """Return whether the results do; a release that names certificates there seals the stream too."""
-        lines = results_file.each_result(self.results_file)
-        return any(isinstance(line, results_file.TaskLine) and line.certificate is not None for line in lines)
-
-    def check_stream(self) -> None:
-        """Raise `StoreError` unless ``stream.yaml`` is as it was written: what is learned next depends on it."""
-        if (problem := self.stream_problem()) is not None:
-            raise StoreError(problem)
 
     def write_backbone(self, backbone: Backbone) -> None:
         """Pin the backbone; another one than the run already has is a `StoreError`."""

@@ -7,11 +7,11 @@ purpose gives it to ``continual-petl run`` as any other stream file, which write
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from pathlib import Path
 
 from continual_petl.errors import StoreError
 from continual_petl.store.files import read_file
+from continual_petl.store.results_file import TaskLine, each_result
+from continual_petl.store.shelf import Shelf
 from continual_petl.streams.stream_file.bounds import MAX_BYTES
 
 _MARK = b"# SHA-256 of the lines above: "
@@ -24,13 +24,15 @@ def sealed_stream(text: str) -> bytes:
     return content + _seal(content)
 
 
-def stream_problem(path: Path, *, sealed: Callable[[], bool]) -> str | None:
-    """Return what is wrong with a run's ``stream.yaml``, in one paragraph; None if it is as it was written.
+def check_stream(store: Shelf) -> None:
+    """Raise `StoreError` unless a run's ``stream.yaml`` is as it was written: what is learned next depends on it."""
+    if (problem := stream_problem(store)) is not None:
+        raise StoreError(problem)
 
-    Args:
-        path: the file.
-        sealed: says whether the run was written by a release that seals it; a file without a seal is damaged then.
-    """
+
+def stream_problem(store: Shelf) -> str | None:
+    """Return what is wrong with a run's ``stream.yaml``, in one paragraph; None if it is as it was written."""
+    path = store.stream_file
     try:
         content = read_file(path, MAX_BYTES + _NUM_BYTES)
     except FileNotFoundError:
@@ -38,14 +40,19 @@ def stream_problem(path: Path, *, sealed: Callable[[], bool]) -> str | None:
     except StoreError as error:
         return str(error)
     text, seal = content[:-_NUM_BYTES], content[-_NUM_BYTES:]
-    if seal == _seal(text) or (_MARK not in content and not sealed()):
+    if seal == _seal(text) or (_MARK not in content and not _is_sealed(store)):
         return None
-    folder = path.parent
     return (
         f"{path}: it is not what was written here: it was edited or damaged since. Later tasks would be learned with what it "
         "says. Restore it from a copy; if it was edited on purpose, `continual-petl run "
-        f"{path} --run-dir {folder}` checks it and writes it anew, and so does a run of your own stream file"
+        f"{path} --run-dir {store.folder}` checks it and writes it anew, and so does a run of your own stream file"
     )
+
+
+def _is_sealed(store: Shelf) -> bool:
+    """Return whether a release wrote the run that seals the stream: it names certificates in the results too."""
+    lines = each_result(store.results_file)
+    return any(isinstance(line, TaskLine) and line.certificate is not None for line in lines)
 
 
 def _seal(content: bytes) -> bytes:

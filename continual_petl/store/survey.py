@@ -19,6 +19,7 @@ from continual_petl.store.missing import missing
 from continual_petl.store.pin import Pin
 from continual_petl.store.results_file import Line, TaskLine, read_without_cells
 from continual_petl.store.store import Store
+from continual_petl.store.stream_seal import stream_problem
 from continual_petl.store.tombstone import Tombstone
 from continual_petl.store.verify import TaskCheck
 
@@ -46,6 +47,7 @@ class Survey:
         # First: tasks that are committed meanwhile have no line then, and every line its bank.
         self.lines = self._read("(results.jsonl)", self._results) or []
         stones = map(self._tombstone, self._read("(tombstones)", self._store.tombstone_files) or [])
+        self._store.read_index()
         found = [link for link in map(self._link, self._names()) if link is not None]
         self.tombstones = counting([stone for stone in stones if stone is not None], found)
         self.links = live(found, self.tombstones)
@@ -115,7 +117,7 @@ class Survey:
         """Return the backbone's pin, and what is wrong with it and with tombstones out of place."""
         tasks = {link.task for link in self.links}
         wrong = [told("(tombstones)", problem) for task, problem in self.broken.items() if task not in tasks]
-        problem = self._read("(results.jsonl)", self._store.stream_problem)
+        problem = self._read("(results.jsonl)", lambda: stream_problem(self._store))
         if problem is not None:
             wrong.append(told("(stream.yaml)", problem))
         try:

@@ -17,10 +17,11 @@ from continual_petl.store.results_file import Status
 
 
 def rows_of(R_TT: Tensor, status: Sequence[Sequence[Status]] | None = None) -> tuple[ResultRow, ...]:
-    """Return the known cells of a matrix, row by row; without a status they are measured."""
+    """Return the cells of a matrix that are known, or known not to be; without a status all of the former are measured."""
     rows = []
     for i, row in enumerate(R_TT.numpy()):
-        columns = np.flatnonzero(~np.isnan(row[: i + 1]))
+        tried = [status is not None and status[i][j] == "not measured" for j in range(i + 1)]
+        columns = np.flatnonzero(~np.isnan(row[: i + 1]) | tried)
         how: list[Status] = ["measured" if status is None else status[i][j] for j in columns.tolist()]
         rows.append(ResultRow(columns=columns, values=row[columns], status=tuple(how)))
     return tuple(rows)

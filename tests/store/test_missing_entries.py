@@ -250,3 +250,18 @@ def test_the_newest_certificate_was_edited_and_sealed_again(folder: Path) -> Non
     found = problems(folder)
     assert found.keys() == {"three"}
     assert "its certificate, entry 2 of the chain, is not the one that results.jsonl names" in found["three"]
+
+
+def test_tasks_that_the_stream_leaves_out_are_counted(folder: Path, backbone_folder: Folder) -> None:
+    """Of a stream of one new task, in a run of three, it is the fourth of four."""
+    heard: list[tuple[int, int]] = []
+
+    class Listener(StreamCallback):
+        def on_task_start(self, event: TaskEvent) -> None:
+            heard.append((event.index + 1, event.num_tasks))
+
+        def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
+            heard.append((event.index + 1, event.num_tasks))
+
+    learn(stream(backbone_folder(), [task("four", num_rows=16)], training=QUICK), folder, callbacks=[Listener()])
+    assert heard == [(4, 4), (4, 4)]

@@ -18,6 +18,7 @@ from continual_petl.course.removal import forget
 from continual_petl.course.session import Session
 from continual_petl.errors import StoreError
 from continual_petl.store import commit
+from continual_petl.store.forget import tombstone_of
 from continual_petl.store.store import Store
 from continual_petl.store.tombstone import read_tombstone, write_tombstone
 from continual_petl.streams.stream_file.yaml_file import load_stream
@@ -131,7 +132,7 @@ def test_banks_that_others_answer_with_stay(tmp_path: Path, backbone_folder: Fol
 
 def test_a_kill_right_after_the_tombstone_is_finished_by_the_next_writer(folder: Path, backbone_folder: Folder) -> None:
     store = Store(folder)
-    write_tombstone(store.tombstone_folder, store.next_tombstone("two", "forgotten"))
+    write_tombstone(store.tombstone_folder, tombstone_of(store, "two", "forgotten"))
     assert Store(folder).tasks == ["one", "three"]
     assert problems(folder) == {}
     tasks = stream(backbone_folder(), [TASKS[0], TASKS[2]], training=QUICK)
@@ -164,7 +165,7 @@ def test_a_replacement_that_a_kill_cut_short_is_made_by_the_same_command(
 ) -> None:
     before, old = bank_digests(Run(folder)), files_of(folder, "two")
     store = Store(folder)
-    write_tombstone(store.tombstone_folder, store.next_tombstone("two", "replaced"))
+    write_tombstone(store.tombstone_folder, tombstone_of(store, "two", "replaced"))
     # As if it was long ago: readers wait a while for the new bank.
     (stone,) = store.tombstone_files()
     os.utime(stone, (0, 0))
