@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from traceback import walk_tb
@@ -65,9 +65,7 @@ def keep_or_discard(
 def _decides(session: Session, plan: TaskPlan, data: TaskData, learner: ContinualLearner) -> dict[str, Any]:
     """Return everything that decides what is learned, by the name that a user knows it by."""
     training = plan.training.model_dump(mode="json", exclude={"checkpoint_every", "num_workers", *_RESOLVED})
-    # Limits of batches and the like change what is learned; objects count by their kind.
     parent = parent_of(session, plan)
-    trainer = {key: _plain(value) for key, value in session.spec.trainer.items() if key not in _SHOWN}
     return {
         "kind": plan.kind,
         "labels": list(plan.labels or ()),
@@ -87,7 +85,7 @@ def _decides(session: Session, plan: TaskPlan, data: TaskData, learner: Continua
         "the backbone": learner.backbone.digest,
         "precision": learner.backbone.precision,
         "attention": learner.backbone.attention,
-        **{f"trainer.{key}": value for key, value in trainer.items()},
+        **{f"trainer.{key}": value for key, value in deciding_arguments(session.spec.trainer).items()},
     }
 
 
@@ -132,6 +130,11 @@ def restoring(path: Path) -> Iterator[None]:
         if any(code.co_filename.endswith(_RESTORES) and "restore" in code.co_name for code in frames):
             damaged(path, f"it cannot be restored: {type(error).__name__}: {str(error)[:200]}", error)
         raise
+
+
+def deciding_arguments(trainer: Mapping[str, Any]) -> dict[str, object]:
+    """Return the arguments of Lightning's Trainer that change what is learned; objects count by their kind."""
+    return {key: _plain(value) for key, value in trainer.items() if key not in _SHOWN}
 
 
 def _plain(value: object) -> object:

@@ -59,7 +59,8 @@ def learn_task(
 def commit_bank(session: Session, learned: Learned) -> dict[str, float]:
     """Commit a learned bank; one that the store has already is replaced. Returns the seconds by phase."""
     clock, store, plan = Clock(), session.store, learned.plan
-    commit_task(store, plan, learned.bank, learned.backbone, learned.evidence, replaces=store.has(plan.name))
+    replaces = plan.name in session.replacing and store.has(plan.name)
+    commit_task(store, plan, learned.bank, learned.backbone, learned.evidence, replaces=replaces)
     clock.lap("commit")
     return {**learned.seconds, **clock.laps}
 

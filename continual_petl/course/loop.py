@@ -89,6 +89,7 @@ def learn(
         session.store.clean()
         session.check_backbone()
         pending, replaced = begin_replacing(session, replace)
+        session.replacing = frozenset(pending)
         notices = (
             *replaced,
             *_stream_replaced(session.store),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Collection
 from pathlib import Path
@@ -9,12 +10,13 @@ from pathlib import Path
 from continual_petl.course.run import Run
 from continual_petl.course.session import Session
 from continual_petl.errors import InputError
-from continual_petl.store.forget import forget_missing, forget_task
-from continual_petl.store.missing import Missing
+from continual_petl.store.forget import forget_entry, forget_task
 from continual_petl.store.position import half_learned
 from continual_petl.store.store import Store
-from continual_petl.store.stream_seal import check_stream
+from continual_petl.store.stream_seal import stream_problem
 from continual_petl.streams.stream_file.dump import dump_stream, settled
+
+_log = logging.getLogger(__name__)
 
 
 def forget(run_dir: str | Path, task: str | None = None, *, entry: int | None = None) -> Run:
@@ -25,7 +27,8 @@ def forget(run_dir: str | Path, task: str | None = None, *, entry: int | None = 
     Args:
         run_dir: the run folder.
         task: a learned task, one that was stopped half-way, of which nothing stays, or one whose bank is missing.
-        entry: instead of a task, the number of an entry of the chain that is missing; `Run.verify` reports it.
+        entry: instead of a task, the number of an entry of the chain that is missing, or of a tombstone on one side of a
+            fork; `Run.verify` reports them.
 
     Returns:
         The run as it is then.
@@ -41,16 +44,19 @@ def forget(run_dir: str | Path, task: str | None = None, *, entry: int | None = 
     store = Store(run.store.folder)
     with store.lock():
         store.clean()
-        check_stream(store)  # which is written anew
-        if task is None:
-            task = forget_missing(store, _missing_entry(store, entry)).task
-        else:
+        problem = stream_problem(store)
+        if entry is not None:
+            task = forget_entry(store, entry).task
+        elif task is not None:
             _forget_task(run, store, task)
         spec = run.session.spec
-        if task is not None and not store.has(task):
-            others = tuple(known for known in spec.tasks if known.name != task)
-            if others:
-                store.write_stream(dump_stream(settled(spec.model_copy(update={"tasks": others}))))
+        others = tuple(known for known in spec.tasks if known.name != task)
+        if problem is not None:
+            _log.warning(
+                "%s So it was left as it is, and may still name what was forgotten.", problem.rstrip(".") + "."
+            )
+        elif others and len(others) < len(spec.tasks) and task is not None and not store.has(task):
+            store.write_stream(dump_stream(settled(spec.model_copy(update={"tasks": others}))))
     return Run(run_dir)
 
 
@@ -66,17 +72,6 @@ def _forget_task(run: Run, store: Store, task: str) -> None:
         run.check_learned(task)
     _check_shared(store, task, "forgotten")
     forget_task(store, task)
-
-
-def _missing_entry(store: Store, number: int | None) -> Missing:
-    missing = store.missing()
-    for entry in missing:
-        if entry.index == number:
-            return entry
-    known = ", ".join(str(entry.index) for entry in missing) or "none"
-    raise InputError(
-        f"--entry {number}: this entry of the chain is not missing in {store.folder}; missing are: {known}"
-    )
 
 
 def check_replaced(session: Session, tasks: Collection[str]) -> None:

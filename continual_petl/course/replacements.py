@@ -13,6 +13,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from continual_petl._frozen import FrozenModel
+from continual_petl.course.half_learned import deciding_arguments
 from continual_petl.course.session import Session
 from continual_petl.digests import combined_digest
 from continual_petl.errors import StoreError
@@ -57,7 +58,8 @@ def begin_replacing(session: Session, tasks: Collection[str]) -> tuple[set[str],
         settings, known = _settings(session, task), before.get(task)
         if known is not None and known.settings == settings:
             begun[task] = known
-            done += [task] * (store.link(task).index > known.after)
+            if store.link(task).index > known.after and _same_rows(session, task):
+                done.append(task)
         else:
             begun[task] = _Begun(settings=settings, after=0 if newest is None else newest.index)
     write_sealed(path, _File(tasks=begun).model_dump(mode="json"))
@@ -87,6 +89,12 @@ def _read(path: Path) -> dict[str, _Begun]:
         raise StoreError(f"{error} Nothing that was learned depends on it: without a copy, remove it.") from error
 
 
+def _same_rows(session: Session, name: str) -> bool:
+    """Return whether the rows of a task are those that it was learned with; the files may have been corrected."""
+    task = next(each for each in session.spec.tasks if each.name == name)
+    return dict(session.prepare(task).digests) == session.store.manifest(name).data
+
+
 def _settings(session: Session, name: str) -> str:
     spec = session.spec
     task = next(each for each in spec.tasks if each.name == name)
@@ -94,7 +102,10 @@ def _settings(session: Session, name: str) -> str:
     return combined_digest(
         {
             "task": task.model_dump(mode="json"),
+            "backbone": spec.backbone.model_dump(mode="json"),
             "bank": bank.model_dump(mode="json"),
             "training": spec.resolved_training(task, bank).model_dump(mode="json"),
+            "probe": spec.resolved_probe(task),
+            "trainer": deciding_arguments(spec.trainer),
         }
     )

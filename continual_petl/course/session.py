@@ -51,6 +51,8 @@ class Session:
         self.spec = spec
         self.store = store
         self.reads_test = reads_test
+        self.replacing: frozenset[str] = frozenset()
+        """Learned tasks that the command learns again."""
         self.num_new = 0
         """Number of tasks that the command learns, or finishes."""
         self.residents = Residents(store, spec.backbone, consent=consent, resident_bytes=resident_bytes)

@@ -111,24 +111,19 @@ class Results:
     def _at_end(self) -> dict[str, float]:
         found = self.after(len(self.tasks))
         if self.carried:
-            last_T = torch.from_numpy(self._last)
-            found |= {"ACC": float(last_T.mean()), "BWT": float((last_T - torch.from_numpy(self.own))[:-1].mean())}
+            later = np.append(self.later[:-1], self.own[-1:])  # NaN where no later score is known
+            last = np.where(np.isnan(later), self.own, later)
+            found |= {"ACC": float(last.mean()), "BWT": float((later - self.own)[:-1].mean())}
         return found
 
     @cached_property
     def carried(self) -> int:
         """Number of tasks whose score at the end is that of an earlier row.
 
-        After one task is added to a run of many, only some of the others are looked at.
+        After one task is added to a run of many, only some of the others are looked at. ACC takes the newest known scores of
+        the rest; BWT is not known unless each earlier task has a score from after a later one.
         """
         return len(self.tasks) - len(self.rows[-1].columns) if self.tasks else 0
-
-    @cached_property
-    def _last(self) -> NDArray[np.float64]:
-        """The last row of R, with the newest known scores of tasks that nobody looked at again."""
-        last = np.where(np.isnan(self.later), self.own, self.later)
-        last[self.rows[-1].columns] = self.rows[-1].values
-        return last
 
     @property
     def basis(self) -> str:

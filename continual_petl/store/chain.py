@@ -7,8 +7,8 @@ head's seal needs neither.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from continual_petl.store.manifest import Manifest
 from continual_petl.store.tombstone import Tombstone
@@ -39,33 +39,49 @@ def link_of(manifest: Manifest) -> Link:
     return Link(manifest.index, manifest.seal, manifest.predecessor, manifest.task, shared=shared)
 
 
-def links_of(tombstone: Tombstone) -> tuple[Link, Link]:
-    """Return the link of the certificate that is gone, and that of the tombstone itself."""
-    gone, lost = tombstone.removed, tombstone.why == "lost"
-    return (
-        Link(
-            gone.index,
-            gone.seal or "",
-            gone.predecessor,
-            tombstone.name,
-            tombstone=True,
-            lost=lost,
-            aside=tombstone.aside,
-        ),
-        Link(tombstone.index, tombstone.seal, tombstone.predecessor, tombstone.name, tombstone=True, lost=lost),
-    )
+def whole(links: Sequence[Link], tombstones: Sequence[Tombstone]) -> list[Link]:
+    """Return all links of the chain: of learned tasks, of tombstones, and of the entries that these stand for.
+
+    Args:
+        links: of the learned tasks.
+        tombstones: those that count. One of an entry that was missing stands for nothing if its bank is there again; of two
+            for the same entry, one does.
+    """
+    aside = {(stone.removed.index, stone.removed.seal or "") for stone in tombstones if stone.aside}
+    own = [
+        Link(stone.index, stone.seal, stone.predecessor, stone.name, tombstone=True, lost=stone.why == "lost")
+        for stone in tombstones
+    ]
+    found = {(link.index, link.seal): link for link in [*links, *own]}
+    learned = {(link.index, link.task) for link in links}
+    for stone in sorted(tombstones, key=lambda stone: stone.removed.seal is None):
+        gone, seal, lost = stone.removed, stone.removed.seal or "", stone.why == "lost"
+        again = not seal and not stone.aside and (gone.index, stone.name) in learned
+        if not again:
+            link = Link(gone.index, seal, gone.predecessor, stone.name, tombstone=True, lost=lost)
+            found.setdefault((gone.index, seal), link)
+            learned.add((gone.index, stone.name))
+    return [replace(link, aside=True) if place in aside else link for place, link in found.items()]
 
 
-def counting(tombstones: Sequence[Tombstone], links: Iterable[Link]) -> list[Tombstone]:
+def counting(
+    tombstones: Sequence[Tombstone], links: Iterable[Link], committed: Callable[[int], bool]
+) -> list[Tombstone]:
     """Return the tombstones that count: not the newest entry, if it makes room for a bank that never came.
 
     A kill between such a tombstone and the new bank leaves the old one in its place, and that is what the run has then.
+
+    Args:
+        tombstones: that are there.
+        links: of the banks that are there.
+        committed: says whether the results know of an entry behind a position; then the new bank came, and was lost.
     """
     stones = list(tombstones)
     if stones and stones[-1].why == "replaced":
         there = list(links)
         followed = any(link.index > stones[-1].index for link in there)
-        if not followed and stones[-1].removed.seal in {link.seal for link in there}:
+        back = stones[-1].removed.seal in {link.seal for link in there}
+        if not followed and back and not committed(stones[-1].index):
             stones.pop()
     return stones
 
@@ -73,9 +89,10 @@ def counting(tombstones: Sequence[Tombstone], links: Iterable[Link]) -> list[Tom
 def live(links: Iterable[Link], tombstones: Sequence[Tombstone]) -> list[Link]:
     """Return the links that count, in the order of learning.
 
-    A kill between a tombstone and the removal of its folder leaves a bank that no longer counts.
+    A kill between a tombstone and the removal of its folder leaves a bank that no longer counts. One that was missing when
+    it was dropped, and that was put back since, counts again.
     """
-    gone = {tombstone.removed.seal for tombstone in tombstones}
+    gone = {tombstone.removed.seal for tombstone in tombstones if tombstone.why != "lost"}
     return sorted((link for link in links if link.seal not in gone), key=lambda link: (link.index, link.task))
 
 
@@ -86,36 +103,120 @@ def head(links: Iterable[Link]) -> Link | None:
 
 def broken(links: Iterable[Link]) -> Mapping[str, str]:
     """Return one problem for each task whose certificate or tombstone does not continue the chain; empty if it is whole."""
-    by_index: dict[int, list[Link]] = {}
-    for link in links:
-        if not link.aside:
-            by_index.setdefault(link.index, []).append(link)
+    chain = Main(links)
     problems: dict[str, str] = {}
-    for index, here in by_index.items():
-        seals: set[str | None] = {link.seal for link in by_index.get(index - 1, [])} if index else {None}
-        followed = {link.predecessor for link in by_index.get(index + 1, [])}
+    for index, here in chain.by_index.items():
         for link in here:
             what = "tombstone" if link.tombstone else "certificate"
             if len(here) > 1:
-                problems.setdefault(link.task, _fork(link, what, here, followed))
-            elif link.predecessor not in seals and "" not in seals and not (link.lost and link.predecessor is None):
+                others = ", ".join(repr(other.task) for other in here if other is not link)
+                problems.setdefault(
+                    link.task,
+                    f"task {link.task!r}: its {what} is entry number {index} of the chain, and so is that of {others}; a "
+                    "folder was put back after other tasks were learned, copied in from another run, or a bank.json was "
+                    f"edited{chain.ways(here)}; until then no task is learned",
+                )
+            elif not chain.continues(link):
                 problems.setdefault(
                     link.task,
                     f"task {link.task!r}: its {what} names another predecessor than the one in the store; a task was "
                     "removed, reordered, or its bank.json edited, or a tombstone was taken away. Restore that from a copy "
-                    f"(entry number {index - 1} of the chain); until then no task is learned",
+                    f"(entry number {index - 1} of the chain){chain.ways([link])}; until then no task is learned",
                 )
     return problems
 
 
-def _fork(link: Link, what: str, here: Sequence[Link], followed: Collection[str | None]) -> str:
-    """Return the problem of one of several entries at the same position, with what can be done about it."""
-    others = ", ".join(repr(other.task) for other in here if other is not link)
-    leaves = [other.task for other in here if not other.tombstone and other.seal not in followed]
-    ways = " or ".join(f"`continual-petl forget RUN {task}`" for task in leaves)
-    return (
-        f"task {link.task!r}: its {what} is entry number {link.index} of the chain, and so is that of {others}; a folder was "
-        "put back after other tasks were learned, copied in from another run, or a bank.json was edited. "
-        f"{f'Drop one on record ({ways}), or, i' if leaves else 'I'}f its folder is not of this run, move it out; until then "
-        "no task is learned"
-    )
+class Main:
+    """The chain without what was dropped from its forks.
+
+    Args:
+        links: of the whole chain.
+    """
+
+    def __init__(self, links: Iterable[Link]) -> None:
+        self.by_index: dict[int, list[Link]] = {}
+        """By position; more than one where the chain has forked."""
+        self._aside: set[int] = set()
+        self._followers: dict[str | None, list[Link]] = {}
+        for link in links:
+            if link.aside:
+                self._aside.add(link.index)
+            else:
+                self.by_index.setdefault(link.index, []).append(link)
+                self._followers.setdefault(link.predecessor, []).append(link)
+
+    def has(self, index: int) -> bool:
+        """Return whether a position was ever taken by an entry that is there, or that is on record."""
+        return index in self.by_index or index in self._aside
+
+    def before(self, index: int) -> Sequence[Link]:
+        """Return what comes before a position; those whose only entries were dropped from a fork are passed over."""
+        index -= 1
+        while index in self._aside and index not in self.by_index:
+            index -= 1
+        return self.by_index.get(index, ())
+
+    def after(self, index: int) -> Sequence[Link]:
+        """Return what comes after a position."""
+        index += 1
+        while index in self._aside and index not in self.by_index:
+            index += 1
+        return self.by_index.get(index, ())
+
+    def continues(self, link: Link) -> bool:
+        """Return whether an entry names one that comes before it."""
+        seals: set[str | None] = {each.seal for each in self.before(link.index)}
+        if not seals and not any(self.has(index) for index in range(link.index)):
+            seals = {None}
+        return link.predecessor in seals or "" in seals or (link.lost and link.predecessor is None)
+
+    def followers(self, link: Link) -> list[Link]:
+        """Return the entries that name one as their predecessor."""
+        return self._followers.get(link.seal or "no seal", [])
+
+    def is_end(self, link: Link) -> bool:
+        """Return whether an entry ends a side of a fork, or stands where the chain is broken: so it can be dropped aside."""
+        return not link.aside and not self.followers(link) and self._root(link) is not None
+
+    def other_end(self, link: Link) -> Link | None:
+        """Return the newest entry that is not on an entry's side of the fork."""
+        root = self._root(link)
+        if root is None:
+            return None
+        others = [each for each in self.by_index[root.index] if each is not root and not self._is_astray(each)]
+        sides = others or self.before(root.index)
+        ends = [end for side in sides for end in self.ends(side)]
+        return max(ends, key=lambda end: (end.index, end.seal), default=None)
+
+    def _root(self, link: Link) -> Link | None:
+        """Return the first entry of the side of a fork that an entry is on; None if it is on none."""
+        place: Link | None = link
+        while place is not None:
+            if len(self.by_index[place.index]) > 1 or self._is_astray(place):
+                return place
+            predecessor = place.predecessor
+            place = next((each for each in self.before(place.index) if each.seal == predecessor), None)
+        return None
+
+    def ends(self, link: Link) -> list[Link]:
+        """Return the entries that end what follows an entry, itself if nothing does."""
+        found, left = [], [link]
+        while left:
+            place = left.pop()
+            followers = self.followers(place)
+            left += followers
+            found += [] if followers else [place]
+        return found
+
+    def _is_astray(self, link: Link) -> bool:
+        """Return whether an entry comes after another one than it names; where that is missing, it can be restored."""
+        return bool(self.before(link.index)) and not self.continues(link)
+
+    def ways(self, here: Sequence[Link]) -> str:
+        """Return how these entries can be dropped on record, those that name no predecessor in the chain if there are any."""
+        astray = [link for link in here if self._is_astray(link)]
+        ends = [end for link in astray or here for end in self.ends(link) if self.is_end(end)]
+        ends = [end for end in ends if not end.tombstone] or (ends if len(here) > 1 else [])
+        commands = dict.fromkeys(f"--entry {end.index}" if end.tombstone else end.task for end in ends)
+        ways = " or ".join(f"`continual-petl forget RUN {command}`" for command in commands)
+        return f". Or drop what does not belong there, from its end ({ways})" if ways else ""

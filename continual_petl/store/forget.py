@@ -6,7 +6,7 @@ import shutil
 from typing import Literal
 
 from continual_petl.errors import InputError, StoreError
-from continual_petl.store.chain import Link
+from continual_petl.store.chain import Link, Main
 from continual_petl.store.missing import Missing
 from continual_petl.store.store import Store
 from continual_petl.store.tombstone import Removed, Tombstone, write_tombstone
@@ -28,28 +28,47 @@ def forget_task(store: Store, task: str) -> Tombstone:
         task: learned, or known to have been.
 
     Raises:
-        InputError: if it is one side of a fork, and other entries follow it.
-        StoreError: if something else is missing or broken: a tombstone would make that look dropped on purpose.
+        StoreError: if something else is missing or broken: a tombstone would make that look dropped on purpose. The end of
+            a side of a fork can be dropped all the same.
     """
     if not store.has(task):
         return forget_missing(store, next(entry for entry in store.missing() if entry.task == task))
     link, progress = store.link(task), store.progress_folder(task)
-    chain = [each for each in store.chain() if not each.aside]
-    beside = [each for each in chain if each.index == link.index and each.seal != link.seal]
-    problems = _elsewhere(store, link) if beside else [*store.broken().values(), *_elsewhere(store, link)]
+    chain = Main(store.chain())
+    aside = chain.is_end(link)
+    problems = _elsewhere(store, link) if aside else [*store.broken().values(), *_elsewhere(store, link)]
     if problems:
         raise StoreError(" ".join(problems))
-    if beside:
-        followers = [each.task for each in chain if each.predecessor == link.seal]
-        if followers:
-            raise InputError(
-                f"task {task!r} cannot be forgotten: the chain has forked at entry {link.index}, and {followers[0]!r} "
-                f"follows this side of it. Forget {beside[0].task!r}, or what follows first."
-            )
     removed = Removed(index=link.index, seal=link.seal, predecessor=link.predecessor)
-    tombstone = _write(store, task, "forgotten", removed, aside=bool(beside))
+    tombstone = _write(store, task, "forgotten", removed, aside=aside)
     shutil.rmtree(progress, ignore_errors=True)
     return tombstone
+
+
+def forget_entry(store: Store, number: int) -> Tombstone:
+    """Drop an entry by its position: one that is missing, or a tombstone that ends a side of a fork.
+
+    Raises:
+        InputError: if it is neither.
+    """
+    missing = store.missing()
+    for entry in missing:
+        if entry.index == number:
+            return forget_missing(store, entry)
+    links = store.chain()
+    chain = Main(links)
+    for stone in store.tombstones():
+        link = next(each for each in links if each.seal == stone.seal)
+        if stone.index == number and chain.is_end(link):
+            removed = Removed(index=stone.index, seal=stone.seal, predecessor=stone.predecessor)
+            return _write(store, stone.task, "lost", removed, aside=True)
+        # A kill may have left the rest of the same command to be done.
+        if stone.why == "lost" and stone.removed.index == number:
+            return stone
+    known = ", ".join(str(entry.index) for entry in missing) or "none"
+    raise InputError(
+        f"--entry {number}: this entry of the chain is not missing in {store.folder}; missing are: {known}"
+    )
 
 
 def forget_missing(store: Store, entry: Missing) -> Tombstone:
@@ -79,9 +98,12 @@ def _write(
     """Write a tombstone behind every position that was ever taken."""
     chain, missing = store.chain(), store.missing()
     newest = max([link.index for link in chain] + [entry.index for entry in missing if entry.index is not None])
-    dropped = removed.seal if aside else ""
-    there = [link.seal for link in chain if link.index == newest and not link.aside and link.seal != dropped]
-    seals = there or [entry.seal or "" for entry in missing if entry.index == newest and entry.taken is None]
+    lost = [entry.seal or "" for entry in missing if entry.index == newest and entry.taken is None]
+    main = Main(chain)
+    # Where the chain has forked, it goes on from the side that is not being dropped.
+    dropped = next((link for link in chain if aside and (link.index, link.seal) == (removed.index, removed.seal)), None)
+    other = None if dropped is None else main.other_end(dropped)
+    seals = [other.seal] if other is not None else lost or [link.seal for link in main.before(newest + 1)]
     tombstone = Tombstone(
         index=newest + 1,
         predecessor=min(filter(None, seals), default=None),

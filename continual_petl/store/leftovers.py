@@ -11,6 +11,7 @@ from pathlib import Path
 from continual_petl.errors import StoreError
 from continual_petl.store.atomic import refusals_told, sync_folder
 from continual_petl.store.manifest import read_manifest
+from continual_petl.store.results_file import was_committed
 from continual_petl.store.shelf import Shelf
 from continual_petl.store.tombstone import Tombstone
 
@@ -25,11 +26,13 @@ def clean(store: Shelf) -> None:
         stone = cut_short(store)
         if stone is not None:
             _put_back(store, stone)
-        gone = {tombstone.removed.seal for tombstone in store.counting()}
-        for task in [task for task in (store.names() if gone else ()) if store.link(task).seal in gone]:
-            # In one step, or a kill would leave a bank without a certificate.
-            store.bank_folder(task).rename(store.banks / f".{task}.{os.getpid()}.old.new")
-            sync_folder(store.banks)
+        # Of older ones nothing is left; what lies in their place was put there since, and is not deleted.
+        forgotten = [stone for stone in store.counting()[-1:] if stone.why == "forgotten"]
+        for stone in forgotten:
+            if _seal_of(store.bank_folder(stone.name)) == stone.removed.seal:
+                # In one step, or a kill would leave a bank without a certificate.
+                store.bank_folder(stone.name).rename(store.banks / f".{stone.name}.{os.getpid()}.old.new")
+                sync_folder(store.banks)
         for hidden in store.banks.glob(".*.new"):
             shutil.rmtree(hidden)
 
@@ -40,7 +43,7 @@ def cut_short(store: Shelf) -> Tombstone | None:
     newest = store.tombstone(files[-1]) if files else None
     if newest is None or newest.why != "replaced" or any(link.index > newest.index for link in store.live()):
         return None
-    return newest
+    return None if was_committed(store.results_file, newest.index + 1) else newest
 
 
 def _put_back(store: Shelf, stone: Tombstone) -> None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from continual_petl.store.chain import Link
+from continual_petl.store.chain import Link, Main
 from continual_petl.store.results_file import Line, RowLine, TaskLine
 from continual_petl.store.tombstone import Tombstone, tombstone_file
 
@@ -54,6 +54,12 @@ class Missing:
             )
         where = "" if self.index is None else f" as entry {self.index} of the chain"
         path, drop = folder / "banks" / self.task, by_entry if self.again else by_name
+        if self.taken == self.task and self.seal is None:
+            return (
+                f"task {self.task!r}: results.jsonl says that it was learned twice as entry {self.index} of the chain: its "
+                f"bank was lost and another one learned in its place. Drop the task on record with {by_name}, after which "
+                f"it can be learned again. {until}"
+            )
         if self.taken == self.task:
             return (
                 f"task {self.task!r}: its certificate, entry {self.index} of the chain, is not the one that results.jsonl "
@@ -66,6 +72,8 @@ class Missing:
                 f"command that learns puts the old bank back; else restore {path} from a copy, or drop it on record with "
                 f"{drop}. {until}"
             )
+        if self.index is None:
+            return f"task {self.task!r} was learned, but its bank is missing. Restore {path} from a copy. {until}"
         other = "" if self.taken is None else f", and that entry is the one of {self.taken!r} now"
         return (
             f"task {self.task!r} was learned{where}, but its bank is missing{other}. Restore {path} from a copy, or drop it "
@@ -84,24 +92,26 @@ def missing(
         lines: of ``results.jsonl``.
         gaps: whether positions that no link has are missing; not so where some entries cannot be read.
     """
-    main = {link.index: link for link in links if not link.aside}
+    chain = Main(links)
+    main = {index: here[0] for index, here in chain.by_index.items()}
     there = {(link.task, link.index): link for link in links}
     names = {link.task for link in links}
     learned = {link.task: link.index for link in links if not link.tombstone}
     found: dict[tuple[int, str], Missing] = {}
+    unplaced: dict[str, Missing] = {}
 
     def add(task: str | None, index: int | None, seal: str | None, *, replaces: bool = False) -> None:
         if index is None:
-            found.setdefault((-1, task or ""), Missing(task, None))
+            unplaced.setdefault(task or "", Missing(task, None))
             return
-        before, behind, here = main.get(index - 1), main.get(index + 1), main.get(index)
-        if seal is None and here is None and behind is not None:
-            seal = behind.predecessor
+        before, behind, here = chain.before(index), chain.after(index), main.get(index)
+        if seal is None and here is None and behind:
+            seal = behind[0].predecessor
         found[index, task or ""] = Missing(
             task,
             index,
             seal,
-            predecessor=None if before is None else before.seal or None,
+            predecessor=(before[0].seal or None) if before else None,
             taken=None if here is None else here.task,
             again=learned.get(task or "", index) != index,
             replaces=replaces,
@@ -124,6 +134,23 @@ def missing(
     replaced = {stone.index + 1: stone.task for stone in tombstones if stone.why == "replaced"}
     if gaps:
         for index in range(newest + 1 + (newest + 1 in replaced)):
-            if index not in main and index not in known:
+            if not chain.has(index) and index not in known:
                 add(replaced.get(index), index, None, replaces=index in replaced)
-    return [entry for _, entry in sorted(found.items(), key=lambda item: item[0])]
+    entries = [entry for _, entry in sorted(found.items(), key=lambda item: item[0])]
+    return _placed(entries, list(unplaced), newest + 1)
+
+
+def _placed(found: list[Missing], unplaced: Sequence[str], end: int) -> list[Missing]:
+    """Give tasks that lines of format 1 name, which tell no position, those that are missing; both are in order.
+
+    Args:
+        found: what is missing by its position.
+        unplaced: tasks that are missing.
+        end: the position behind the newest entry.
+    """
+    gaps = [entry for entry in found if entry.task is None]
+    if len(unplaced) < len(gaps):
+        return [*found, *(Missing(task, None) for task in unplaced)]
+    gaps += [Missing(None, index) for index in range(end, end + len(unplaced) - len(gaps))]
+    placed = [replace(gap, task=task, again=False) for task, gap in zip(unplaced, gaps, strict=True)]
+    return [*(entry for entry in found if entry.task is not None), *placed]

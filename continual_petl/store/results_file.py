@@ -137,6 +137,11 @@ def read_without_cells(path: Path) -> list[Line]:
     return [line if isinstance(line, TaskLine) else line.model_copy(update={"cells": ()}) for line in each_result(path)]
 
 
+def was_committed(path: Path, index: int) -> bool:
+    """Return whether the results know of a task at a position in the chain."""
+    return any(line.index == index for line in each_result(path))
+
+
 def unfinished(links: Iterable[Link], lines: Iterable[Line]) -> list[str]:
     """Return the learned tasks without a line of their own: a kill came between their commit and the end of their work."""
     done = {(line.task, line.index) for line in lines if isinstance(line, TaskLine)}

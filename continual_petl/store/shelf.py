@@ -21,6 +21,7 @@ from continual_petl.store.chain import Link
 from continual_petl.store.files import Signature, entries, refuse_link, signature_of
 from continual_petl.store.index import Entries, add_to_index, index_file, read_index, write_index
 from continual_petl.store.manifest import HISTORY, Manifest, read_manifest
+from continual_petl.store.results_file import was_committed
 from continual_petl.store.tombstone import Tombstone, read_tombstone
 
 MOST_MANIFESTS = 64
@@ -75,7 +76,8 @@ class Shelf:
 
     def counting(self) -> list[Tombstone]:
         """Return the tombstones that count, in the order of the chain."""
-        return chain.counting(list(map(self.tombstone, self.tombstone_files())), self._each())
+        stones = list(map(self.tombstone, self.tombstone_files()))
+        return chain.counting(stones, self._each(), lambda index: was_committed(self.results_file, index + 1))
 
     def _each(self) -> Iterator[Link]:
         """Yield the link of every bank folder."""
@@ -98,8 +100,8 @@ class Shelf:
         seal = self.link(task).seal
         if all(self.tombstone(path).removed.seal != seal for path in self.tombstone_files()):
             return True
-        # A bank that has its tombstone was left by a kill. Whether the tombstone counts, the other banks say.
-        return seal not in {tombstone.removed.seal for tombstone in self.counting()}
+        # A bank that has its tombstone was left by a kill, or put back. Whether the tombstone counts, the other banks say.
+        return any(link.seal == seal for link in self.live())
 
     def names(self) -> list[str]:
         """Return the names of all bank folders, readable or not."""

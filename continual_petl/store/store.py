@@ -42,6 +42,8 @@ class _View:
 
     stamp: tuple[Signature, Signature]
     """Of the folders of banks and tombstones: another one as soon as anything is put there, replaced or taken away."""
+    listed: frozenset[str]
+    """Names of bank folders and tombstones."""
     links: list[Link]
     tombstones: list[Tombstone]
     broken: Mapping[str, str]
@@ -141,9 +143,13 @@ class Store(Shelf):
         stamp = self._stamp()
         if self._view is None or self._view.stamp != stamp:
             links, stones = self.steadily(lambda: (self.live(), self.counting()))
-            all_links = links + [link for stone in stones for link in chain.links_of(stone)]
-            self._view = _View(stamp, links, stones, chain.broken(all_links))
+            all_links = chain.whole(links, stones)
+            self._view = _View(stamp, self._listed(), links, stones, chain.broken(all_links))
         return self._view
+
+    def _listed(self) -> frozenset[str]:
+        """Return the names of bank folders and tombstones, which costs little however many there are."""
+        return frozenset(self.names()).union(path.name for path in self.tombstone_files())
 
     def _stamp(self) -> tuple[Signature, Signature]:
         return signature_of(self.banks), signature_of(self.tombstone_folder)
@@ -154,10 +160,11 @@ class Store(Shelf):
         self.note(task)
         link = self.link(task)
         if view is not None and not view.broken:
-            stones = [link for stone in view.tombstones[-1:] for link in chain.links_of(stone)]
-            newest = chain.head([*view.links[-1:], *stones])
-            if newest is not None and (link.index, link.predecessor) == (newest.index + 1, newest.seal):
-                self._view = replace(view, stamp=self._stamp(), links=[*view.links, link])
+            newest = chain.head([*view.links[-1:], *chain.whole((), view.tombstones[-1:])])
+            follows = newest is not None and (link.index, link.predecessor) == (newest.index + 1, newest.seal)
+            # What others took away since the last look, right before this commit, would count as seen.
+            if follows and self._listed() == view.listed | {task}:
+                self._view = replace(view, stamp=self._stamp(), listed=self._listed(), links=[*view.links, link])
 
     def _reread(self, task: str) -> None:
         self._view = None
@@ -239,7 +246,7 @@ class Store(Shelf):
 
     def chain(self) -> list[Link]:
         """Return all links of the chain: of learned tasks, of tombstones, and of what these stand for."""
-        return self.links() + [link for tombstone in self.tombstones() for link in chain.links_of(tombstone)]
+        return chain.whole(self.links(), self.tombstones())
 
     def results(self) -> list[results_file.Line]:
         """Return every committed line of results.jsonl, oldest first."""

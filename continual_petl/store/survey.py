@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from continual_petl.errors import StoreError
-from continual_petl.store.chain import Link, broken, counting, links_of, live
+from continual_petl.store.chain import Link, broken, counting, live, whole
 from continual_petl.store.finding import Finding
 from continual_petl.store.missing import missing
 from continual_petl.store.pin import Pin
@@ -49,10 +49,12 @@ class Survey:
         stones = map(self._tombstone, self._read("(tombstones)", self._store.tombstone_files) or [])
         self._store.read_index()
         found = [link for link in map(self._link, self._names()) if link is not None]
-        self.tombstones = counting([stone for stone in stones if stone is not None], found)
+        known = {line.index for line in self.lines}
+        self.tombstones = counting(
+            [stone for stone in stones if stone is not None], found, lambda index: index + 1 in known
+        )
         self.links = live(found, self.tombstones)
-        gone = [link for tombstone in self.tombstones for link in links_of(tombstone)]
-        chain = [*self.links, *gone]
+        chain = whole(self.links, self.tombstones)
         self.broken: Mapping[str, str] = broken(chain)
         # An entry that cannot be read is reported as that, and nothing says its position.
         self._missing = missing(chain, self.tombstones, self.lines, gaps=not self.unreadable)

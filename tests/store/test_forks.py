@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from continual_petl import InputError, Run, learn
+from continual_petl import Run, learn
 from continual_petl.cli.main import main
 from continual_petl.course.removal import forget
 from continual_petl.errors import StoreError
@@ -60,7 +60,7 @@ def test_either_side_of_a_fork_can_be_dropped(
     before = bank_digests(Run(folder))
     found = problems(folder)
     assert found.keys() == {"two", "four"}
-    ways = "`continual-petl forget RUN four` or `continual-petl forget RUN two`"
+    ways = "from its end (`continual-petl forget RUN four` or `continual-petl forget RUN two`)"
     assert all(FORK in problem and ways in problem for problem in found.values())
     with pytest.raises(StoreError, match=FORK):
         learn(stream(backbone_folder(), [*TASKS, *MORE[:2]], training=QUICK), folder)
@@ -79,11 +79,16 @@ def test_either_side_of_a_fork_can_be_dropped(
 def test_a_side_that_others_follow_goes_after_them(forked: Callable[[int], Path], backbone_folder: Folder) -> None:
     folder = forked(3)
     assert problems(folder).keys() == {"two", "four"}
-    assert "Drop one on record (`continual-petl forget RUN two`)" in problems(folder)["four"]
-    with pytest.raises(
-        InputError, match="'four' cannot be forgotten: the chain has forked at entry 4, and 'five' follows"
-    ):
+    ways = "from its end (`continual-petl forget RUN six` or `continual-petl forget RUN two`)"
+    assert ways in problems(folder)["four"]
+    with pytest.raises(StoreError, match=FORK):
         forget(folder, "four")
+    other = shutil.copytree(folder, folder.parent / "other side")
+    for name in ("six", "five", "four"):
+        forget(other, name)
+    assert problems(other) == {}
+    assert learn(stream(backbone_folder(), [*TASKS, *MORE[:1]], training=QUICK), other).store.tasks[-1] == "four"
+    assert problems(other) == {}
     forget(folder, "two")
     assert problems(folder) == {}
     assert learn(stream(backbone_folder(), [*TASKS, *MORE], training=QUICK), folder).store.tasks[-1] == "two"
@@ -101,7 +106,7 @@ def test_two_long_sides(folder: Path, backbone_folder: Folder) -> None:
     assert problems(folder).keys() == {"four", "five", "six", "seven", "(results.jsonl)"}
     forget(folder, "seven")
     assert problems(folder).keys() == {"four", "six", "(results.jsonl)"}
-    with pytest.raises(InputError, match="'five' follows this side"):
+    with pytest.raises(StoreError, match="entry number 3 of the chain"):
         forget(folder, "four")
     forget(folder, "six")
     assert problems(folder) == {}
@@ -125,3 +130,71 @@ def test_a_side_that_is_missing_is_dropped_too(forked: Callable[[int], Path], ba
     assert Store(folder).tombstones()[-1].aside
     assert learn(stream(backbone_folder(), [*TASKS, *MORE], training=QUICK), folder).store.tasks[-1] == "six"
     assert problems(folder) == {}
+
+
+def copied(folder: Path, other: Path, *names: str) -> None:
+    for name in names:
+        shutil.copytree(other / "banks" / name, folder / "banks" / name)
+
+
+def settle(folder: Path, *words: str) -> None:
+    """Drop what is named, one after the other, and show that the run is whole then, and that it can learn."""
+    for word in words:
+        assert main(["forget", str(folder), *word.split()]) == 0
+    assert problems(folder).keys() <= {"(results.jsonl)"}, "the lines of what was copied stayed with the other run"
+
+
+@pytest.mark.parametrize("how", ["forgotten", "replaced"])
+@pytest.mark.parametrize("side", ["theirs", "ours"])
+def test_a_tombstone_stands_on_one_side(folder: Path, backbone_folder: Folder, how: str, side: str) -> None:
+    """Two copies of a run: in one a task was dropped or replaced, in the other two more were learned."""
+    other = shutil.copytree(folder, folder.parent / "other")
+    learn(stream(backbone_folder(), [*TASKS, *MORE[:2]], training=QUICK), other)
+    if how == "forgotten":
+        forget(folder, "two")
+    else:
+        learn(stream(backbone_folder(), TASKS, training=QUICK), folder, replace=["two"])
+    copied(folder, other, "four", "five")
+    assert "entry number 3 of the chain" in problems(folder)["four"]
+    ours = ["--entry 3"] if how == "forgotten" else ["two", "--entry 3"]
+    settle(folder, *(["five", "four"] if side == "theirs" else ours))
+    assert (
+        Store(folder).tasks
+        == {
+            ("forgotten", "theirs"): ["one", "three"],
+            ("forgotten", "ours"): ["one", "three", "four", "five"],
+            ("replaced", "theirs"): ["one", "three", "two"],
+            ("replaced", "ours"): ["one", "three", "four", "five"],
+        }[how, side]
+    )
+    learn(stream(backbone_folder(), [TASKS[0], TASKS[2], *MORE], training=QUICK), folder)
+    assert Store(folder).tasks[-1] == "six"
+    assert problems(folder).keys() <= {"(results.jsonl)"}
+
+
+def test_a_bank_of_another_run_at_the_end_of_the_chain(folder: Path, backbone_folder: Folder) -> None:
+    """Of two at one position the one that names no predecessor of this run is the one to be dropped."""
+    other = shutil.copytree(folder, folder.parent / "other")
+    learn(stream(backbone_folder(), [*TASKS, *MORE[:2]], training=QUICK), folder)
+    learn(stream(backbone_folder(), [*TASKS, MORE[2], task("seven", num_rows=16)], training=QUICK), other)
+    copied(folder, other, "seven")
+    assert "from its end (`continual-petl forget RUN seven`)" in problems(folder)["five"]
+    again = shutil.copytree(folder, folder.parent / "again")
+    settle(folder, "seven")
+    settle(again, "five", "seven")
+    for run in (folder, again):
+        learn(stream(backbone_folder(), [*TASKS, *MORE], training=QUICK), run)
+        assert problems(run) == {}
+
+
+def test_an_entry_that_was_dropped_twice(folder: Path, backbone_folder: Folder) -> None:
+    """A tombstone was lost, its task was dropped once more, and the tombstone came back."""
+    forget(folder, "two")
+    learn(stream(backbone_folder(), [TASKS[0], TASKS[2], MORE[0]], training=QUICK), folder)
+    (path,) = (folder / "tombstones").iterdir()
+    kept = path.read_bytes()
+    path.unlink()
+    forget(folder, "two")
+    path.write_bytes(kept)
+    assert problems(folder) == {}
+    assert [stone.removed.index for stone in Store(folder).tombstones()] == [1, 1]

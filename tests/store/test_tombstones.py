@@ -24,7 +24,7 @@ from continual_petl.store.tombstone import read_tombstone, write_tombstone
 from continual_petl.streams.stream_file.yaml_file import load_stream
 from tests.desk import bank_digests
 from tests.store.tampering import QUICK, TASKS, learn_one_more, problems
-from tests.streams_in_code import stream, task
+from tests.streams_in_code import stream, task, write_rows
 from tests.usual import few
 
 Folder = Callable[..., Path]
@@ -299,6 +299,25 @@ def test_replacing_with_other_settings_is_another_command(folder: Path, backbone
     assert [stone.task for stone in Store(folder).tombstones()] == ["two", "two"]
     assert Store(folder).manifest("two").training.learning_rate == 0.02
     assert problems(folder) == {}
+
+
+def test_replacing_with_corrected_rows_is_another_command(tmp_path: Path, backbone_folder: Folder) -> None:
+    write_rows(tmp_path / "data", "one")
+    tasks = [{"name": "one", "kind": "classification", "data": str(tmp_path / "data")}]
+    learn(stream(backbone_folder(), tasks, training=QUICK), tmp_path / "run")
+    again, stopping = stream(backbone_folder(), tasks, training=QUICK), Stopping("one", "committed")
+    with pytest.raises(KeyboardInterrupt):
+        learn(again, tmp_path / "run", replace=["one"], callbacks=[stopping])
+    lines = (tmp_path / "data" / "train.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "data" / "train.jsonl").write_text("".join(lines[1:]))
+    learn(stream(backbone_folder(), tasks, training=QUICK), tmp_path / "run", replace=["one"])
+    assert [stone.task for stone in Store(tmp_path / "run").tombstones()] == ["one", "one"]
+    trainer = {"limit_train_batches": 1}
+    again, stopping = stream(backbone_folder(), tasks, training=QUICK), Stopping("one", "committed")
+    with pytest.raises(KeyboardInterrupt):
+        learn(again, tmp_path / "run", replace=["one"], callbacks=[stopping])
+    learn(stream(backbone_folder(), tasks, training=QUICK), tmp_path / "run", replace=["one"], trainer=trainer)
+    assert len(Store(tmp_path / "run").tombstones()) == 4
 
 
 def test_a_damaged_note_of_what_is_replaced(folder: Path, backbone_folder: Folder) -> None:
