@@ -1,4 +1,4 @@
-"""Parquet and arrow files of strangers: what they unpack to is checked before they are read.
+"""Untrusted parquet and arrow files: what they unpack to is checked before they are read.
 
 The footer of a parquet file gives the size of its encoded columns only: a text that is repeated in a million rows is stored
 once. So columns are read as dictionaries here, which takes the memory of what is stored, and the texts are counted.
@@ -59,7 +59,7 @@ def check_cells(place: str, name: str, column: Any, limits: LimitsSpec, before: 
         if row is not None:
             raise InputError(
                 f"{place}, column {name!r}: row {before + row + 1:,} has a text of more than {limits.cell_mb:g} million "
-                f"bytes (limits.cell_mb). {limits.hint('cell_mb', 2 * limits.cell_mb)}"
+                f"characters (limits.cell_mb). {limits.hint('cell_mb', 2 * limits.cell_mb)}"
             )
         before += len(chunk)
 
@@ -109,14 +109,14 @@ def _size(array: Any) -> int:
 
 
 def _first_beyond(array: Any, most: int) -> int | None:
-    """Return the number of the first row with a longer text than ``most`` bytes; images and other bytes are no texts."""
+    """Return the number of the first row with a text of more than ``most`` characters; images and bytes do not count."""
     kind = array.type
     if pa.types.is_dictionary(kind):
         if not _is_text(kind.value_type):
             return None
-        lengths = pc.binary_length(array.dictionary).take(array.indices)
+        lengths = pc.utf8_length(array.dictionary).take(array.indices)
     elif _is_text(kind):
-        lengths = pc.binary_length(array)
+        lengths = pc.utf8_length(array)
     elif _is_list(kind):
         inner = _first_beyond(array.flatten(), most)
         return None if inner is None else int(pc.list_parent_indices(array)[inner].as_py())

@@ -1,6 +1,6 @@
-"""Text files of strangers, compressed or not: read as a stream, within the task's limits, with every fault located.
+"""Untrusted text files, compressed or not: streamed within the task's limits, and every fault is reported with its place.
 
-A few megabytes of ``.gz`` can unpack to any size, so nothing here reads ahead of its checks.
+A few megabytes of ``.gz`` can unpack to any size, so nothing is read before it is checked.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ _MAGIC = {
     b"PK\7\10": "zip",
     b"\x28\xb5\x2f\xfd": "zstd",
     b"\x04\x22\x4d\x18": "lz4",
-    b"Rar!": "rar",
+    b"Rar!\x1a\x07": "rar",
     b"7z\xbc\xaf": "7z",
 }
-"""How compressed files begin. `datasets` unpacks all of these, whatever their names are, and without any bound."""
+"""How compressed files begin. `datasets` unpacks all of these whatever they are called, and without a limit."""
+_UNPACK = {"gzip": "gzip -dc <", "bz2": "bzip2 -dc <", "xz": "xz -dc <"}
 _DAMAGED = (OSError, EOFError, zlib.error, lzma.LZMAError)
 _LINE_OF_CELLS = 16
 """A line may be as long as so many of the largest cells: images can be written as long lists of numbers."""
@@ -93,6 +94,11 @@ class TextFile:
     def _open(self) -> io.BufferedReader:
         try:
             packing = _packing_of(self.path)
+            if packing is None and self.path.lower().endswith(".gz"):
+                raise InputError(
+                    f"{self.place}: the name ends in .gz, but the file is not compressed with gzip: rename it, or "
+                    "download or compress it again"
+                )
             if packing is None:
                 file = open(self.path, "rb")  # noqa: SIM115 (whoever reads closes it)
             elif packing in _OPEN:
@@ -104,11 +110,13 @@ class TextFile:
                 f"{self.place}: cannot be opened: {error.strerror or error}: check its permissions"
             ) from error
         head = file.peek(tarfile.BLOCKSIZE)[: tarfile.BLOCKSIZE]
-        if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        if head.startswith(codecs.BOM_UTF32_LE):  # begins with the mark of UTF-16
+            problem = self._undecodable(0, 1, "a byte order mark of UTF-32", "UTF-32")
+        elif head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             problem = self._undecodable(0, 1, "a byte order mark of UTF-16", "UTF-16")
         elif _is_tar(head):
             problem = self._archive("tar")
-        elif 0 in head:
+        elif 0 in head and not _is_text(head):
             problem = self._with_nul(head)
         else:
             return file
@@ -128,7 +136,8 @@ class TextFile:
 
     def _archive(self, name: str) -> InputError:
         return InputError(
-            f"{self.place}: {name} files are not read here: unpack it, and give the file inside, plain or as .gz"
+            f"{self.place}: this is a {name} file, which is not supported: unpack it, and give the file inside, plain or "
+            "as .gz"
         )
 
     def _bad_byte(self) -> InputError:
@@ -152,8 +161,9 @@ class TextFile:
         )
 
     def _undecodable(self, at: int, line: int, what: str, encoding: str, about: str = "") -> InputError:
-        name, convert = shlex.quote(os.path.basename(self.path)), f"iconv -f {encoding} -t UTF-8"
-        command = f"gunzip -c {name} | {convert}" if self.path.lower().endswith(".gz") else f"{convert} {name}"
+        path, convert = shlex.quote(self.path), f"iconv -f {encoding} -t UTF-8"
+        packing = _packing_of(self.path)
+        command = f"{_UNPACK[packing]} {path} | {convert}" if packing in _UNPACK else f"{convert} {path}"
         return InputError(
             f"{self.place}: byte {at:,}, in line {line:,}, is {what}; text must be UTF-8. If the file is {encoding}{about}, "
             f"convert it: {command} > NEW-FILE; or save it as UTF-8 where it was made."
@@ -161,13 +171,22 @@ class TextFile:
 
 
 def _packing_of(path: str) -> str | None:
-    """Return how a file is compressed: what its first bytes say, or its name where that ends in ``.gz``."""
+    """Return how a file is compressed, as its first bytes say, whatever its name is."""
     with open(path, "rb") as file:
         start = file.read(8)
     found = next((name for magic, name in _MAGIC.items() if start.startswith(magic)), None)
     if found is None and zipfile.is_zipfile(path):  # a zip file may have anything before it
         return "zip"
-    return "gzip" if found is None and path.lower().endswith(".gz") else found
+    return found
+
+
+def _is_text(head: bytes) -> bool:
+    """Return whether this is UTF-8 with a NUL byte here and there, which a text may have."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return head.count(0) <= len(head) / 16
 
 
 def _is_tar(block: bytes) -> bool:

@@ -112,7 +112,7 @@ CASES = [
     Case("nothing in a table", ["column 'label': 1 row", "row 2: missing"], REGRESSION, table("a,1", "b,", "c,2")),
     Case(
         "no gz",
-        ["task 'other', FOLDER/data/other/train.jsonl.gz: cannot be read", "Not a gzipped file", "compress it again"],
+        ["task 'other', FOLDER/data/other/train.jsonl.gz: the name ends in .gz, but the file is not", "rename it"],
         files=NO_FILES | {f"{TRAIN}.gz": b"no"},
     ),
     Case(

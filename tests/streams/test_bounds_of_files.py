@@ -106,7 +106,7 @@ LONG = [*ROWS[:2], {"text": "x" * 2000, "label": "y"}]
     [
         ("rows.csv", csv_text(LONG), r"rows.csv: row 3, in line 4, has a cell of more than 0.001 million characters"),
         ("rows.tsv", csv_text(LONG).replace(",", "\t"), r"rows.tsv: row 3, in line 4, has a cell"),
-        ("rows.jsonl", json_lines(LONG), r"rows.jsonl.*column 'text': row 3 has a text of more than 0.001 million bytes"),
+        ("rows.jsonl", json_lines(LONG), r"rows.jsonl.*column 'text': row 3 has a text of more than 0.001 million char"),
         ("rows.json", f"[{','.join(json_lines(LONG).splitlines())}]", r"column 'text': row 3 has a text of more"),
         ("rows.csv", "text,label\n" + "x" * 20_000, r"rows.csv: line 2 is longer than 16,000 characters"),
         ("rows.csv", 'text,label\na,y\n"' + "b\n" * 999, r"row 2, in line 3, has a cell .*a quotation mark not closed\?"),
@@ -126,7 +126,7 @@ def test_a_cell_that_is_too_long(tmp_path: Path, name: str, content: str, where:
 def test_a_cell_that_is_too_long_in_parquet(tmp_path: Path, text: Any) -> None:
     shorts = ["a"] * 7 if isinstance(text, str) else [type(text)(["a"] if isinstance(text, list) else {"a": "b"})] * 7
     path = write_table(tmp_path / "rows.parquet", table([*shorts, text]))
-    with pytest.raises(InputError, match=r"column 'text': row 8 has a text of more than 0.001 million bytes"):
+    with pytest.raises(InputError, match=r"column 'text': row 8 has a text of more than 0.001 million characters"):
         read(path, cell_mb=0.001)
 
 
@@ -139,13 +139,13 @@ def test_bytes_of_images_are_no_texts(tmp_path: Path) -> None:
 def test_archives_are_refused(tmp_path: Path, make: Callable[[bytes], bytes], name: str) -> None:
     """`datasets` would unpack them without a bound, whatever the files are called."""
     (tmp_path / "rows.jsonl").write_bytes(make(json_lines().encode()))
-    with pytest.raises(InputError, match=rf"rows.jsonl: {name} files are not read here: unpack it, and give the file"):
+    with pytest.raises(InputError, match=rf"rows.jsonl: this is a {name} file, which is not supported: unpack it"):
         read(tmp_path / "rows.jsonl")
 
 
 def test_a_zip_file_behind_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_bytes(json_lines().encode() + zipped(b"x"))
-    with pytest.raises(InputError, match="zip files are not read here"):
+    with pytest.raises(InputError, match="this is a zip file, which is not supported"):
         read(tmp_path / "rows.jsonl")
 
 
@@ -155,3 +155,19 @@ def test_hints_name_a_limit_that_is_enough() -> None:
         hint = usual.hint("cell_mb", needed)
         assert float(hint.split("--limits.cell_mb ")[1].split()[0]) >= needed
     assert {key: getattr(usual, key) for key in SIZES} == {"cell_mb": 4, "unpacked_gb": 16, "ratio": 100}
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_characters_are_counted_whatever_bytes_they_take(tmp_path: Path, suffix: str) -> None:
+    path, rows = tmp_path / f"rows.{suffix}", [*ROWS, {"text": "語" * 900, "label": "y"}]
+    if suffix == "parquet":
+        write_table(path, table([row["text"] for row in rows]))
+    else:
+        path.write_text(csv_text(rows) if suffix == "csv" else json_lines(rows), encoding="utf-8")
+    assert len(read(path, cell_mb=0.001)) == 41
+
+
+def test_a_nul_byte_in_a_text_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(csv_text([{"text": "a\0b", "label": "y"}, *ROWS]), encoding="utf-8")
+    assert read(path).inputs[0] == "a\0b"
