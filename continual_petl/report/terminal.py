@@ -18,6 +18,7 @@ from continual_petl.store.verify import TaskCheck
 WHOLE_UP_TO = 12
 """Tasks that are shown one by one; of more, the newest are."""
 NEWEST = 8
+MOST_PROBLEMS = 50
 NOTHING_YET = (
     "no task is learned yet; continual-petl run goes on. Where this folder holds a stream file of yours, its run is another "
     "one: runs/NAME, or what --run-dir said"
@@ -81,11 +82,13 @@ def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableT
     ]
     if len(results.tasks) == 1:
         lines.append("n/a: with one task there is nothing earlier that could be forgotten")
-    elif math.isnan(results.acc) and "not measured" in results.row_status(len(results.tasks) - 1):
+    elif math.isnan(results.forgetting) and "not measured" in results.row_status(len(results.tasks) - 1):
         lines.append(
             "n/a: the last row of R has cells that were not measured, for want of data; with evaluate: certified later "
             "rows carry them over from certificates"
         )
+    elif math.isnan(results.forgetting):
+        lines.append("n/a: forgetting needs every score of the rows before the last one, and some are not known")
     if any("certified" in row.status for row in results.rows):
         lines.append("c: certified, not measured again: digests and probe are unchanged, so the value is carried over")
     if checks is not None:
@@ -99,8 +102,17 @@ def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableT
                 f"            {count:,} of {len(results.tasks):,} certificates were checked, and the chain of all; "
                 "`continual-petl verify` checks the rest"
             )
-        lines += [problem for check in checks for problem in check.problems]
+        lines += problems_in(checks)
     return Text("\n".join(map(printable, lines)))
+
+
+def problems_in(checks: Sequence[TaskCheck]) -> list[str]:
+    """Return what was found wrong; only the first of many, and how many more there are."""
+    found = [problem for check in checks for problem in check.problems]
+    left = len(found) - MOST_PROBLEMS
+    return (
+        found if left <= 0 else [*found[:MOST_PROBLEMS], f"And {left:,} more: `continual-petl verify` lists them all."]
+    )
 
 
 def _number(value: float) -> str:
@@ -138,7 +150,7 @@ def print_report(
 ) -> None:
     """Print the whole report."""
     if not results.tasks:
-        problems = [problem for check in checks or () for problem in check.problems]
+        problems = problems_in(checks or ())
         for line in problems or [NOTHING_YET]:
             console.print(printable(line), markup=False, soft_wrap=True)
         return

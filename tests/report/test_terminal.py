@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Sequence
 
 import torch
 from rich.console import Console
 
 from continual_petl.report.growth import GrowthRow
 from continual_petl.report.results import Results
-from continual_petl.report.terminal import print_report
+from continual_petl.report.terminal import MOST_PROBLEMS, print_report
+from continual_petl.store.finding import Finding
 from continual_petl.store.results_file import Status
+from continual_petl.store.verify import TaskCheck
 from tests.report.made import rows_of
 
 
-def shown(num_tasks: int, *, last: Status = "measured", metric: str = "accuracy") -> str:
+def shown(
+    num_tasks: int, *, last: Status = "measured", metric: str = "accuracy", checks: Sequence[TaskCheck] | None = None
+) -> str:
     """Return the report of a run whose first tasks are not all looked at in the last row."""
     names = tuple(f"t{number}" for number in range(num_tasks))
     R = torch.full((num_tasks, num_tasks), math.nan, dtype=torch.float64).tril()
@@ -40,7 +45,7 @@ def shown(num_tasks: int, *, last: Status = "measured", metric: str = "accuracy"
         seconds={name: {"train": 1.0} for name in names},
     )
     buffer = io.StringIO()
-    print_report(Console(file=buffer, width=140), results, rows)
+    print_report(Console(file=buffer, width=140), results, rows, checks)
     return buffer.getvalue()
 
 
@@ -62,7 +67,7 @@ def test_of_a_dozen_tasks_all_are_shown() -> None:
     text = shown(12)
     assert all(f" t{number} " in text for number in range(12))
     assert "mean of" not in text
-    assert "n/a: " not in text
+    assert "n/a: forgetting needs every score of the rows before the last one, and some are not known" in text
 
 
 def test_a_number_that_is_not_there_comes_with_its_reason() -> None:
@@ -80,3 +85,19 @@ def test_a_mean_of_unlike_scores_is_told_as_one() -> None:
 
 def test_the_title_of_a_narrow_table_is_one_line() -> None:
     assert "Result matrix R: score on each task (column) after learning each task (row)\n" in shown(1)
+
+
+def test_of_many_problems_the_first_are_printed() -> None:
+    checks = [
+        TaskCheck(
+            task=f"t{n}",
+            findings=(Finding(message=f"task t{n} is damaged"),),
+            how="",
+            largest_difference=math.nan,
+            seconds=0.0,
+        )
+        for n in range(MOST_PROBLEMS + 7)
+    ]
+    text = shown(len(checks), checks=checks)
+    assert text.count("is damaged") == MOST_PROBLEMS
+    assert "And 7 more: `continual-petl verify` lists them all." in text

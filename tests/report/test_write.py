@@ -18,8 +18,9 @@ from continual_petl.report import write
 from continual_petl.report.facts import Reader, read_facts
 from continual_petl.report.page.details import script_of
 from continual_petl.report.page.sections import TOGETHER
-from continual_petl.report.page.verdict import MOST_PROBLEMS, verdict
+from continual_petl.report.page.verdict import verdict
 from continual_petl.report.run_facts import RunFacts, TaskFacts
+from continual_petl.report.terminal import MOST_PROBLEMS
 from continual_petl.report.write import write_report
 from continual_petl.store.atomic import write_file
 from continual_petl.store.finding import Finding

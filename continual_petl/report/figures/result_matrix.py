@@ -28,7 +28,7 @@ def in_words(facts: RunFacts) -> str:
     if count <= MOST_CELLS:
         return ""
     size = -(-count // MOST_CELLS)
-    return f" Each cell is the mean of up to {size:,} by {size:,} scores, and tells the worst when it is pointed at."
+    return f" Each cell is the mean of up to {size:,} by {size:,} scores; point at it to see the worst."
 
 
 def _cells(facts: RunFacts) -> go.Figure:

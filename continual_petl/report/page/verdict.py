@@ -9,19 +9,15 @@ from continual_petl.errors import counted
 from continual_petl.report.figures.growth import copy_bytes
 from continual_petl.report.page.parts import Card, Section, megabytes, number
 from continual_petl.report.run_facts import RunFacts
+from continual_petl.report.terminal import problems_in
 
-MOST_PROBLEMS = 50
 _WAYS = {"digests": "digests", "probe": "digests and probe, bit for bit", "full": "digests, probe and every test row"}
 
 
 def verdict(facts: RunFacts) -> Section:
     """Return the verdict, what it rests on, and the numbers."""
-    problems = [problem for check in facts.checks for problem in check.problems]
     told, mood = said(facts)
-    if len(problems) > MOST_PROBLEMS:
-        left = len(problems) - MOST_PROBLEMS
-        problems = [*problems[:MOST_PROBLEMS], f"And {left:,} more; `continual-petl verify` tells them all."]
-    more = {"verdict": told, "mood": mood, "problems": problems, "cards": _cards(facts)}
+    more = {"verdict": told, "mood": mood, "problems": problems_in(facts.checks), "cards": _cards(facts)}
     return Section(id="verdict", title="Verdict", template="verdict.html.j2", lines=_lines(facts), more=more)
 
 
