@@ -185,7 +185,7 @@ class Main:
             return None
         others = [each for each in self.by_index[root.index] if each is not root and not self._is_astray(each)]
         sides = others or self.before(root.index)
-        ends = [end for side in sides for end in self.ends(side)]
+        ends = [end for side in sides for end in self.ends(side, without=root)]
         return max(ends, key=lambda end: (end.index, end.seal), default=None)
 
     def _root(self, link: Link) -> Link | None:
@@ -198,12 +198,12 @@ class Main:
             place = next((each for each in self.before(place.index) if each.seal == predecessor), None)
         return None
 
-    def ends(self, link: Link) -> list[Link]:
-        """Return the entries that end what follows an entry, itself if nothing does."""
+    def ends(self, link: Link, *, without: Link | None = None) -> list[Link]:
+        """Return the entries that end what follows an entry, itself if nothing does; one follower can be left out."""
         found, left = [], [link]
         while left:
             place = left.pop()
-            followers = self.followers(place)
+            followers = [each for each in self.followers(place) if each is not without]
             left += followers
             found += [] if followers else [place]
         return found
