@@ -60,8 +60,11 @@ def _is_run(folder: Path) -> bool:
 
 
 def check_learned(store: Store, task: str) -> None:
-    """Raise `InputError`, naming the learned tasks, if this is not one of them."""
+    """Raise `InputError`, naming the learned tasks, if this is not one of them; `StoreError` if it was, and is missing."""
     if not store.has(task):
+        for entry in store.missing():
+            if entry.task == task:
+                raise StoreError(entry.message(store.folder))
         known = known_names(store.tasks, task)
         raise InputError(f"{not_learned(store, task)}; learned are: {known}")
 

@@ -114,14 +114,14 @@ def broken(links: Iterable[Link]) -> Mapping[str, str]:
                     link.task,
                     f"task {link.task!r}: its {what} is entry number {index} of the chain, and so is that of {others}; a "
                     "folder was put back after other tasks were learned, copied in from another run, or a bank.json was "
-                    f"edited{chain.ways(here)}; until then no task is learned",
+                    f"edited{chain.ways(here, 'Drop')}; until then no task is learned",
                 )
             elif not chain.continues(link):
                 problems.setdefault(
                     link.task,
                     f"task {link.task!r}: its {what} names another predecessor than the one in the store; a task was "
                     "removed, reordered, or its bank.json edited, or a tombstone was taken away. Restore that from a copy "
-                    f"(entry number {index - 1} of the chain){chain.ways([link])}; until then no task is learned",
+                    f"(entry number {index - 1} of the chain){chain.ways([link], 'Or drop')}; until then no task is learned",
                 )
     return problems
 
@@ -212,11 +212,11 @@ class Main:
         """Return whether an entry comes after another one than it names; where that is missing, it can be restored."""
         return bool(self.before(link.index)) and not self.continues(link)
 
-    def ways(self, here: Sequence[Link]) -> str:
+    def ways(self, here: Sequence[Link], drop: str) -> str:
         """Return how these entries can be dropped on record, those that name no predecessor in the chain if there are any."""
         astray = [link for link in here if self._is_astray(link)]
         ends = [end for link in astray or here for end in self.ends(link) if self.is_end(end)]
         ends = [end for end in ends if not end.tombstone] or (ends if len(here) > 1 else [])
         commands = dict.fromkeys(f"--entry {end.index}" if end.tombstone else end.task for end in ends)
         ways = " or ".join(f"`continual-petl forget RUN {command}`" for command in commands)
-        return f". Or drop what does not belong there, from its end ({ways})" if ways else ""
+        return f". {drop} what does not belong there, from its end ({ways})" if ways else ""

@@ -94,8 +94,13 @@ def test_at_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str], t
     (tmp_path / "new.yaml").write_text(json.dumps(task("three", num_rows=24)))
     assert main(["verify", str(folder)]) == 1
     assert f"`continual-petl forget {folder} three`" in capsys.readouterr().out
-    assert main(["learn", str(folder), str(tmp_path / "new.yaml"), "--quiet"]) == 1
-    assert MISSING in capsys.readouterr().err
+    for command in (
+        ["learn", str(folder), str(tmp_path / "new.yaml"), "--quiet"],
+        ["verify", str(folder), "--task", "three"],
+        ["show", str(folder), "three"],
+    ):
+        assert main(command) == 1
+        assert MISSING in capsys.readouterr().err
     assert main(["forget", str(folder), "three"]) == 0
     assert main(["learn", str(folder), str(tmp_path / "new.yaml"), "--quiet"]) == 0
     assert main(["verify", str(folder)]) == 0
