@@ -103,7 +103,7 @@ def head(links: Iterable[Link]) -> Link | None:
 
 def broken(links: Iterable[Link]) -> Mapping[str, str]:
     """Return one problem for each task whose certificate or tombstone does not continue the chain; empty if it is whole."""
-    chain = Main(links)
+    chain = MainLine(links)
     problems: dict[str, str] = {}
     for index, here in chain.by_index.items():
         for link in here:
@@ -126,7 +126,7 @@ def broken(links: Iterable[Link]) -> Mapping[str, str]:
     return problems
 
 
-class Main:
+class MainLine:
     """The chain without what was dropped from its forks.
 
     Args:

@@ -6,7 +6,7 @@ import shutil
 from typing import Literal
 
 from continual_petl.errors import InputError, StoreError
-from continual_petl.store.chain import Link, Main
+from continual_petl.store.chain import Link, MainLine
 from continual_petl.store.missing import Missing
 from continual_petl.store.store import Store
 from continual_petl.store.tombstone import Removed, Tombstone, write_tombstone
@@ -34,7 +34,7 @@ def forget_task(store: Store, task: str) -> Tombstone:
     if not store.has(task):
         return forget_missing(store, next(entry for entry in store.missing() if entry.task == task))
     link, progress = store.link(task), store.progress_folder(task)
-    chain = Main(store.chain())
+    chain = MainLine(store.chain())
     aside = chain.is_end(link)
     problems = _elsewhere(store, link) if aside else [*store.broken().values(), *_elsewhere(store, link)]
     if problems:
@@ -56,7 +56,7 @@ def forget_entry(store: Store, number: int) -> Tombstone:
         if entry.index == number:
             return forget_missing(store, entry)
     links = store.chain()
-    chain = Main(links)
+    chain = MainLine(links)
     for stone in store.tombstones():
         link = next(each for each in links if each.seal == stone.seal)
         if stone.index == number and chain.is_end(link):
@@ -99,7 +99,7 @@ def _write(
     chain, missing = store.chain(), store.missing()
     newest = max([link.index for link in chain] + [entry.index for entry in missing if entry.index is not None])
     lost = [entry.seal or "" for entry in missing if entry.index == newest and entry.taken is None]
-    main = Main(chain)
+    main = MainLine(chain)
     # Where the chain has forked, it goes on from the side that is not being dropped.
     dropped = next((link for link in chain if aside and (link.index, link.seal) == (removed.index, removed.seal)), None)
     other = None if dropped is None else main.other_end(dropped)

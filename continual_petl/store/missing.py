@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from continual_petl.store.chain import Link, Main
+from continual_petl.store.chain import Link, MainLine
 from continual_petl.store.results_file import Line, RowLine, TaskLine
 from continual_petl.store.tombstone import Tombstone, tombstone_file
 
@@ -92,7 +92,7 @@ def missing(
         lines: of ``results.jsonl``.
         gaps: whether positions that no link has are missing; not so where some entries cannot be read.
     """
-    chain = Main(links)
+    chain = MainLine(links)
     main = {index: here[0] for index, here in chain.by_index.items()}
     there = {(link.task, link.index): link for link in links}
     names = {link.task for link in links}

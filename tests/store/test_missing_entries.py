@@ -24,6 +24,7 @@ from tests.desk import bank_digests
 from tests.store.older import as_format_1
 from tests.store.tampering import QUICK, TASKS, learn_one_more, name_certificates, problems
 from tests.streams_in_code import stream, task
+from tests.usual import few
 
 Folder = Callable[..., Path]
 MISSING = "task 'three' was learned as entry 2 of the chain, but its bank is missing"
@@ -47,7 +48,7 @@ def without_certificates(folder: Path) -> None:
     name_certificates(folder, dict.fromkeys(Store(folder).tasks))
 
 
-@pytest.mark.parametrize("certificates", [True, False])
+@pytest.mark.parametrize("certificates", few([True, False]))
 def test_the_newest_bank_is_missing(folder: Path, backbone_folder: Folder, certificates: bool) -> None:
     if not certificates:
         without_certificates(folder)
@@ -69,7 +70,7 @@ def test_the_newest_bank_is_missing(folder: Path, backbone_folder: Folder, certi
     assert learn_one_more(backbone_folder(), folder).store.tasks == ["one", "two", "three", "four"]
 
 
-@pytest.mark.parametrize("certificates", [True, False])
+@pytest.mark.parametrize("certificates", few([True, False]))
 def test_a_missing_bank_is_dropped_on_record(folder: Path, backbone_folder: Folder, certificates: bool) -> None:
     if not certificates:
         without_certificates(folder)
@@ -324,7 +325,7 @@ def test_an_older_copy_of_a_replaced_bank_is_no_restored_one(folder: Path, backb
     assert problems(folder) == {}
 
 
-@pytest.mark.parametrize("gone", [["two"], ["three"], ["two", "three"]])
+@pytest.mark.parametrize("gone", few([["two", "three"], ["two"], ["three"]]))
 def test_a_run_of_format_1(folder: Path, backbone_folder: Folder, gone: list[str]) -> None:
     """Its lines name no positions; those of the chain that are free are in the same order."""
     as_format_1(folder, first=False)

@@ -19,6 +19,7 @@ from continual_petl.store.stream_seal import sealed_stream
 from continual_petl.streams.stream_file.yaml_file import load_stream
 from tests.store.tampering import QUICK, TASKS, name_certificates, problems
 from tests.streams_in_code import stream, task
+from tests.usual import few
 
 Folder = Callable[..., Path]
 CHANGED = "it is not what was written here"
@@ -47,12 +48,14 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     ("old", "new", "differs"),
-    [
-        ("\nseed: 3", "\nseed: 4", "it gives the seed 4, but tasks were learned from another one"),
-        ("name: two", "name: twp", "learned, but not named in it: two"),
-        ("learning_rate: 0.02", "learning_rate: 0.03", r"task 'one' has other settings \(training.learning_rate\)"),
-        ("name: tiny", "name: tiry", "nothing differs"),
-    ],
+    few(
+        [
+            ("\nseed: 3", "\nseed: 4", "it gives the seed 4, but tasks were learned from another one"),
+            ("name: two", "name: twp", "learned, but not named in it: two"),
+            ("learning_rate: 0.02", "learning_rate: 0.03", r"task 'one' has other settings \(training.learning_rate\)"),
+            ("name: tiny", "name: tiry", "nothing differs"),
+        ]
+    ),
 )
 def test_a_value_that_changed(
     folder: Path, old: str, new: str, differs: str, capsys: pytest.CaptureFixture[str], backbone_folder: Folder
