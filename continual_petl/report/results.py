@@ -28,7 +28,7 @@ from continual_petl.store.tombstone import Tombstone
 
 @dataclass(frozen=True, kw_only=True)
 class ResultRow:
-    """The cells of one row of R that somebody looked at."""
+    """The cells of one row of R that were measured or certified."""
 
     columns: NDArray[np.int64]
     """Numbers of the tasks, ascending."""

@@ -100,7 +100,7 @@ def _write(
     newest = max([link.index for link in chain] + [entry.index for entry in missing if entry.index is not None])
     lost = [entry.seal or "" for entry in missing if entry.index == newest and entry.taken is None]
     main = MainLine(chain)
-    # Where the chain has forked, it goes on from the side that is not being dropped.
+    # Where the chain has forked, it continues from the side that is kept.
     dropped = next((link for link in chain if aside and (link.index, link.seal) == (removed.index, removed.seal)), None)
     other = None if dropped is None else main.other_end(dropped)
     seals = [other.seal] if other is not None else lost or [link.seal for link in main.before(newest + 1)]

@@ -98,7 +98,7 @@ def _fault(file: TextFile, error: csv.Error, row: int, start: int, num_lines: in
 
 
 class _Remembered:
-    """Lines, of which the last few are kept: what one row was made of."""
+    """Lines of a file; the last few are kept, so that those of a bad row can be reported."""
 
     def __init__(self, lines: Iterator[str]) -> None:
         self._lines, self._ahead = lines, next(lines, None)

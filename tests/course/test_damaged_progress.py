@@ -111,7 +111,7 @@ class Harmful:
 
 
 def forgeries(real: dict[str, Any]) -> dict[str, object]:
-    """Return what somebody could put into a checkpoint and seal: nothing of it is resumed from."""
+    """Return forged checkpoints by what is wrong with them; none may be resumed from."""
     found: dict[str, object] = {"harmful": {"epoch": Harmful()}, "a list": [1], "another mapping": {"a": 1}}
     for name in real:
         found[f"without {name}"] = {key: value for key, value in real.items() if key != name}

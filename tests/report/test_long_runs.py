@@ -1,4 +1,4 @@
-"""A long run is shown in parts, and says so: bars are means, rows and details are made when somebody looks at them."""
+"""A long run is shown in parts, and says so: bars are means, rows and details are created on demand."""
 
 from __future__ import annotations
 

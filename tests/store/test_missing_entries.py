@@ -319,7 +319,7 @@ def test_an_older_copy_of_a_replaced_bank_is_no_restored_one(folder: Path, backb
     with pytest.raises(StoreError, match=found):
         learn(stream(backbone_folder(), tasks, training=QUICK), folder)
     assert sorted(path.name for path in (folder / "tombstones").iterdir()) == stones
-    assert (folder / "banks" / "two").is_dir(), "what somebody put there is not deleted"
+    assert (folder / "banks" / "two").is_dir(), "what the user put there is not deleted"
     shutil.rmtree(folder / "banks" / "two")
     shutil.move(new, folder / "banks" / "two")
     assert problems(folder) == {}

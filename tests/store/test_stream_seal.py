@@ -33,7 +33,7 @@ def change(folder: Path, old: str, new: str) -> None:
 
 
 def refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Show that nothing is learned by what the file says, and that it is not written anew."""
+    """Check that `learn` refuses the file, and that it is not rewritten."""
     before = (folder / "stream.yaml").read_bytes()
     (folder.parent / "new.yaml").write_text(json.dumps(task("four", num_rows=16)))
     assert main(["learn", str(folder), str(folder.parent / "new.yaml"), "--quiet"]) == 1

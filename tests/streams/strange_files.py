@@ -47,7 +47,7 @@ def tarred(content: bytes) -> bytes:
 
 
 def nested(levels: int = 100_000) -> str:
-    """Return JSON lines of which the third is nested so deep."""
+    """Return JSON lines; the third is nested too deeply."""
     deep = '{"text": ' + "[" * levels + "]" * levels + ', "label": "y"}\n'
     return json_lines(ROWS[:2]) + deep
 
