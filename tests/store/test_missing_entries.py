@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from continual_petl import ForgettingError, InputError, Run, StreamCallback, learn
+from continual_petl import InputError, Run, StreamCallback, learn
 from continual_petl.callbacks import TaskEvent
 from continual_petl.cli.main import main
 from continual_petl.course.dry_run import dry_run
@@ -208,36 +207,6 @@ def test_the_bank_that_replaced_another_is_missing(folder: Path, backbone_folder
         learn_one_more(backbone_folder(), folder)
 
 
-def test_a_bank_that_goes_while_a_task_is_learned(folder: Path, backbone_folder: Folder) -> None:
-    """The chain is looked at right before the commit: a new entry would take the position of the one that is missing."""
-
-    class Thief(StreamCallback):
-        def on_train_start(self, *_: Any) -> None:
-            shutil.rmtree(folder / "banks" / "three")
-
-    tasks = stream(backbone_folder(), [*TASKS, task("four", num_rows=16)], training=QUICK)
-    with pytest.raises(StoreError, match=MISSING):
-        learn(tasks, folder, callbacks=[Thief()])
-    assert Store(folder).tasks == ["one", "two"]
-
-
-def test_the_next_task_is_not_begun(folder: Path, backbone_folder: Folder) -> None:
-    """What goes missing while nothing is committed is found before the next task is trained."""
-    begun: list[str] = []
-
-    class Thief(StreamCallback):
-        def on_task_start(self, event: TaskEvent) -> None:
-            begun.append(event.task)
-
-        def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
-            shutil.rmtree(folder / "banks" / "one")
-
-    tasks = [*TASKS, task("four", num_rows=16), task("five", num_rows=16)]
-    with pytest.raises(StoreError, match="task 'one' was learned as entry 0"):
-        learn(stream(backbone_folder(), tasks, training=QUICK), folder, callbacks=[Thief()])
-    assert begun == ["four"]
-
-
 def test_a_restored_run_answers_as_before(folder: Path, backbone_folder: Folder) -> None:
     """A missing bank that was dropped on record, and is found and put back after all, counts again."""
     for certificates in (True, False):
@@ -281,30 +250,6 @@ def test_tasks_that_the_stream_leaves_out_are_counted(folder: Path, backbone_fol
     assert heard == [(4, 4), (4, 4)]
 
 
-def test_a_bank_that_goes_between_the_check_and_the_commit(
-    folder: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was taken away in that instant is not taken for seen: the next task is not begun."""
-    real = os.rename
-
-    def rename(source: Any, target: Any) -> None:
-        if Path(target).name == "four":
-            shutil.rmtree(folder / "banks" / "two", ignore_errors=True)
-        real(source, target)
-
-    monkeypatch.setattr(os, "rename", rename)
-    begun: list[str] = []
-
-    class Listener(StreamCallback):
-        def on_task_start(self, event: TaskEvent) -> None:
-            begun.append(event.task)
-
-    tasks = [task("four", num_rows=16), task("five", num_rows=16)]
-    with pytest.raises((StoreError, ForgettingError), match="task 'two' was learned as entry 1 of the chain"):
-        learn(stream(backbone_folder(), tasks, training=QUICK), folder, callbacks=[Listener()])
-    assert begun == ["four"]
-
-
 def test_an_older_copy_of_a_replaced_bank_is_no_restored_one(folder: Path, backbone_folder: Folder) -> None:
     old = shutil.copytree(folder / "banks" / "two", folder.parent / "old")
     learn_one_more(backbone_folder(), folder)
@@ -343,24 +288,6 @@ def test_a_run_of_format_1(folder: Path, backbone_folder: Folder, gone: list[str
     learn_one_more(backbone_folder(), folder)
     assert problems(folder) == {}
     assert problems(restored) == {}
-
-
-def test_a_bank_that_is_put_back_while_its_task_is_learned_is_not_replaced(
-    folder: Path, backbone_folder: Folder
-) -> None:
-    """Only what was asked for is replaced."""
-    kept = shutil.move(folder / "banks" / "three", folder.parent / "three")
-    lines = (folder / "results.jsonl").read_bytes().splitlines(keepends=True)
-    (folder / "results.jsonl").write_bytes(b"".join(lines[:4]))  # as if folder and lines were cut off together
-
-    class Friend(StreamCallback):
-        def on_train_start(self, *_: Any) -> None:
-            shutil.copytree(kept, folder / "banks" / "three")
-
-    with pytest.raises(StoreError, match="banks/three already exists; a learned task is never overwritten"):
-        learn(other_three(backbone_folder()), folder, callbacks=[Friend()])
-    assert Store(folder).tombstones() == []
-    assert Store(folder).tasks == ["one", "two", "three"]
 
 
 def test_a_missing_bank_and_a_changed_stream(folder: Path, backbone_folder: Folder) -> None:

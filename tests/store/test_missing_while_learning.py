@@ -1,0 +1,97 @@
+"""What goes missing, or comes back, while a task is learned: it is noticed before anything is committed on top."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl import ForgettingError, StreamCallback, learn
+from continual_petl.callbacks import TaskEvent
+from continual_petl.errors import StoreError
+from continual_petl.store.store import Store
+from tests.store.tampering import QUICK, TASKS
+from tests.streams_in_code import stream, task
+
+Folder = Callable[..., Path]
+MISSING = "task 'three' was learned as entry 2 of the chain, but its bank is missing"
+
+
+def test_a_bank_that_goes_while_a_task_is_learned(folder: Path, backbone_folder: Folder) -> None:
+    """The chain is looked at right before the commit: a new entry would take the position of the one that is missing."""
+
+    class Thief(StreamCallback):
+        def on_train_start(self, *_: Any) -> None:
+            shutil.rmtree(folder / "banks" / "three")
+
+    tasks = stream(backbone_folder(), [*TASKS, task("four", num_rows=16)], training=QUICK)
+    with pytest.raises(StoreError, match=MISSING):
+        learn(tasks, folder, callbacks=[Thief()])
+    assert Store(folder).tasks == ["one", "two"]
+
+
+def test_the_next_task_is_not_begun(folder: Path, backbone_folder: Folder) -> None:
+    """What goes missing while nothing is committed is found before the next task is trained."""
+    begun: list[str] = []
+
+    class Thief(StreamCallback):
+        def on_task_start(self, event: TaskEvent) -> None:
+            begun.append(event.task)
+
+        def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
+            shutil.rmtree(folder / "banks" / "one")
+
+    tasks = [*TASKS, task("four", num_rows=16), task("five", num_rows=16)]
+    with pytest.raises(StoreError, match="task 'one' was learned as entry 0"):
+        learn(stream(backbone_folder(), tasks, training=QUICK), folder, callbacks=[Thief()])
+    assert begun == ["four"]
+
+
+def test_a_bank_that_goes_between_the_check_and_the_commit(
+    folder: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was taken away in that instant is not taken for seen: the next task is not begun."""
+    real = os.rename
+
+    def rename(source: Any, target: Any) -> None:
+        if Path(target).name == "four":
+            shutil.rmtree(folder / "banks" / "two", ignore_errors=True)
+        real(source, target)
+
+    monkeypatch.setattr(os, "rename", rename)
+    begun: list[str] = []
+
+    class Listener(StreamCallback):
+        def on_task_start(self, event: TaskEvent) -> None:
+            begun.append(event.task)
+
+    tasks = [task("four", num_rows=16), task("five", num_rows=16)]
+    with pytest.raises((StoreError, ForgettingError), match="task 'two' was learned as entry 1 of the chain"):
+        learn(stream(backbone_folder(), tasks, training=QUICK), folder, callbacks=[Listener()])
+    assert begun == ["four"]
+
+
+def test_a_bank_that_is_put_back_while_its_task_is_learned_is_not_replaced(
+    folder: Path, backbone_folder: Folder
+) -> None:
+    """Only what was asked for is replaced."""
+    kept = shutil.move(folder / "banks" / "three", folder.parent / "three")
+    lines = (folder / "results.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "results.jsonl").write_bytes(b"".join(lines[:4]))  # as if folder and lines were cut off together
+
+    class Friend(StreamCallback):
+        def on_train_start(self, *_: Any) -> None:
+            shutil.copytree(kept, folder / "banks" / "three")
+
+    with pytest.raises(StoreError, match="banks/three already exists; a learned task is never overwritten"):
+        learn(
+            stream(backbone_folder(), [*TASKS[:2], task("three", num_rows=24)], training=QUICK),
+            folder,
+            callbacks=[Friend()],
+        )
+    assert Store(folder).tombstones() == []
+    assert Store(folder).tasks == ["one", "two", "three"]
