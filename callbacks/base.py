@@ -11,7 +11,7 @@ import lightning as L
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.store.finding import Finding
 from continual_petl.store.store import Store
-from continual_petl.store.verify import TaskCheck
+from continual_petl.store.finding import TaskCheck
 
 
 class Rechecked(Protocol):

@@ -20,7 +20,8 @@ from continual_petl.store.backbone_check import check_backbone
 from continual_petl.store.environment import current_environment
 from continual_petl.store.finding import Finding
 from continual_petl.store.probe import image_shape
-from continual_petl.store.verify import TaskCheck, check_task
+from continual_petl.store.finding import TaskCheck
+from continual_petl.store.verify import check_task
 
 Policy = Literal["digests", "probe", "full"]
 _KEPT_CHECKS = 100

@@ -10,14 +10,16 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor, nn
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 
 def tensor_digest(tensor: Tensor) -> str:
     """Return the hex digest of one tensor: dtype, shape and contents; any device, any layout of strides."""
+    import torch  # takes seconds, and whoever has a tensor has it already
+
     flat = tensor.detach().to("cpu").contiguous().reshape(-1)
     digest = hashlib.sha256(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
     if flat.numel():

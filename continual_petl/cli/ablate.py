@@ -18,7 +18,7 @@ from continual_petl.errors import InputError, printable
 from continual_petl.report.ablation import Ablation
 from continual_petl.report.ablation_words import headline, left_off, remarks, table
 from continual_petl.report.console import Told, can_draw
-from continual_petl.report.terminal import NOTHING_YET
+from continual_petl.report.task_lines import NOTHING_YET
 from continual_petl.store.atomic import write_json
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 
 from continual_petl.cli._console import out, print_json
-from continual_petl.course.run import open_store
 from continual_petl.report.differences import differences
 from continual_petl.report.task_lines import difference_lines
+from continual_petl.store.open_run import open_store
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:

@@ -6,8 +6,9 @@ import argparse
 from pathlib import PurePath
 
 from continual_petl.cli.run import learn_and_show
-from continual_petl.course.run import Run, open_store
+from continual_petl.course.run import Run
 from continual_petl.errors import InputError
+from continual_petl.store.open_run import open_store
 from continual_petl.store.stream_seal import check_stream
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.yaml_file import load_task

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from continual_petl.cli._console import out, print_json
-from continual_petl.cli._runs import store_of
 from continual_petl.errors import InputError, printable
 from continual_petl.report.terminal import print_report
+from continual_petl.store.open_run import open_store
 
 if TYPE_CHECKING:
     from continual_petl.report.facts import Reader
@@ -33,7 +33,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     from continual_petl.report.write import PAGE, write_comparison, write_report
 
     folder = Path(arguments.output or _beside(arguments.runs))
-    readers = [Reader(store_of(run).folder) for run in arguments.runs]
+    readers = [Reader(open_store(run).folder) for run in arguments.runs]
 
     def draw() -> list[RunFacts]:
         facts = [reader.read() for reader in readers]

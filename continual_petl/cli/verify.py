@@ -7,7 +7,8 @@ import argparse
 from continual_petl.cli._console import out, print_json
 from continual_petl.course.run import Run
 from continual_petl.errors import printable
-from continual_petl.report.terminal import NOTHING_YET, check_table
+from continual_petl.report.task_lines import NOTHING_YET
+from continual_petl.report.terminal import check_table
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:

@@ -13,8 +13,9 @@ from continual_petl.course.signals import StopRequest
 from continual_petl.errors import ForgettingError, InputError
 from continual_petl.seeding import derive_seed
 from continual_petl.store.chain import Link
+from continual_petl.store.finding import TaskCheck
 from continual_petl.store.results_file import Cell, RowLine, Status
-from continual_petl.store.verify import TaskCheck, check_task
+from continual_petl.store.verify import check_task
 
 MEASURE_ALL_UP_TO = 20
 """``evaluate: auto`` measures every earlier task up to this many, and certifies beyond."""

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from continual_petl import _notebook
 from continual_petl.course.session import Session
-from continual_petl.errors import InputError, StoreError, known_names
+from continual_petl.errors import StoreError
 from continual_petl.heads.words import Answer
 from continual_petl.predictor.predictor import Predictor, Row
 from continual_petl.report.growth import GrowthRow, growth
 from continual_petl.report.inventory import entry_of
 from continual_petl.report.results import Results, read_results
-from continual_petl.store.files import refuse_link
-from continual_petl.store.position import not_learned
+from continual_petl.store.finding import TaskCheck
+from continual_petl.store.open_run import check_learned, open_store
 from continual_petl.store.store import Store
-from continual_petl.store.verify import TaskCheck
-from continual_petl.streams.stream_file.near import did_you_mean_path
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
 if TYPE_CHECKING:
@@ -30,43 +26,6 @@ if TYPE_CHECKING:
     from continual_petl.report.figures.every import Figures
 
 _SHOWN = ("task", "kind", "bank", "metric", "score", "parameters", "bytes")
-
-
-def open_store(folder: str | Path) -> Store:
-    """Return the store of a run folder, without a look at its stream.
-
-    Raises:
-        InputError: if the folder holds no run.
-        StoreError: if its stream.yaml is a link.
-    """
-    store = Store(Path(folder))
-    refuse_link(store.stream_file)
-    if not os.path.isfile(store.stream_file):  # which takes whatever is no path for one that is not there
-        inside = sorted(each.parent.name for each in islice(store.folder.glob("*/stream.yaml"), 100))
-        if inside:
-            raise InputError(
-                f"{store.folder}: no run here, but it holds the runs {known_names(inside)}: give one of them"
-            )
-        there = "no stream.yaml in it" if os.path.isdir(store.folder) else f"no such folder in {Path.cwd()}"
-        hint = did_you_mean_path(store.folder, [store.folder.parent, Path("runs")], _is_run)
-        raise InputError(
-            f"{store.folder}: no run here ({there}){hint}; give a folder that `continual-petl run` made, such as runs/NAME"
-        )
-    return store
-
-
-def _is_run(folder: Path) -> bool:
-    return (folder / "stream.yaml").is_file()
-
-
-def check_learned(store: Store, task: str) -> None:
-    """Raise `InputError`, naming the learned tasks, if this is not one of them; `StoreError` if it was, and is missing."""
-    if not store.has(task):
-        for entry in store.missing():
-            if entry.task == task:
-                raise StoreError(entry.message(store.folder))
-        known = known_names(store.tasks, task)
-        raise InputError(f"{not_learned(store, task)}; learned are: {known}")
 
 
 class Run:

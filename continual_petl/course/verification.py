@@ -16,11 +16,11 @@ from continual_petl.course.session import Session, other_seeds, settings_that_di
 from continual_petl.errors import InputError, StoreError, known_names
 from continual_petl.store.backbone_check import check_backbone
 from continual_petl.store.chain import Link
-from continual_petl.store.finding import Finding
+from continual_petl.store.finding import Finding, TaskCheck
 from continual_petl.store.pin import check_files
 from continual_petl.store.store import Store
 from continual_petl.store.survey import Survey, told
-from continual_petl.store.verify import TaskCheck, check_task
+from continual_petl.store.verify import check_task
 
 
 def verify_run(

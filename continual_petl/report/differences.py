@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from continual_petl.report.inventory import changes_in_words
+from continual_petl.banks.words import changes_in_words
 from continual_petl.store.manifest import Manifest
 from continual_petl.store.store import Store
 
@@ -73,7 +73,7 @@ def _specification(manifest: Manifest) -> dict[str, Any]:
     """Return what a bank came from; neither its place in a chain nor what follows from its tensors."""
     tree = manifest.model_dump(mode="json", include={*_SAID, "bank", "parameters", "preparation", "parent"})
     modifications = tree["bank"].pop("modifications")
-    words = changes_in_words(manifest)
+    words = changes_in_words(manifest.bank)
     # Of other forms everything differs: their names say it. Of the same ones, it is told in what.
     details = {f"bank.modifications.{n}.{key}": v for n, each in enumerate(modifications) for key, v in each.items()}
     return {**_flat(tree), "bank.modifications": words, **details}

@@ -18,7 +18,6 @@ from continual_petl.store.files import Signature, entries, listing, refuse_link,
 from continual_petl.store.history import History
 from continual_petl.store.manifest import Manifest
 from continual_petl.store.results_file import TaskLine, each_result
-from continual_petl.store.shelf import Summary
 from continual_petl.store.store import Store
 from continual_petl.store.survey import Survey
 from continual_petl.store.verify import check_task
@@ -84,7 +83,7 @@ class Reader:
             for kind, number in line.checks.items() if isinstance(line, TaskLine) else ():
                 guarded[kind] = guarded.get(kind, 0) + number
         lines = () if "(results.jsonl)" in survey.unreadable else each_result(self._store.results_file)
-        own = {task.name: Summary(task.metric, task.score, task.parameters) for task in tasks}
+        own = {task.name: (task.metric, task.score) for task in tasks}
         added = ((task.name, task.parameters, task.num_bytes) for task in tasks)
         return RunFacts(
             name=name,

@@ -21,7 +21,6 @@ from continual_petl.errors import known_names
 from continual_petl.metrics import forgetting_max
 from continual_petl.store.chain import Link
 from continual_petl.store.results_file import Line, Status, TaskLine
-from continual_petl.store.shelf import Summary
 from continual_petl.store.store import Store
 from continual_petl.store.tombstone import Tombstone
 
@@ -183,7 +182,8 @@ class Results:
 def read_results(store: Store) -> Results:
     """Return the result matrix of a run; lines of tasks that the store does not hold, or holds anew, are left out."""
     links = store.links()
-    own = {link.task: store.summary(link.task) for link in links}
+    summaries = {link.task: store.summary(link.task) for link in links}
+    own = {task: (summary.metric, summary.score) for task, summary in summaries.items()}
     return results_of(links, store.tombstones(), store.results(), own)
 
 
@@ -191,7 +191,7 @@ def results_of(
     links: Sequence[Link],
     tombstones: Iterable[Tombstone],
     lines: Iterable[Line],
-    own: Mapping[str, Summary],
+    own: Mapping[str, tuple[str, float | None]],
 ) -> Results:
     """Return the result matrix.
 
@@ -221,11 +221,11 @@ def results_of(
     for i, task in enumerate(tasks):
         if rows[i].get(i, (math.nan, "not measured"))[1] == "not measured":
             # Committed a moment ago: its own score is in its certificate already.
-            score = own[task].score
+            score = own[task][1]
             rows[i][i] = (math.nan if score is None else score, "measured")
     return Results(
         tasks=tuple(tasks),
-        metrics=tuple(own[task].metric for task in tasks),
+        metrics=tuple(own[task][0] for task in tasks),
         rows=tuple(map(_row, rows)),
         seconds=seconds,
     )

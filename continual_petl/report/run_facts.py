@@ -12,14 +12,14 @@ from pathlib import Path
 
 import torch
 
+from continual_petl.banks.words import in_words
 from continual_petl.heads.kinds import Kind
 from continual_petl.report.growth import GrowthRow
-from continual_petl.report.inventory import bank_in_words
 from continual_petl.report.results import Results
+from continual_petl.store.finding import TaskCheck
 from continual_petl.store.history import History
 from continual_petl.store.manifest import PARTS, Manifest
 from continual_petl.store.pin import Pin
-from continual_petl.store.verify import TaskCheck
 
 MOST_TASKS = 500
 """Tasks that a report shows one by one everywhere. A longer run has its bars as means of several tasks, rows of tables that
@@ -100,7 +100,7 @@ class TaskFacts:
             split=manifest.counted_split,
             score=manifest.score,
             # The words are the same for many tasks.
-            bank=sys.intern(bank_in_words(manifest)),
+            bank=sys.intern(in_words(manifest.bank)),
             scope=manifest.bank.scope,
             parameters=manifest.parameters,
             bytes_by_part=_bytes_by_part(manifest, sum(files.values())),

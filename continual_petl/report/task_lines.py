@@ -12,12 +12,16 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from continual_petl.banks.words import in_words
 from continual_petl.errors import counted, known_names, printable
-from continual_petl.report.inventory import bank_in_words
 from continual_petl.store.history import Confusion, History
 from continual_petl.store.manifest import Manifest
 from continual_petl.store.position import Position
 
+NOTHING_YET = (
+    "no task is learned yet; continual-petl run goes on. Where this folder holds a stream file of yours, its run is another "
+    "one: runs/NAME, or what --run-dir said"
+)
 _HEADS, _WIDEST = ("task", "kind", "bank", "score", "parameters"), (24, 14, 14, None, None)
 _LAID_OUT = 500
 """Rows of a list that rich lays out."""
@@ -126,7 +130,7 @@ def _what(manifest: Manifest) -> dict[str, str]:
         "task": manifest.task,
         "kind": manifest.kind + (", pairs of texts" if manifest.pair else ""),
         "labels": f"{len(labels)}: {known_names(labels, most=_MOST_LABELS)}" if labels else "none",
-        "bank": f"{bank_in_words(manifest)}; layers {spec.layers}, layer norms {spec.layernorms}, scope {spec.scope}",
+        "bank": f"{in_words(spec)}; layers {spec.layers}, layer norms {spec.layernorms}, scope {spec.scope}",
         "training": f"{counted(training.epochs, 'epoch')}, batches of {training.batch_size}, learning rate "
         f"{training.learning_rate:g}",
         "parameters": f"{sum(manifest.parameters.values()):,}: "

@@ -13,16 +13,13 @@ from rich.text import Text
 from continual_petl.errors import printable
 from continual_petl.report.growth import GrowthRow
 from continual_petl.report.results import Results
-from continual_petl.store.verify import TaskCheck
+from continual_petl.report.task_lines import NOTHING_YET
+from continual_petl.store.finding import TaskCheck
 
 WHOLE_UP_TO = 12
 """Tasks that are shown one by one; of more, the newest are."""
 NEWEST = 8
 MOST_PROBLEMS = 50
-NOTHING_YET = (
-    "no task is learned yet; continual-petl run goes on. Where this folder holds a stream file of yours, its run is another "
-    "one: runs/NAME, or what --run-dir said"
-)
 _COLOURS = {"unchanged": "green", "not checked": "yellow", "CHANGED": "red"}
 
 

@@ -16,9 +16,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
-from torch import Tensor
-
 from continual_petl.errors import StoreError
 
 _LOOK = 2**13
@@ -47,11 +44,6 @@ def write_json(path: Path, value: Any) -> None:
 def json_bytes(value: Any) -> bytes:
     """Return the bytes of a JSON file, indented and with sorted keys: the same value, the same bytes."""
     return (json.dumps(value, indent=2, sort_keys=True) + "\n").encode()
-
-
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Replace a file by contiguous tensors of the CPU, as safetensors."""
-    write_file(path, safetensors.torch.save(dict(tensors), None if metadata is None else dict(metadata)))
 
 
 def replace_file(path: Path, fill: Callable[[Path], None]) -> None:

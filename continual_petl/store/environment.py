@@ -8,12 +8,13 @@ import sys
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal
-
-import torch
+from typing import TYPE_CHECKING, Literal
 
 from continual_petl._frozen import FrozenModel
 from continual_petl._version import VERSION
+
+if TYPE_CHECKING:
+    import torch
 
 SWITCHES = (
     "MKL_CBWR",
@@ -62,6 +63,8 @@ class Environment(FrozenModel):
 
 def current_environment(device: torch.device, precision: Literal["bf16", "fp32"], attention: str) -> Environment:
     """Describe the environment of this process."""
+    import torch
+
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
         capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
@@ -96,6 +99,8 @@ def _processor() -> str:
 
 
 def _switches() -> list[str]:
+    import torch
+
     found = [f"{name}={os.environ[name]}" for name in SWITCHES if os.environ.get(name)]
     if torch.get_float32_matmul_precision() != "highest":
         found.append(f"float32_matmul_precision={torch.get_float32_matmul_precision()}")

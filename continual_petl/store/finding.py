@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import StoreError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +39,50 @@ class Finding:
         return replace(self, message=f"{self.message}. {text}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class TaskCheck:
+    """What verifying one task found."""
+
+    task: str
+    """The task; in round brackets a file of the run that belongs to no task, of which only problems are told."""
+    findings: tuple[Finding, ...]
+    """Empty if nothing was forgotten."""
+    how: str
+    """What the verdict rests on: bit for bit, or within a tolerance and why."""
+    largest_difference: float
+    """Of the probe's outputs from the certified ones; NaN if it was not replayed."""
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "task": self.task,
+            "ok": self.ok,
+            "how": self.how,
+            "largest_difference": self.largest_difference,
+            "seconds": self.seconds,
+            "problems": list(self.problems),
+            "findings": [finding.to_json() for finding in self.findings],
+        }
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """The findings as paragraphs."""
+        return tuple(finding.message for finding in self.findings)
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything was looked at, and is unchanged."""
+        return not self.findings
+
+    @property
+    def verdict(self) -> str:
+        """``unchanged``; ``not checked`` where only something that is not at hand is told of; else ``CHANGED``."""
+        if self.ok:
+            return "unchanged"
+        return "not checked" if all(finding.unchecked for finding in self.findings) else "CHANGED"
+
+
 class Damaged(StoreError):
     """Something can be read and is not what was certified."""
 
@@ -60,6 +104,8 @@ class Difference:
 
 def first_difference(found: Tensor, certified: Tensor) -> Difference | None:
     """Return the first place, in row-major order, where the bits of two tensors of one shape and dtype differ."""
+    import torch  # takes seconds, and who has tensors to compare has it
+
     one, other = (t.detach().cpu().contiguous().reshape(-1) for t in (found, certified))
     if not one.numel():
         return None

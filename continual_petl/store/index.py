@@ -1,4 +1,4 @@
-"""The index: what the chain needs of every bank, in one hidden file, so that a store of many opens without reading each.
+"""The index: what the chain and a list of tasks need of every bank, in one hidden file, so that neither reads each of many.
 
 It only saves reading. An entry holds while the manifest that it was made of still lies there: the same inode, size, time of
 change and time of modification. Everything else (no index, one of a copied folder, a damaged line, one that was forged, a
@@ -12,25 +12,81 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import ValidationError
+
+from continual_petl._frozen import FrozenModel
+from continual_petl._version import VERSION
+from continual_petl.banks import words
+from continual_petl.banks.presets import preset_of
 from continual_petl.errors import StoreError
 from continual_petl.store.atomic import line_bytes
 from continual_petl.store.chain import Link
 from continual_petl.store.files import Signature, parse_json, read_file
+from continual_petl.store.manifest import Manifest
 from continual_petl.store.sealed import SEAL, seal_of
 
-MOST_BYTES = 64 * 2**20
-"""Of the whole file; 100,000 banks take 50 MiB."""
+MOST_BYTES = 128 * 2**20
+"""Of the whole file; 100,000 banks take 90 MiB."""
 _LONGEST = 4096
-_VERSION = 1
+_VERSION = 2
 _DIGEST = re.compile("[0-9a-f]{64}")
-_KEYS = {"version", "task", "index", "certificate", "predecessor", "shared", "file"}
+_KEYS = {"version", "release", "task", "index", "certificate", "predecessor", "shared", "file", "summary"}
 
-Entries = dict[str, tuple[Signature, Link]]
+
+class Summary(FrozenModel, strict=True):
+    """What is asked of every task's manifest again and again: small, where a manifest is not."""
+
+    kind: str
+    metric: str
+    score: float | None
+    """On the split whose scores count, just after the task was learned; None where it is not defined."""
+    split: Literal["validation", "test"]
+    """The split whose scores count."""
+    parameters: dict[str, int]
+    """By part."""
+    digest: str
+    """Of the bank's tensors."""
+    preset: str | None
+    """Of the bank."""
+    bank: str
+    """The bank in words."""
+    short: str
+    """The bank in a few words."""
+
+
+def summary_of(manifest: Manifest) -> Summary:
+    """Return the summary of a certificate."""
+    bank = manifest.bank
+    return Summary(
+        kind=manifest.kind,
+        metric=manifest.metric,
+        score=manifest.score,
+        split=manifest.counted_split,
+        parameters=dict(manifest.parameters),
+        digest=manifest.digest,
+        preset=preset_of(bank),
+        bank=words.in_words(bank),
+        short=words.in_short(bank),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is known of one bank without its manifest."""
+
+    signature: Signature
+    """Of the manifest that this was read from."""
+    link: Link
+    summary: Summary
+
+
+Entries = dict[str, Entry]
 
 
 def index_file(folder: Path) -> Path:
@@ -48,22 +104,22 @@ def read_index(path: Path) -> Entries:
     for line in content.split(b"\n"):
         entry = _entry(line) if 0 < len(line) <= _LONGEST else None
         if entry is not None:
-            found[entry[1].task] = entry
+            found[entry.link.task] = entry
     return found
 
 
-def add_to_index(path: Path, signature: Signature, link: Link) -> None:
+def add_to_index(path: Path, entry: Entry) -> None:
     """Append one bank."""
     # A line that a kill tore is ended first.
-    _write(path, b"\n" + _line(signature, link), os.O_APPEND)
+    _write(path, b"\n" + _line(entry), os.O_APPEND)
 
 
-def write_index(path: Path, entries: Mapping[str, tuple[Signature, Link]]) -> None:
+def write_index(path: Path, entries: Iterable[Entry]) -> None:
     """Write the whole index anew, over the old one in one step."""
     beside = path.with_name(f"{path.name}.{os.getpid()}.new")
     with suppress(OSError):
         beside.unlink(missing_ok=True)
-        if _write(beside, b"".join(_line(*entry) for entry in entries.values()), os.O_EXCL):
+        if _write(beside, b"".join(map(_line, entries)), os.O_EXCL):
             os.replace(beside, path)
         else:
             beside.unlink(missing_ok=True)
@@ -83,34 +139,41 @@ def _write(path: Path, content: bytes, how: int) -> bool:
         os.close(descriptor)
 
 
-def _line(signature: Signature, link: Link) -> bytes:
+def _line(entry: Entry) -> bytes:
+    link = entry.link
     content = {
         "version": _VERSION,
+        # Another release may have other words for the same bank.
+        "release": VERSION,
         "task": link.task,
         "index": link.index,
         "certificate": link.seal,
         "predecessor": link.predecessor,
         "shared": link.shared,
-        "file": list(signature),
+        "file": list(entry.signature),
+        "summary": entry.summary.model_dump(),
     }
     return line_bytes({**content, SEAL: seal_of(content)})
 
 
-def _entry(line: bytes) -> tuple[Signature, Link] | None:
+def _entry(line: bytes) -> Entry | None:
     """Return one line's bank, or None if it is none that was written here."""
     try:
         content = parse_json(line, "")
         seal = content.pop(SEAL, None)
-        if content.keys() != _KEYS or content["version"] != _VERSION or seal != seal_of(content):
+        if content.keys() != _KEYS or (content.pop("version"), content.pop("release")) != (_VERSION, VERSION):
             return None
-    except (StoreError, ValueError, RecursionError):
+        if seal != seal_of({**content, "version": _VERSION, "release": VERSION}):
+            return None
+        summary = Summary.model_validate(content.pop("summary"))
+    except (StoreError, ValidationError, ValueError, RecursionError):
         return None
-    return _checked(**content)
+    return _checked(**content, summary=summary)
 
 
 def _checked(
-    *, version: int, task: Any, index: Any, certificate: Any, predecessor: Any, shared: Any, file: Any
-) -> tuple[Signature, Link] | None:
+    *, task: Any, index: Any, certificate: Any, predecessor: Any, shared: Any, file: Any, summary: Summary
+) -> Entry | None:
     numbers = [index, *file] if isinstance(file, list) and len(file) == 4 else [None]
     texts = [certificate] if predecessor is None else [certificate, predecessor]
     good = (
@@ -124,4 +187,5 @@ def _checked(
     )
     if not good:
         return None
-    return (file[0], file[1], file[2], file[3]), Link(index, certificate, predecessor, task, shared=shared)
+    link = Link(index, certificate, predecessor, task, shared=shared)
+    return Entry((file[0], file[1], file[2], file[3]), link, summary)

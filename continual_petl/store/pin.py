@@ -6,15 +6,16 @@ Of its tensors, its configuration (an epsilon changes answers as a weight does) 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
 from continual_petl._frozen import FrozenModel
-from continual_petl.backbones.backbone import Backbone
-from continual_petl.backbones.files import digests_of
 from continual_petl.errors import InputError, StoreError
 from continual_petl.store.sealed import invalid, read_sealed, write_sealed
+
+if TYPE_CHECKING:
+    from continual_petl.backbones.backbone import Backbone
 
 FORMAT_VERSION = 2
 
@@ -97,6 +98,8 @@ def check_files(path: Path, pin: Pin, name: str, revision: str | None, backbone:
     """
     if not pin.files:
         return []
+    from continual_petl.backbones.files import digests_of  # with transformers
+
     try:
         found = digests_of(name, revision, pin.files) if backbone is None else backbone.file_digests()
     except InputError as error:

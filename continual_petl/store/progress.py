@@ -13,15 +13,16 @@ import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from continual_petl.digests import combined_digest, file_digest, tensor_digests
 from continual_petl.errors import StoreError
-from continual_petl.store.atomic import append_bytes, write_json, write_tensors
+from continual_petl.store.atomic import append_bytes, write_file, write_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CHECKPOINT = "last.ckpt"
 """What a half-learned task goes on from, in its folder of progress."""
@@ -79,6 +80,8 @@ def check_checkpoint(path: Path) -> None:
 
     Anyone can seal a file, and Lightning resumes from a part of a checkpoint as if that were all of it.
     """
+    import torch
+
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
         wrong = [name for name, kind in _PARTS.items() if not isinstance(content[name], kind)]
@@ -90,7 +93,9 @@ def check_checkpoint(path: Path) -> None:
 
 def write_bank(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write the tensors of a half-learned bank with their digest."""
-    write_tensors(path, tensors, {"digest": combined_digest(tensor_digests(tensors))})
+    from safetensors.torch import save
+
+    write_file(path, save(dict(tensors), {"digest": combined_digest(tensor_digests(tensors))}))
 
 
 def read_bank(path: Path) -> dict[str, Tensor]:

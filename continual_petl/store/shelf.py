@@ -1,7 +1,7 @@
 """The shelf: what lies in a run folder now, bank folders and tombstones, each read once and kept while it is the same file.
 
-What the chain needs of a bank may come out of the index, while the bank's manifest is the file that the index was made of;
-as soon as a manifest that is read says something else, nothing of the index counts any more.
+What the chain and a list need of a bank may come out of the index, while the bank's manifest is the file that the index was
+made of; as soon as a manifest that is read says something else, nothing of the index counts any more.
 
 Nothing here waits or compares: `steady` makes sure that what is read belongs together, and `Store` is what others use.
 """
@@ -11,15 +11,23 @@ from __future__ import annotations
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 from continual_petl.errors import StoreError
 from continual_petl.store import chain
 from continual_petl.store.chain import Link
 from continual_petl.store.files import Signature, entries, refuse_link, signature_of
-from continual_petl.store.index import Entries, add_to_index, index_file, read_index, write_index
+from continual_petl.store.index import (
+    Entries,
+    Entry,
+    Summary,
+    add_to_index,
+    index_file,
+    read_index,
+    summary_of,
+    write_index,
+)
 from continual_petl.store.manifest import HISTORY, Manifest, read_manifest
 from continual_petl.store.results_file import was_committed
 from continual_petl.store.tombstone import Tombstone, read_tombstone
@@ -31,17 +39,6 @@ _NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]*")
 def is_name(task: object) -> bool:
     """Return whether a task can be called so: what anybody asks for is no path, and nothing hidden."""
     return isinstance(task, str) and _NAME.fullmatch(task) is not None
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What is asked of every task's manifest again and again: small, where a manifest is not."""
-
-    metric: str
-    score: float | None
-    """On the split whose scores count, just after the task was learned; None where it is not defined."""
-    parameters: Mapping[str, int]
-    """By part."""
 
 
 class Shelf:
@@ -62,8 +59,8 @@ class Shelf:
         self.pin_file = folder / "backbone.json"
         self._most = most_manifests
         self._manifests: OrderedDict[str, Manifest] = OrderedDict()
-        self._links: Entries = {}
-        self._summaries: dict[str, tuple[Signature, Summary]] = {}
+        self._entries: Entries = {}
+        """Of the manifests that were read."""
         self._said: Entries | None = None if indexed else {}
         """What the index says; None until it is read."""
         self._noted = False
@@ -120,14 +117,19 @@ class Shelf:
 
     def link(self, task: str) -> Link:
         """Return the link of one bank folder; a manifest is read again only if another file lies there."""
+        return self._entry(task).link
+
+    def summary(self, task: str) -> Summary:
+        """Return what is asked of every task; a manifest is read again only if another file lies there."""
+        return self._entry(task).summary
+
+    def _entry(self, task: str) -> Entry:
         signature = signature_of(f"{self.banks}/{task}/bank.json")
-        known = self._links.get(task)
-        if known is None and self._said and (said := self._said.get(task)) is not None and said[0] == signature:
-            return said[1]
-        if known is None or known[0] != signature:
-            self._manifests.pop(task, None)
-            return self._read(task, signature)[1]
-        return known[1]
+        known = self._known(task)
+        if known is not None and known.signature == signature:
+            return known
+        self._manifests.pop(task, None)
+        return self._read(task, signature)[1]
 
     def manifest(self, task: str) -> Manifest:
         """Return a learned task's manifest."""
@@ -137,14 +139,7 @@ class Shelf:
         self._manifests.move_to_end(task)
         return self._manifests[task]
 
-    def summary(self, task: str) -> Summary:
-        """Return what is asked of every task; a manifest is read again only if another file lies there."""
-        self.link(task)
-        if task not in self._summaries or self._summaries[task][0] != signature_of(f"{self.banks}/{task}/bank.json"):
-            self._read(task, signature_of(self.bank_folder(task) / "bank.json"))
-        return self._summaries[task][1]
-
-    def _read(self, task: str, signature: Signature) -> tuple[Manifest, Link]:
+    def _read(self, task: str, signature: Signature) -> tuple[Manifest, Entry]:
         path = self.bank_folder(task) / "bank.json"
         refuse_link(path.parent)
         if os.path.isfile(path.parent):
@@ -161,16 +156,15 @@ class Shelf:
         self._manifests[task] = manifest
         while len(self._manifests) > self._most:
             self._manifests.popitem(last=False)
-        before, link = self._known(task), chain.link_of(manifest)
-        self._links[task] = (signature, link)
-        self._summaries[task] = (signature, Summary(manifest.metric, manifest.score, dict(manifest.parameters)))
-        if before is not None and before[1] != link:
+        before, entry = self._known(task), Entry(signature, chain.link_of(manifest), summary_of(manifest))
+        self._entries[task] = entry
+        if before is not None and before.link != entry.link:
             self._reread(task)
         said = (self._said or {}).get(task)
-        if said is not None and said[0] == signature and said[1] != link:
+        if said is not None and said.signature == signature and said != entry:
             # It was made by nobody who had read this manifest, so nothing that it says can be believed.
             self._said, self._noted = {}, False
-        return manifest, link
+        return manifest, entry
 
     def _reread(self, task: str) -> None:
         """Hear of a bank that is another one than before."""
@@ -181,21 +175,21 @@ class Shelf:
         Raises:
             StoreError: if its certificate cannot be read.
         """
-        link = self.link(task)
+        entry = self._entry(task)
         if self._noted:
-            add_to_index(index_file(self.folder), self._links[task][0], link)
+            add_to_index(index_file(self.folder), entry)
             return
         path = index_file(self.folder)
         there, known = read_index(path), {name: self._known(name) for name in self.names()}
         missing = [name for name, entry in known.items() if entry is not None and there.get(name) != entry]
         if missing == [task]:
-            add_to_index(path, self._links[task][0], link)
+            add_to_index(path, entry)
         elif missing:
-            write_index(path, {name: entry for name, entry in known.items() if entry is not None})
+            write_index(path, (entry for entry in known.values() if entry is not None))
         self._noted = True
 
-    def _known(self, task: str) -> tuple[Signature, Link] | None:
-        return self._links.get(task) or (self._said or {}).get(task)
+    def _known(self, task: str) -> Entry | None:
+        return self._entries.get(task) or (self._said or {}).get(task)
 
     def bank_folder(self, task: str) -> Path:
         """Return the folder of one bank."""

@@ -6,20 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, TypeVar
 
 from continual_petl import _notebook
-from continual_petl.backbones.backbone import Backbone
-from continual_petl.banks.bank import Bank
 from continual_petl.errors import StoreError
-from continual_petl.learner.plan import TaskPlan
 from continual_petl.store import chain, results_file
 from continual_petl.store.atomic import make_folder, write_file
 from continual_petl.store.chain import Link
 from continual_petl.store.files import Signature, signature_of
-from continual_petl.store.fill import fitting_bank
 from continual_petl.store.history import History, read_history
 from continual_petl.store.leftovers import clean
 from continual_petl.store.lock import RunLock
@@ -28,8 +22,14 @@ from continual_petl.store.pin import Pin, pin_backbone, read_pin
 from continual_petl.store.shelf import MOST_MANIFESTS, Shelf, is_name
 from continual_petl.store.steady import steadily
 from continual_petl.store.stream_seal import sealed_stream
-from continual_petl.store.tensor_file import certified_tensors
 from continual_petl.store.tombstone import Tombstone
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from continual_petl.backbones.backbone import Backbone
+    from continual_petl.banks.bank import Bank
+    from continual_petl.learner.plan import TaskPlan
 
 _T = TypeVar("_T")
 _MOST = 5
@@ -172,8 +172,7 @@ class Store(Shelf):
     def snapshot(self) -> Store:
         """Return the store as it is now, for readers that look several times while a course may go on."""
         taken = Store(self.folder)
-        taken._manifests, taken._links = self._manifests.copy(), self._links.copy()
-        taken._summaries = self._summaries.copy()
+        taken._manifests, taken._entries = self._manifests.copy(), self._entries.copy()
         taken._taken = taken.steadily(lambda: (taken.links(), taken.tombstones(), taken.results()))
         return taken
 
@@ -198,6 +197,8 @@ class Store(Shelf):
         Raises:
             StoreError: naming the first tensor that is missing, unexpected or changed.
         """
+        from continual_petl.store.tensor_file import certified_tensors  # with torch
+
         return certified_tensors(self.bank_folder(task) / "bank.safetensors", self.manifest(task))
 
     def history(self, task: str) -> History | None:
@@ -221,6 +222,8 @@ class Store(Shelf):
         return self.steadily(lambda: self._load(task, backbone), task)
 
     def _load(self, task: str, backbone: Backbone) -> Bank:
+        from continual_petl.store.fill import fitting_bank  # with torch
+
         manifest = self.manifest(task)
         if manifest.backbone != backbone.digest:
             raise StoreError(

@@ -14,14 +14,13 @@ from typing import TypeVar
 
 from continual_petl.errors import StoreError
 from continual_petl.store.chain import Link, broken, counting, live, whole
-from continual_petl.store.finding import Finding
+from continual_petl.store.finding import Finding, TaskCheck
 from continual_petl.store.missing import missing
 from continual_petl.store.pin import Pin
 from continual_petl.store.results_file import Line, TaskLine, read_without_cells
 from continual_petl.store.store import Store
 from continual_petl.store.stream_seal import stream_problem
 from continual_petl.store.tombstone import Tombstone
-from continual_petl.store.verify import TaskCheck
 
 _T = TypeVar("_T")
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +17,7 @@ from continual_petl.heads.kinds import LABELLED
 from continual_petl.learner.answer import head_of
 from continual_petl.store.environment import current_environment
 from continual_petl.store.fill import fitting_bank
-from continual_petl.store.finding import Damaged, Finding, first_difference
+from continual_petl.store.finding import Damaged, Finding, TaskCheck, first_difference
 from continual_petl.store.manifest import Manifest
 from continual_petl.store.probe_inputs import check_probe
 from continual_petl.store.replay import DECODED, OUTPUTS, decode_probe, replay, tolerance
@@ -28,50 +26,6 @@ from continual_petl.store.tensor_file import read_tensors
 
 MOST_PROBE_BYTES = 2**27
 """A probe is eight rows."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskCheck:
-    """What verifying one task found."""
-
-    task: str
-    """The task; in round brackets a file of the run that belongs to no task, of which only problems are told."""
-    findings: tuple[Finding, ...]
-    """Empty if nothing was forgotten."""
-    how: str
-    """What the verdict rests on: bit for bit, or within a tolerance and why."""
-    largest_difference: float
-    """Of the probe's outputs from the certified ones; NaN if it was not replayed."""
-    seconds: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "task": self.task,
-            "ok": self.ok,
-            "how": self.how,
-            "largest_difference": self.largest_difference,
-            "seconds": self.seconds,
-            "problems": list(self.problems),
-            "findings": [finding.to_json() for finding in self.findings],
-        }
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """The findings as paragraphs."""
-        return tuple(finding.message for finding in self.findings)
-
-    @property
-    def ok(self) -> bool:
-        """Whether everything was looked at, and is unchanged."""
-        return not self.findings
-
-    @property
-    def verdict(self) -> str:
-        """``unchanged``; ``not checked`` where only something that is not at hand is told of; else ``CHANGED``."""
-        if self.ok:
-            return "unchanged"
-        return "not checked" if all(finding.unchecked for finding in self.findings) else "CHANGED"
 
 
 def check_task(store: Store, task: str, backbone: Backbone | None, *, probe: bool = True) -> TaskCheck:

@@ -99,26 +99,62 @@ def test_a_list_of_very_many_tasks_looks_like_any_other(width: int, name: str) -
     assert lines_of(task_table(found), width) == lines_of(task_lines._laid_out(rows), width)
 
 
-def test_a_list_reads_every_manifest_once_and_no_results(
+def test_a_list_reads_nothing_but_the_index_and_without_one_every_manifest_once(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     many = multiply(shutil.copytree(runs / "one", tmp_path / "many"), 80)
-    assert main(["list", str(many), "--json"]) == 0  # once without an index, which it does not write
-    store = Store(many)
-    store.note(store.tasks[-1])
-    capsys.readouterr()
-    looks = Looks(many, monkeypatch)
+    store, looks = Store(many), Looks(many, monkeypatch)
     with looks.fresh():
         assert main(["list", str(many)]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 1 + 80 + 1
     opened = [path for path in looks.opened if path != ".index.jsonl"]
     assert sorted(opened) == sorted(f"banks/{name}/bank.json" for name in store.tasks)
+    without = capsys.readouterr().out
+    assert len(without.splitlines()) == 1 + 80 + 1
+    store.note(store.tasks[-1])
+    with looks.fresh():
+        assert main(["list", str(many)]) == 0
+    assert looks.opened == [".index.jsonl"]
+    assert capsys.readouterr().out == without
+
+
+HEAVY = {
+    "torch",
+    "transformers",
+    "datasets",
+    "lightning",
+    "torchmetrics",
+    "wandb",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "plotly",
+}
+ANSWERS_WITHOUT_THE_MODEL = {
+    "list": ["RUN"],
+    "show": ["RUN"],
+    "show one task": ["RUN", "both"],
+    "diff": ["RUN", "RUN"],
+    "schema": [],
+    "streams": [],
+}
+
+
+@pytest.mark.parametrize("command", ANSWERS_WITHOUT_THE_MODEL)
+def test_what_answers_without_the_model_imports_nothing_that_computes(runs: Path, command: str) -> None:
+    words = [str(runs / "one") if word == "RUN" else word for word in ANSWERS_WITHOUT_THE_MODEL[command]]
+    code = (
+        "import sys; from continual_petl.cli.main import main; code = main(sys.argv[1:]); "
+        f"sys.exit(code or ', '.join(sorted({HEAVY} & set(sys.modules))) or 0)"
+    )
+    argv = [sys.executable, "-W", "ignore", "-c", code, command.split()[0], *words]
+    done = subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["list", "report"])
+@pytest.mark.parametrize("command", ["report"])
 def test_what_reads_a_run_imports_nothing_that_learns(runs: Path, tmp_path: Path, command: str) -> None:
-    more = ["--output", str(tmp_path)] if command == "report" else []
+    more = ["--output", str(tmp_path)]
     code = (
         "import sys; from continual_petl.cli.main import main; code = main(sys.argv[1:]); "
         "sys.exit(code or 'lightning' in sys.modules or 'continual_petl.course.session' in sys.modules)"

@@ -21,9 +21,8 @@ from continual_petl.heads.words import Answer
 from continual_petl.report.growth import GrowthRow
 from continual_petl.report.results import Results
 from continual_petl.report.terminal import check_table, print_report
-from continual_petl.store.finding import Finding
+from continual_petl.store.finding import Finding, TaskCheck
 from continual_petl.store.store import Store
-from continual_petl.store.verify import TaskCheck
 from tests.cli.bench import Bench
 from tests.report.made import rows_of
 from tests.streams_in_code import stream, task

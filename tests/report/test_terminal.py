@@ -12,9 +12,8 @@ from rich.console import Console
 from continual_petl.report.growth import GrowthRow
 from continual_petl.report.results import Results
 from continual_petl.report.terminal import MOST_PROBLEMS, print_report
-from continual_petl.store.finding import Finding
+from continual_petl.store.finding import Finding, TaskCheck
 from continual_petl.store.results_file import Status
-from continual_petl.store.verify import TaskCheck
 from tests.report.made import rows_of
 
 

@@ -8,15 +8,19 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from continual_petl import Run
 from continual_petl.course.removal import forget
 from continual_petl.errors import StoreError
+from continual_petl.report.inventory import listed
+from continual_petl.store.atomic import line_bytes
 from continual_petl.store.chain import Link
-from continual_petl.store.files import signature_of
-from continual_petl.store.index import add_to_index, index_file, read_index, write_index
+from continual_petl.store.files import Signature, signature_of
+from continual_petl.store.index import Entry, add_to_index, index_file, read_index, summary_of, write_index
+from continual_petl.store.sealed import seal_of
 from continual_petl.store.store import Store
 from tests.store.fabricated import Looks, multiply
 from tests.store.tampering import edit, learn_one_more, problems
@@ -42,6 +46,12 @@ def links_of(folder: Path) -> list[Link]:
     return Store(folder, indexed=False).links()
 
 
+def entry_of(folder: Path, link: Link, signature: Signature | None = None) -> Entry:
+    """Return what the index would hold of a bank, were this its link, with the summary of the first one."""
+    signature = signature or signature_of(folder / "banks" / link.task / "bank.json")
+    return Entry(signature, link, summary_of(Store(folder).manifest("one")))
+
+
 def test_an_indexed_store_opens_without_reading_a_manifest(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, looks = links_of(many), Looks(many, monkeypatch)
     for count in (MANIFESTS, 2 * MANIFESTS):
@@ -62,14 +72,12 @@ def test_without_an_index_every_manifest_is_read(many: Path, monkeypatch: pytest
 
 def test_a_course_keeps_the_index(learned: Path, folder: Path, backbone_folder: Folder) -> None:
     whole = read_index(index_file(learned))
-    assert [link for _, link in whole.values()] == links_of(learned), "made by the course that learned them"
-    assert all(
-        signature == signature_of(learned / "banks" / task / "bank.json") for task, (signature, _) in whole.items()
-    )
+    assert [entry.link for entry in whole.values()] == links_of(learned), "made by the course that learned them"
+    assert all(entry.signature == signature_of(learned / "banks" / task / "bank.json") for task, entry in whole.items())
     stale = index_file(folder).read_bytes()
     learn_one_more(backbone_folder(), folder)
     assert index_file(folder).read_bytes() != stale
-    remade = [link for _, link in read_index(index_file(folder)).values()]
+    remade = [entry.link for entry in read_index(index_file(folder)).values()]
     assert sorted(remade, key=lambda link: link.index) == links_of(folder), "of all banks of the copied folder"
 
 
@@ -106,7 +114,7 @@ def test_an_index_that_is_no_file_is_left_aside(many: Path, tmp_path: Path, plac
     else:
         os.mkfifo(path)
     assert Store(many).links() == expected
-    add_to_index(path, (1, 2, 3, 4), expected[0])
+    add_to_index(path, entry_of(many, expected[0], (1, 2, 3, 4)))
     assert elsewhere.read_bytes() == before, "nothing is written through a link"
 
 
@@ -114,8 +122,8 @@ def test_a_line_that_a_kill_tore_costs_only_itself(many: Path) -> None:
     path, expected = index_file(many), links_of(many)
     for size in range(0, path.stat().st_size, 37):
         os.truncate(path, path.stat().st_size - min(37, path.stat().st_size))
-        add_to_index(path, signature_of(many / "banks" / "one" / "bank.json"), expected[0])
-        assert read_index(path)["one"][1] == expected[0], size
+        add_to_index(path, entry_of(many, expected[0]))
+        assert read_index(path)["one"].link == expected[0], size
         assert Store(many).links() == expected
 
 
@@ -153,14 +161,8 @@ def test_a_replaced_manifest_of_the_same_size_is_read_again(many: Path) -> None:
 
 def test_a_forged_index_is_found_out_by_the_first_manifest_that_is_read(many: Path) -> None:
     true, path = links_of(many), index_file(many)
-    forged = {
-        link.task: (
-            signature_of(many / "banks" / link.task / "bank.json"),
-            replace(link, index=MANIFESTS - 1 - link.index, shared=True, seal="0" * 64),
-        )
-        for link in true
-    }
-    write_index(path, forged)
+    forged = (replace(link, index=MANIFESTS - 1 - link.index, shared=True, seal="0" * 64) for link in true)
+    write_index(path, [entry_of(many, link) for link in forged])
     store = Store(many)
     assert [link.task for link in store.links()] == [link.task for link in reversed(true)], "it is believed, but"
     store.manifest("copy4")
@@ -168,10 +170,45 @@ def test_a_forged_index_is_found_out_by_the_first_manifest_that_is_read(many: Pa
     assert problems(many) == {}, "and verify never looks at it"
 
 
+def test_a_list_reads_no_manifest_and_says_the_same(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, looks = listed(Store(many, indexed=False)), Looks(many, monkeypatch)
+    assert listed(Store(many)) == expected
+    assert looks.opened == [".index.jsonl"]
+
+
+def test_a_forged_summary_is_found_out_by_its_manifest(many: Path) -> None:
+    true, links = listed(Store(many, indexed=False)), links_of(many)
+    better = entry_of(many, links[0]).summary.model_copy(update={"score": 1.0})
+    write_index(index_file(many), [replace(entry_of(many, link), summary=better) for link in links])
+    store = Store(many)
+    assert [task["score"] for task in listed(store)] == [1.0] * MANIFESTS, "it is believed, but"
+    store.manifest("copy4")
+    assert listed(store) == true
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"release": "0.0.1"}, {"version": 1}, {"summary": {}}, {"summary": None}]
+    + [{"summary": {key: value}} for key, value in (("score", "1"), ("score", True), ("split", "train"), ("more", 1))]
+    + [{"summary": {"parameters": {"own": 1.5}}}],
+)
+def test_a_line_of_another_release_or_of_other_types_is_left_aside(many: Path, change: dict[str, Any]) -> None:
+    path, expected = index_file(many), listed(Store(many, indexed=False))
+    lines = []
+    for line in filter(None, path.read_bytes().split(b"\n")):
+        content = json.loads(line)
+        content.pop("seal")
+        for key, value in change.items():
+            content[key] = {**content[key], **value} if value and isinstance(value, dict) else value
+        lines.append(line_bytes({**content, "seal": seal_of(content)}))
+    path.write_bytes(b"".join(lines))
+    assert read_index(path) == {}
+    assert listed(Store(many)) == expected
+
+
 def test_a_commit_never_builds_on_a_forged_index(many: Path) -> None:
     true = links_of(many)
-    entry = signature_of(many / "banks" / "copy4" / "bank.json"), replace(true[-1], seal="0" * 64)
-    add_to_index(index_file(many), *entry)
+    add_to_index(index_file(many), entry_of(many, replace(true[-1], seal="0" * 64)))
     assert Store(many).head() == true[-1]
 
 
@@ -196,9 +233,7 @@ def test_forgotten_and_replaced_banks(many: Path, backbone_folder: Folder) -> No
 
 def test_an_index_makes_no_task_of_a_folder_without_a_certificate(many: Path) -> None:
     (many / "banks" / "nine").mkdir()
-    add_to_index(
-        index_file(many), signature_of(many / "banks" / "nine" / "bank.json"), Link(9, "a" * 64, "b" * 64, "nine")
-    )
+    add_to_index(index_file(many), entry_of(many, Link(9, "a" * 64, "b" * 64, "nine")))
     with pytest.raises(StoreError, match="nine"):
         Store(many).links()
 
@@ -227,9 +262,9 @@ def test_an_index_that_cannot_be_written_is_no_fault(many: Path, monkeypatch: py
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "write", refuse)
-    add_to_index(path, (1, 2, 3, 4), expected[0])
+    add_to_index(path, entry_of(many, expected[0], (1, 2, 3, 4)))
     whole = path.read_bytes()
-    write_index(path, {})
+    write_index(path, [])
     monkeypatch.undo()
     assert path.read_bytes() == whole
     assert not list(many.glob(".*.new"))

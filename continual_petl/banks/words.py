@@ -1,0 +1,31 @@
+"""A bank's specification in words, for lists and tables."""
+
+from __future__ import annotations
+
+from continual_petl.banks.presets import preset_of
+from continual_petl.banks.spec import BankSpec
+
+
+def in_words(spec: BankSpec) -> str:
+    """Return what a bank is: its preset, if it is one, and what it changes."""
+    preset, changes = preset_of(spec), changes_in_words(spec)
+    return changes if preset is None else f"{preset}: {changes}"
+
+
+def changes_in_words(spec: BankSpec) -> str:
+    """Return what a bank changes."""
+    forms = [
+        f"{m.form} on {m.modifies}" + ("" if m.bottleneck is None else f" ({m.bottleneck})") for m in spec.modifications
+    ]
+    nothing = "own LayerNorms" if spec.layernorms == "own" else "nothing but the head"
+    return ", ".join(dict.fromkeys(forms)) or nothing
+
+
+def in_short(spec: BankSpec) -> str:
+    """Return the preset of a bank, or its forms where it is none, with their sizes."""
+    preset = preset_of(spec)
+    sizes = [str(m.bottleneck) for m in spec.modifications if m.bottleneck is not None]
+    if preset is not None:
+        return " ".join([preset, ", ".join(dict.fromkeys(sizes))]).rstrip()
+    named = [m.form + ("" if m.bottleneck is None else f" {m.bottleneck}") for m in spec.modifications]
+    return ", ".join(dict.fromkeys(named)) or "own LayerNorms"

@@ -1,0 +1,53 @@
+"""Opening a run folder and looking up a task, with messages that name what is there instead.
+
+Nothing here imports torch, so that commands that answer without the model answer at once.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import islice
+from pathlib import Path
+
+from continual_petl.errors import InputError, StoreError, known_names
+from continual_petl.store.files import refuse_link
+from continual_petl.store.position import not_learned
+from continual_petl.store.store import Store
+from continual_petl.streams.stream_file.near import did_you_mean_path
+
+
+def open_store(folder: str | Path) -> Store:
+    """Return the store of a run folder, without a look at its stream.
+
+    Raises:
+        InputError: if the folder holds no run.
+        StoreError: if its stream.yaml is a link.
+    """
+    store = Store(Path(folder))
+    refuse_link(store.stream_file)
+    if not os.path.isfile(store.stream_file):  # which takes whatever is no path for one that is not there
+        inside = sorted(each.parent.name for each in islice(store.folder.glob("*/stream.yaml"), 100))
+        if inside:
+            raise InputError(
+                f"{store.folder}: no run here, but it holds the runs {known_names(inside)}: give one of them"
+            )
+        there = "no stream.yaml in it" if os.path.isdir(store.folder) else f"no such folder in {Path.cwd()}"
+        hint = did_you_mean_path(store.folder, [store.folder.parent, Path("runs")], _is_run)
+        raise InputError(
+            f"{store.folder}: no run here ({there}){hint}; give a folder that `continual-petl run` made, such as runs/NAME"
+        )
+    return store
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "stream.yaml").is_file()
+
+
+def check_learned(store: Store, task: str) -> None:
+    """Raise `InputError`, naming the learned tasks, if this is not one of them; `StoreError` if it was, and is missing."""
+    if not store.has(task):
+        for entry in store.missing():
+            if entry.task == task:
+                raise StoreError(entry.message(store.folder))
+        known = known_names(store.tasks, task)
+        raise InputError(f"{not_learned(store, task)}; learned are: {known}")
