@@ -9,9 +9,8 @@ from typing import Any, Protocol
 import lightning as L
 
 from continual_petl.backbones.backbone import Backbone
-from continual_petl.store.finding import Finding
+from continual_petl.store.finding import Finding, TaskCheck
 from continual_petl.store.store import Store
-from continual_petl.store.finding import TaskCheck
 
 
 class Rechecked(Protocol):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any, Literal, get_args
 
 import lightning as L
@@ -18,10 +17,9 @@ from continual_petl.learner import ContinualLearner
 from continual_petl.learner.answer import answer
 from continual_petl.store.backbone_check import check_backbone
 from continual_petl.store.environment import current_environment
-from continual_petl.store.finding import Finding
+from continual_petl.store.finding import Finding, TaskCheck
 from continual_petl.store.probe import image_shape
-from continual_petl.store.finding import TaskCheck
-from continual_petl.store.verify import check_task
+from continual_petl.store.verify import check_task, rotating
 
 Policy = Literal["digests", "probe", "full"]
 _KEPT_CHECKS = 100
@@ -139,21 +137,6 @@ class NoForgetting(StreamCallback):
     def _raise_if(findings: Sequence[Finding]) -> None:
         if findings:
             raise ForgettingError(" ".join(finding.message for finding in findings))
-
-
-def rotating(tasks: Sequence[str], turn: int, most: int) -> set[str]:
-    """Return the tasks whose turn it is: so many, and each again and again as the turns go on.
-
-    Those whose number leaves the remainder ``turn`` when divided by a power of two, the smallest that is enough: nothing has
-    to be remembered from turn to turn, and a task that joins displaces nobody. That leaves up to half of the places; the
-    newest other tasks take them, so that every turn costs the same.
-    """
-    step = 1
-    while len(tasks) > most * step:
-        step *= 2
-    chosen = set(tasks[turn % step :: step])
-    newest = (task for task in tasks[: -2 * most - 1 : -1] if task not in chosen)
-    return chosen | set(islice(newest, most - len(chosen)))
 
 
 def _check_cell(event: TaskEvent, cell: dict[str, Any]) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
 
-from continual_petl.report.console import Told
+from continual_petl.errors import printable
+from continual_petl.report.console import Told, can_draw
 
 
 def out() -> Console:
@@ -29,3 +32,26 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Draw a bar on standard error while something is done, where that is a terminal; it disappears when all is done."""
+    console = Told(stderr=True)
+    if not can_draw(console):
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    # Not drawn from a thread: a loader that forks must not find a lock held.
+    bar = Progress(*columns, console=console, transient=True, auto_refresh=False, redirect_stdout=sys.stdout.isatty())
+    with bar:
+        number = bar.add_task(printable(what), total=None)
+
+        def tell(done: int, total: int) -> None:
+            bar.update(number, completed=done, total=total)
+            bar.refresh()
+
+        bar.refresh()
+        yield tell

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-from continual_petl.cli._console import out, plain, print_json
-from continual_petl.course.ablation import Spans, Tell
+from continual_petl.cli._console import out, plain, print_json, progress
+from continual_petl.course.ablation import Spans
 from continual_petl.course.run import Run
 from continual_petl.errors import InputError, printable
 from continual_petl.report.ablation import Ablation
 from continual_petl.report.ablation_words import headline, left_off, remarks, table
-from continual_petl.report.console import Told, can_draw
 from continual_petl.report.task_lines import NOTHING_YET
 from continual_petl.store.atomic import write_json
 
@@ -55,7 +50,7 @@ def _ablated(run: Run, arguments: argparse.Namespace, spans: Spans) -> tuple[lis
     found, left_out = [], {}
     for task in tasks:
         try:
-            with _progress(task) as tell:
+            with progress(task) as tell:
                 found.append(run.ablate(task, spans, arguments.split, tell=tell))
         except InputError as error:
             if named or len(tasks) == 1:
@@ -92,27 +87,6 @@ def _check_files(run: Path, files: dict[str, tuple[str | None, str]]) -> None:
             raise InputError(f"{option} {path}: {what}; write elsewhere")
         if path.resolve().is_relative_to(run.resolve()):
             raise InputError(f"{option} {path}: this is inside of the run, which is only read; write elsewhere")
-
-
-@contextmanager
-def _progress(task: str) -> Iterator[Tell | None]:
-    """Draw a bar on standard error while a task is measured, where that is a terminal; it goes when all is done."""
-    console = Told(stderr=True)
-    if not can_draw(console):
-        yield None
-        return
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    # Not drawn from a thread: a loader that forks must not find a lock held.
-    bar = Progress(*columns, console=console, transient=True, auto_refresh=False, redirect_stdout=sys.stdout.isatty())
-    with bar:
-        number = bar.add_task(printable(task), total=None)
-
-        def tell(done: int, total: int) -> None:
-            bar.update(number, completed=done, total=total)
-            bar.refresh()
-
-        bar.refresh()
-        yield tell
 
 
 def _print(found: Sequence[Ablation], left_out: dict[str, str], files: Sequence[str]) -> None:

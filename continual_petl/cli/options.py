@@ -100,6 +100,8 @@ def _add_task(name: str, command: argparse.ArgumentParser) -> None:
         command.add_argument("--task", metavar="T", help="name of a learned task")
     if name == "verify":
         command.add_argument("--data", action="store_true", help="also answer the test rows again")
+        text = "check in N processes at most, where that saves time (default: one for each core)"
+        command.add_argument("--jobs", metavar="N", type=int, help=text)
     if name == "predict":
         command.add_argument("texts", metavar="TEXT", nargs="*", help="rows; none: one per line of standard input")
         command.add_argument("--input", metavar="FILE", help="rows from a .jsonl, .csv, .tsv, .parquet or .txt file")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from continual_petl.cli._console import out, print_json
+from continual_petl.cli._console import out, print_json, progress
 from continual_petl.course.run import Run
 from continual_petl.errors import printable
 from continual_petl.report.task_lines import NOTHING_YET
@@ -14,7 +14,8 @@ from continual_petl.report.terminal import check_table
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
     run = Run(arguments.run, remote_code=arguments.remote_code)
-    checks = run.verify(arguments.task, data=arguments.data)
+    with progress("certificates") as tell:
+        checks = run.verify(arguments.task, data=arguments.data, jobs=arguments.jobs, tell=tell)
     whole = all(check.ok for check in checks)
     if arguments.json:
         print_json([check.to_json() for check in checks])

@@ -14,8 +14,9 @@ from continual_petl.callbacks import Dashboard, NoForgetting, StreamCallback
 from continual_petl.course.at_once import learn_at_once
 from continual_petl.course.finish_task import finish_task
 from continual_petl.course.learn_task import learn_task
-from continual_petl.course.pool import Executor, Pool, is_being_started, sharing
+from continual_petl.course.pool import Executor, Pool, sharing
 from continual_petl.course.preflight import preflight
+from continual_petl.course.processes import is_being_started
 from continual_petl.course.replacements import begin_replacing, end_replacing
 from continual_petl.course.run import Run
 from continual_petl.course.session import Session, changed_settings, forgotten_tasks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ import torch
 from continual_petl.course.at_once import Elsewhere
 from continual_petl.course.learned import Ranks
 from continual_petl.course.on_ray import OnRay, check_ray
-from continual_petl.course.processes import Processes
+from continual_petl.course.processes import Processes, is_being_started
 from continual_petl.course.ranks import LocalRanks
 from continual_petl.course.session import Session
 from continual_petl.course.trainers import num_processes
@@ -87,12 +86,6 @@ class Pool:
         if self._executor == "ray":
             return OnRay(brief, self._jobs, most)
         return Processes(brief, min(self._jobs or 1, max(most, 1)))
-
-
-def is_being_started() -> bool:
-    """Return whether this is a process that Python is starting for another one, whose script it imports now."""
-    # As Python itself asks, before it refuses to start processes here.
-    return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
 
 
 @contextmanager

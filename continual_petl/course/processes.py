@@ -19,13 +19,15 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from multiprocessing import connection
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from continual_petl.errors import InputError
 
 if TYPE_CHECKING:
     from continual_petl.course.worker import Brief, Report, Worker
 
+_What = TypeVar("_What")
+_Found = TypeVar("_Found")
 _OTHER_LAUNCHERS = ("SLURM_", "TORCHELASTIC_", "LSB_")
 _worker: Worker | None = None
 """Of a worker process."""
@@ -91,8 +93,8 @@ class Slot:
         with suppress(BrokenProcessPool, CancelledError):
             self._pid = pid.result()
 
-    def submit(self, act: Callable[[str], Report], task: str) -> Future[Report]:
-        """Have the process do something about a task.
+    def submit(self, act: Callable[[_What], _Found], what: _What) -> Future[_Found]:
+        """Have the process do something.
 
         Raises:
             WorkerDied: if it cannot be started, or was killed since the last time.
@@ -105,13 +107,13 @@ class Slot:
             problem = self._opened.result()
             if problem:
                 raise InputError(problem)
-            return self._pool.submit(act, task)
+            return self._pool.submit(act, what)
         except (BrokenProcessPool, CancelledError) as error:
             began = self._opened.done() and not self._opened.cancelled() and self._opened.exception() is None
             self.close()
             raise WorkerDied(began=began) from error
 
-    def result(self, future: Future[Report]) -> Report:
+    def result(self, future: Future[_Found]) -> _Found:
         """Wait for what `submit` began.
 
         Raises:
@@ -206,6 +208,12 @@ def fit_here(task: str) -> Report:
     """Take part in the fit of a task in this worker process."""
     assert _worker is not None
     return _worker.fit(task)
+
+
+def is_being_started() -> bool:
+    """Return whether this is a process that Python is starting for another one, whose script it imports now."""
+    # As Python itself asks, before it refuses to start processes here.
+    return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
 
 
 def _begin(environment: dict[str, str]) -> None:

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import torch
 
-from continual_petl.callbacks.no_forgetting import rotating
 from continual_petl.course.evaluate import evaluate
 from continual_petl.course.session import Session
 from continual_petl.course.signals import StopRequest
@@ -15,7 +14,7 @@ from continual_petl.seeding import derive_seed
 from continual_petl.store.chain import Link
 from continual_petl.store.finding import TaskCheck
 from continual_petl.store.results_file import Cell, RowLine, Status
-from continual_petl.store.verify import check_task
+from continual_petl.store.verify import check_task, rotating
 
 MEASURE_ALL_UP_TO = 20
 """``evaluate: auto`` measures every earlier task up to this many, and certifies beyond."""

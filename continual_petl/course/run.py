@@ -22,6 +22,7 @@ from continual_petl.streams.stream_file.yaml_file import load_stream
 
 if TYPE_CHECKING:
     from continual_petl.course.ablation import Spans, Tell
+    from continual_petl.course.check_together import Progress
     from continual_petl.report.ablation import Ablation
     from continual_petl.report.figures.every import Figures
 
@@ -140,7 +141,15 @@ class Run:
         """Raise `InputError`, naming the learned tasks, if this is not one of them."""
         check_learned(self.store, task)
 
-    def verify(self, task: str | None = None, *, data: bool = False, most: int | None = None) -> list[TaskCheck]:
+    def verify(
+        self,
+        task: str | None = None,
+        *,
+        data: bool = False,
+        most: int | None = None,
+        jobs: int | None = 1,
+        tell: Progress | None = None,
+    ) -> list[TaskCheck]:
         """Check certificates, of one task or of all; nothing is raised for what was forgotten, only told.
 
         Args:
@@ -148,6 +157,10 @@ class Run:
             data: also answer the test rows again, and compare scores and every prediction.
             most: check no more certificates than this, as commands that learn do in a run of many tasks: those of the newest
                 tasks and of some others. The chain is checked as a whole in any case.
+            jobs: check in as many processes at most, where that saves time; None: one for each core. Write it under
+                ``if __name__ == "__main__":`` in a script, which the processes import. A backbone that is in memory already
+                is what is checked, in this process alone.
+            tell: called with how many certificates are checked, and of how many.
 
         Returns:
             One check per task that was checked. What is wrong with files that belong to no task comes behind, under their
@@ -157,7 +170,7 @@ class Run:
 
         if task is not None:
             self.check_learned(task)
-        return list(verify_run(self._session, task, data=data, most=most))
+        return list(verify_run(self._session, task, data=data, most=most, jobs=jobs, tell=tell))
 
     def ablate(
         self,

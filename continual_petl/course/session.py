@@ -16,11 +16,11 @@ from continual_petl.store.held import RESIDENT_BYTES
 from continual_petl.store.manifest import Manifest
 from continual_petl.store.residents import Residents
 from continual_petl.store.store import Store
-from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.encoding.tokenise import TokenisedRows
 from continual_petl.streams.schema.stream_spec import GenerationSpec, SplitName, StreamSpec, TaskSpec, TrainingSpec
 
 if TYPE_CHECKING:
+    from continual_petl.streams.batches.datamodule import TaskDataModule
     from continual_petl.streams.preparation.prepare import SplitData, TaskData
 
 _KEPT_SPLITS = 20
@@ -94,6 +94,8 @@ class Session:
 
     def loaders(self, data: TaskData, training: TrainingSpec) -> TaskDataModule:
         """Return the batches of a prepared task."""
+        from continual_petl.streams.batches.datamodule import TaskDataModule  # with Lightning
+
         return TaskDataModule.of(data, training, pad_token_id=self.residents.pad_token_id, seed=self.spec.seed)
 
     def backbone(self, task: TaskSpec) -> Backbone:

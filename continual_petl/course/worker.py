@@ -35,6 +35,7 @@ from continual_petl.errors import (
     MemoryRanOutError,
     StoreError,
 )
+from continual_petl.store.environment import arithmetic, compute_as
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 
@@ -102,24 +103,6 @@ def brief_of(session: Session, callbacks: tuple[L.Callback, ...]) -> Brief:
         working_directory=os.getcwd(),
         reads_test=session.reads_test,
     )
-
-
-def arithmetic() -> tuple[str, bool, bool]:
-    """Return what was set in Python to choose other arithmetic: precision of products, deterministic algorithms, oneDNN."""
-    return (
-        torch.get_float32_matmul_precision(),
-        torch.are_deterministic_algorithms_enabled(),
-        bool(torch.backends.mkldnn.enabled),
-    )
-
-
-def compute_as(num_threads: int, settings: tuple[str, bool, bool]) -> None:
-    """Have this process compute with so many threads, and with these settings of `arithmetic`."""
-    torch.set_num_threads(num_threads)
-    precision, deterministic, mkldnn = settings
-    torch.backends.mkldnn.enabled = mkldnn  # type: ignore[assignment]
-    torch.set_float32_matmul_precision(precision)
-    torch.use_deterministic_algorithms(deterministic)
 
 
 class Worker:

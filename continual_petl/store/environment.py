@@ -86,6 +86,28 @@ def current_environment(device: torch.device, precision: Literal["bf16", "fp32"]
     )
 
 
+def arithmetic() -> tuple[str, bool, bool]:
+    """Return what was set in Python to choose other arithmetic: precision of products, deterministic algorithms, oneDNN."""
+    import torch
+
+    return (
+        torch.get_float32_matmul_precision(),
+        torch.are_deterministic_algorithms_enabled(),
+        bool(torch.backends.mkldnn.enabled),
+    )
+
+
+def compute_as(num_threads: int, settings: tuple[str, bool, bool]) -> None:
+    """Have this process compute with so many threads, and with these settings of `arithmetic`."""
+    import torch
+
+    torch.set_num_threads(num_threads)
+    precision, deterministic, mkldnn = settings
+    torch.backends.mkldnn.enabled = mkldnn  # type: ignore[assignment]
+    torch.set_float32_matmul_precision(precision)
+    torch.use_deterministic_algorithms(deterministic)
+
+
 @cache
 def _processor() -> str:
     try:

@@ -26,6 +26,7 @@ from continual_petl.streams.schema.stream_spec import BackboneSpec
 
 if TYPE_CHECKING:
     from continual_petl.learner import ContinualLearner
+    from continual_petl.store.manifest import Manifest
 
 
 class Residents:
@@ -72,10 +73,9 @@ class Residents:
         """Make the digest of tokenizer or image processing anew: someone may have changed the one in memory."""
         self.inputs.look_again()
 
-    def check_preparation(self, task: str) -> list[str]:
+    def check_preparation(self, manifest: Manifest) -> list[str]:
         """Return one problem if tokenizer or image processing are not those that a task was learned with."""
-        manifest = self.store.manifest(task)
-        return self.inputs.problems(task, manifest.preparation, manifest.written_in)
+        return self.inputs.problems(manifest.task, manifest.preparation, manifest.written_in)
 
     def check_code(self) -> None:
         """Raise `InputError` if the run folder asks to execute code, and nobody else does."""
@@ -217,7 +217,7 @@ class Residents:
 
     def _load(self, task: str, body: str | None, made_of: tuple[str, ...]) -> Held:
         manifest, backbone = self.store.manifest(task), self.backbone_of(task)
-        for problem in self.check_preparation(task):
+        for problem in self.check_preparation(manifest):
             raise StoreError(problem)  # before any bank is read
         bank = self.store.load_bank(task, backbone)
         if body is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -26,6 +27,8 @@ from continual_petl.store.tensor_file import read_tensors
 
 MOST_PROBE_BYTES = 2**27
 """A probe is eight rows."""
+UNCHANGED = "digests and probe, bit for bit"
+"""What the best verdict rests on."""
 
 
 def check_task(store: Store, task: str, backbone: Backbone | None, *, probe: bool = True) -> TaskCheck:
@@ -62,6 +65,21 @@ def check_task(store: Store, task: str, backbone: Backbone | None, *, probe: boo
         largest_difference=difference,
         seconds=time.perf_counter() - start,
     )
+
+
+def rotating(tasks: Sequence[str], turn: int, most: int) -> set[str]:
+    """Return the tasks whose turn it is: so many, and each again and again as the turns go on.
+
+    Those whose number leaves the remainder ``turn`` when divided by a power of two, the smallest that is enough: nothing has
+    to be remembered from turn to turn, and a task that joins displaces nobody. That leaves up to half of the places; the
+    newest other tasks take them, so that every turn costs the same.
+    """
+    step = 1
+    while len(tasks) > most * step:
+        step *= 2
+    chosen = set(tasks[turn % step :: step])
+    newest = (task for task in tasks[: -2 * most - 1 : -1] if task not in chosen)
+    return chosen | set(islice(newest, most - len(chosen)))
 
 
 def certified_probe(store: Store, task: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -108,7 +126,7 @@ def _compare(
     same_texts = decoded is None or DECODED not in certified or same_bits(decoded, certified[DECODED])
     outputs = certified[OUTPUTS]
     if same_bits(found, outputs) and same_texts:
-        return 0.0, "digests and probe, bit for bit", []
+        return 0.0, UNCHANGED, []
     difference = float((found - outputs).abs().max()) if found.shape == outputs.shape else float("nan")
     differs = manifest.environment.differences(
         current_environment(backbone.model.device, backbone.precision, backbone.attention)

@@ -12,9 +12,10 @@ from pathlib import Path
 import torch
 from pydantic import ValidationError
 
-from continual_petl.course.worker import Report, arithmetic, compute_as
+from continual_petl.course.worker import Report
 from continual_petl.errors import ForgettingError, InputError, Interrupted, IsolationError, StoreError
 from continual_petl.store.atomic import make_folder, write_json
+from continual_petl.store.environment import arithmetic, compute_as
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.sweep.asking import is_hopeless
 from continual_petl.sweep.records import Outcome, Record, Records

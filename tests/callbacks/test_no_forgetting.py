@@ -16,11 +16,11 @@ from rich.console import Console
 
 from continual_petl import ForgettingError, NoForgetting, StreamCallback, learn
 from continual_petl.callbacks import Progress, TaskEvent
-from continual_petl.callbacks.no_forgetting import rotating
 from continual_petl.cli.main import main
 from continual_petl.errors import StoreError
 from continual_petl.store.manifest import SplitScores, read_manifest
 from continual_petl.store.results_file import TaskLine
+from continual_petl.store.verify import rotating
 from continual_petl.streams.stream_file.dump import dump_stream
 from tests.store.tampering import change_tensors, edit, name_certificates, nudge
 from tests.streams_in_code import stream, task

@@ -53,7 +53,7 @@ COMMANDS = {
         "--json",
     },
     "forget": {"--entry", "--json"},
-    "verify": {"--task", "--data", "--remote-code", "--json"},
+    "verify": {"--task", "--data", "--jobs", "--remote-code", "--json"},
     "predict": {"--task", "--task-column", "--input", "--output", "--batch-size", "--remote-code", "--json", *LIMITS},
     "ablate": {"--task", "--split", "--spans", "--output", "--html", "--remote-code", "--json"},
     "report": {"--output", "--open", "--serve", "--port", "--json"},

@@ -13,7 +13,6 @@ import torch
 
 from continual_petl import ForgettingError, NoForgetting, StreamCallback, learn
 from continual_petl.callbacks import TaskEvent, no_forgetting
-from continual_petl.callbacks.no_forgetting import rotating
 from continual_petl.course import evaluate, row
 from continual_petl.course.evaluate import outputs_of
 from continual_petl.course.trainers import answers_here
@@ -23,6 +22,7 @@ from continual_petl.store import atomic, files, results_file
 from continual_petl.store.files import read_lines, read_tail
 from continual_petl.store.results_file import TaskLine, append_results, read_results
 from continual_petl.store.store import Store
+from continual_petl.store.verify import rotating
 from tests.store.fabricated import Looks, multiply
 from tests.streams_in_code import regression_task, stream, task, task_of_kind
 

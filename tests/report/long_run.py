@@ -13,11 +13,11 @@ import tempfile
 from pathlib import Path
 
 from continual_petl import learn
-from continual_petl.callbacks.no_forgetting import rotating
 from continual_petl.course.row import _CHECKED, MEASURE_ALL_UP_TO
 from continual_petl.store.chain import Link
 from continual_petl.store.results_file import Cell, Line, RowLine, Status, TaskLine
 from continual_petl.store.store import Store
+from continual_petl.store.verify import rotating
 from tests.store.fabricated import multiply
 from tests.streams_in_code import stream, task
 

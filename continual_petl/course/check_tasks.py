@@ -1,0 +1,149 @@
+"""Checking certificates task by task, in the way that every process of `verify` does it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from continual_petl.backbones.backbone import Backbone
+from continual_petl.course.session import Session, other_seeds
+from continual_petl.errors import InputError, StoreError
+from continual_petl.store.backbone_check import check_backbone
+from continual_petl.store.environment import arithmetic, compute_as
+from continual_petl.store.finding import Finding, TaskCheck
+from continual_petl.store.store import Store
+from continual_petl.store.survey import told
+from continual_petl.store.verify import UNCHANGED, check_task
+from continual_petl.streams.schema.stream_spec import StreamSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What another process has to know to check certificates as this one would."""
+
+    folder: str
+    spec: StreamSpec
+    consent: bool
+    """Whether a backbone's own code may be executed where the run asks for it."""
+    indexed: bool
+    data: bool
+    """Whether test rows are answered again."""
+    num_threads: int
+    """Of the process that verifies."""
+    share: int
+    """Threads of each process while several check side by side."""
+    settings: tuple[str, bool, bool]
+    """Of torch's arithmetic; see `continual_petl.course.worker.arithmetic`."""
+    working_directory: str
+
+
+class Checker:
+    """Checks tasks of a run against their certificates; nothing is raised for what is wrong, only reported.
+
+    Args:
+        session: the run.
+        indexed: whether the index may save reading.
+        data: also answer the test rows again.
+    """
+
+    def __init__(self, session: Session, *, indexed: bool, data: bool) -> None:
+        self._session, self._data = session, data
+        # One that remembers nothing: what lies on the disk is what is checked, and all of it if no index is believed.
+        self.store = Store(session.store.folder, indexed=indexed)
+        self._backbones: dict[str, tuple[Backbone | None, tuple[Finding, ...]]] = {}
+        self.other_seed = False
+        """Whether a certificate is of another seed than the stream gives."""
+        self.share: int | None = None
+        """Threads to compute with while other processes check beside this one; None: all."""
+
+    @property
+    def any_backbone(self) -> Backbone | None:
+        """The backbone, in a precision that was needed; None if none was, or it cannot be loaded."""
+        return next((backbone for backbone, _ in self._backbones.values() if backbone is not None), None)
+
+    def order(self, share: int, *, indexed: bool) -> Order:
+        """Return what another process has to know."""
+        return Order(
+            folder=os.path.abspath(self._session.folder),
+            spec=self._session.spec,
+            consent=self._session.residents.consent,
+            indexed=indexed,
+            data=self._data,
+            num_threads=torch.get_num_threads(),
+            share=share,
+            settings=arithmetic(),
+            working_directory=os.getcwd(),
+        )
+
+    def check(self, task: str, *, in_chain: bool = True) -> TaskCheck:
+        """Check one task as it is now.
+
+        Args:
+            task: its name.
+            in_chain: whether its certificate continues the chain; rows are answered again only then.
+        """
+        if self.share is None:
+            return self._check(task, in_chain)
+        with _threads(self.share):
+            check = self._check(task, in_chain)
+        # The last bits of a product can depend on the number of threads, so only equal bits settle it.
+        return check if check.ok and check.how.startswith(UNCHANGED) else self._check(task, in_chain)
+
+    def _check(self, task: str, in_chain: bool) -> TaskCheck:
+        return self.store.steadily(lambda: self._look(task, in_chain), task)
+
+    def _look(self, task: str, in_chain: bool) -> TaskCheck:
+        try:
+            self.other_seed |= bool(other_seeds(self.store, self._session.spec.seed, [task]))
+            manifest = self.store.manifest(task)
+            backbone, findings = self._backbone(manifest.environment.precision)
+            if backbone is not None:
+                findings += tuple(Finding(message=text) for text in self._session.residents.check_preparation(manifest))
+        except (InputError, StoreError) as error:
+            return told(task, str(error))
+        check = check_task(self.store, task, backbone)
+        check = replace(check, findings=(*findings, *check.findings))
+        if self._data and not check.findings and in_chain:
+            from continual_petl.course.recheck import recheck_rows  # with Lightning
+
+            recheck = recheck_rows(self._session, task)
+            if recheck.unreachable is None:
+                check = replace(check, how=f"{check.how}, {recheck.split} rows", findings=recheck.findings)
+            else:
+                check = replace(check, findings=(Finding(message=recheck.unreachable, unchecked=True),))
+        return check
+
+    def _backbone(self, precision: str) -> tuple[Backbone | None, tuple[Finding, ...]]:
+        """Return the backbone, and what is wrong with it, looked at once."""
+        if precision not in self._backbones:
+            try:
+                backbone = self._session.residents.backbone("bf16" if precision == "bf16" else "fp32")
+                self._backbones[precision] = backbone, tuple(check_backbone(backbone))
+            except (InputError, StoreError) as error:
+                self._backbones[precision] = None, (Finding(message=str(error)),)
+        return self._backbones[precision]
+
+
+def checker_of(order: Order) -> Checker:
+    """Return a checker in a process that was started to help."""
+    os.chdir(order.working_directory)
+    compute_as(order.num_threads, order.settings)
+    session = Session(order.spec, Store(Path(order.folder)), consent=order.consent)
+    checker = Checker(session, indexed=order.indexed, data=order.data)
+    checker.share = order.share
+    return checker
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
