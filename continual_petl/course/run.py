@@ -20,9 +20,9 @@ from continual_petl.report.results import Results, read_results
 from continual_petl.store.files import refuse_link
 from continual_petl.store.position import not_learned
 from continual_petl.store.store import Store
+from continual_petl.store.stream_seal import load_begun
 from continual_petl.store.verify import TaskCheck
 from continual_petl.streams.stream_file.near import did_you_mean_path
-from continual_petl.streams.stream_file.yaml_file import load_stream
 
 if TYPE_CHECKING:
     from continual_petl.course.ablation import Spans, Tell
@@ -101,7 +101,7 @@ class Run:
     ) -> None:
         # The one that learned knows much of the folder already.
         self.store = open_store(folder) if session is None else session.store
-        self._session = session or Session(load_stream(self.store.stream_file), self.store, consent=remote_code)
+        self._session = session or Session(load_begun(self.store.stream_file), self.store, consent=remote_code)
         if resident_bytes is not None:
             self._session.residents.held_banks.limit(resident_bytes)
 
