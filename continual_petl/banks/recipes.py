@@ -38,6 +38,7 @@ RECIPES: dict[str, Recipe] = {
     "lora": Recipe(2e-3, 8),
     "lora_ffn": Recipe(2e-3, 8),
     "mam": Recipe(1e-3, 8),
+    "mam_flat": Recipe(1e-3, 8),
     "layernorm": Recipe(1.5e-3, 8),
     "bitfit": Recipe(6e-3, 8),
     "diff_pruning": Recipe(1e-3, 8),
@@ -88,7 +89,8 @@ def recipe_of(bank: BankSpec, written: str | None = None) -> Recipe:
 def first_recipe_of(bank: BankSpec) -> Recipe:
     """Return how a bank was trained by streams with ``defaults: 1``: any option but the size made it no preset's."""
     preset = preset_of(bank)
-    if preset is not None:
+    # What is called mam now had no name then.
+    if preset is not None and preset != "mam":
         return RECIPES[preset]
     if not bank.modifications:
         return RECIPES["layernorm" if bank.layernorms == "own" else "probe"]

@@ -36,7 +36,7 @@ from continual_petl.streams.schema.data_spec import DataSpec as DataSpec
 from continual_petl.streams.schema.data_spec import Rows as Rows
 from continual_petl.streams.schema.data_spec import SplitName as SplitName
 from continual_petl.streams.schema.data_spec import Text, join_path, locate, looks_like_path, without_copy
-from continual_petl.streams.schema.defaults import FIRST, NEWEST
+from continual_petl.streams.schema.defaults import FIRST, NEWEST, as_first_named, as_written_first
 from continual_petl.streams.schema.field_types import Labels, Name
 from continual_petl.streams.schema.generation import GenerationSpec as GenerationSpec
 from continual_petl.streams.schema.limits_spec import LimitsSpec as LimitsSpec
@@ -180,7 +180,7 @@ class StreamSpec(FrozenModel):
     """Anything Lightning's Trainer takes, such as {devices: 1}."""
     defaults: Annotated[Int, Field(ge=FIRST, le=NEWEST)] = NEWEST
     """Which defaults fill in what is left open. A run keeps those that it was begun with; 1 are those of streams without this
-    key, by which options changed a preset's learning rate and epochs."""
+    key, by which mam had a prefix without an MLP (mam_flat now) and options changed a preset's learning rate and epochs."""
     evaluate: Literal["auto", "all", "sample", "certified"] = "auto"
     """How earlier tasks are evaluated after a new one; auto means all up to 20 tasks, then certified."""
     probe: Probe = "random"
@@ -191,6 +191,12 @@ class StreamSpec(FrozenModel):
     folder of the stream file, and no copies."""
     tasks: Annotated[tuple[TaskSpec, ...], Field(min_length=1, examples=[_TASKS])]
     """The tasks, in the order in which they arrive."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _presets_as_then(cls, value: Any) -> Any:
+        first = isinstance(value, dict) and value.get("defaults") == FIRST
+        return as_written_first(value) if first else value
 
     @model_validator(mode="after")
     def _consistent(self) -> StreamSpec:
@@ -218,7 +224,16 @@ class StreamSpec(FrozenModel):
         """
         if defaults is None or "defaults" in self.model_fields_set:
             return self
-        return self.model_copy(update={"defaults": defaults})
+        spec = self.model_copy(update={"defaults": defaults})
+        tasks = tuple(map(spec.named_as_then, self.tasks))
+        return (
+            spec.model_copy(update={"tasks": tasks, "bank": as_first_named(self.bank)}) if defaults == FIRST else spec
+        )
+
+    def named_as_then(self, task: TaskSpec) -> TaskSpec:
+        """Return a task with the bank that its words mean by the defaults of this stream."""
+        bank = as_first_named(task.bank) if self.defaults == FIRST else task.bank
+        return task if bank is task.bank else task.model_copy(update={"bank": bank})
 
     def anchored(self) -> StreamSpec:
         """Return the same stream with paths that mean the same from every working directory."""
