@@ -67,7 +67,8 @@ CHANGED = {
     ("prefix_flat", "reparametrise", "mlp"): "prefix",
     # Like no preset; trained through an MLP as prefix is.
     ("multihead_parallel", "reparametrise", "mlp"): "prefix",
-    ("mam", "reparametrise", "mlp"): "prefix",
+    ("mam", "reparametrise", "none"): "mam_flat",
+    ("mam_flat", "reparametrise", "mlp"): "mam",
     ("prompt", "reparametrise", "mlp"): "p_tuning",
     ("prompt", "reparametrise", "lstm"): "p_tuning",
     ("p_tuning", "reparametrise", "none"): "prompt",
@@ -143,6 +144,9 @@ def test_a_stream_by_the_first_defaults_has_the_rates_of_then() -> None:
         "top": ({"preset": "top_layers", "layernorms": "own"}, "full"),
         "bitfit": ({"preset": "bitfit", "layernorms": "own"}, "bitfit"),
         "probe": ("probe", "probe"),
+        "mam": ({"preset": "mam", "length": 4}, "mam_flat"),
+        "scaled": ({"preset": "mam", "scale": 2.0}, "prefix_flat"),
+        "mlp": ({"preset": "mam", "reparametrise": "mlp", "hidden": 800}, "prefix_flat"),
     }
     tasks = [_task(name, bank=bank) for name, (bank, _) in old.items()]
     expected = {name: (RECIPES[like].learning_rate, RECIPES[like].epochs) for name, (_, like) in old.items()}

@@ -10,12 +10,14 @@ import pytest
 import yaml
 
 from continual_petl import Run, learn
+from continual_petl.banks.presets import preset_of
 from continual_petl.banks.recipes import RECIPES
 from continual_petl.cli.main import main
 from continual_petl.course.session import settings_that_differ
 from continual_petl.errors import Interrupted
 from continual_petl.report.facts import read_facts
-from continual_petl.store.stream_seal import begun_with
+from continual_petl.report.inventory import entry_of
+from continual_petl.store.stream_seal import begun_with, stream_problem
 from continual_petl.streams.stream import TaskStream
 from continual_petl.sweep import sweep
 from tests.course.test_resume import SignalAt
@@ -72,6 +74,36 @@ def test_a_task_stopped_by_an_earlier_release_resumes_at_its_rate(
     assert main(["learn", str(stopped), str(tmp_path / "two.yaml"), "--quiet"]) == 0
     assert used(Run(stopped), "two") == (THEN.learning_rate, THEN.epochs)
     assert [facts.name for facts in read_facts(stopped).tasks] == ["one", "two"]
+
+
+def test_mam_of_an_earlier_release_is_mam_flat(backbone_folder: Folder, tmp_path: Path) -> None:
+    folder, mam = tmp_path / "run", {"preset": "mam", "length": 2, "bottleneck": 3}
+    shared = task("two", num_rows=20, bank={**mam, "scope": "shared"})
+    then = stream(backbone_folder(), [task("one", num_rows=20), shared], bank=mam, training=TRAINING, defaults=1)
+    learn(then, folder)
+    file = folder / "stream.yaml"
+    text = file.read_text()
+    assert text.count("preset: mam_flat") == 2
+    file.write_text(text.replace("preset: mam_flat", "preset: mam"))
+    without_defaults(file)
+    run = Run(folder)
+    assert stream_problem(run.store) is None
+    assert [preset_of(run.store.manifest(name).bank) for name in run.store.tasks] == ["mam_flat", "mam_flat"]
+    assert [each["preset"] for each in (entry_of(run.store, name) for name in run.store.tasks)] == [
+        "mam_flat",
+        "mam_flat",
+    ]
+    assert settings_that_differ(run.session) == {}
+    # The user's own file still says mam, and means what was learned, in the run and in a task that is added to it.
+    again = learn(tasks_of(backbone_folder(), "one", "three", bank=mam), folder)
+    assert settings_that_differ(again.session) == {}
+    (tmp_path / "four.yaml").write_text(yaml.safe_dump(task("four", num_rows=20, bank={**mam, "length": 1})))
+    assert main(["learn", str(folder), str(tmp_path / "four.yaml"), "--quiet"]) == 0
+    assert main(["learn", str(folder), str(tmp_path / "four.yaml"), "--quiet"]) == 0
+    manifests = [Run(folder).store.manifest(name) for name in ("three", "four")]
+    assert [preset_of(each.bank) for each in manifests] == ["mam_flat", "mam_flat"]
+    new = learn(tasks_of(backbone_folder(), "one", bank=mam), tmp_path / "new")
+    assert preset_of(new.store.manifest("one").bank) == "mam"
 
 
 def test_a_new_run_says_its_defaults_and_a_stream_may_choose_them(backbone_folder: Folder, tmp_path: Path) -> None:
