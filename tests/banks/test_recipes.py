@@ -56,7 +56,8 @@ def test_other_banks_are_trained_as_what_they_are_most_like(bank: dict[str, Any]
 
 OTHERS: dict[str, list[Any]] = {
     "bottleneck": [3], "activation": ["silu"], "depth": [2], "input_norm": [True], "scale": [3.0], "init": ["bert", "lora"],
-    "init_scale": [0.5], "dropout": [0.25], "normalised_input": [False], "reparametrise": ["none", "mlp", "lstm"],
+    "output_norm": [True], "mlp_width": [5], "init_scale": [0.5], "dropout": [0.25], "normalised_input": [False],
+    "reparametrise": ["none", "mlp", "lstm"],
     "hidden": [24], "implementation": ["gated"], "density": [0.25], "penalty": [1e-3], "layernorms": ["frozen", "own"],
     "layers": ["0", "top-2"], "scope": ["shared"], "start_from": ["other"],
 }  # fmt: skip
