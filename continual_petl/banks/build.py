@@ -152,7 +152,8 @@ def _check_registry(sites: Sites) -> None:
         raise InputError(
             f"bank: family {sites.anatomy.family!r} computes attention in code of its own, not through the attention "
             "registry of transformers, so nothing can join its heads (form: attention on heads, as in the presets "
-            "prefix, prefix_flat, multihead_parallel and mam). Use bottleneck, low-rank, prompt or additive forms on it."
+            "prefix, prefix_flat, multihead_parallel, mam and mam_flat). Use bottleneck, low-rank, prompt or additive forms "
+            "on it."
         )
 
 

@@ -48,9 +48,11 @@ class BankChoice(FrozenModel):
     activation: Activation | None = None
     """Non-linearity of every bottleneck in the preset."""
     depth: Depth | None = None
-    """Number of non-linear layers of every bottleneck in the preset."""
+    """Number of non-linear layers of every bottleneck in the preset, or of the MLP that its prompt is trained through."""
     input_norm: Annotated[bool, Field(strict=True)] | None = None
     """Whether every bottleneck in the preset has a LayerNorm of its own on its input."""
+    output_norm: Annotated[bool, Field(strict=True)] | None = None
+    """Whether every bottleneck in the preset has a LayerNorm of its own on its change."""
     scale: Number | None = None
     """The s of every scaled composition in the preset."""
     init: Init | None = None
@@ -65,6 +67,8 @@ class BankChoice(FrozenModel):
     """What a prefix or prompt is trained through."""
     hidden: Size | None = None
     """Width inside the reparametrisation."""
+    mlp_width: Size | None = None
+    """Width inside the MLP behind the LSTM of a prompt; null means the same as hidden."""
     implementation: Literal["concat", "gated"] | None = None
     """How a prefix is computed."""
     density: Annotated[Number, Field(gt=0, le=1)] | None = None

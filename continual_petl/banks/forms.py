@@ -50,6 +50,12 @@ def cast_linear(x_I: Tensor, layer: nn.Module) -> Tensor:
     return F.linear(x_I, layer.weight.to(x_I.dtype), bias)
 
 
+def cast_norm(x_I: Tensor, norm: nn.LayerNorm) -> Tensor:
+    """Apply a float32 LayerNorm, or what stands for one (`stacked`), in float32; the result has the dtype of the input."""
+    normed: Tensor = norm(x_I.to(norm.weight.dtype))
+    return normed.to(x_I.dtype)
+
+
 def empty_linear(width_in: int, width_out: int, *, bias: bool) -> nn.Linear:
     """Return a linear layer with storage but no values; nothing is drawn from the global random generator.
 
@@ -104,7 +110,9 @@ class Bottleneck(Form):
     """``delta(x) = W_up phi(W_down x + b_down) + b_up``: IR + RO + R + O parameters (Houlsby et al. 2019, section 2.1).
 
     Dropout acts on the bottleneck's activation, as in the code of He et al. 2022. Further layers (``depth``) are R by R
-    with a bias, each followed by the non-linearity; ``input_norm`` is a LayerNorm of 2I parameters.
+    with a bias, each followed by the non-linearity; ``input_norm`` is a LayerNorm of 2I parameters on ``x``, ``output_norm``
+    one of 2O on the change. The latter is ``ln_after`` of `adapters` 1.3 (``methods/modeling.py``), where a scale acts
+    before the norm and so hardly at all; here it acts behind it.
 
     Example:
         >>> spec = Modification(form="bottleneck", modifies="ffn", insertion="sequential", bottleneck=2)
@@ -121,6 +129,7 @@ class Bottleneck(Form):
         self.middle = nn.ModuleList(empty_linear(size, size, bias=True) for _ in range(modification.depth - 1))
         self.up = empty_linear(size, width_out, bias=True)
         self.dropout = nn.Dropout(modification.dropout)
+        self.norm_after = nn.LayerNorm(width_out) if modification.output_norm else None
 
     @torch.no_grad()
     def initialise(self, generators: Generators) -> None:
@@ -130,19 +139,21 @@ class Bottleneck(Form):
         for name, layer in layers.items():
             assert isinstance(layer, nn.Linear)
             draw_linear(layer, self.modification, generators, name, zero=name == "up")
-        if self.norm is not None:
-            self.norm.weight.fill_(1.0)
-            self.norm.bias.zero_()
+        for norm in (self.norm, self.norm_after):
+            if norm is not None:
+                norm.weight.fill_(1.0)
+                norm.bias.zero_()
 
     def delta(self, x_I: Tensor) -> Tensor:
         """Return the change; see `Form.delta`."""
         phi = ACTIVATIONS[self.modification.activation]
         if self.norm is not None:
-            x_I = self.norm(x_I.to(self.norm.weight.dtype)).to(x_I.dtype)
+            x_I = cast_norm(x_I, self.norm)
         hidden_R = phi(cast_linear(x_I, self.down))
         for layer in self.middle:
             hidden_R = phi(cast_linear(hidden_R, layer))
-        return cast_linear(self.dropout(hidden_R), self.up)
+        delta_O = cast_linear(self.dropout(hidden_R), self.up)
+        return delta_O if self.norm_after is None else cast_norm(delta_O, self.norm_after)
 
 
 class LowRank(Form):

@@ -80,7 +80,16 @@ def options_of(form: str, modifies: str, insertion: str | None, composition: str
     options: set[str] = set()
     match form:
         case "bottleneck":
-            options |= {"bottleneck", "init", "init_scale", "dropout", "activation", "depth", "input_norm"}
+            options |= {
+                "bottleneck",
+                "init",
+                "init_scale",
+                "dropout",
+                "activation",
+                "depth",
+                "input_norm",
+                "output_norm",
+            }
             if (modifies, insertion) == ("ffn", "sequential"):
                 options.add("normalised_input")
         case "lowrank":
@@ -89,7 +98,7 @@ def options_of(form: str, modifies: str, insertion: str | None, composition: str
             options |= {"bottleneck", "init", "init_scale", "dropout", "reparametrise", "hidden"}
             options.add("implementation" if composition == "gated" else "activation")
         case "prompt":
-            options |= {"bottleneck", "init", "init_scale", "dropout", "reparametrise", "hidden"}
+            options |= {"bottleneck", "init", "init_scale", "dropout", "reparametrise", "hidden", "depth", "mlp_width"}
         case "sparse":
             options |= {"density", "penalty"}
     if composition in ("scaled", "learned"):
@@ -97,15 +106,23 @@ def options_of(form: str, modifies: str, insertion: str | None, composition: str
     return frozenset(options)
 
 
-NEEDS = {"hidden": "reparametrise: mlp or lstm", "init_scale": "init: houlsby", "init": "reparametrise: none"}
+NEEDS = {
+    "hidden": "reparametrise: mlp or lstm",
+    "depth": "reparametrise: mlp or lstm",
+    "mlp_width": "reparametrise: lstm",
+    "init_scale": "init: houlsby",
+    "init": "reparametrise: none",
+}
 """Without which other option an option has no effect."""
 
 
 def idle_options(form: str, reparametrise: str, init: str) -> frozenset[str]:
     """Return which options have no effect because of what others say."""
     idle: set[str] = set()
+    if form == "prompt" and reparametrise != "lstm":
+        idle.add("mlp_width")
     if reparametrise == "none":
-        idle.add("hidden")
+        idle |= {"hidden", "depth"} if form == "prompt" else {"hidden"}
     elif form == "attention":
         # The MLP of a prefix is drawn as torch draws it.
         idle |= {"init", "init_scale"}

@@ -16,6 +16,7 @@ _SCALED = {**_PARALLEL, "modifies": "ffn", "init": "lora", "composition": "scale
 _LOWRANK = {"form": "lowrank", "insertion": "parallel", "composition": "scaled", "bottleneck": 8}
 _HOULSBY = {**_SEQUENTIAL, "activation": "gelu_tanh", "init": "houlsby", "init_scale": 1e-2}
 _PREFIX = {"form": "attention", "modifies": "heads", "insertion": "parallel", "composition": "gated", "bottleneck": 30}
+_PREFIX_MLP = {**_PREFIX, "reparametrise": "mlp", "hidden": 800}
 _MULTIHEAD = {**_PREFIX, "composition": "add", "activation": "relu", "init": "lora"}
 _PROMPT = {"form": "prompt", "modifies": "input", "composition": "prepend", "bottleneck": 20}
 _WEIGHTS = {"form": "additive", "modifies": "weights"}
@@ -40,7 +41,7 @@ _ROWS: dict[str, dict[str, Any]] = {
     # He et al. 2022, section 4.4: prefix tuning with ReLU instead of softmax, added instead of gated.
     "multihead_parallel": {"modifications": (_MULTIHEAD,)},
     # Li and Liang 2021, trained through their MLP (800 wide in the code of He et al.), which is folded away.
-    "prefix": {"modifications": ({**_PREFIX, "reparametrise": "mlp", "hidden": 800},)},
+    "prefix": {"modifications": (_PREFIX_MLP,)},
     "prefix_flat": {"modifications": (_PREFIX,)},
     # Lester et al. 2021; with an encoder, Liu et al. 2021 (P-tuning).
     "prompt": {"modifications": (_PROMPT,)},
@@ -54,8 +55,9 @@ _ROWS: dict[str, dict[str, Any]] = {
         )
     },
     # He et al. 2022, section 4.6: prefix of 30 with a scaled parallel adapter of 512. For RoBERTa on GLUE they take
-    # length 16, bottleneck 16, scale 2.
-    "mam": {"modifications": (_PREFIX, {**_SCALED, "bottleneck": 512})},
+    # length 16, bottleneck 16, scale 2. As released: the prefix is trained through its MLP; flat: as plain vectors.
+    "mam": {"modifications": (_PREFIX_MLP, {**_SCALED, "bottleneck": 512})},
+    "mam_flat": {"modifications": (_PREFIX, {**_SCALED, "bottleneck": 512})},
     # Houlsby et al. 2019, section 3.4: only the LayerNorms are trained.
     "layernorm": {"layernorms": "own"},
     # Ben-Zaken et al. 2022: every bias of the encoder, those of the LayerNorms included.

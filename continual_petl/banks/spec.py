@@ -59,9 +59,12 @@ class Modification(FrozenModel):
     activation: Activation = "relu"
     """Non-linearity of a bottleneck; gelu_tanh is the one of Houlsby's code."""
     depth: Depth = 1
-    """Number of non-linear layers of a bottleneck, all but the first from and to the bottleneck's width."""
+    """Number of non-linear layers of a bottleneck, all but the first from and to the bottleneck's width; of the MLP that a
+    prompt is trained through (peft's P-tuning has 2 without an LSTM)."""
     input_norm: Annotated[bool, Field(strict=True)] = False
     """A LayerNorm of the bottleneck's own on what it reads."""
+    output_norm: Annotated[bool, Field(strict=True)] = False
+    """A LayerNorm of the bottleneck's own on its change, before that is composed (ln_after in `adapters`)."""
     scale: Number = 1.0
     """The s of a scaled composition, and where a learned one starts."""
     init: Init = "lora"
@@ -78,12 +81,21 @@ class Modification(FrozenModel):
     plain vectors after training."""
     hidden: Size = 512
     """Width inside the reparametrisation."""
+    mlp_width: Size | None = None
+    """Width inside the MLP behind the LSTM of a prompt; null means the same as hidden (peft's P-tuning has twice hidden)."""
     implementation: Literal["concat", "gated"] = "concat"
     """Prefix: learned keys and values in front of the others, or the equal gated sum (He et al. 2022, equation 7)."""
     density: Annotated[Number, Field(gt=0, le=1)] = 0.005
     """Sparse: share of the entries in the range that may differ from the backbone in the end."""
     penalty: Annotated[Number, Field(ge=0)] = 1.25e-7
     """Sparse: weight of the relaxed count of non-zero entries in the loss."""
+
+    @model_serializer(mode="wrap")
+    def _as_ever(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Digests of specifications from before there were these options stay what they were.
+        tree: dict[str, Any] = handler(self)
+        fields = type(self).model_fields
+        return {k: v for k, v in tree.items() if k not in _JOINED_LATER or v != fields[k].default}
 
     @model_validator(mode="before")
     @classmethod
@@ -136,6 +148,7 @@ class Modification(FrozenModel):
         return self.form == "sparse" or self.reparametrise != "none"
 
 
+_JOINED_LATER = {"output_norm", "mlp_width"}
 _DIMENSIONS = {"form", "modifies", "insertion", "composition", "bottleneck"}
 
 

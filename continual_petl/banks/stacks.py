@@ -30,7 +30,7 @@ _STEP = 8
 """Room for banks comes in steps, so that a stack can be filled again with somewhat more or fewer."""
 _ARITHMETIC = (
     *("form", "modifies", "insertion", "composition", "bottleneck", "activation", "depth", "input_norm"),
-    *("normalised_input", "implementation"),
+    *("output_norm", "normalised_input", "implementation"),
 )
 """What of a modification decides how it computes; the rest is said by its parameters, or is of training only."""
 _serials = itertools.count()

@@ -119,35 +119,43 @@ class Prompt(nn.Module):
 class PromptEncoder(Prompt):
     """A prompt trained through an encoder (P-tuning, Liu et al. 2021, https://arxiv.org/abs/2103.10385, section 3.2).
 
-    ``lstm``: two bidirectional layers of ``hidden``, then two linear layers with ReLU between; ``mlp``: the linear layers.
+    ``lstm``: two bidirectional layers of ``hidden``, then an MLP as wide as ``mlp_width``, or else as ``hidden``; ``mlp``: an
+    MLP alone, as wide as ``hidden``. An MLP has ``depth`` layers with ReLU, and a linear one behind them.
+
+    The encoder of `peft` 0.21 (``tuners/p_tuning/model.py``) is ``lstm`` with a ``mlp_width`` of twice ``hidden``, or
+    ``mlp`` with a ``depth`` of 2.
     """
 
     def __init__(self, modification: Modification, width: int) -> None:
         super().__init__(modification, width)
-        hidden = modification.hidden
+        hidden = wide = modification.hidden
         self.lstm: nn.LSTM | None = None
         inner = width
         if modification.reparametrise == "lstm":
             # Built on the meta device and emptied, so that nothing is drawn from the global random generator.
             lstm = nn.LSTM(width, hidden, num_layers=2, bidirectional=True, batch_first=True, device="meta")
             self.lstm = lstm if self.table.is_meta else lstm.to_empty(device=self.table.device)
-            inner = 2 * hidden
-        self.into = empty_linear(inner, hidden, bias=True)
-        self.out = empty_linear(hidden, width, bias=True)
+            inner, wide = 2 * hidden, modification.mlp_width or hidden
+        self.into = empty_linear(inner, wide, bias=True)
+        self.middle = nn.ModuleList(empty_linear(wide, wide, bias=True) for _ in range(modification.depth - 1))
+        self.out = empty_linear(wide, width, bias=True)
 
     @torch.no_grad()
     def initialise(self, generators: Generators) -> None:
         """Draw fresh values; the encoder's as torch does."""
         super().initialise(generators)
-        parts = {"into": self.into, "out": self.out} | ({"lstm": self.lstm} if self.lstm is not None else {})
+        middle = {f"middle.{number}": layer for number, layer in enumerate(self.middle)}
+        parts = {"into": self.into, **middle, "out": self.out} | ({"lstm": self.lstm} if self.lstm is not None else {})
         for name, part in parts.items():
             draw_as_torch(part, lambda parameter, name=name: generators(f"{name}.{parameter}"))  # type: ignore[misc]
 
     def vectors(self) -> Tensor:
         """Return the prompt (L, W)."""
-        states = self.table
+        states: Tensor = self.table
         with _own_precision(states):
             if self.lstm is not None:
                 states = self.lstm(states.unsqueeze(0))[0].squeeze(0)
-            vectors: Tensor = self.dropout(self.out(torch.relu(self.into(states))))
+            for layer in (self.into, *self.middle):
+                states = torch.relu(layer(states))
+            vectors: Tensor = self.dropout(self.out(states))
         return vectors

@@ -35,7 +35,7 @@ def _learn(run: Run, arguments: argparse.Namespace, overrides: list[tuple[str, s
             f"({{name: mine, kind: classification, data: {arguments.task_file}}}), and columns where yours have other "
             "names; what `continual-petl init` lists under tasks is made of such ones."
         )
-    task = load_task(arguments.task_file, overrides)
+    task = spec.named_as_then(load_task(arguments.task_file, overrides))
     learned = run.store.tasks
     # A stream cannot be empty: its last task stays in the file when it is forgotten, and is not learned again for that.
     forgotten = {tombstone.task for tombstone in run.store.tombstones()}.difference(learned)

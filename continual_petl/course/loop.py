@@ -26,11 +26,10 @@ from continual_petl.store.leftovers import cut_short
 from continual_petl.store.position import seconds_so_far
 from continual_petl.store.results_file import unfinished
 from continual_petl.store.store import Store
-from continual_petl.store.stream_seal import stream_problem
+from continual_petl.store.stream_seal import begun_with, load_begun, stream_problem
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.dump import contradictions_of, dump_stream, settled
-from continual_petl.streams.stream_file.yaml_file import load_stream
 
 
 def learn(
@@ -77,7 +76,8 @@ def learn(
         Interrupted: after Ctrl-C or SIGTERM; calling again goes on.
     """
     pool = Pool(jobs, executor)
-    spec = stream.spec.model_copy(update={"trainer": stream.spec.trainer | (trainer or {})})
+    given = stream.spec.begun_with(begun_with(Store(Path(run_dir)).stream_file))
+    spec = given.model_copy(update={"trainer": given.trainer | (trainer or {})})
     watching = _watched(callbacks)
     _put_back(Store(Path(run_dir)), wait)
     session = _opened(spec, run_dir, replace, test)
@@ -99,7 +99,7 @@ def learn(
             *pool.notices(),
         )
         # What was given in Python only (loggers, strategies) is of this process, not of the stream.
-        session.store.write_stream(dump_stream(settled(_kept(session, pending, stream.spec.anchored()))))
+        session.store.write_stream(dump_stream(settled(_kept(session, pending, given.anchored()))))
         with _told(watching, session.store, notices):
             _learn_all(session, watching, request, pending, pool)
         end_replacing(session.store)
@@ -120,7 +120,7 @@ def _kept(session: Session, replace: Collection[str], spec: StreamSpec) -> Strea
     anything_new = any(task.name not in learned for task in spec.tasks)
     if anything_new or not session.store.stream_file.is_file() or stream_problem(session.store) is not None:
         return spec
-    known = load_stream(session.store.stream_file)
+    known = load_begun(session.store.stream_file)
     inherits = known.bank.start_from is not None or spec.bank.start_from is not None
     kept = spec.model_copy(update={"training": known.training, **({} if inherits else {"bank": known.bank})})
     return spec if contradictions_of(kept) else kept

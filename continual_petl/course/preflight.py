@@ -20,11 +20,10 @@ from continual_petl.errors import InputError, StreamFileError, raise_problems
 from continual_petl.learner.frozen import check_kept
 from continual_petl.learner.plan import build_bank, check_kind
 from continual_petl.store.files import refuse_link
-from continual_petl.store.stream_seal import stream_problem
+from continual_petl.store.stream_seal import load_begun, stream_problem
 from continual_petl.streams.encoding.encode import encode_rows
 from continual_petl.streams.preparation.prepare import check_data
 from continual_petl.streams.schema.stream_spec import TaskSpec
-from continual_petl.streams.stream_file.yaml_file import load_stream
 
 CHECKED_TASKS = 20
 """Of a longer stream the data of the next tasks is read ahead, of so many."""
@@ -120,7 +119,7 @@ def _check_same_stream(session: Session) -> None:
     if not tasks:
         return
     # Of a file that is not as it was written nothing is believed.
-    known = load_stream(store.stream_file) if store.stream_file.is_file() and stream_problem(store) is None else spec
+    known = load_begun(store.stream_file) if store.stream_file.is_file() and stream_problem(store) is None else spec
     if (known.name, known.seed) != (spec.name, spec.seed):
         raise InputError(
             f"--run-dir {session.folder}: this folder holds the stream {known.name!r} with seed {known.seed}, but the one "

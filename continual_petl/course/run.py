@@ -18,7 +18,7 @@ from continual_petl.report.results import Results, read_results
 from continual_petl.store.finding import TaskCheck
 from continual_petl.store.open_run import check_learned, open_store
 from continual_petl.store.store import Store
-from continual_petl.streams.stream_file.yaml_file import load_stream
+from continual_petl.store.stream_seal import load_begun
 
 if TYPE_CHECKING:
     from continual_petl.course.ablation import Spans, Tell
@@ -61,7 +61,7 @@ class Run:
     ) -> None:
         # The one that learned knows much of the folder already.
         self.store = open_store(folder) if session is None else session.store
-        self._session = session or Session(load_stream(self.store.stream_file), self.store, consent=remote_code)
+        self._session = session or Session(load_begun(self.store.stream_file), self.store, consent=remote_code)
         if resident_bytes is not None:
             self._session.residents.held_banks.limit(resident_bytes)
 

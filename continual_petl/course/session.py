@@ -16,6 +16,7 @@ from continual_petl.store.held import RESIDENT_BYTES
 from continual_petl.store.manifest import Manifest
 from continual_petl.store.residents import Residents
 from continual_petl.store.store import Store
+from continual_petl.store.stream_seal import begun_with
 from continual_petl.streams.encoding.tokenise import TokenisedRows
 from continual_petl.streams.schema.stream_spec import GenerationSpec, SplitName, StreamSpec, TaskSpec, TrainingSpec
 
@@ -32,7 +33,7 @@ class Session:
     """One process's hold on a stream and its run folder.
 
     Args:
-        spec: the stream.
+        spec: the stream; it is read by the defaults that its run was begun with.
         store: its run folder, which may not exist yet.
         consent: whether the stream is the user's own word on executing a backbone's code; see `Residents`.
         resident_bytes: how much the banks in memory may take together; see `Residents`.
@@ -48,7 +49,7 @@ class Session:
         resident_bytes: int = RESIDENT_BYTES,
         reads_test: bool = True,
     ) -> None:
-        self.spec = spec
+        self.spec = spec.begun_with(begun_with(store.stream_file))
         self.store = store
         self.reads_test = reads_test
         self.replacing: frozenset[str] = frozenset()

@@ -5,8 +5,9 @@ own name here:
 
 * Lopez-Paz & Ranzato 2017 (GEM, https://arxiv.org/abs/1706.08840): ``bwt_gem``; their code divides by T:
   ``bwt_gem_code``.
-* Diaz-Rodriguez et al. 2018 (https://arxiv.org/abs/1810.13166): ``bwt_tri``, ``bwt_plus``, ``rem``. Continuum 265a985
-  cites them, leaves out the cells next to the diagonal and swaps the names of the last two; that is not repeated here.
+* Diaz-Rodriguez et al. 2018 (https://arxiv.org/abs/1810.13166): ``bwt_tri``, ``bwt_plus``, ``rem``. Continuum
+  leaves out the cells next to the diagonal in its releases up to 1.2.7, and swaps the names of the last two up to 1.0.26,
+  commit 265a985 among them; since 1.0.27 they are right. Neither is repeated here.
 * Chaudhry et al. 2018 (RWalk, https://arxiv.org/abs/1801.10112): ``forgetting_max``, ``forgetting_max_all_rows``.
 * Avalanche eb075be: ``forgetting_first``.
 

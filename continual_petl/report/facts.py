@@ -19,9 +19,9 @@ from continual_petl.store.history import History
 from continual_petl.store.manifest import Manifest
 from continual_petl.store.results_file import TaskLine, each_result
 from continual_petl.store.store import Store
+from continual_petl.store.stream_seal import load_begun
 from continual_petl.store.survey import Survey
 from continual_petl.store.verify import check_task
-from continual_petl.streams.stream_file.yaml_file import load_stream
 
 Signatures = tuple[tuple[str, Signature], ...]
 
@@ -146,7 +146,7 @@ class Reader:
 
 def _planned(file: Path) -> tuple[str, int]:
     """Return the name of a stream and the number of its tasks, whose specifications take much memory."""
-    spec = load_stream(file)
+    spec = load_begun(file)
     return spec.name, len(spec.tasks)
 
 

@@ -19,13 +19,14 @@ from continual_petl.errors import InputError, StreamFileError
 from continual_petl.store.atomic import make_folder
 from continual_petl.store.lock import RunLock
 from continual_petl.store.store import Store
+from continual_petl.store.stream_seal import begun_with
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.dump import settled
 from continual_petl.streams.stream_file.places import dotted
 from continual_petl.sweep.asking import check_optuna
 from continual_petl.sweep.conduct import Course, Told
-from continual_petl.sweep.folder import open_folder, write_result
+from continual_petl.sweep.folder import SWEPT, open_folder, write_result
 from continual_petl.sweep.result import SweepResult
 from continual_petl.sweep.settings import chosen_tasks, misfits, unfit_combinations
 from continual_petl.sweep.spec import SweepSpec
@@ -70,18 +71,20 @@ def sweep(
         RunInUseError: if another process writes to the folder.
         Interrupted: after Ctrl-C or SIGTERM; calling again goes on.
     """
-    found, place = chosen_tasks(stream.spec, tasks), Path(folder)
-    _check(stream.spec, spec, found)
+    place = Path(folder)
+    swept = stream.spec.begun_with(begun_with(place / SWEPT))
+    found = chosen_tasks(swept, tasks)
+    _check(swept, spec, found)
     pool = Pool(jobs, executor)
     if minutes is not None and not minutes >= 0:
         raise InputError(f"minutes: got {minutes}; allowed: a number of at least 0")
     until = None if minutes is None else time.monotonic() + 60 * minutes
     make_folder(place)
     with RunLock(place):
-        open_folder(place, spec, stream.spec)
-        course = Course(place, spec, stream.spec, found, until, keep, told)
+        open_folder(place, spec, swept)
+        course = Course(place, spec, swept, found, until, keep, told)
         if course.has_work:
-            preflight(Session(settled(_of(stream.spec, found)), Store(place), reads_test=False))
+            preflight(Session(settled(_of(swept, found)), Store(place), reads_test=False))
             course.check_rows()
         if pool.is_elsewhere:
             course.learn_at_once(jobs, executor)

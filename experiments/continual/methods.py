@@ -63,7 +63,9 @@ class Family:
 
 FULL = Family(name="full", bank={"preset": "full"}, rates=(5e-5, 1.5e-4, 4e-4), epochs=3)
 HOULSBY = Family(name="houlsby", bank={"preset": "houlsby", "bottleneck": 22}, rates=(5e-4, 1.5e-3, 4e-3), epochs=4)
-MAM = Family(name="mam", bank={"preset": "mam", "length": 8, "bottleneck": 16}, rates=(5e-4, 1.5e-3, 4e-3), epochs=4)
+MAM = Family(
+    name="mam", bank={"preset": "mam_flat", "length": 8, "bottleneck": 16}, rates=(5e-4, 1.5e-3, 4e-3), epochs=4
+)
 LORA = Family(name="lora", bank={"preset": "lora", "rank": 8}, rates=(5e-4, 1.5e-3, 4e-3), epochs=4)
 PROBE = Family(name="probe", bank={"preset": "probe"}, rates=(1.5e-3, 5e-3, 1.5e-2), epochs=8)
 FAMILIES = (FULL, HOULSBY, MAM, LORA, PROBE)
@@ -123,7 +125,7 @@ class Method:
 
 BANKS = (
     Method(name="bank: Houlsby adapters", family=HOULSBY, keeps="bank"),
-    Method(name="bank: MAM", family=MAM, keeps="bank"),
+    Method(name="bank: MAM (flat)", family=MAM, keeps="bank"),
     Method(name="bank: LoRA", family=LORA, keeps="bank"),
     Method(name="bank: head alone (frozen probe)", family=PROBE, keeps="bank"),
 )

@@ -24,7 +24,7 @@ from experiments.studies.tuning import Method, scores_of
 TASK, EPOCHS = "mrpc", 8
 ROWS: tuple[Row, ...] = (
     find("full fine-tuning"),
-    find("MAM", LARGE),
+    find("MAM (flat)", LARGE),
     find("LoRA (q, v)", LARGE),
 )
 
@@ -84,12 +84,12 @@ def reproduces(scale: Scale, book: Book) -> list[Claim]:
     full, mam, lora = ((row, _score(row, scale, book)) for row in ROWS)
     return [
         claims.row(
-            "MAM with 2 % of the parameters comes close to full fine-tuning (Tables 2 and 6; here: within a point)",
+            "MAM (flat) with 2 % of the parameters comes close to full fine-tuning (Tables 2 and 6; here: within a point)",
             claims.at_least(mam[1], full[1], -1.0),
             _before(mam[0], full[0], scale, book),
         ),
         claims.row(
-            "MAM is better than LoRA on queries and values, which was the best bank with three epochs (Table 6)",
+            "MAM (flat) is better than LoRA on queries and values, which was the best bank with three epochs (Table 6)",
             claims.at_least(mam[1], lora[1]),
             _before(mam[0], lora[0], scale, book),
         ),
@@ -106,7 +106,7 @@ def _before(ours: Row, theirs: Row, scale: Scale, book: Book) -> str:
 
 STUDY = Study(
     name="he2022/longer",
-    title="MAM on MRPC with more epochs (He et al. 2022, Tables 2 and 6 once more)",
+    title="MAM (flat) on MRPC with more epochs (He et al. 2022, Tables 2 and 6 once more)",
     plan=plan,
     body=body,
     reproduces=reproduces,

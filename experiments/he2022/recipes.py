@@ -35,7 +35,7 @@ OF_ONE_TASK: Mapping[str, tuple[str, float | None]] = {
     "prompt": ("prompt", None),
     "lora": ("LoRA (q, v)", MIDDLE),
     "lora_ffn": ("LoRA ffn, s = 4", LARGE),
-    "mam": ("MAM", MIDDLE),
+    "mam_flat": ("MAM (flat)", MIDDLE),
     "bitfit": ("BitFit", None),
     "diff_pruning": ("diff-pruning, top 3", None),
     "probe": ("probe", None),
@@ -44,6 +44,10 @@ OF_ONE_TASK: Mapping[str, tuple[str, float | None]] = {
 HERE: Mapping[str, Method] = {
     "prefix": Method(
         name="prefix, MLP", banks=({"preset": "prefix", "length": 16},), rates=(1e-3, 5e-3), epochs=EPOCHS
+    ),
+    # Of the size at which mam_flat is tried.
+    "mam": Method(
+        name="MAM", banks=({"preset": "mam", "length": 12, "bottleneck": 12},), rates=(3e-4, 1e-3, 4e-3), epochs=EPOCHS
     ),
     "p_tuning": Method(
         name="P-tuning", banks=({"preset": "p_tuning", "length": 20},), rates=(5e-3, 2e-2), epochs=EPOCHS

@@ -33,8 +33,8 @@ def written(modifies: str, insertion: str, **options: Any) -> Callable[[int], Sp
 
 
 def mam(value: int) -> Spec:
-    """Return MAM with a prefix as long as its adapters are wide, as the paper has it for RoBERTa (16 and 16)."""
-    return {"preset": "mam", "length": value, "bottleneck": value}
+    """Return MAM with a flat prefix as long as its adapters are wide, as the paper has it for RoBERTa (16 and 16)."""
+    return {"preset": "mam_flat", "length": value, "bottleneck": value}
 
 
 def at(name: str, of_size: Callable[[int], Spec], rates: tuple[float, ...], first: float, *budgets: float) -> list[Row]:
@@ -64,7 +64,7 @@ def encoder_rows() -> tuple[Row, ...]:
     """Return the rows of Table 2 in form, and of its neighbours."""
     return (
         alone("full fine-tuning", "full", 1e-4, 3e-4),
-        *at("MAM", mam, (1e-3, 4e-3), MIDDLE, *BUDGETS),
+        *at("MAM (flat)", mam, (1e-3, 4e-3), MIDDLE, *BUDGETS),
         *at("prefix", preset("prefix_flat", "length"), (5e-3, 2e-2), MIDDLE, *BUDGETS),
         *at("scaled parallel", preset("scaled_parallel"), (5e-4, 2e-3), MIDDLE, *BUDGETS),
         *at("Houlsby", preset("houlsby"), (1.5e-3, 5e-3), MIDDLE, MIDDLE, LARGE),

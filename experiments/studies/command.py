@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from continual_petl.errors import InputError
+from continual_petl.streams.schema.defaults import NEWEST
 from experiments.benchmarks.machine import commit, describe, versions
 from experiments.studies import readme
 from experiments.studies.ledger import Book, Ledger, Line, Made
@@ -169,6 +170,7 @@ def _made(request: Request) -> Made:
         "machine": describe(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
         "jobs": request.jobs,
         "versions": versions(),
+        "defaults": NEWEST,
     }
     return Made(made=sha256(f"{tree}{os.getpid()}".encode()).hexdigest()[:12], **tree)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from continual_petl._frozen import FrozenModel
+from continual_petl.streams.schema.defaults import FIRST, as_first_named
 from experiments.benchmarks.machine import Machine
 from experiments.studies.trial import Trial
 
@@ -29,6 +30,8 @@ class Made(FrozenModel):
     jobs: int
     """Trials at once; each had the machine's threads divided by this."""
     versions: dict[str, str]
+    defaults: int = FIRST
+    """By which defaults the banks of its trials are named; files from before this was written down call mam_flat mam."""
 
 
 class Line(FrozenModel):
@@ -73,6 +76,9 @@ class Book:
         line = Line.model_validate(tree)
         if line.key != line.trial.key:
             raise ValueError(f"key {line.key} is not that of its trial, {line.trial.key}")
+        if line.made in self.made and self.made[line.made].defaults == FIRST:
+            trial = line.trial.model_copy(update={"bank": as_first_named(line.trial.bank)})
+            line = line.model_copy(update={"trial": trial, "key": trial.key})
         before = self.lines.get(line.key)
         if before is not None:
             self.again[line.key] = before.outcome.get("scores") == line.outcome.get("scores")

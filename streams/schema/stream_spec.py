@@ -22,6 +22,7 @@ from continual_petl._frozen import FrozenModel
 from continual_petl.backbones.anatomy import Pooling as Pooling
 from continual_petl.banks.choice import BankChoice
 from continual_petl.banks.inherit import Learned, none_is_learned, resolve_bank
+from continual_petl.banks.recipes import first_recipe_of, recipe_of
 from continual_petl.banks.spec import BankSpec
 from continual_petl.heads.kinds import GENERATIVE, LABELLED
 from continual_petl.heads.kinds import METRICS as METRICS
@@ -35,6 +36,7 @@ from continual_petl.streams.schema.data_spec import DataSpec as DataSpec
 from continual_petl.streams.schema.data_spec import Rows as Rows
 from continual_petl.streams.schema.data_spec import SplitName as SplitName
 from continual_petl.streams.schema.data_spec import Text, join_path, locate, looks_like_path, without_copy
+from continual_petl.streams.schema.defaults import FIRST, NEWEST, as_first_named, as_written_first
 from continual_petl.streams.schema.field_types import Labels, Name
 from continual_petl.streams.schema.generation import GenerationSpec as GenerationSpec
 from continual_petl.streams.schema.limits_spec import LimitsSpec as LimitsSpec
@@ -176,6 +178,9 @@ class StreamSpec(FrozenModel):
     """How each bank is trained, unless its task says otherwise."""
     trainer: dict[str, Any] = Field(default_factory=dict)
     """Anything Lightning's Trainer takes, such as {devices: 1}."""
+    defaults: Annotated[Int, Field(ge=FIRST, le=NEWEST)] = NEWEST
+    """Which defaults fill in what is left open. A run keeps those that it was begun with; 1 are those of streams without this
+    key, by which mam had a prefix without an MLP (mam_flat now) and options changed a preset's learning rate and epochs."""
     evaluate: Literal["auto", "all", "sample", "certified"] = "auto"
     """How earlier tasks are evaluated after a new one; auto means all up to 20 tasks, then certified."""
     probe: Probe = "random"
@@ -186,6 +191,12 @@ class StreamSpec(FrozenModel):
     folder of the stream file, and no copies."""
     tasks: Annotated[tuple[TaskSpec, ...], Field(min_length=1, examples=[_TASKS])]
     """The tasks, in the order in which they arrive."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _presets_as_then(cls, value: Any) -> Any:
+        first = isinstance(value, dict) and value.get("defaults") == FIRST
+        return as_written_first(value) if first else value
 
     @model_validator(mode="after")
     def _consistent(self) -> StreamSpec:
@@ -204,6 +215,25 @@ class StreamSpec(FrozenModel):
         if problems := contradictions(tree):
             raise Inconsistent(problems)
         return self
+
+    def begun_with(self, defaults: int | None) -> StreamSpec:
+        """Return the same stream by the defaults that its run was begun with, unless it says itself by which.
+
+        Args:
+            defaults: those of the run; None if there is none yet.
+        """
+        if defaults is None or "defaults" in self.model_fields_set:
+            return self
+        spec = self.model_copy(update={"defaults": defaults})
+        tasks = tuple(map(spec.named_as_then, self.tasks))
+        return (
+            spec.model_copy(update={"tasks": tasks, "bank": as_first_named(self.bank)}) if defaults == FIRST else spec
+        )
+
+    def named_as_then(self, task: TaskSpec) -> TaskSpec:
+        """Return a task with the bank that its words mean by the defaults of this stream."""
+        bank = as_first_named(task.bank) if self.defaults == FIRST else task.bank
+        return task if bank is task.bank else task.model_copy(update={"bank": bank})
 
     def anchored(self) -> StreamSpec:
         """Return the same stream with paths that mean the same from every working directory."""
@@ -225,7 +255,10 @@ class StreamSpec(FrozenModel):
 
     def resolved_training(self, task: TaskSpec, bank: BankSpec | None = None) -> ResolvedTraining:
         """Return how ``task`` is trained; what is left open is the recipe of its bank, by default the one the stream says."""
-        return ResolvedTraining.of(self.merged_training(task), bank or self.resolved_bank(task))
+        bank = bank or self.resolved_bank(task)
+        written = (task.bank or self.bank).preset
+        recipe = first_recipe_of(bank) if self.defaults == FIRST else recipe_of(bank, written)
+        return ResolvedTraining.of(self.merged_training(task), bank, recipe)
 
     def resolved_bank(self, task: TaskSpec, learned: Learned = none_is_learned) -> BankSpec:
         """Return the bank of ``task`` in full: its own choice, or the stream's; see `resolve_bank`."""

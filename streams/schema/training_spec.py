@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Discriminator, Field, SerializerFunctionWrapHandler, Tag, model_serializer
 
 from continual_petl._frozen import FrozenModel
-from continual_petl.banks.recipes import recipe_of
+from continual_petl.banks.recipes import Recipe, recipe_of
 from continual_petl.banks.spec import BankSpec
 from continual_petl.streams.schema.data_spec import AS_MAPPING, AS_TEXT, Text
 
@@ -119,9 +119,9 @@ class ResolvedTraining(TrainingSpec):
     """The highest learning rate of the schedule."""
 
     @classmethod
-    def of(cls, training: TrainingSpec, bank: BankSpec) -> ResolvedTraining:
-        """Return the settings with what they leave open taken from the recipe of a bank."""
-        recipe = recipe_of(bank)
+    def of(cls, training: TrainingSpec, bank: BankSpec, recipe: Recipe | None = None) -> ResolvedTraining:
+        """Return the settings with what they leave open taken from a recipe, by default that of a bank."""
+        recipe = recipe or recipe_of(bank)
         filled = {
             "epochs": recipe.epochs if training.epochs is None else training.epochs,
             "learning_rate": recipe.learning_rate if training.learning_rate is None else training.learning_rate,

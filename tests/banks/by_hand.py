@@ -106,7 +106,7 @@ def forms(family: str, m: Modification, layers: Sequence[int], sizes: dict[str, 
     match m.form:
         case "bottleneck":
             middle = (m.depth - 1) * (size * size + size)
-            one = 2 * size * WIDTH + size + WIDTH + middle + 2 * WIDTH * m.input_norm + learned
+            one = 2 * size * WIDTH + size + WIDTH + middle + 2 * WIDTH * (m.input_norm + m.output_norm) + learned
             return one * (len(layers) if m.modifies == "ffn" else num_attentions)
         case "lowrank":
             one = sum(size * sum(pair) + learned for pair in projections(family, m.modifies))
@@ -130,12 +130,12 @@ def forms(family: str, m: Modification, layers: Sequence[int], sizes: dict[str, 
 
 
 def _prompt(width: int, m: Modification, *, trained: bool) -> int:
-    count, hidden = (m.bottleneck or 0) * width, m.hidden
+    count, hidden, wide = (m.bottleneck or 0) * width, m.hidden, m.hidden
     if m.reparametrise == "none" or not trained:
         return count
     inner = width
     if m.reparametrise == "lstm":
         # Four gates, two directions, two biases each; the second layer reads both directions of the first.
         count += 2 * 4 * hidden * (width + hidden + 2) + 2 * 4 * hidden * (2 * hidden + hidden + 2)
-        inner = 2 * hidden
-    return count + (inner + 1) * hidden + (hidden + 1) * width
+        inner, wide = 2 * hidden, m.mlp_width or hidden
+    return count + (inner + 1) * wide + (m.depth - 1) * (wide + 1) * wide + (wide + 1) * width

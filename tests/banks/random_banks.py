@@ -22,6 +22,8 @@ _VALUES: dict[str, SearchStrategy[Any]] = {
     ),
     "depth": st.integers(1, 3),
     "input_norm": st.booleans(),
+    "output_norm": st.booleans(),
+    "mlp_width": st.integers(1, 6),
     "normalised_input": _RARELY,
     "scale": st.sampled_from([-1.0, 0.5, 4.0]),
     "hidden": st.integers(1, 6),
@@ -56,8 +58,12 @@ def modifications(draw: DrawFn) -> dict[str, Any]:
     # What would have no effect is refused, as `test_legal` shows.
     if chosen.get("reparametrise", "none") == "none":
         chosen.pop("hidden", None)
+        if row.form == "prompt":
+            chosen.pop("depth", None)
     elif row.form == "attention":
         chosen.pop("init", None)
+    if chosen.get("reparametrise") != "lstm":
+        chosen.pop("mlp_width", None)
     if chosen.get("init") != "houlsby":
         chosen.pop("init_scale", None)
     return chosen

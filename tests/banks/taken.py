@@ -10,7 +10,7 @@ from tests.tiny import FAMILIES
 PRE_NORM = ("mbart", "modernbert", "t5", "mt5", "gpt2", "llama", "qwen2", "qwen3", "vit")
 WITHOUT_REGISTRY = ("mpnet", "deberta", "deberta-v2")
 WITHOUT_BIASES = ("modernbert", "t5", "mt5", "llama", "qwen3")
-INSIDE_HEADS = ("prefix", "prefix_flat", "multihead_parallel", "mam")
+INSIDE_HEADS = ("prefix", "prefix_flat", "multihead_parallel", "mam", "mam_flat")
 
 
 def refusal(family: str, preset: str) -> str | None:

@@ -139,6 +139,8 @@ def test_every_activation(activation: str) -> None:
         {"depth": 2},
         {"depth": 3, "modifies": "attention"},
         {"input_norm": True},
+        {"output_norm": True, "init": "bert"},
+        {"output_norm": True, "composition": "learned", "modifies": "heads", "insertion": "parallel"},
         {"input_norm": True, "depth": 2, "modifies": "heads", "insertion": "parallel"},
         {"normalised_input": True},
         {"normalised_input": True, "composition": "learned"},

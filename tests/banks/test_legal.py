@@ -28,6 +28,7 @@ OTHER: dict[str, Any] = {
     "activation": "tanh",
     "depth": 2,
     "input_norm": True,
+    "output_norm": True,
     "scale": 2.0,
     "init": "houlsby",
     "init_scale": 0.5,
@@ -35,6 +36,7 @@ OTHER: dict[str, Any] = {
     "normalised_input": True,
     "reparametrise": "mlp",
     "hidden": 7,
+    "mlp_width": 5,
     "implementation": "gated",
     "density": 0.5,
     "penalty": 1.0,
@@ -42,7 +44,11 @@ OTHER: dict[str, Any] = {
 
 
 # What an option needs beside it to act.
-BESIDE: dict[str, dict[str, Any]] = {"init_scale": {"init": "houlsby"}, "hidden": {"reparametrise": "mlp"}}
+BESIDE: dict[str, dict[str, Any]] = {
+    "init_scale": {"init": "houlsby"},
+    "hidden": {"reparametrise": "mlp"},
+    "mlp_width": {"reparametrise": "lstm"},
+}
 
 
 def written(choice: tuple[Any, ...], **options: Any) -> dict[str, Any]:
@@ -95,7 +101,8 @@ def test_an_option_is_taken_where_it_acts_and_refused_elsewhere(choice: tuple[An
     assert plain.options == taken - idle_options(choice[0], plain.reparametrise, plain.init)
     for name, value in OTHER.items():
         if name in taken:
-            changed = Modification.model_validate(written(choice, **BESIDE.get(name, {}), **{name: value}))
+            prompt = {"reparametrise": "mlp"} if (choice[0], name) == ("prompt", "depth") else {}
+            changed = Modification.model_validate(written(choice, **BESIDE.get(name, prompt), **{name: value}))
             assert changed != plain
             assert getattr(changed, name) == value
         else:
@@ -117,6 +124,16 @@ def test_an_option_is_taken_where_it_acts_and_refused_elsewhere(choice: tuple[An
             "hidden 7 has no effect.*without reparametrise: mlp or lstm",
         ),
         (
+            ("prompt", "input", None, "prepend"),
+            {"depth": 2},
+            "depth 2 has no effect.*without reparametrise: mlp or lstm",
+        ),
+        (
+            ("prompt", "input", None, "prepend"),
+            {"reparametrise": "mlp", "mlp_width": 7},
+            "mlp_width 7 has no effect.*without reparametrise: lstm",
+        ),
+        (
             ("attention", "heads", "parallel", "gated"),
             {"reparametrise": "mlp", "init": "houlsby"},
             "init houlsby has no effect.*without reparametrise: none",
@@ -128,6 +145,15 @@ def test_an_option_without_what_it_needs_is_refused(
 ) -> None:
     with pytest.raises(ValidationError, match=fragment):
         Modification.model_validate(written(choice, **options))
+
+
+def test_digests_of_specifications_from_before_an_option_stay_what_they_were() -> None:
+    later = {"output_norm", "mlp_width"}
+    for spec in PRESETS.values():
+        assert all(not later & row.keys() for row in spec.model_dump(mode="json")["modifications"])
+    said = BankChoice.model_validate({"preset": "p_tuning", "mlp_width": 9}).resolve()
+    assert said.model_dump()["modifications"][0]["mlp_width"] == 9
+    assert BankSpec.model_validate_json(said.model_dump_json()) == said
 
 
 def test_a_presets_own_values_go_where_a_change_leaves_them_without_use() -> None:

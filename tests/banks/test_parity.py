@@ -19,6 +19,8 @@ from transformers import BertConfig, BertModel, PreTrainedModel
 
 from continual_petl.banks.attach import run
 from continual_petl.banks.bank import Bank
+from continual_petl.banks.forms import Bottleneck
+from continual_petl.banks.spec import Modification
 from continual_petl.banks.without import Without
 from tests.tiny import INPUTS, make_bank, make_model
 
@@ -195,3 +197,26 @@ def test_houlsby_initialisation_is_a_normal_cut_at_two_sigma() -> None:
     # Truncation at two sigma leaves a standard deviation of 0.8796 sigma.
     assert float(weights.std()) == pytest.approx(0.8796e-2, rel=0.02)
     assert all(not p.any() for n, p in bank.modifications.named_parameters() if n.endswith("bias"))
+
+
+@pytest.mark.parametrize("insertion", ["sequential", "parallel"])
+@torch.no_grad()
+def test_a_norm_behind_an_adapter_is_that_of_adapters(insertion: str) -> None:
+    """`adapters` 1.3.0, methods/modeling.py: ``ln_after`` acts on ``up(f(down(x)))``, and then the residual is added."""
+    generator = torch.Generator().manual_seed(3)
+    row = {"form": "bottleneck", "modifies": "ffn", "insertion": insertion, "bottleneck": 3, "output_norm": True}
+    form = Bottleneck(Modification.model_validate(row), 6, 6).double()
+    for parameter in form.parameters():
+        parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    x, h = (torch.randn(2, 4, 6, generator=generator, dtype=torch.float64) for _ in range(2))
+    values = {name: p.detach().numpy() for name, p in form.named_parameters()}
+    up = _linear(np.maximum(_linear(x.numpy(), values, "down"), 0), values, "up")
+    expected = h.numpy() + _norm(up, values, "norm_after", 1e-5)
+    np.testing.assert_allclose(form.change(h, x).numpy(), expected, rtol=0, atol=1e-12)
+
+
+def test_a_fresh_adapter_with_a_norm_behind_it_changes_nothing() -> None:
+    model = make_model("bert")
+    bank = make_bank(model, {"preset": "scaled_parallel", "bottleneck": 3, "output_norm": True})
+    plain = model(**INPUTS).last_hidden_state
+    assert torch.equal(run(model, bank, INPUTS).last_hidden_state, plain)

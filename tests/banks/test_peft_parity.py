@@ -23,12 +23,23 @@ from typing import Any
 
 import pytest
 import torch
-from peft import PeftModel, PrefixTuningConfig, PromptTuningConfig, get_peft_model
+from peft import (
+    PeftModel,
+    PrefixTuningConfig,
+    PromptEncoderConfig,
+    PromptTuningConfig,
+    get_peft_model,
+)
+from peft import (
+    PromptEncoder as PeftEncoder,
+)
 from torch import Tensor, nn
 from transformers import BartConfig, BartForConditionalGeneration, BertConfig, BertModel, GPT2Config, GPT2Model
 
 from continual_petl.banks.attach import run
 from continual_petl.banks.bank import Bank
+from continual_petl.banks.spec import Modification
+from continual_petl.banks.vectors import PromptEncoder
 from tests.tiny import IDS, INPUTS, make_bank
 
 LENGTH, LAYERS, WIDTH = 3, 4, 16
@@ -212,3 +223,30 @@ def test_a_prompt_of_barts_encoder_is_pefts_without_positions() -> None:
     with torch.no_grad():
         theirs(**BART_INPUTS)
     torch.testing.assert_close(ours, seen[0], rtol=0, atol=1e-12)
+
+
+_LINEAR = {"MLP": ("into", "middle.0", "out"), "LSTM": ("into", "out")}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("MLP", {"reparametrise": "mlp", "depth": 2}), ("LSTM", {"reparametrise": "lstm", "mlp_width": 10})],
+)
+@torch.no_grad()
+def test_an_encoder_of_prompts_can_have_the_shape_of_pefts(kind: str, options: dict[str, Any]) -> None:
+    config = PromptEncoderConfig(
+        task_type="FEATURE_EXTRACTION", num_virtual_tokens=LENGTH, token_dim=WIDTH, num_transformer_submodules=1,
+        encoder_reparameterization_type=kind, encoder_hidden_size=5,
+    )  # fmt: skip
+    theirs = _random(PeftEncoder(config))  # type: ignore[no-untyped-call]
+    ours = PromptEncoder(Modification.model_validate({**PROMPT, "hidden": 5, **options}), WIDTH).double()
+    values = {"table": theirs.embedding.weight}
+    # Between the linear layers of theirs there is a ReLU.
+    for name, layer in zip(_LINEAR[kind], theirs.mlp_head[::2], strict=True):
+        values |= {f"{name}.{leaf}": value for leaf, value in layer.named_parameters()}
+    if kind == "LSTM":
+        values |= {f"lstm.{leaf}": value for leaf, value in theirs.lstm_head.named_parameters()}
+    ours.load_state_dict(values)
+    expected = theirs(torch.arange(LENGTH).unsqueeze(0)).squeeze(0)
+    torch.testing.assert_close(ours.vectors(), expected, rtol=0, atol=1e-12)
+    assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.parameters())

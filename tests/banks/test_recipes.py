@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from pydantic import ValidationError
 
 from continual_petl import learn
 from continual_petl.banks.choice import BankChoice
 from continual_petl.banks.legal import Form
 from continual_petl.banks.presets import PRESETS
-from continual_petl.banks.recipes import RECIPES, recipe_of
+from continual_petl.banks.recipes import RECIPES, Recipe, recipe_of
+from continual_petl.banks.spec import BankSpec, Modification
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from tests.streams_in_code import stream, task
 
@@ -41,7 +43,7 @@ def test_every_preset_has_a_recipe_whatever_its_size(preset: str) -> None:
         ({"preset": "houlsby", "bottleneck": 8, "layers": "top-2"}, "houlsby"),
         ({"preset": "houlsby", "activation": "relu", "layernorms": "frozen"}, "houlsby"),
         ({"preset": "lora", "rank": 4, "scale": 3.0}, "lora"),
-        ({"preset": "mam", "scale": 2.0}, "prefix_flat"),
+        ({"preset": "mam", "scale": 2.0}, "mam"),
         ({"preset": "diff_pruning", "density": 0.1}, "diff_pruning"),
         ({"modifications": [{"form": "additive", "modifies": "weights"}], "layernorms": "own"}, "full"),
         ({"modifications": [{"form": "additive", "modifies": "bias"}], "layernorms": "own"}, "bitfit"),
@@ -50,6 +52,106 @@ def test_every_preset_has_a_recipe_whatever_its_size(preset: str) -> None:
 )
 def test_other_banks_are_trained_as_what_they_are_most_like(bank: dict[str, Any], like: str) -> None:
     assert recipe_of(BankChoice.model_validate(bank).resolve()) == RECIPES[like]
+
+
+OTHERS: dict[str, list[Any]] = {
+    "bottleneck": [3], "activation": ["silu"], "depth": [2], "input_norm": [True], "scale": [3.0], "init": ["bert", "lora"],
+    "output_norm": [True], "mlp_width": [5], "init_scale": [0.5], "dropout": [0.25], "normalised_input": [False],
+    "reparametrise": ["none", "mlp", "lstm"],
+    "hidden": [24], "implementation": ["gated"], "density": [0.25], "penalty": [1e-3], "layernorms": ["frozen", "own"],
+    "layers": ["0", "top-2"], "scope": ["shared"], "start_from": ["other"],
+}  # fmt: skip
+"""Values of every option of a preset, none of them the one that a preset has but for ``init`` and ``reparametrise``."""
+CHANGED = {
+    # These options make a preset another one.
+    ("prefix", "reparametrise", "none"): "prefix_flat",
+    ("prefix_flat", "reparametrise", "mlp"): "prefix",
+    # Like no preset; trained through an MLP as prefix is.
+    ("multihead_parallel", "reparametrise", "mlp"): "prefix",
+    ("mam", "reparametrise", "none"): "mam_flat",
+    ("mam_flat", "reparametrise", "mlp"): "mam",
+    ("prompt", "reparametrise", "mlp"): "p_tuning",
+    ("prompt", "reparametrise", "lstm"): "p_tuning",
+    ("p_tuning", "reparametrise", "none"): "prompt",
+    ("layernorm", "layernorms", "frozen"): "probe",
+    ("probe", "layernorms", "own"): "layernorm",
+    ("full", "layers", "top-2"): "top_layers",
+}
+
+
+def _allowed(preset: str) -> list[dict[str, Any]]:
+    """Return each option that a preset allows, beside what it needs."""
+    found = []
+    for option, values in OTHERS.items():
+        for value in values:
+            needed = {"init": "houlsby"} if option == "init_scale" else {}
+            choice = {"preset": preset, option: value, **needed}
+            try:
+                BankChoice.model_validate(choice)
+            except ValidationError:
+                continue
+            found.append(choice)
+    return found
+
+
+def test_every_option_is_tried() -> None:
+    named = {name for preset in PRESETS for choice in _allowed(preset) for name in choice}
+    # Rank and length are other names of the bottleneck; modifications are no option of a preset.
+    assert named == set(BankChoice.model_fields) - {"rank", "length", "modifications"}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_keeps_its_recipe_whatever_its_options(preset: str) -> None:
+    for choice in _allowed(preset):
+        changed = next((CHANGED[preset, *item] for item in choice.items() if (preset, *item) in CHANGED), preset)
+        recipe = RECIPES[changed]
+        tasks = [_task("other", bank="probe"), _task("a", bank=choice)]
+        assert _resolved(tasks=tasks)["a"] == (recipe.learning_rate, recipe.epochs), choice
+
+
+ADAPTER = {"form": "bottleneck", "modifies": "attention", "insertion": "parallel"}
+PREFIX = {"form": "attention", "modifies": "heads", "insertion": "parallel", "composition": "gated", "length": 4}
+LOWRANK = {"form": "lowrank", "modifies": "key", "insertion": "parallel", "rank": 2}
+PROMPT = {"form": "prompt", "modifies": "input", "composition": "prepend", "length": 4}
+
+
+@pytest.mark.parametrize(
+    ("modifications", "rate"),
+    [
+        ([PROMPT, PREFIX, {**ADAPTER, "bottleneck": 4}], 1.5e-3),
+        ([PROMPT, {**PREFIX, "reparametrise": "mlp"}], 1e-3),
+        ([{**PROMPT, "reparametrise": "lstm"}, LOWRANK], 2e-3),
+        ([{"form": "additive", "modifies": "bias"}, {**ADAPTER, "modifies": "ffn", "bottleneck": 4}], 1.5e-3),
+    ],
+)  # fmt: skip
+def test_a_bank_like_no_preset_has_the_smallest_rate_of_its_forms(modifications: list[Any], rate: float) -> None:
+    assert recipe_of(
+        BankChoice(modifications=tuple(map(Modification.model_validate, modifications))).resolve()
+    ) == Recipe(rate, 8)
+
+
+def test_a_preset_written_out_in_any_order_has_its_recipe() -> None:
+    for name, spec in PRESETS.items():
+        turned = BankSpec.model_validate(spec.model_dump() | {"modifications": spec.modifications[::-1]})
+        assert recipe_of(turned) == RECIPES[name]
+
+
+def test_a_stream_by_the_first_defaults_has_the_rates_of_then() -> None:
+    old = {
+        "prefix": ({"preset": "prefix", "hidden": 512}, "prefix_flat"),
+        "p_tuning": ({"preset": "p_tuning", "reparametrise": "mlp"}, "prompt"),
+        "parallel": ({"preset": "parallel", "activation": "tanh"}, "houlsby"),
+        "same": ({"preset": "parallel", "bottleneck": 8}, "parallel"),
+        "top": ({"preset": "top_layers", "layernorms": "own"}, "full"),
+        "bitfit": ({"preset": "bitfit", "layernorms": "own"}, "bitfit"),
+        "probe": ("probe", "probe"),
+        "mam": ({"preset": "mam", "length": 4}, "mam_flat"),
+        "scaled": ({"preset": "mam", "scale": 2.0}, "prefix_flat"),
+        "mlp": ({"preset": "mam", "reparametrise": "mlp", "hidden": 800}, "prefix_flat"),
+    }
+    tasks = [_task(name, bank=bank) for name, (bank, _) in old.items()]
+    expected = {name: (RECIPES[like].learning_rate, RECIPES[like].epochs) for name, (_, like) in old.items()}
+    assert _resolved(defaults=1, tasks=tasks) == expected
 
 
 def test_every_form_has_a_recipe() -> None:

@@ -73,6 +73,7 @@ _HEADS = {"form": "attention", "modifies": "heads", "insertion": "parallel", "bo
     "modifications",
     [
         [{**_ADAPTER, "modifies": "ffn", "depth": 3, "input_norm": True, "composition": "learned"}],
+        [{**_ADAPTER, "modifies": "ffn", "output_norm": True}],
         [{**_ADAPTER, "modifies": "attention", "composition": "multiply"}, {**_ADAPTER, "modifies": "ffn"}],
         [{**_ADAPTER, "modifies": "ffn", "normalised_input": True, "composition": "scaled", "scale": 3.0}],
         [{**_HEADS, "composition": "learned"}, {**_HEADS, "composition": "gated", "implementation": "gated"}],

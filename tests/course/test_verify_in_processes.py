@@ -15,6 +15,7 @@ import torch
 from continual_petl import InputError, Run, learn
 from continual_petl.course import check_tasks, check_together
 from continual_petl.course.check_tasks import Checker, checker_of
+from continual_petl.course.processes import Slot
 from continual_petl.course.session import Session
 from continual_petl.store.finding import Finding, TaskCheck
 from continual_petl.store.store import Store
@@ -67,8 +68,14 @@ def told(checks: list[TaskCheck]) -> list[dict[str, Any]]:
 def test_processes_find_what_one_finds(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = Run(many).verify()
     assert [check.task for check in alone if not check.ok] == ["copy5", "copy17", "copy30"]
-    own, real = [], Checker.check
-    monkeypatch.setattr(Checker, "check", lambda self, name, **more: own.append(name) or real(self, name, **more))
+    own: list[str] = []
+    real = Checker.check
+
+    def check(self: Checker, name: str, **more: Any) -> TaskCheck:
+        own.append(name)
+        return real(self, name, **more)
+
+    monkeypatch.setattr(Checker, "check", check)
     seen: list[tuple[int, int]] = []
     before = torch.get_num_threads()
     # A process takes seconds to start, in which this one would be done.
@@ -100,7 +107,7 @@ def waiting(real: Callable[[Any], int | None]) -> Callable[[Any], int | None]:
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("way", [pytest.param("killed", marks=pytest.mark.slow), "cannot open"])
 def test_what_another_process_leaves_is_checked_here(many: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    class Gone(check_together.Slot):
+    class Gone(Slot):
         def submit(self, act: Any, what: Any) -> Any:
             if way == "cannot open":
                 raise InputError("no")

@@ -100,7 +100,7 @@ def test_what_the_paper_says_is_found_where_it_is_so() -> None:
     def score(trial: Trial) -> float:
         bank = json.dumps(trial.bank)
         better = sum([
-            4 * ('"mam"' in bank or bank == '"full"'), 2 * ("scaled_parallel" in bank),
+            4 * ('"mam_flat"' in bank or bank == '"full"'), 2 * ("scaled_parallel" in bank),
             "lora_ffn" in bank and "scale" not in bank, "parallel" in bank, '"ffn"' in bank or '"preset": "parallel"' in bank,
             3 * ("length" in bank and '"length": 5' in bank),
         ])  # fmt: skip
@@ -155,7 +155,7 @@ def test_a_backbone_that_full_fine_tuning_fails_on_tells_nothing() -> None:
 
 
 def test_what_explains_a_gap_is_taken_from_each_task() -> None:
-    ours, full = [find("MAM", LARGE)], [find("full fine-tuning")]
+    ours, full = [find("MAM (flat)", LARGE)], [find("full fine-tuning")]
     book = fill(methods.STUDY, SMALL_SCALE, _score, 99)
     for line in book.lines.values():
         line.outcome["tasks"] = {task: {"curve": [[1, 0.5], [2, 0.6], [3, 0.625]]} for task in line.trial.tasks}

@@ -63,12 +63,12 @@ def test_a_page_is_made_of_what_is_there(stages: int, tmp_path: Path) -> None:
     page = write_page(longer.STUDY, SMALL, fill(longer.STUDY, SMALL, _score, stages), tmp_path).read_text("utf-8")
     assert ("Not finished" in page) == (stages < 99)
     assert ("**73.0 ± 0.0**" in page) == (stages == 99)
-    assert page.count("\n| MAM |") == 1
+    assert page.count("\n| MAM (flat) |") == 1
 
 
 def test_the_last_epoch_is_that_of_the_trials_that_count() -> None:
     book = fill(longer.STUDY, SMALL, _score)
-    trials = longer.final(find("MAM", LARGE), SMALL, book)
+    trials = longer.final(find("MAM (flat)", LARGE), SMALL, book)
     assert last_epoch(book, trials, longer.TASK) is None
     for line in book.lines.values():
         line.outcome["tasks"] = {longer.TASK: {"curve": [[1, 0.5], [2, 0.6], [3, 0.625]]}}

@@ -89,6 +89,22 @@ def test_a_ledger_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert book.outcome(TRIAL.model_copy(update={"seed": 14})) is None
 
 
+def test_what_older_ledgers_call_mam_is_mam_flat(tmp_path: Path) -> None:
+    mam, flat = (TRIAL.model_copy(update={"bank": {"preset": name, "length": 4}}) for name in ("mam", "mam_flat"))
+    newer = MADE.model_copy(update={"made": "a" * 12, "defaults": 2})
+    ledger = Ledger(tmp_path / "some.jsonl")
+    ledger.write(MADE)
+    ledger.write(line(mam, outcome_of(mam, 0.5)))
+    first = json.loads(ledger.file.read_text().splitlines()[0])
+    del first["defaults"]
+    ledger.file.write_text("\n".join([json.dumps(first), *ledger.file.read_text().splitlines()[1:], ""]))
+    assert (Book([ledger.file]).score(flat), Book([ledger.file]).score(mam)) == (50, None)
+    ledger.write(newer)
+    ledger.write(line(mam, outcome_of(mam, 0.75)).model_copy(update={"made": newer.made}))
+    book = Book([ledger.file])
+    assert (book.score(flat), book.score(mam), book.again) == (50, 75, {})
+
+
 @given(cut=st.integers(min_value=1, max_value=200))
 def test_what_a_kill_left_of_a_line_is_cut_off(cut: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     ledger = Ledger(tmp_path_factory.mktemp("ledger") / "some.jsonl")

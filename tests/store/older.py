@@ -17,6 +17,7 @@ from continual_petl.store.replay import DECODED
 from continual_petl.store.results_file import TaskLine
 from continual_petl.store.sealed import SEAL, seal_of
 from continual_petl.store.store import Store
+from continual_petl.store.stream_seal import sealed_stream
 from tests.store.tampering import name_certificates
 
 JOINED = {"files", "parent"}
@@ -61,6 +62,17 @@ def without_histories(folder: Path) -> None:
         before = seal_of(raw)
         (path / "bank.json").write_bytes(json_bytes({**raw, SEAL: before}))
     name_certificates(folder, dict.fromkeys(store.tasks))
+
+
+def without_defaults(file: Path) -> None:
+    """Rewrite the stream file of a run or a sweep as releases without the key ``defaults`` wrote it."""
+    text = file.read_text()
+    assert "\ndefaults: 1\n" in text
+    lines = [line for line in text.splitlines(keepends=True) if line != "defaults: 1\n"]
+    if lines[-1].startswith("# SHA-256"):
+        file.write_bytes(sealed_stream("".join(lines[:-1])))
+    else:
+        file.write_text("".join(lines))
 
 
 def _write(path: Path, raw: dict[str, Any], predecessor: str | None, *, first: bool) -> str:

@@ -1,0 +1,46 @@
+"""Which release's words a stream is read by: what presets are called, and what is left open.
+
+A run keeps the defaults that it was begun with, so that a task which was stopped half-way, or a later one, is learned as
+the run's first ones were. Streams of releases that had no key ``defaults`` are read by the first ones:
+
+1. ``mam`` had a prefix without an MLP, which is called ``mam_flat`` now; the learning rate and epochs of a bank with any
+   option but its size were those of the form of its first modification.
+2. ``mam`` is what was released; a preset keeps its recipe whatever its options are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from continual_petl.banks.choice import BankChoice
+
+FIRST, NEWEST = 1, 2
+_RENAMED = {"mam": "mam_flat"}
+
+
+def as_first_named(bank: Any) -> Any:
+    """Return a bank of the first defaults, a choice or what a file says, under the name that its preset has now."""
+    if isinstance(bank, BankChoice):
+        return bank.model_copy(update={"preset": _RENAMED[bank.preset]}) if bank.preset in _RENAMED else bank
+    if isinstance(bank, str):
+        return _RENAMED.get(bank, bank)
+    if isinstance(bank, Mapping) and isinstance(name := bank.get("preset"), str):
+        return {**bank, "preset": _RENAMED.get(name, name)}
+    return bank
+
+
+def as_written_first(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a stream file of the first defaults says, with the names that presets have now."""
+    read = {**tree, "bank": as_first_named(tree["bank"])} if "bank" in tree else dict(tree)
+    if isinstance(tasks := tree.get("tasks"), (list, tuple)):
+        read["tasks"] = [_task(task) for task in tasks]
+    return read
+
+
+def _task(task: Any) -> Any:
+    if isinstance(task, BaseModel):
+        return task.model_copy(update={"bank": as_first_named(getattr(task, "bank", None))})
+    return {**task, "bank": as_first_named(task["bank"])} if isinstance(task, Mapping) and "bank" in task else task
