@@ -115,7 +115,7 @@ def _task_facts(session: Session, task: TaskSpec, learned: Collection[str]) -> T
         pooling=plan.pooling,
         num_steps=math.ceil(batches / plan.training.accumulate) * plan.training.epochs,
         learned=task.name in learned,
-        notices=(*data.notices, *data.cache_notices),
+        notices=(*data.notices, *data.remarks, *data.cache_notices),
     )
 
 

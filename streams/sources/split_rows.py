@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from continual_petl.errors import InputError
+from continual_petl.streams.schema.data_spec import template_fields
 from continual_petl.streams.sources.checks import Where, shown_columns
+from continual_petl.streams.sources.prose import is_prose
 
 Columns = Mapping[str, str | None]
 """The keys of ``columns`` that the task reads, with the names of the columns; the last is the answer's."""
@@ -29,6 +31,8 @@ class SplitRows:
     """The classes in order, where the data set itself declares them."""
     labels_file: str | None = None
     """A JSON file that names the classes in order instead of the task, beside a local copy."""
+    unread: tuple[str, ...] = ()
+    """Columns that hold running text and have no part in the task."""
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -51,8 +55,17 @@ def pick(
     class_names: tuple[str, ...] | None,
     *,
     labels_file: str | None = None,
+    templates: Mapping[str, str] | None = None,
 ) -> SplitRows:
     """Return the columns that a task reads, with the names of its classes for their numbers.
+
+    Args:
+        where: the split, for messages.
+        table: its columns, those that templates made among them.
+        columns: those that the task reads.
+        class_names: the classes in order, where the data set itself declares them.
+        labels_file: as in `SplitRows`.
+        templates: what made columns of others, which count as read.
 
     Raises:
         InputError: if there is no such column.
@@ -68,6 +81,9 @@ def pick(
     if class_names is not None:
         answers = [_named(answer, class_names) for answer in answers]
     pair = columns.get("text_pair")
+    used = {*names, *(templates or ())}
+    for template in (templates or {}).values():
+        used.update(part for field in template_fields(template) for part in (field, field.partition(".")[0]))
     return SplitRows(
         where=where,
         inputs=inputs,
@@ -75,6 +91,7 @@ def pick(
         answers=answers,
         class_names=class_names,
         labels_file=labels_file,
+        unread=tuple(name for name, values in table.items() if name not in used and is_prose(values)),
     )
 
 
