@@ -56,8 +56,9 @@ def draft(file: str, name: str, tasks: Sequence[tuple[Seen, Guess]], folder: str
         lines.append(f"  max_length: {length}")
     lines += [
         "bank: houlsby    # each task gets one of its own; others: lora, parallel, prefix, mam, ... (docs/methods.md)",
-        "# fewer rows want more epochs, for a bank starts as nothing; a task can have a `training` of its own",
-        f"training: {{epochs: {epochs}, batch_size: {_BATCH}, learning_rate: 1.0e-3}}",
+        "# fewer rows want more epochs, for a bank starts as nothing; a task can have a `training` of its own;",
+        "# learning_rate is left open: each preset has its own, also where --bank gives another one (docs/methods.md)",
+        f"training: {{epochs: {epochs}, batch_size: {_BATCH}}}",
         "tasks:",
     ]
     used: set[str] = set()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from continual_petl.banks.recipes import RECIPES
 from continual_petl.cli.main import main
 from continual_petl.streams.stream_file.yaml_file import load_stream
 from tests.streams_in_code import classification_rows, row_of_kind
@@ -201,3 +202,10 @@ def test_prompts_without_an_end_are_shown_with_what_the_model_reads(
     marked = ["--tasks.rows.data", '{path: csv, data_files: rows.csv, templates: {marked: "{prompt}\\nAnswer:"}}']
     assert main([*dry, *marked, "--tasks.rows.columns.source", "marked"]) == 0
     assert "without a separator" not in capsys.readouterr().out
+
+
+def test_the_learning_rate_is_that_of_the_preset_whichever_is_chosen(here: Path) -> None:
+    assert main(["init", "questions.csv"]) == 0
+    for preset in ("houlsby", "lora", "prompt"):
+        spec = load_stream("stream.yaml", [("bank", preset)])
+        assert spec.resolved_training(spec.tasks[0]).learning_rate == RECIPES[preset].learning_rate
