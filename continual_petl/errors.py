@@ -16,7 +16,17 @@ LONGEST_TYPO = 100
 
 
 class InputError(ValueError):
-    """What the user gave cannot be used: a stream file, an argument, data, a backbone. Exit code 2."""
+    """What the user gave cannot be used: a stream file, an argument, data, a backbone. Exit code 2.
+
+    Args:
+        message: one paragraph.
+        key: the key of a stream file that it is about, as far as whoever raises it knows: that of a task's columns, say,
+            without the task. See `continual_petl.course.preflight`.
+    """
+
+    def __init__(self, *message: object, key: tuple[str | int, ...] = ()) -> None:
+        self.key = key
+        super().__init__(*message)
 
 
 class DivergedError(InputError):

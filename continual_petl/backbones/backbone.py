@@ -9,6 +9,7 @@ import torch
 from transformers import AutoConfig, GenerationConfig, PreTrainedModel
 
 from continual_petl.backbones.anatomy import Anatomy, Pooling, find_anatomy
+from continual_petl.backbones.available import check_available
 from continual_petl.backbones.files import config_facts, files_of, source_of
 from continual_petl.backbones.moving import check_positions, fixed_positions
 from continual_petl.backbones.pooling import pool as pool
@@ -191,6 +192,7 @@ def _load_frozen(
 ) -> tuple[PreTrainedModel, Sites, bool, dict[str, Any]]:
     """Return the model, its sites, whether it generates, and what its config.json says."""
     source = source_of(name)
+    check_available(name, revision)
     try:
         config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=remote_code)
         anatomy = find_anatomy(config.model_type)

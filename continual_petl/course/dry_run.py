@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from continual_petl.course.parents import check_copies, check_parent
-from continual_petl.course.preflight import Problems, check_session
+from continual_petl.course.preflight import Problems, check_loads, check_session
 from continual_petl.course.session import Session, forgotten_tasks
 from continual_petl.course.shared import check_shared
 from continual_petl.errors import InputError
@@ -67,6 +67,8 @@ def dry_run(session: Session) -> list[TaskFacts]:
     """Return what a course would do. Raises `InputError` and `StoreError` as the course would."""
     check_session(session)
     facts, problems = [], Problems()
+    if not check_loads(session, session.spec.tasks, problems):
+        problems.raise_all()
     learned = set(session.store.tasks)
     forgotten = forgotten_tasks(session)
     for task in session.spec.tasks:

@@ -7,7 +7,7 @@ reported at once, and a stream that is refused here leaves the run folder as it 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from continual_petl.backbones.files import source_of
@@ -67,7 +67,8 @@ def preflight(session: Session, replace: Collection[str] = ()) -> None:
     problems = Problems()
     learned = set(session.store.tasks).difference(replace)
     new = [task for task in session.spec.tasks if task.name not in learned]
-    fitting = [task for task in new if _fits(session, task, problems)]
+    loads = check_loads(session, new, problems)
+    fitting = [task for task in new if _fits(session, task, problems)] if loads else []
     for number, task in enumerate(fitting):
         with problems.collected():
             check_parent(session, task)
@@ -151,12 +152,21 @@ def _check_trainer(session: Session) -> None:
     num_processes(session.spec)
 
 
+def check_loads(session: Session, tasks: Iterable[TaskSpec], problems: Problems) -> bool:
+    """Load the backbone in the precision of each task; at the first that fails take note, and return False.
+
+    One that is not there is asked for once, and not again for every task.
+    """
+    num_problems = len(problems.found)
+    with problems.collected():
+        for task in tasks:
+            session.backbone(task)
+    return len(problems.found) == num_problems
+
+
 def _fits(session: Session, task: TaskSpec, problems: Problems) -> bool:
     """Say whether the backbone can learn a task of this kind, and take note if it cannot: its data is not looked at then."""
-    try:
-        backbone = session.backbone(task)
-    except InputError:
-        return True  # a backbone that cannot be loaded says nothing of kinds; `_check_plan` tells of it
+    backbone = session.backbone(task)
     num_problems = len(problems.found)
     with problems.collected():
         check_kind(task, backbone)
