@@ -7,48 +7,31 @@ reported at once, and a stream that is refused here leaves the run folder as it 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 
+from continual_petl.backbones.available import near_name
+from continual_petl.backbones.backbone import check_max_length
 from continual_petl.backbones.files import source_of
 from continual_petl.course.parents import check_copies, check_parent
+from continual_petl.course.problems import Problems, key_of
 from continual_petl.course.removal import check_replaced
 from continual_petl.course.session import Session, other_seeds
 from continual_petl.course.shared import check_shared
 from continual_petl.course.trainers import check_trainer_arguments, num_processes
-from continual_petl.errors import InputError, StreamFileError, raise_problems
+from continual_petl.errors import InputError, StoreError, StreamFileError, about
 from continual_petl.learner.frozen import check_kept
 from continual_petl.learner.plan import build_bank, check_kind
 from continual_petl.store.files import refuse_link
+from continual_petl.store.store import Store
 from continual_petl.store.stream_seal import stream_problem
 from continual_petl.streams.encoding.encode import encode_rows
 from continual_petl.streams.preparation.prepare import check_data
 from continual_petl.streams.schema.stream_spec import TaskSpec
-from continual_petl.streams.stream_file.yaml_file import load_stream
+from continual_petl.streams.stream_file.yaml_file import PartlyUsableError, load_stream
 
 CHECKED_TASKS = 20
 """Of a longer stream the data of the next tasks is read ahead, of so many."""
-
-
-class Problems:
-    """Mistakes of a user, collected so that all of them can be told together."""
-
-    def __init__(self) -> None:
-        self.found: list[str] = []
-
-    @contextmanager
-    def collected(self) -> Iterator[None]:
-        """Take note of an `InputError` that ends the block, and go on after it."""
-        try:
-            yield
-        except StreamFileError as error:
-            self.found += error.problems
-        except InputError as error:
-            self.found.append(str(error))
-
-    def raise_all(self) -> None:
-        """Raise `InputError` if there are any."""
-        raise_problems(self.found)
 
 
 def preflight(session: Session, replace: Collection[str] = ()) -> None:
@@ -64,25 +47,58 @@ def preflight(session: Session, replace: Collection[str] = ()) -> None:
     """
     check_session(session)
     check_replaced(session, replace)
-    problems = Problems()
     learned = set(session.store.tasks).difference(replace)
-    new = [task for task in session.spec.tasks if task.name not in learned]
-    loads = check_loads(session, new, problems)
-    fitting = [task for task in new if _fits(session, task, problems)] if loads else []
-    for number, task in enumerate(fitting):
-        with problems.collected():
-            check_parent(session, task)
+    find_problems(session, [task for task in session.spec.tasks if task.name not in learned]).raise_all()
+
+
+def find_problems(session: Session, tasks: Sequence[TaskSpec], *, banks: bool = True) -> Problems:
+    """Return what is wrong with the backbone and with tasks that are to be learned: their kinds, banks, lengths and data.
+
+    Args:
+        session: the stream and its run folder.
+        tasks: those of its tasks that are checked; of many, the data of the first ones is read.
+        banks: whether banks are checked, which takes a stream without mistakes in them.
+    """
+    problems, spec = Problems(), session.spec
+    loads = check_loads(session, tasks, problems)
+    # Of a kind that the backbone cannot learn no data is read: its columns mean something else, or nothing.
+    fitting = [task for task in tasks if _fits(session, task, problems)] if loads else tasks
+    planned = set()
+    for number, task in enumerate(fitting if loads and banks else ()):
+        with problems.collected(key_of(spec, task)):
+            with about("bank"):
+                check_parent(session, task)
             if number < CHECKED_TASKS:
                 _check_plan(session, task)
-    with problems.collected():
-        check_shared(session, fitting)
-    # What does not fit the backbone is told before any data is read, which may be large or far away.
-    problems.raise_all()
-    for task in fitting[:CHECKED_TASKS]:
+                planned.add(task.name)
+    if loads and banks:
         with problems.collected():
-            labels = check_data(session.spec, task, test=session.reads_test)
-            session.plan(task, labels)
-    problems.raise_all()
+            check_shared(session, fitting)
+    for task in fitting[:CHECKED_TASKS]:
+        with problems.collected(key_of(spec, task)):
+            labels = check_data(spec, task, test=session.reads_test)
+            if task.name in planned:
+                session.plan(task, labels)
+    return problems
+
+
+def all_mistakes(error: PartlyUsableError, folder: Path) -> StreamFileError:
+    """Return the mistakes of a stream file together with those in what it names: data, columns, labels, lengths, backbone.
+
+    Args:
+        error: what reading the file raised.
+        folder: the run folder; what was learned there already is not checked again.
+    """
+    if error.rest is None:
+        return error
+    session = Session(error.rest, Store(folder))
+    try:
+        learned = set(session.store.tasks)
+    except StoreError:
+        return error  # a damaged run is told once the file can be read
+    new = [task for task in error.rest.tasks if task.name not in learned]
+    # A bank is checked only where all of them can be: what stands in for one with a mistake was not chosen.
+    return StreamFileError(error.places.with_more(find_problems(session, new, banks=False).found))
 
 
 def check_session(session: Session) -> None:
@@ -98,9 +114,9 @@ def check_session(session: Session) -> None:
     problems = Problems()
     with problems.collected():
         _check_same_stream(session)
-    with problems.collected():
+    with problems.collected(("backbone", "revision")):
         _check_revision(session)
-    with problems.collected():
+    with problems.collected(("trainer",)):
         _check_trainer(session)
     problems.raise_all()
 
@@ -158,17 +174,23 @@ def check_loads(session: Session, tasks: Iterable[TaskSpec], problems: Problems)
     One that is not there is asked for once, and not again for every task.
     """
     num_problems = len(problems.found)
-    with problems.collected():
+    with problems.collected(("backbone",)), about("name"):
         for task in tasks:
             session.backbone(task)
-    return len(problems.found) == num_problems
+    if len(problems.found) == num_problems:
+        return True
+    spec = session.spec.backbone
+    if spec.max_length is not None and (meant := near_name(spec.name)) is not None:
+        with problems.collected(("backbone",)):
+            check_max_length(meant, spec.max_length)
+    return False
 
 
 def _fits(session: Session, task: TaskSpec, problems: Problems) -> bool:
     """Say whether the backbone can learn a task of this kind, and take note if it cannot: its data is not looked at then."""
     backbone = session.backbone(task)
     num_problems = len(problems.found)
-    with problems.collected():
+    with problems.collected(key_of(session.spec, task)), about("kind"):
         check_kind(task, backbone)
     return len(problems.found) == num_problems
 
@@ -187,7 +209,8 @@ def _check_plan(session: Session, task: TaskSpec) -> None:
         )
     # Labels are not known yet; how many there are decides the head's width alone.
     plan = session.plan(task, None)
-    check_kept(plan, build_bank(plan, backbone))
+    with about("bank"):
+        check_kept(plan, build_bank(plan, backbone))
     check_copies(session, plan, backbone)
     try:
         encode_rows(
@@ -200,4 +223,4 @@ def _check_plan(session: Session, task: TaskSpec) -> None:
             images=residents.images,
         )
     except InputError as error:
-        raise InputError(f"task {task.name!r}, {error}") from None
+        raise InputError(f"task {task.name!r}, {error}", key=("max_target_length",)) from None

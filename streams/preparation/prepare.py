@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, about
 from continual_petl.heads.kinds import GENERATIVE, LABELLED, Kind
 from continual_petl.streams.encoding.image_processing import ImageProcessing
 from continual_petl.streams.encoding.rows import TokenisedRows
@@ -188,9 +188,11 @@ def _read(
     """Return the labels, the checked, divided and limited splits, notices on them, and remarks on their columns."""
     data, training = spec.resolved_data(task), spec.merged_training(task)
     wanted = SPLITS if test else tuple(split for split in SPLITS if split != "test")
-    raw = read_splits(task.name, data, task.columns, wanted, kind=task.kind, limits=task.limits)
-    labels, positions = labels_of(spec, task, raw["train"])
-    splits: dict[str, Checked] = {name: check_split(spec, task, rows, labels, positions) for name, rows in raw.items()}
+    splits: dict[str, Checked]
+    with about("data"):
+        raw = read_splits(task.name, data, task.columns, wanted, kind=task.kind, limits=task.limits)
+        labels, positions = labels_of(spec, task, raw["train"])
+        splits = {name: check_split(spec, task, rows, labels, positions) for name, rows in raw.items()}
     remarks = remarks_on(task, raw["train"])
     notices: list[str | None] = [_copy_notice(task, data)]
     if "validation" not in splits:

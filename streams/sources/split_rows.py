@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from continual_petl.errors import InputError
+from continual_petl.errors import raise_problems
 from continual_petl.streams.schema.data_spec import template_fields
 from continual_petl.streams.sources.checks import Where, shown_columns
 from continual_petl.streams.sources.prose import is_prose
@@ -70,12 +70,15 @@ def pick(
     Raises:
         InputError: if there is no such column.
     """
-    for key, name in columns.items():
-        if name is not None and name not in table:
-            raise InputError(
-                f"{where}: columns.{key} is {name!r}, but there is no such column; there are "
-                f"{shown_columns(table)}. Name the right one: columns: {{{key}: ...}}.{separators_hint(table)}"
-            )
+    missing = {key: name for key, name in columns.items() if name is not None and name not in table}
+    raise_problems(
+        [
+            f"{where}: columns.{key} is {name!r}, but there is no such column; there are "
+            f"{shown_columns(table)}. Name the right one: columns: {{{key}: ...}}.{separators_hint(table)}"
+            for key, name in missing.items()
+        ],
+        [("columns", key) for key in missing],
+    )
     names = [*columns.values()]
     inputs, answers = table[str(names[0])], table[str(names[-1])]
     if class_names is not None:
