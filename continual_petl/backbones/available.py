@@ -25,8 +25,20 @@ from continual_petl.errors import LONGEST_TYPO, InputError
 
 PACKAGED = ("minilm",)
 """Names of the models that come as packages."""
+_ALLOWED = (
+    "Give 'minilm', a folder with config.json and weights, or the id of a model on the Hub that this machine can reach or "
+    "has in its cache."
+)
 _LOOKED_AT = 1_000
 """Entries of the working directory."""
+
+
+class MissingBackboneError(InputError):
+    """There is no backbone of this name; ``near`` is one that is written much like it, if there is one."""
+
+    def __init__(self, message: str, near: str | None = None) -> None:
+        self.near = near
+        super().__init__(message, key=("name",))
 
 
 def check_available(name: str, revision: str | None) -> None:
@@ -39,19 +51,17 @@ def check_available(name: str, revision: str | None) -> None:
         revision: of a Hub id.
 
     Raises:
-        InputError: if there is none of this name; it names one that is written much like it.
+        MissingBackboneError: if there is none of this name; it says which is written much like it.
     """
     is_path = os.path.isabs(name) or name.startswith(("./", "../", "~"))
-    if name in PACKAGED or is_path or os.path.exists(name) or files_there(name, revision, (CONFIG,)):
+    if is_path and not os.path.exists(name):
+        raise MissingBackboneError(f"backbone {name!r} cannot be loaded: there is no such folder. {_ALLOWED}")
+    if name in PACKAGED or os.path.exists(name) or files_there(name, revision, (CONFIG,)):
         return
     if (why := _missing_on_hub(name, revision)) is not None:
         near = near_name(name)
         hint = "" if near is None else f" (did you mean {near!r}?)"
-        raise InputError(
-            f"backbone {name!r} cannot be loaded{hint}: {why} Give 'minilm', a folder with "
-            "config.json and weights, or the id of a model on the Hub that this machine can reach or has in its cache.",
-            key=("name",),
-        )
+        raise MissingBackboneError(f"backbone {name!r} cannot be loaded{hint}: {why} {_ALLOWED}", near)
 
 
 def near_name(name: str) -> str | None:

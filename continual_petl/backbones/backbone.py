@@ -225,14 +225,14 @@ def _listed(ways: tuple[Pooling, ...]) -> str:
     return f"{', '.join(map(repr, ways[:-1]))} and {ways[-1]!r}"
 
 
-def check_max_length(name: str, asked: int) -> None:
-    """Check a number of tokens against the configuration of a backbone, without loading its weights.
+def check_max_length(name: str, revision: str | None, asked: int) -> None:
+    """Check a number of tokens against the configuration of a backbone, without loading its weights or executing its code.
 
     Raises:
         InputError: if the model takes fewer, or the configuration cannot be read.
     """
     try:
-        config = AutoConfig.from_pretrained(source_of(name))
+        config = AutoConfig.from_pretrained(source_of(name), revision=revision, trust_remote_code=False)
     except Exception as error:  # as in `_load_frozen`
         raise InputError(cannot_load(name, error)) from error
     _max_length(name, config, find_anatomy(config.model_type), asked)

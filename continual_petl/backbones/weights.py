@@ -116,8 +116,6 @@ def cannot_load(name: str, error: BaseException) -> str:
         why = "this is a file."
     elif os.path.isdir(name):
         why = f"the folder holds no usable model: {why}"
-    elif os.path.isabs(name) or name.startswith(("./", "../", "~")):
-        why = "there is no such folder."
     else:
         why = f"what the Hub has under this name is no usable model: {why}"
     return (

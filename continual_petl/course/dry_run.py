@@ -71,8 +71,7 @@ def dry_run(session: Session) -> list[TaskFacts]:
     learned = set(session.store.tasks)
     new = [task for task in session.spec.tasks if task.name not in learned]
     if not check_loads(session, session.spec.tasks, problems):
-        find_problems(session, new).raise_all()
-        problems.raise_all()
+        find_problems(session, new, problems).raise_all()
     forgotten = forgotten_tasks(session)
     for task in session.spec.tasks:
         with problems.collected(key_of(session.spec, task)):

@@ -10,7 +10,7 @@ import os
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from continual_petl.backbones.available import near_name
+from continual_petl.backbones.available import MissingBackboneError, check_available
 from continual_petl.backbones.backbone import check_max_length
 from continual_petl.backbones.files import source_of
 from continual_petl.course.parents import check_copies, check_parent
@@ -27,6 +27,8 @@ from continual_petl.store.store import Store
 from continual_petl.store.stream_seal import stream_problem
 from continual_petl.streams.encoding.encode import encode_rows
 from continual_petl.streams.preparation.prepare import check_data
+from continual_petl.streams.schema.backbone_spec import BackboneSpec
+from continual_petl.streams.schema.data_spec import is_near
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.stream_file.yaml_file import PartlyUsableError, load_stream
 
@@ -51,30 +53,32 @@ def preflight(session: Session, replace: Collection[str] = ()) -> None:
     find_problems(session, [task for task in session.spec.tasks if task.name not in learned]).raise_all()
 
 
-def find_problems(session: Session, tasks: Sequence[TaskSpec], *, banks: bool = True) -> Problems:
+def find_problems(session: Session, tasks: Sequence[TaskSpec], refused: Problems | None = None) -> Problems:
     """Return what is wrong with the backbone and with tasks that are to be learned: their kinds, banks, lengths and data.
 
     Args:
         session: the stream and its run folder.
         tasks: those of its tasks that are checked; of many, the data of the first ones is read.
-        banks: whether banks are checked, which takes a stream without mistakes in them.
+        refused: why the backbone cannot be loaded, if that was tried before; the rest is added to it.
     """
-    problems, spec = Problems(), session.spec
-    loads = check_loads(session, tasks, problems)
+    problems, spec = refused or Problems(), session.spec
+    loads = refused is None and check_loads(session, tasks, problems)
     # Of a kind that the backbone cannot learn no data is read: its columns mean something else, or nothing.
     fitting = [task for task in tasks if _fits(session, task, problems)] if loads else tasks
     planned = set()
-    for number, task in enumerate(fitting if loads and banks else ()):
+    for number, task in enumerate(fitting if loads else ()):
         with problems.collected(key_of(spec, task)):
             with about("bank"):
                 check_parent(session, task)
             if number < CHECKED_TASKS:
                 _check_plan(session, task)
                 planned.add(task.name)
-    if loads and banks:
+    if loads:
         with problems.collected():
             check_shared(session, fitting)
-    for task in fitting[:CHECKED_TASKS]:
+    # Without a backbone nothing is fetched from another machine, only to be refused.
+    read = fitting if loads else [task for task in fitting if is_near(spec.resolved_data(task))]
+    for task in read[:CHECKED_TASKS]:
         with problems.collected(key_of(spec, task)):
             labels = check_data(spec, task, test=session.reads_test)
             if task.name in planned:
@@ -91,14 +95,18 @@ def all_mistakes(error: PartlyUsableError, folder: Path) -> StreamFileError:
     """
     if error.rest is None:
         return error
-    session = Session(error.rest, Store(folder))
     try:
-        learned = set(session.store.tasks)
+        learned = set(Store(folder).tasks)
     except StoreError:
         return error  # a damaged run is told once the file can be read
-    new = [task for task in error.rest.tasks if task.name not in learned]
-    # A bank is checked only where all of them can be: what stands in for one with a mistake was not chosen.
-    return StreamFileError(error.places.with_more(find_problems(session, new, banks=False).found))
+    problems, spec = Problems(), error.rest
+    _check_named(spec.backbone, problems)
+    # Without what needs the backbone's weights, or another machine: somebody waits to be told of a misspelt key.
+    new = [task for task in spec.tasks if task.name not in learned and is_near(spec.resolved_data(task))]
+    for task in new[:CHECKED_TASKS]:
+        with problems.collected(key_of(spec, task)):
+            check_data(spec, task)
+    return StreamFileError(error.places.with_more(problems.found))
 
 
 def check_session(session: Session) -> None:
@@ -175,15 +183,36 @@ def check_loads(session: Session, tasks: Iterable[TaskSpec], problems: Problems)
     """
     num_problems = len(problems.found)
     with problems.collected(("backbone",)), about("name"):
-        for task in tasks:
-            session.backbone(task)
-    if len(problems.found) == num_problems:
-        return True
-    spec = session.spec.backbone
-    if spec.max_length is not None and (meant := near_name(spec.name)) is not None:
-        with problems.collected(("backbone",)):
-            check_max_length(meant, spec.max_length)
-    return False
+        try:
+            for task in tasks:
+                session.backbone(task)
+        except MissingBackboneError as error:
+            _check_meant(session.spec.backbone, error.near, problems)
+            raise
+    return len(problems.found) == num_problems
+
+
+def _check_named(backbone: BackboneSpec, problems: Problems) -> None:
+    """Check name and length of a backbone without loading its weights."""
+    with problems.collected(("backbone",)), about("name"):
+        try:
+            check_available(backbone.name, backbone.revision)
+        except MissingBackboneError as error:
+            _check_meant(backbone, error.near, problems)
+            raise
+        if backbone.max_length is not None and not backbone.remote_code:
+            check_max_length(backbone.name, backbone.revision, backbone.max_length)
+
+
+def _check_meant(backbone: BackboneSpec, meant: str | None, problems: Problems) -> None:
+    """Check the length against the backbone that was probably meant, so that both mistakes are reported at once."""
+    if meant is None or backbone.max_length is None:
+        return
+    try:
+        check_max_length(meant, None, backbone.max_length)
+    except InputError as error:
+        if error.key:  # of the length; that another backbone cannot be read is no mistake of the stream
+            problems.found.append((("backbone", *error.key), str(error)))
 
 
 def _fits(session: Session, task: TaskSpec, problems: Problems) -> bool:

@@ -91,3 +91,23 @@ def test_on_a_backbone_that_loads_banks_and_data_are_told_together(
     told = _told(bench, wide.replace("seed: 1", "bank: {preset: houlsby, bottleneck: 4}"), capsys, *words)
     assert list(told) == [10, 15, 16, 20, 24]
     assert told[24].startswith("key tasks.3.bank: task 'preset', bank: bottleneck 17")
+
+
+@pytest.mark.usefixtures("offline", "meant")
+@pytest.mark.parametrize("preset", ["houlsbi", "houlsby"])
+def test_of_a_stream_that_is_refused_anyway_nothing_is_fetched(
+    bench: Bench, preset: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr("continual_petl.streams.sources.read.from_hub", lambda *_, **__: pytest.fail("fetched"))
+    far = STREAM.replace("data/gone.csv", "{path: some-user/some-data}").replace(
+        "data/other", "https://localhost:1/b.csv"
+    )
+    told = _told(bench, far.replace("houlsbi", preset), capsys)
+    assert list(told) == [line for line in SAYS if line not in ((10,) if preset == "houlsbi" else (10, 24))]
+
+
+def test_a_single_mistake_is_one_paragraph_with_its_line(bench: Bench, capsys: Any) -> None:
+    (bench.folder / "data" / "other" / "train.jsonl").unlink()
+    assert bench.main("run", "FOLDER/stream.yaml", "--run-dir", "FOLDER/new") == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert re.match(r"continual-petl: .*stream\.yaml:10: key tasks\.1\.data: task 'other', data ", said)
