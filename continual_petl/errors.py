@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 _COMMANDS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, ends of lines, marks that turn the direction of writing, halves of characters."""
@@ -15,8 +16,25 @@ LONGEST_TYPO = 100
 """Letters of a name that are compared with those that there are: what is longer was not typed."""
 
 
+Key = tuple[str | int, ...]
+"""A key of a stream file: names of keys and numbers of entries, outermost first."""
+
+
 class InputError(ValueError):
-    """What the user gave cannot be used: a stream file, an argument, data, a backbone. Exit code 2."""
+    """What the user gave cannot be used: a stream file, an argument, data, a backbone. Exit code 2.
+
+    Args:
+        message: one paragraph.
+        key: the key of a stream file that it is about, as far as whoever raises it knows: that of a column, say, without
+            the task. `continual_petl.course.problems` puts the rest in front of it.
+    """
+
+    from_top = False
+    """Whether keys count from the top of the stream."""
+
+    def __init__(self, *message: object, key: Key = ()) -> None:
+        self.key = key
+        super().__init__(*message)
 
 
 class DivergedError(InputError):
@@ -28,18 +46,47 @@ class MemoryRanOutError(InputError):
 
 
 class StreamFileError(InputError):
-    """A stream, or a file of one, has mistakes; all of them are in ``problems``, one paragraph each."""
+    """A stream, or a file of one, has mistakes; all of them are in ``problems``, one paragraph each.
 
-    def __init__(self, problems: Sequence[str]) -> None:
+    Args:
+        problems: the paragraphs.
+        keys: what each is about, as in `InputError`.
+    """
+
+    def __init__(self, problems: Sequence[str], keys: Sequence[Key] | None = None) -> None:
         self.problems = tuple(problems)
+        self.keys: tuple[Key, ...] = ((),) * len(self.problems) if keys is None else tuple(keys)
         super().__init__("\n".join(self.problems))
 
 
-def raise_problems(problems: Sequence[str]) -> None:
-    """Raise what was found wrong, each once: one paragraph as `InputError`, several together; return if nothing was."""
-    distinct = tuple(dict.fromkeys(problems))
+def raise_problems(problems: Sequence[str], keys: Sequence[Key] | None = None) -> None:
+    """Raise what was found wrong, each once: one paragraph as `InputError`, several together; return if nothing was.
+
+    Args:
+        problems: the paragraphs.
+        keys: what each is about, as in `InputError`.
+    """
+    distinct: dict[str, Key] = {}
+    for problem, key in zip(problems, keys or [()] * len(problems), strict=True):
+        distinct.setdefault(problem, key)
+    if len(distinct) == 1:
+        ((problem, key),) = distinct.items()
+        raise InputError(problem, key=key)
     if distinct:
-        raise InputError(distinct[0]) if len(distinct) == 1 else StreamFileError(distinct)
+        raise StreamFileError(list(distinct), list(distinct.values()))
+
+
+@contextmanager
+def about(*key: str | int) -> Iterator[None]:
+    """Have an `InputError` that ends the block say which key it is about, unless it does so already."""
+    try:
+        yield
+    except StreamFileError as error:
+        error.keys = tuple(each or key for each in error.keys)
+        raise
+    except InputError as error:
+        error.key = error.key or key
+        raise
 
 
 class StoreError(RuntimeError):

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from continual_petl import _notebook
 from continual_petl.errors import InputError, did_you_mean
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
-from continual_petl.streams.stream_file.yaml_file import load_stream
+from continual_petl.streams.stream_file.places import Places
+from continual_petl.streams.stream_file.yaml_file import load_placed
 
 
 class TaskStream:
@@ -29,6 +30,8 @@ class TaskStream:
 
     def __init__(self, spec: StreamSpec) -> None:
         self.spec = spec
+        self.places: Places | None = None
+        """Where its keys are written, if it was read from a file."""
 
     @classmethod
     def from_yaml(cls, path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]] = ()) -> TaskStream:
@@ -37,7 +40,10 @@ class TaskStream:
         Raises:
             StreamFileError: with all mistakes of file and overrides.
         """
-        return cls(load_stream(path, overrides))
+        spec, places = load_placed(path, overrides)
+        stream = cls(spec)
+        stream.places = places
+        return stream
 
     @property
     def name(self) -> str:

@@ -9,6 +9,7 @@ import torch
 from transformers import AutoConfig, GenerationConfig, PreTrainedModel
 
 from continual_petl.backbones.anatomy import Anatomy, Pooling, find_anatomy
+from continual_petl.backbones.available import check_available
 from continual_petl.backbones.files import config_facts, files_of, source_of
 from continual_petl.backbones.moving import check_positions, fixed_positions
 from continual_petl.backbones.pooling import pool as pool
@@ -191,6 +192,7 @@ def _load_frozen(
 ) -> tuple[PreTrainedModel, Sites, bool, dict[str, Any]]:
     """Return the model, its sites, whether it generates, and what its config.json says."""
     source = source_of(name)
+    check_available(name, revision)
     try:
         config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=remote_code)
         anatomy = find_anatomy(config.model_type)
@@ -223,12 +225,26 @@ def _listed(ways: tuple[Pooling, ...]) -> str:
     return f"{', '.join(map(repr, ways[:-1]))} and {ways[-1]!r}"
 
 
+def check_max_length(name: str, revision: str | None, asked: int) -> None:
+    """Check a number of tokens against the configuration of a backbone, without loading its weights or executing its code.
+
+    Raises:
+        InputError: if the model takes fewer, or the configuration cannot be read.
+    """
+    try:
+        config = AutoConfig.from_pretrained(source_of(name), revision=revision, trust_remote_code=False)
+    except Exception as error:  # as in `_load_frozen`
+        raise InputError(cannot_load(name, error)) from error
+    _max_length(name, config, find_anatomy(config.model_type), asked)
+
+
 def _max_length(name: str, config: Any, anatomy: Anatomy, asked: int | None) -> int:
     if anatomy.images:
         if asked is not None:
             raise InputError(
                 f"backbone.max_length: got {asked}, but backbone {name!r} reads images, which have no tokens to count: "
-                "leave it out."
+                "leave it out.",
+                key=("max_length",),
             )
         return 0
     if anatomy.max_length_key is None:
@@ -238,6 +254,7 @@ def _max_length(name: str, config: Any, anatomy: Anatomy, asked: int | None) -> 
         allowed -= config.pad_token_id + 1
     if asked is not None and asked > allowed:
         raise InputError(
-            f"backbone.max_length: got {asked}, but the model takes {allowed} tokens: give at most {allowed}"
+            f"backbone.max_length: got {asked}, but the model takes {allowed} tokens: give at most {allowed}",
+            key=("max_length",),
         )
     return asked or allowed

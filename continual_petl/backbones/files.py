@@ -16,7 +16,7 @@ from continual_petl.backbones.packaged import minilm_path
 from continual_petl.digests import file_digest
 from continual_petl.errors import InputError
 
-_CONFIG = "config.json"
+CONFIG = "config.json"
 _WEIGHTS = (
     "model.safetensors",
     "model.safetensors.index.json",
@@ -67,16 +67,16 @@ def files_of(name: str, revision: str | None, *, images: bool, remote_code: bool
         InputError: if a file that the model was loaded from is gone.
     """
     source = source_of(name)
-    found = _there(source, revision, (_CONFIG, *(_IMAGES if images else _TEXTS)))
-    if _CONFIG not in found:
-        raise _gone(name, _CONFIG)
+    found = files_there(source, revision, (CONFIG, *(_IMAGES if images else _TEXTS)))
+    if CONFIG not in found:
+        raise _gone(name, CONFIG)
     if remote_code:
         found |= _code(source, revision, found)
-    named = json.loads(found[_CONFIG].read_bytes()).get("transformers_weights")
+    named = json.loads(found[CONFIG].read_bytes()).get("transformers_weights")
     for weights in _WEIGHTS if named is None else (named,):
-        if there := _there(source, revision, (weights,)):
+        if there := files_there(source, revision, (weights,)):
             parts = _parts(there[weights]) if weights.endswith(".index.json") else []
-            shards = _there(source, revision, parts)
+            shards = files_there(source, revision, parts)
             if missing := [part for part in parts if part not in shards]:
                 raise _gone(name, missing[0])
             return dict(sorted({**found, **there, **shards}.items()))
@@ -85,10 +85,10 @@ def files_of(name: str, revision: str | None, *, images: bool, remote_code: bool
 
 def digests_of(name: str, revision: str | None, files: Iterable[str]) -> dict[str, str]:
     """Return the SHA-256 of those of these files that are there, whatever is in them."""
-    return {file: file_digest(path) for file, path in _there(source_of(name), revision, files).items()}
+    return {file: file_digest(path) for file, path in files_there(source_of(name), revision, files).items()}
 
 
-def _there(source: str, revision: str | None, names: Iterable[str]) -> dict[str, Path]:
+def files_there(source: str, revision: str | None, names: Iterable[str]) -> dict[str, Path]:
     """Return those files that are there: in the folder, or in what the Hub's cache holds of the revision."""
     if os.path.isdir(source):
         paths = {name: os.path.join(source, name) for name in names}
@@ -111,13 +111,13 @@ def _there(source: str, revision: str | None, names: Iterable[str]) -> dict[str,
 def _code(source: str, revision: str | None, found: dict[str, Path]) -> dict[str, Path]:
     """Return the Python files that ``auto_map`` names in JSON files; those of another repository with its name."""
     files: dict[str, Path] = {}
-    for path in [found[name] for name in (_CONFIG, "tokenizer_config.json") if name in found]:
+    for path in [found[name] for name in (CONFIG, "tokenizer_config.json") if name in found]:
         named = json.loads(path.read_bytes()).get("auto_map", {})
         references = [each for value in named.values() for each in (value if isinstance(value, list) else [value])]
         for reference in filter(None, references):
             repository, _, reference = reference.rpartition("--")
             module = f"{reference.partition('.')[0]}.py"
-            there = _there(repository, None, (module,)) if repository else _there(source, revision, (module,))
+            there = files_there(repository, None, (module,)) if repository else files_there(source, revision, (module,))
             for file in there.values():
                 for part in (file, *map(Path, get_relative_import_files(file))):
                     relative = part.relative_to(file.parent).as_posix()

@@ -116,10 +116,8 @@ def cannot_load(name: str, error: BaseException) -> str:
         why = "this is a file."
     elif os.path.isdir(name):
         why = f"the folder holds no usable model: {why}"
-    elif os.path.isabs(name) or name.startswith(("./", "../", "~")):
-        why = "there is no such folder."
     else:
-        why = f"{why} The Hub was asked because it is not written as a path (./folder)."
+        why = f"what the Hub has under this name is no usable model: {why}"
     return (
         f"backbone {name!r} cannot be loaded: {why} Give 'minilm', a folder with config.json and weights, or the id of a "
         "model on the Hub that this machine can reach or has in its cache."

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,14 +13,14 @@ from continual_petl.cli._console import out, print_json
 from continual_petl.cli.limits import given_limits
 from continual_petl.errors import InputError, printable
 from continual_petl.store.atomic import write_file
-from continual_petl.streams.preparation.prepare import check_data
+from continual_petl.streams.preparation.prepare import column_remarks
 from continual_petl.streams.schema.data_spec import is_url
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.starting.choose import choose
 from continual_petl.streams.starting.draft import about_numbers, draft
-from continual_petl.streams.starting.guess import guess
+from continual_petl.streams.starting.guess import Guess, can_take_second, guess, with_second
 from continual_petl.streams.starting.look import look
-from continual_petl.streams.starting.profile import profile
+from continual_petl.streams.starting.profile import Column, profile
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
 
@@ -38,19 +40,29 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     limits, tasks = given_limits(arguments), []
     for data in arguments.data:
         seen = look(data, limits, arguments.rows)
-        tasks.append((seen, guess(data, profile(seen.table))))
+        columns = profile(seen.table)
+        found = guess(data, columns)
+        if not arguments.json:
+            found = _asked(data, found, columns)
+        tasks.append((seen, found))
     backbone = choose({seen.data: found.kind for seen, found in tasks}, arguments.backbone)
     tasks = [(s, replace(g, kind=backbone.writes if g.kind == "seq2seq" else g.kind)) for s, g in tasks]
     text = draft(str(file), arguments.name or file.stem, tasks, str(file.parent), backbone=backbone)
     spec = _written(file, text)
-    problems = _problems(spec)
+    problems, remarks = _read(spec)
     if arguments.json:
-        made = [{"name": t.name, "kind": t.kind, "why": g.why} for t, (_, g) in zip(spec.tasks, tasks, strict=True)]
-        print_json({"file": str(file), "backbone": backbone.name, "tasks": made, "problems": problems})
+        made = [
+            {"name": t.name, "kind": t.kind, "why": g.why, "pairing": g.pairing, "texts_not_read": g.texts_left}
+            for t, (_, g) in zip(spec.tasks, tasks, strict=True)
+        ]
+        told = {"problems": problems, "remarks": remarks}
+        print_json({"file": str(file), "backbone": backbone.name, "tasks": made, **told})
         return 1 if problems else 0
     said = [f"{s.data}: {g.words}, because {g.why} in {s.rows}" for s, g in tasks]
+    said += [f"{s.data}: {g.pairing}" for s, g in tasks if g.pairing]
     said += [f"{s.data}: {remark}" for s, g in tasks if (remark := about_numbers(s, g)) is not None]
     said.append(f"backbone {backbone.name}: {backbone.why}")
+    said += remarks
     said += [f"to mend before it runs: {problem}" for problem in problems]
     said.append(f"wrote {file}; next: continual-petl run {file} --dry-run")
     for line in said:
@@ -79,12 +91,30 @@ def _written(file: Path, text: str) -> StreamSpec:
     return spec
 
 
-def _problems(spec: StreamSpec) -> list[str]:
-    """Return what a run would refuse of the rows."""
-    problems = []
+def _read(spec: StreamSpec) -> tuple[list[str], list[str]]:
+    """Return what a run would refuse of the rows, and what it would say of their columns."""
+    problems, remarks = [], []
     for task in spec.tasks:
         try:
-            check_data(spec, task)
+            remarks += column_remarks(spec, task)
         except InputError as error:
             problems.append(str(error))
-    return problems
+    return problems, remarks
+
+
+def _asked(data: str, found: Guess, columns: Sequence[Column]) -> Guess:
+    """Return a guess with the text that it left, if someone is there to say that it goes in as well."""
+    left = [name for name in found.texts_left if can_take_second(found, name)]
+    if not left or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return found
+    first = found.columns.get("text") or found.columns["source"]
+    what = f"the second text, beside {first}" if "text" in found.columns else f"part of the source, behind {first}"
+    one = f"is column {left[0]} {what}? [y/N]"
+    question = one if len(left) == 1 else f"which column is {what}: {', '.join(left)}? [Enter: none]"
+    try:
+        answer = input(printable(f"{data}: {question} ")).strip()
+    except EOFError:
+        return found
+    if len(left) == 1:
+        return with_second(found, left[0], columns) if answer.lower() in ("y", "yes") else found
+    return with_second(found, answer, columns) if answer in left else found

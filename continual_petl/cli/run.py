@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import lightning as L
@@ -17,23 +17,37 @@ from continual_petl.cli._console import out, print_json
 from continual_petl.course.dry_run import TaskFacts, dry_run
 from continual_petl.course.loop import learn
 from continual_petl.course.pool import Executor
+from continual_petl.course.preflight import all_mistakes
+from continual_petl.course.problems import with_lines
 from continual_petl.course.row import affordable
 from continual_petl.course.run import Run
 from continual_petl.course.session import Session
-from continual_petl.errors import printable
+from continual_petl.errors import InputError, printable
 from continual_petl.report.terminal import print_report
 from continual_petl.store.store import Store
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.catalog import find_stream
 from continual_petl.streams.stream_file.overrides import unreached
+from continual_petl.streams.stream_file.yaml_file import PartlyUsableError
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
     if arguments.data_dir is not None:
         overrides = [*overrides, ("data_dir", json.dumps(arguments.data_dir))]
-    stream = TaskStream.from_yaml(find_stream(arguments.stream), overrides)
+    try:
+        stream = TaskStream.from_yaml(find_stream(arguments.stream), overrides)
+    except PartlyUsableError as error:
+        rest = "" if error.rest is None else error.rest.name
+        raise all_mistakes(error, Path(arguments.run_dir or f"runs/{rest}")) from None
     folder = Path(arguments.run_dir or f"runs/{stream.name}")
+    try:
+        return _run(stream, folder, arguments, overrides)
+    except InputError as error:
+        raise with_lines(error, stream.places) from error
+
+
+def _run(stream: TaskStream, folder: Path, arguments: argparse.Namespace, overrides: Sequence[tuple[str, str]]) -> int:
     for sentence in unreached(stream.spec, overrides):
         print(printable(f"continual-petl: {sentence}"), file=sys.stderr)
     if arguments.dry_run:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from continual_petl.course.parents import check_copies, check_parent
-from continual_petl.course.preflight import Problems, check_session
+from continual_petl.course.preflight import check_loads, check_session, find_problems
+from continual_petl.course.problems import Problems, key_of
 from continual_petl.course.session import Session, forgotten_tasks
 from continual_petl.course.shared import check_shared
 from continual_petl.errors import InputError
@@ -68,9 +69,12 @@ def dry_run(session: Session) -> list[TaskFacts]:
     check_session(session)
     facts, problems = [], Problems()
     learned = set(session.store.tasks)
+    new = [task for task in session.spec.tasks if task.name not in learned]
+    if not check_loads(session, session.spec.tasks, problems):
+        find_problems(session, new, problems).raise_all()
     forgotten = forgotten_tasks(session)
     for task in session.spec.tasks:
-        with problems.collected():
+        with problems.collected(key_of(session.spec, task)):
             try:
                 facts.append(_task_facts(session, task, learned))
             except InputError as error:
@@ -79,6 +83,9 @@ def dry_run(session: Session) -> list[TaskFacts]:
                 facts.append(_learned_facts(session, task.name, error))
     with problems.collected():
         check_shared(session, [task for task in session.spec.tasks if task.name not in learned])
+    if problems.found:
+        # What a task was refused for first may not be all that is wrong with it.
+        problems.found = find_problems(session, new).found + problems.found
     problems.raise_all()
     if forgotten:
         facts[0] = replace(facts[0], notices=(*forgotten, *facts[0].notices))
@@ -115,7 +122,7 @@ def _task_facts(session: Session, task: TaskSpec, learned: Collection[str]) -> T
         pooling=plan.pooling,
         num_steps=math.ceil(batches / plan.training.accumulate) * plan.training.epochs,
         learned=task.name in learned,
-        notices=(*data.notices, *data.cache_notices),
+        notices=(*data.notices, *data.remarks, *data.cache_notices),
     )
 
 

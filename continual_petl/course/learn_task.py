@@ -84,7 +84,7 @@ def learn_bank(
     clock.credit("train", seconds_so_far(store.progress_folder(plan.name)))
     request.stop_here(f"before task {plan.name!r} was learned, after its data was read")
 
-    tell_start(session, plan.name, callbacks, (*data.notices, *data.cache_notices, *dropped, *told))
+    tell_start(session, plan.name, callbacks, (*data.notices, *data.remarks, *data.cache_notices, *dropped, *told))
     if ranks is None:
         with kept_states(session, plan, data, learner, prefix, request):
             _fit(session, plan, data, learner, prefix, callbacks, request, clock)
@@ -121,7 +121,7 @@ def learn_bank(
         backbone=backbone,
         evidence=evidence,
         seconds=clock.laps,
-        lost=(*data.cache_notices, *dropped, *told),
+        lost=(*data.remarks, *data.cache_notices, *dropped, *told),
     )
 
 

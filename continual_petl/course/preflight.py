@@ -7,47 +7,33 @@ reported at once, and a stream that is refused here leaves the run folder as it 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 
+from continual_petl.backbones.available import MissingBackboneError, check_available
+from continual_petl.backbones.backbone import check_max_length
 from continual_petl.backbones.files import source_of
 from continual_petl.course.parents import check_copies, check_parent
+from continual_petl.course.problems import Problems, key_of
 from continual_petl.course.removal import check_replaced
 from continual_petl.course.session import Session, other_seeds
 from continual_petl.course.shared import check_shared
 from continual_petl.course.trainers import check_trainer_arguments, num_processes
-from continual_petl.errors import InputError, StreamFileError, raise_problems
+from continual_petl.errors import InputError, StoreError, StreamFileError, about
 from continual_petl.learner.frozen import check_kept
 from continual_petl.learner.plan import build_bank, check_kind
 from continual_petl.store.files import refuse_link
+from continual_petl.store.store import Store
 from continual_petl.store.stream_seal import load_begun, stream_problem
 from continual_petl.streams.encoding.encode import encode_rows
 from continual_petl.streams.preparation.prepare import check_data
+from continual_petl.streams.schema.backbone_spec import BackboneSpec
+from continual_petl.streams.schema.data_spec import is_near
 from continual_petl.streams.schema.stream_spec import TaskSpec
+from continual_petl.streams.stream_file.yaml_file import PartlyUsableError
 
 CHECKED_TASKS = 20
 """Of a longer stream the data of the next tasks is read ahead, of so many."""
-
-
-class Problems:
-    """Mistakes of a user, collected so that all of them can be told together."""
-
-    def __init__(self) -> None:
-        self.found: list[str] = []
-
-    @contextmanager
-    def collected(self) -> Iterator[None]:
-        """Take note of an `InputError` that ends the block, and go on after it."""
-        try:
-            yield
-        except StreamFileError as error:
-            self.found += error.problems
-        except InputError as error:
-            self.found.append(str(error))
-
-    def raise_all(self) -> None:
-        """Raise `InputError` if there are any."""
-        raise_problems(self.found)
 
 
 def preflight(session: Session, replace: Collection[str] = ()) -> None:
@@ -63,24 +49,64 @@ def preflight(session: Session, replace: Collection[str] = ()) -> None:
     """
     check_session(session)
     check_replaced(session, replace)
-    problems = Problems()
     learned = set(session.store.tasks).difference(replace)
-    new = [task for task in session.spec.tasks if task.name not in learned]
-    fitting = [task for task in new if _fits(session, task, problems)]
-    for number, task in enumerate(fitting):
-        with problems.collected():
-            check_parent(session, task)
+    find_problems(session, [task for task in session.spec.tasks if task.name not in learned]).raise_all()
+
+
+def find_problems(session: Session, tasks: Sequence[TaskSpec], refused: Problems | None = None) -> Problems:
+    """Return what is wrong with the backbone and with tasks that are to be learned: their kinds, banks, lengths and data.
+
+    Args:
+        session: the stream and its run folder.
+        tasks: those of its tasks that are checked; of many, the data of the first ones is read.
+        refused: why the backbone cannot be loaded, if that was tried before; the rest is added to it.
+    """
+    problems, spec = refused or Problems(), session.spec
+    loads = refused is None and check_loads(session, tasks, problems)
+    # Of a kind that the backbone cannot learn no data is read: its columns mean something else, or nothing.
+    fitting = [task for task in tasks if _fits(session, task, problems)] if loads else tasks
+    planned = set()
+    for number, task in enumerate(fitting if loads else ()):
+        with problems.collected(key_of(spec, task)):
+            with about("bank"):
+                check_parent(session, task)
             if number < CHECKED_TASKS:
                 _check_plan(session, task)
-    with problems.collected():
-        check_shared(session, fitting)
-    # What does not fit the backbone is told before any data is read, which may be large or far away.
-    problems.raise_all()
-    for task in fitting[:CHECKED_TASKS]:
+                planned.add(task.name)
+    if loads:
         with problems.collected():
-            labels = check_data(session.spec, task, test=session.reads_test)
-            session.plan(task, labels)
-    problems.raise_all()
+            check_shared(session, fitting)
+    # Without a backbone nothing is fetched from another machine, only to be refused.
+    read = fitting if loads else [task for task in fitting if is_near(spec.resolved_data(task))]
+    for task in read[:CHECKED_TASKS]:
+        with problems.collected(key_of(spec, task)):
+            labels = check_data(spec, task, test=session.reads_test)
+            if task.name in planned:
+                session.plan(task, labels)
+    return problems
+
+
+def all_mistakes(error: PartlyUsableError, folder: Path) -> StreamFileError:
+    """Return the mistakes of a stream file together with those in what it names: data, columns, labels, lengths, backbone.
+
+    Args:
+        error: what reading the file raised.
+        folder: the run folder; what was learned there already is not checked again.
+    """
+    if error.rest is None:
+        return error
+    try:
+        learned = set(Store(folder).tasks)
+    except StoreError:
+        return error  # a damaged run is told once the file can be read
+    problems, spec = Problems(), error.rest
+    _check_named(spec.backbone, problems)
+    # Without what needs the backbone's weights, or another machine: somebody waits to be told of a misspelt key.
+    new = [task for task in spec.tasks if task.name not in learned and is_near(spec.resolved_data(task))]
+    for task in new[:CHECKED_TASKS]:
+        with problems.collected(key_of(spec, task)):
+            check_data(spec, task)
+    return StreamFileError(error.places.with_more(problems.found))
 
 
 def check_session(session: Session) -> None:
@@ -96,9 +122,9 @@ def check_session(session: Session) -> None:
     problems = Problems()
     with problems.collected():
         _check_same_stream(session)
-    with problems.collected():
+    with problems.collected(("backbone", "revision")):
         _check_revision(session)
-    with problems.collected():
+    with problems.collected(("trainer",)):
         _check_trainer(session)
     problems.raise_all()
 
@@ -150,14 +176,50 @@ def _check_trainer(session: Session) -> None:
     num_processes(session.spec)
 
 
+def check_loads(session: Session, tasks: Iterable[TaskSpec], problems: Problems) -> bool:
+    """Load the backbone in the precision of each task; at the first that fails take note, and return False.
+
+    One that is not there is asked for once, and not again for every task.
+    """
+    num_problems = len(problems.found)
+    with problems.collected(("backbone",)), about("name"):
+        try:
+            for task in tasks:
+                session.backbone(task)
+        except MissingBackboneError as error:
+            _check_meant(session.spec.backbone, error.near, problems)
+            raise
+    return len(problems.found) == num_problems
+
+
+def _check_named(backbone: BackboneSpec, problems: Problems) -> None:
+    """Check name and length of a backbone without loading its weights."""
+    with problems.collected(("backbone",)), about("name"):
+        try:
+            check_available(backbone.name, backbone.revision)
+        except MissingBackboneError as error:
+            _check_meant(backbone, error.near, problems)
+            raise
+        if backbone.max_length is not None and not backbone.remote_code:
+            check_max_length(backbone.name, backbone.revision, backbone.max_length)
+
+
+def _check_meant(backbone: BackboneSpec, meant: str | None, problems: Problems) -> None:
+    """Check the length against the backbone that was probably meant, so that both mistakes are reported at once."""
+    if meant is None or backbone.max_length is None:
+        return
+    try:
+        check_max_length(meant, None, backbone.max_length)
+    except InputError as error:
+        if error.key:  # of the length; that another backbone cannot be read is no mistake of the stream
+            problems.found.append((("backbone", *error.key), str(error)))
+
+
 def _fits(session: Session, task: TaskSpec, problems: Problems) -> bool:
     """Say whether the backbone can learn a task of this kind, and take note if it cannot: its data is not looked at then."""
-    try:
-        backbone = session.backbone(task)
-    except InputError:
-        return True  # a backbone that cannot be loaded says nothing of kinds; `_check_plan` tells of it
+    backbone = session.backbone(task)
     num_problems = len(problems.found)
-    with problems.collected():
+    with problems.collected(key_of(session.spec, task)), about("kind"):
         check_kind(task, backbone)
     return len(problems.found) == num_problems
 
@@ -176,7 +238,8 @@ def _check_plan(session: Session, task: TaskSpec) -> None:
         )
     # Labels are not known yet; how many there are decides the head's width alone.
     plan = session.plan(task, None)
-    check_kept(plan, build_bank(plan, backbone))
+    with about("bank"):
+        check_kept(plan, build_bank(plan, backbone))
     check_copies(session, plan, backbone)
     try:
         encode_rows(
@@ -189,4 +252,4 @@ def _check_plan(session: Session, task: TaskSpec) -> None:
             images=residents.images,
         )
     except InputError as error:
-        raise InputError(f"task {task.name!r}, {error}") from None
+        raise InputError(f"task {task.name!r}, {error}", key=("max_target_length",)) from None

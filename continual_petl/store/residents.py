@@ -116,6 +116,8 @@ class Residents:
             except InputError as error:
                 # What transformers says of a damaged file seldom names it.
                 changed = [] if pin is None else check_files(self.store.pin_file, pin, b.name, b.revision, None)
+                if not changed:
+                    raise
                 raise InputError(" ".join([str(error), *changed])) from error
             if pin is not None:
                 check_pin(self.store.pin_file, pin, backbone)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, about
 from continual_petl.heads.kinds import GENERATIVE, LABELLED
 from continual_petl.streams.encoding.cache_files import CacheFiles
 from continual_petl.streams.encoding.encode import encode_rows
@@ -134,7 +134,7 @@ def labels_of(spec: StreamSpec, task: TaskSpec, train: SplitRows) -> tuple[tuple
         try:
             given = read_label_names(given)
         except InputError as error:
-            raise InputError(f"task {task.name!r}, {error}") from error
+            raise InputError(f"task {task.name!r}, {error}", key=("labels",)) from error
     if train.labels_file is not None and isinstance(task.labels, tuple) and len(task.labels) != len(given or ()):
         raise InputError(
             f"task {task.name!r}: {train.labels_file} names {len(given or ())} classes, and the task has "
@@ -152,7 +152,8 @@ def labels_of(spec: StreamSpec, task: TaskSpec, train: SplitRows) -> tuple[tuple
             names = chain.from_iterable(tag_lists(train.where, column, train.answers, words))
         case _:
             names = label_names(train.where, column, train.answers)
-    labels = class_labels(train.where, column, names, given or train.class_names, kind=task.kind)
+    with about("labels"):
+        labels = class_labels(train.where, column, names, given or train.class_names, kind=task.kind)
     check_class_weights(task.name, spec.merged_training(task).class_weights, labels)
     return labels, given is not None and train.class_names is None
 
@@ -187,14 +188,18 @@ def check_split(
         names = [repr(value) for value in answers.tolist()]
     elif task.kind == "multilabel":
         found = label_lists(where, column, rows.answers)
-        answers = encode_multilabel(where, column, found, labels, positions=positions)
+        with about("labels"):
+            answers = encode_multilabel(where, column, found, labels, positions=positions)
         names = [[labels[number] for number in np.flatnonzero(row)] for row in answers]
     elif task.kind == "token-classification":
         found = tag_lists(where, column, rows.answers, inputs)
-        answers = encode_tags(where, column, found, labels, positions=positions)
+        with about("labels"):
+            answers = encode_tags(where, column, found, labels, positions=positions)
         names = [[labels[number] for number in row.tolist()] for row in answers]
     else:
-        answers = encode_labels(where, column, label_names(where, column, rows.answers), labels, positions=positions)
+        named = label_names(where, column, rows.answers)
+        with about("labels"):
+            answers = encode_labels(where, column, named, labels, positions=positions)
         names = [labels[number] for number in answers.tolist()]
     if task.kind != "image-classification":
         keys = [json.dumps(row) for row in zip(inputs, rows.pairs or [None] * len(rows), strict=True)]

@@ -187,7 +187,8 @@ def check_class_weights(task: str, weights: str | Mapping[str, float] | None, la
     if unknown:
         raise InputError(
             f"task {task!r}, training.class_weights: {', '.join(map(repr, unknown))} is no label of this task; its "
-            f"labels are {', '.join(map(repr, labels[:20]))}{' and more' if len(labels) > 20 else ''}."
+            f"labels are {', '.join(map(repr, labels[:20]))}{' and more' if len(labels) > 20 else ''}.",
+            key=("training", "class_weights"),
         )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from continual_petl.errors import InputError
+from continual_petl.errors import InputError, about
 from continual_petl.heads.kinds import GENERATIVE, LABELLED, Kind
 from continual_petl.streams.encoding.image_processing import ImageProcessing
 from continual_petl.streams.encoding.rows import TokenisedRows
@@ -22,6 +22,7 @@ from continual_petl.streams.encoding.tokenise_sources import room_for
 from continual_petl.streams.preparation.checked import Checked, check_split, labels_of
 from continual_petl.streams.preparation.dividing import carve, few_notice, limited
 from continual_petl.streams.preparation.labels import absent_notice
+from continual_petl.streams.preparation.remarks import remarks_on
 from continual_petl.streams.schema.stream_spec import SPLITS, DataSpec, Rows, SplitName, StreamSpec, TaskSpec
 from continual_petl.streams.sources.checks import overlap_notice
 from continual_petl.streams.sources.read import read_splits
@@ -55,6 +56,8 @@ class TaskData:
     """SHA-256 of the content of each split: inputs and answers of its rows, in order."""
     num_truncated: Mapping[str, int]
     """Rows of each split that were cut to ``max_length``."""
+    remarks: tuple[str, ...] = ()
+    """What the user should know of the columns; it may show text of a row, and so is in no certificate."""
     cache_notices: tuple[str, ...] = ()
     """What the user should know of the cache of token ids: of this machine, and so in no certificate."""
 
@@ -93,7 +96,7 @@ def prepare_task(
     Raises:
         InputError: if the data cannot be used; the message says where and why.
     """
-    labels, splits, notices = _read(spec, task, test)
+    labels, splits, notices, remarks = _read(spec, task, test)
     cache = usual_cache()
     tokenised = {name: split.encode(tokenizer, max_length, images, cache) for name, split in splits.items()}
     notices += _cuts(task, tokenised, max_length)
@@ -106,6 +109,7 @@ def prepare_task(
         notices=tuple(notices),
         digests={name: split.digest for name, split in splits.items()},
         num_truncated={name: rows.num_truncated for name, rows in tokenised.items()},
+        remarks=tuple(remarks),
         cache_notices=() if cache is None else tuple(cache.notices),
     )
 
@@ -169,13 +173,27 @@ def check_data(spec: StreamSpec, task: TaskSpec, *, test: bool = True) -> tuple[
     return _read(spec, task, test)[0]
 
 
-def _read(spec: StreamSpec, task: TaskSpec, test: bool) -> tuple[tuple[str, ...] | None, dict[str, Checked], list[str]]:
-    """Return the labels, the checked, divided and limited splits, and what the user should know of them."""
+def column_remarks(spec: StreamSpec, task: TaskSpec) -> list[str]:
+    """Read and check all splits of a task; return what the user should know of its columns.
+
+    Raises:
+        InputError: if the data cannot be used; the message says where and why.
+    """
+    return _read(spec, task, test=True)[3]
+
+
+def _read(
+    spec: StreamSpec, task: TaskSpec, test: bool
+) -> tuple[tuple[str, ...] | None, dict[str, Checked], list[str], list[str]]:
+    """Return the labels, the checked, divided and limited splits, notices on them, and remarks on their columns."""
     data, training = spec.resolved_data(task), spec.merged_training(task)
     wanted = SPLITS if test else tuple(split for split in SPLITS if split != "test")
-    raw = read_splits(task.name, data, task.columns, wanted, kind=task.kind, limits=task.limits)
-    labels, positions = labels_of(spec, task, raw["train"])
-    splits: dict[str, Checked] = {name: check_split(spec, task, rows, labels, positions) for name, rows in raw.items()}
+    splits: dict[str, Checked]
+    with about("data"):
+        raw = read_splits(task.name, data, task.columns, wanted, kind=task.kind, limits=task.limits)
+        labels, positions = labels_of(spec, task, raw["train"])
+        splits = {name: check_split(spec, task, rows, labels, positions) for name, rows in raw.items()}
+    remarks = remarks_on(task, raw["train"])
     notices: list[str | None] = [_copy_notice(task, data)]
     if "validation" not in splits:
         splits["train"], splits["validation"] = carve(spec, task, splits["train"])
@@ -196,7 +214,7 @@ def _read(spec: StreamSpec, task: TaskSpec, test: bool) -> tuple[tuple[str, ...]
             if task.kind in GENERATIVE and task.resolved_metric.startswith("rouge"):
                 notices.append(_without_words(task, name, splits[name].answers))
             notices.append(overlap_notice(task.name, splits["train"].keys, splits[name].keys, name, what))
-    return labels, splits, [notice for notice in notices if notice is not None]
+    return labels, splits, [notice for notice in notices if notice is not None], remarks
 
 
 def prepare_split(

@@ -184,6 +184,16 @@ Data: TypeAlias = Annotated[
 ]
 
 
+def is_near(data: str | DataSpec | Rows) -> bool:
+    """Say whether rows are read without a network: from files of this machine, a built-in data set, or as written out."""
+    if isinstance(data, str):
+        return not is_url(data)
+    if not isinstance(data, DataSpec):
+        return True
+    files = data.model_dump(include={"path", "data_files", "data_dir"})
+    return (data.is_local or data.path == "embedded" or data.local is not None) and "://" not in str(files)
+
+
 def join_path(base: str, path: str) -> str:
     """Return ``path`` counted from the folder ``base``; absolute paths and addresses stay what they are."""
     return path if is_url(path) else os.path.normpath(os.path.join(base, path))

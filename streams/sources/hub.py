@@ -60,7 +60,9 @@ def from_hub(
         names = class_names(dataset.features.get([*columns.values()][-1]))
         where = Where(task=task, split=split, origin=f"Hub {data.path}")
         table = columns_of(dataset, str(where), limits)
-        found[split] = pick(where, fill_templates(where, table, data.templates), columns, names)
+        found[split] = pick(
+            where, fill_templates(where, table, data.templates), columns, names, templates=data.templates
+        )
     if "train" in splits and "train" not in found:
         raise InputError(
             f"task {task!r}, data {data.path}: there is no split named train; it has {', '.join(there)}. Say which "

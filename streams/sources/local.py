@@ -85,7 +85,7 @@ def taker(data: DataSpec, columns: ColumnsSpec, kind: Kind, names: str | None) -
                 "columns."
             )
         if as_on_hub:
-            return pick(where, fill_templates(where, table, made), hub, None, labels_file=names)
+            return pick(where, fill_templates(where, table, made), hub, None, labels_file=names, templates=made)
         return pick(where, table, usual, None, labels_file=names)
 
     return take

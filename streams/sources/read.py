@@ -53,7 +53,7 @@ def read_splits(
 
     def take(where: Where, table: Table) -> SplitRows:
         templates = data.templates if isinstance(data, DataSpec) else None
-        return pick(where, fill_templates(where, table, templates), read, None)
+        return pick(where, fill_templates(where, table, templates), read, None, templates=templates)
 
     if isinstance(data, str):
         return _from_path(task, data, take, splits, None, limits)

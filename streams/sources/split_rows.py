@@ -6,8 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from continual_petl.errors import InputError
+from continual_petl.errors import raise_problems
+from continual_petl.streams.schema.data_spec import template_fields
 from continual_petl.streams.sources.checks import Where, shown_columns
+from continual_petl.streams.sources.prose import is_prose
 
 Columns = Mapping[str, str | None]
 """The keys of ``columns`` that the task reads, with the names of the columns; the last is the answer's."""
@@ -29,6 +31,8 @@ class SplitRows:
     """The classes in order, where the data set itself declares them."""
     labels_file: str | None = None
     """A JSON file that names the classes in order instead of the task, beside a local copy."""
+    unread: tuple[str, ...] = ()
+    """Columns that hold running text and have no part in the task."""
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -51,23 +55,38 @@ def pick(
     class_names: tuple[str, ...] | None,
     *,
     labels_file: str | None = None,
+    templates: Mapping[str, str] | None = None,
 ) -> SplitRows:
     """Return the columns that a task reads, with the names of its classes for their numbers.
+
+    Args:
+        where: the split, for messages.
+        table: its columns, those that templates made among them.
+        columns: those that the task reads.
+        class_names: the classes in order, where the data set itself declares them.
+        labels_file: as in `SplitRows`.
+        templates: what made columns of others, which count as read.
 
     Raises:
         InputError: if there is no such column.
     """
-    for key, name in columns.items():
-        if name is not None and name not in table:
-            raise InputError(
-                f"{where}: columns.{key} is {name!r}, but there is no such column; there are "
-                f"{shown_columns(table)}. Name the right one: columns: {{{key}: ...}}.{separators_hint(table)}"
-            )
+    missing = {key: name for key, name in columns.items() if name is not None and name not in table}
+    raise_problems(
+        [
+            f"{where}: columns.{key} is {name!r}, but there is no such column; there are "
+            f"{shown_columns(table)}. Name the right one: columns: {{{key}: ...}}.{separators_hint(table)}"
+            for key, name in missing.items()
+        ],
+        [("columns", key) for key in missing],
+    )
     names = [*columns.values()]
     inputs, answers = table[str(names[0])], table[str(names[-1])]
     if class_names is not None:
         answers = [_named(answer, class_names) for answer in answers]
     pair = columns.get("text_pair")
+    used = {*names, *(templates or ())}
+    for template in (templates or {}).values():
+        used.update(part for field in template_fields(template) for part in (field, field.partition(".")[0]))
     return SplitRows(
         where=where,
         inputs=inputs,
@@ -75,6 +94,7 @@ def pick(
         answers=answers,
         class_names=class_names,
         labels_file=labels_file,
+        unread=tuple(name for name, values in table.items() if name not in used and is_prose(values)),
     )
 
 

@@ -47,7 +47,7 @@ def draft(file: str, name: str, tasks: Sequence[tuple[Seen, Guess]], folder: str
         "seed: 13",
         "backbone:",
         f"  # {backbone.why}",
-        f"  name: {_backbone(backbone.name, folder)}",
+        f"  name: {_name_or_path(backbone.name, folder)}",
     ]
     if letters:
         length = _max_length(letters, backbone, [guess.kind for _, guess in tasks])
@@ -56,8 +56,9 @@ def draft(file: str, name: str, tasks: Sequence[tuple[Seen, Guess]], folder: str
         lines.append(f"  max_length: {length}")
     lines += [
         "bank: houlsby    # each task gets one of its own; others: lora, parallel, prefix, mam, ... (docs/methods.md)",
-        "# fewer rows want more epochs, for a bank starts as nothing; a task can have a `training` of its own",
-        f"training: {{epochs: {epochs}, batch_size: {_BATCH}, learning_rate: 1.0e-3}}",
+        "# fewer rows want more epochs, for a bank starts as nothing; a task can have a `training` of its own;",
+        "# learning_rate is left open: each preset has its own, also where --bank gives another one (docs/methods.md)",
+        f"training: {{epochs: {epochs}, batch_size: {_BATCH}}}",
         "tasks:",
     ]
     used: set[str] = set()
@@ -77,6 +78,8 @@ def quoted(text: str) -> str:
 def _escaped(letter: str) -> str:
     if letter in '"\\':
         return "\\" + letter
+    if letter == "\n":
+        return "\\n"
     return letter if letter.isprintable() else f"\\U{ord(letter):08x}"
 
 
@@ -85,7 +88,7 @@ def _task(seen: Seen, guess: Guess, name: str, folder: str) -> list[str]:
     lines = [f"  - name: {quoted(name)}"]
     lines += [f"    # {line}" for line in _comments(seen, guess, names)]
     lines.append(f"    kind: {guess.kind}")
-    lines.append(f"    data: {_data(seen, folder)}")
+    lines.append(f"    data: {_data(seen, folder, guess)}")
     written = ", ".join(f"{key}: {quoted(column)}" for key, column in guess.columns.items())
     lines.append(f"    columns: {{{written}}}")
     if names is not None and seen.labels is not None:
@@ -104,8 +107,12 @@ def _comments(seen: Seen, guess: Guess, names: Sequence[str] | None) -> list[str
         about.append(f"labels: {_safe(', '.join(shown[:_SHOWN]))}{more}")
     if (remark := about_numbers(seen, guess)) is not None:
         about.append(remark)
+    if guess.pairing:
+        about.append(_safe(guess.pairing))
     if guess.unread:
         about.append(f"not read: {_safe(', '.join(guess.unread))}")
+    if (left := about_texts_left(guess)) is not None:
+        about.append(_safe(left))
     missing = [split for split in SPLITS[1:] if split not in seen.splits]
     if seen.hidden:
         about.append(f"the answers of {', '.join(seen.hidden)} are hidden (-1), so these rows are left out")
@@ -122,6 +129,17 @@ def about_numbers(seen: Seen, guess: Guess) -> str | None:
     if guess.kind != "classification" or not numbers or _label_names(seen, guess) is not None:
         return None
     return "the labels are numbers: if one is more than another, as with stars, `kind: regression` learns that"
+
+
+def about_texts_left(guess: Guess) -> str | None:
+    """Return what is to be said of columns with texts that no part of the task reads; None where there are none."""
+    if not guess.texts_left:
+        return None
+    several, names = len(guess.texts_left) > 1, ", ".join(guess.texts_left)
+    said = f"column{'s' * several} {names} hold{'s' * (not several)} texts and {'are' if several else 'is'} not read"
+    if "text" in guess.columns and "text_pair" not in guess.columns:
+        return f"{said}; a second text is read as `columns: {{text_pair: {guess.texts_left[0]}}}`"
+    return f"{said}; `data.templates` joins several columns to one"
 
 
 def _label_names(seen: Seen, guess: Guess) -> tuple[str, ...] | None:
@@ -141,14 +159,22 @@ def _epochs(seen: Seen) -> int:
     return max(_EPOCHS, min(_MOST_EPOCHS, math.ceil(_STEPS / max(1, steps))))
 
 
-def _data(seen: Seen, folder: str) -> str:
-    if not seen.on_hub:
+def _data(seen: Seen, folder: str, guess: Guess) -> str:
+    templates = ", ".join(f"{name}: {quoted(text)}" for name, text in guess.templates.items())
+    if not seen.on_hub and not templates:
         return _path(seen.data, folder)
-    parts = [f"path: {quoted(seen.data)}"]
+    if not seen.on_hub and os.path.isdir(os.path.expanduser(seen.data)):
+        parts = [f"path: {_name_or_path(seen.data, folder)}"]
+    elif not seen.on_hub:
+        parts = [f"path: {seen.reader}", f"data_files: {_path(seen.data, folder)}"]
+    else:
+        parts = [f"path: {quoted(seen.data)}"]
     if seen.config is not None:
         parts.append(f"name: {quoted(seen.config)}")
     if seen.hidden:
         parts.append("split: {" + ", ".join(f"{split}: {split}" for split in SPLITS if split in seen.splits) + "}")
+    if templates:
+        parts.append(f"templates: {{{templates}}}")
     return "{" + ", ".join(parts) + "}"
 
 
@@ -159,7 +185,7 @@ def _max_length(letters: int, backbone: Chosen, kinds: Sequence[str]) -> int:
     return length if backbone.most_tokens is None else min(length, backbone.most_tokens)
 
 
-def _backbone(name: str, folder: str) -> str:
+def _name_or_path(name: str, folder: str) -> str:
     """Return a name, or a path as a stream file tells it from a name."""
     if os.path.isabs(name) or not os.path.isdir(os.path.expanduser(name)):
         return quoted(name)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from continual_petl.errors import InputError
 from continual_petl.heads.kinds import Kind
+from continual_petl.streams.schema.data_spec import template_fields
 from continual_petl.streams.sources.split_rows import separators_hint
-from continual_petl.streams.starting.names import IMAGE, LABEL, PAIRS, ROW_NAMES, SOURCE, TAGS, TARGET, TEXT, TOKENS
+from continual_petl.streams.starting.names import IMAGE, LABEL, ROW_NAMES, SOURCE, SOURCES, TAGS, TARGET, TOKENS
+from continual_petl.streams.starting.pairs import Texts, texts_of
 from continual_petl.streams.starting.profile import Column
 
 _LETTERS_OF_WORD = 6
@@ -27,8 +30,14 @@ class Guess:
     """Of what goes in: 99 of 100 rows have at most so many; 0 for images."""
     labels: tuple[str, ...] = ()
     """Those that were seen."""
+    pairing: str = ""
+    """How two columns were told to belong together, as a sentence without its full stop."""
+    templates: dict[str, str] = field(default_factory=dict)
+    """Columns that are made of others, as in a stream file."""
     unread: tuple[str, ...] = ()
     """Columns that have no part in it."""
+    texts_left: tuple[str, ...] = ()
+    """Those of them that hold running text."""
 
     @property
     def words(self) -> str:
@@ -50,8 +59,7 @@ def guess(where: str, columns: Sequence[Column]) -> Guess:
     for attempt in _ATTEMPTS:
         found = attempt(left)
         if found is not None:
-            used = set(found.columns.values())
-            return replace(found, unread=tuple(each.name for each in columns if each.name not in used))
+            return _with_rest(found, columns)
     held = ", ".join(f"{each.name} ({each.holds})" for each in columns) or "no column at all"
     several = separators_hint([each.name for each in columns])
     raise InputError(
@@ -59,6 +67,50 @@ def guess(where: str, columns: Sequence[Column]) -> Guess:
         "other rows, or a number; two texts of which one answers the other; words with their tags; or an image with a label. "
         f"Write the task's `kind` and `columns` by hand; `continual-petl schema` has all keys.{several}"
     )
+
+
+def with_second(found: Guess, second: str, columns: Sequence[Column]) -> Guess:
+    """Return a guess in which a column that was left goes in as well.
+
+    Args:
+        found: a guess that leaves the column.
+        second: the name of the column.
+        columns: as in `guess`.
+    """
+    more = next(each.longest for each in columns if each.name == second)
+    if "source" in found.columns:
+        first = next((each for each in columns if each.name == found.columns["source"]), None)
+        if first is None:  # made by a template already
+            key = found.columns["source"]
+            made: dict[str, Any] = {"templates": {key: f"{found.templates[key]}\n{{{second}}}"}}
+        else:
+            made = _joined_source(first.name, second, [each.name for each in columns], found.columns["target"])
+        answered = replace(found, **made)
+    else:
+        answered = replace(found, columns={"text": found.columns["text"], "text_pair": second} | found.columns)
+    return _with_rest(replace(answered, letters=found.letters + more), columns)
+
+
+def can_take_second(found: Guess, column: str) -> bool:
+    """Say whether a column that was left can still go in: as the second text, or behind the source."""
+    if "source" in found.columns:
+        return not set("{}!:[.") & set(column + found.columns["source"])
+    return "text" in found.columns and "text_pair" not in found.columns
+
+
+def _with_rest(found: Guess, columns: Sequence[Column]) -> Guess:
+    """Return a guess that says which columns it leaves."""
+    used = {*found.columns.values()} - {*found.templates}
+    used.update(name for text in found.templates.values() for name in template_fields(text))
+    left = [each for each in columns if each.name not in used]
+    texts = tuple(each.name for each in left if each.prose and each.name.lower() not in ROW_NAMES)
+    return replace(found, unread=tuple(each.name for each in left), texts_left=texts)
+
+
+def _joined_source(first: str, second: str, there: Sequence[str], target: str) -> dict[str, Any]:
+    """Return the fields of a guess whose source is two columns, one behind the other."""
+    name = next(each for each in ("source", "prompt", "joined_source", "_source") if each not in there)
+    return {"columns": {"source": name, "target": target}, "templates": {name: f"{{{first}}}\n{{{second}}}"}}
 
 
 def _token_classification(columns: list[Column]) -> Guess | None:
@@ -82,28 +134,49 @@ def _image(columns: list[Column]) -> Guess | None:
 
 
 def _multilabel(columns: list[Column]) -> Guess | None:
-    texts, label = _texts(columns), _of(columns, "names", LABEL)
-    if label is None or not texts:
+    texts, label = texts_of(columns), _of(columns, "names", LABEL)
+    if label is None or not texts.columns:
         return None
     why = f"column {label.name} holds lists of {len(label.distinct)} different names"
     return _on_texts("multilabel", columns, texts, label, why)
 
 
 def _number(columns: list[Column]) -> Guess | None:
-    texts = _texts(columns)
+    texts = texts_of(columns)
     answer = _of(columns, "number", LABEL) or _named(columns, "whole number", LABEL)
-    if answer is None or not texts:
+    if answer is None or not texts.columns:
         return None
     what = "numbers that are not all whole" if answer.holds == "number" else "many different whole numbers"
     return _on_texts("regression", columns, texts, answer, f"column {answer.name} holds {what}")
 
 
 def _label(columns: list[Column]) -> Guess | None:
-    label = _of(columns, "name", LABEL)
-    texts = _texts([each for each in columns if each is not label])
-    if label is None or not texts:
+    paired = texts_of(columns).columns.values()
+    label = _of([each for each in columns if each.name not in paired], "name", LABEL) or _of(columns, "name", LABEL)
+    texts = texts_of([each for each in columns if each is not label])
+    if label is None or not texts.columns:
         return None
     return _on_texts("classification", columns, texts, label, _values(label))
+
+
+def _instructions(columns: list[Column]) -> Guess | None:
+    """Return a task whose source is two columns, such as an instruction and its input, which some rows leave empty."""
+    names = {each.name.lower(): each for each in columns if each.holds in ("text", "name", "the same in every row")}
+    target = _named(columns, "text", TARGET)
+    pair = next(((names[one], names[other]) for one, other in SOURCES if one in names and other in names), None)
+    if target is None or pair is None or target in pair:
+        return None
+    first, second = pair
+    others = [each.holds for each in columns if each not in (first, second, target)]
+    if first.name.lower() != "instruction" and {"name", "names", "number", "whole number"} & {*others}:
+        return None  # a label beside them is more likely what is to be predicted
+    return Guess(
+        kind="seq2seq",
+        why=f"columns {first.name}, {second.name} and {target.name} are named like a prompt and its answer",
+        letters=first.longest + second.longest,
+        pairing=f"columns {first.name} and {second.name} were taken for the source together, by their names",
+        **_joined_source(first.name, second.name, [each.name for each in columns], target.name),
+    )
 
 
 def _two_texts(columns: list[Column]) -> Guess | None:
@@ -118,9 +191,10 @@ def _two_texts(columns: list[Column]) -> Guess | None:
     return Guess(kind="seq2seq", columns=found, why=why, letters=source.longest)
 
 
-def _on_texts(kind: Kind, columns: list[Column], texts: dict[str, str], label: Column, why: str) -> Guess:
-    letters = sum(each.longest for each in columns if each.name in texts.values())
-    return Guess(kind=kind, columns=texts | {"label": label.name}, why=why, letters=letters, labels=label.distinct)
+def _on_texts(kind: Kind, columns: list[Column], texts: Texts, label: Column, why: str) -> Guess:
+    letters = sum(each.longest for each in columns if each.name in texts.columns.values())
+    found = texts.columns | {"label": label.name}
+    return Guess(kind=kind, columns=found, why=why, letters=letters, labels=label.distinct, pairing=texts.why)
 
 
 def _values(label: Column) -> str:
@@ -130,18 +204,6 @@ def _values(label: Column) -> str:
 def _label_named(columns: list[Column]) -> Guess | None:
     """Return a classification only if the label's name says so: beside it there may be numbers that mean nothing."""
     return _label(columns) if _named(columns, "name", LABEL) is not None else None
-
-
-def _texts(columns: list[Column]) -> dict[str, str]:
-    """Return the column of the text, or of two that make a pair."""
-    texts = {each.name.lower(): each for each in columns if each.holds == "text"}
-    for one, other in PAIRS:
-        if one in texts and other in texts:
-            return {"text": texts[one].name, "text_pair": texts[other].name}
-    best = _named(list(texts.values()), "text", TEXT) or max(
-        texts.values(), key=lambda each: each.letters, default=None
-    )
-    return {} if best is None else {"text": best.name}
 
 
 def _of(columns: list[Column], holds: str, names: Sequence[str]) -> Column | None:
@@ -159,6 +221,7 @@ _ATTEMPTS: tuple[Callable[[list[Column]], Guess | None], ...] = (
     _token_classification,
     _image,
     _multilabel,
+    _instructions,
     _label_named,
     _number,
     _label,

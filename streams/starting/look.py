@@ -44,6 +44,8 @@ class Seen:
     """Rows of the training split."""
     num_rows: int
     """Rows that there are."""
+    reader: str | None = None
+    """What reads its files, if they are files of this machine."""
     labels: str | None = None
     """A file with the names of labels, if one lies in the folder."""
     limits: LimitsSpec = DEFAULTS
@@ -100,6 +102,7 @@ def _local(data: str, limits: LimitsSpec, most: int) -> Seen:
         splits=tuple(files),
         table=table,
         num_rows=num_rows,
+        reader=reader,
         labels=labels,
         limits=limits,
     )

@@ -28,4 +28,28 @@ PAIRS = (
     ("question1", "question2"),
     ("question", "sentence"),
     ("question", "context"),
+    ("question", "passage"),
+    ("question", "answer"),
+    ("query", "passage"),
+    ("query", "document"),
+    ("query", "text"),
+    ("query", "answer"),
+    ("anchor", "candidate"),
+    ("anchor", "positive"),
+    ("reference", "candidate"),
+    ("reference", "hypothesis"),
+    ("claim", "evidence"),
+    ("prompt", "response"),
+    ("context", "response"),
+    ("instruction", "input"),
+    ("title", "body"),
+    ("title", "content"),
+    ("title", "text"),
+    ("title", "description"),
+    ("headline", "body"),
+    ("subject", "body"),
 )
+NUMBERED = (("1", "2"), ("0", "1"), ("a", "b"), ("left", "right"), ("first", "second"))
+"""What the names of a pair differ in where they are otherwise the same: sent_a and sent_b, left_text and right_text."""
+SOURCES = (("instruction", "input"), ("instruction", "context"), ("question", "context"), ("prompt", "input"))
+"""Columns that go in together where a text is to be written: the second one may be empty."""

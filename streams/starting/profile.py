@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from continual_petl.streams.preparation.label_lists import as_list
 from continual_petl.streams.preparation.labels import label_name
+from continual_petl.streams.sources.prose import is_prose
 from continual_petl.streams.starting.names import LABEL
 
 Holds = Literal[
@@ -29,6 +31,9 @@ MOST_NAMES = 1_000
 _FEW, _FEW_OF_LABEL = 4, 2
 """How often a name comes again on average; in a column that is called like a label less is enough."""
 _LONGEST_NAME = 60
+_ROWS_OF_WORDS = 2_000
+_WORD = re.compile(r"[\u2e80-\uffff]|\w+")
+"""A word, or a character of a script without spaces."""
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff")
 
 
@@ -48,6 +53,10 @@ class Column:
     """Letters that 99 of 100 texts do not exceed."""
     lengths: tuple[int, ...] = ()
     """Of lists, the length of each row's."""
+    prose: bool = False
+    """Whether it is running text: several words in most rows."""
+    vocabulary: frozenset[str] = frozenset()
+    """The different words of running text."""
 
 
 def profile(table: Mapping[str, Sequence[Any]]) -> list[Column]:
@@ -80,6 +89,17 @@ def _texts(name: str, values: Sequence[str]) -> Column:
         lists = list(map(as_list, values))
         if all(each is not None for each in lists):
             return _lists(name, [each for each in lists if each is not None])
+    if is_prose(values):
+        return replace(_names_or_texts(name, values, letters, longest), prose=True, vocabulary=_words(values))
+    return _names_or_texts(name, values, letters, longest)
+
+
+def _words(values: Sequence[str]) -> frozenset[str]:
+    return frozenset(word for value in values[:_ROWS_OF_WORDS] for word in _WORD.findall(value.lower()))
+
+
+def _names_or_texts(name: str, values: Sequence[str], letters: float, longest: int) -> Column:
+    """Tell names that come again from texts."""
     counts = Counter(values)
     if letters < _LONGEST_NAME and len(values) > 1 and len(counts) == 1:
         return Column(name=name, holds="the same in every row", distinct=tuple(counts), letters=letters)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from continual_petl.streams.schema.consistency import KeyPath
@@ -20,6 +20,8 @@ class Places:
     """Line of every key path that the file holds."""
     options: dict[KeyPath, str] = field(default_factory=dict)
     """The option that set a key path, such as ``--training.epochs``."""
+    wrong: list[KeyPath] = field(default_factory=list)
+    """The key paths that problems were reported at."""
     _found: list[tuple[tuple[int, int], str]] = field(default_factory=list)
 
     def replace(self, path: KeyPath, option: str) -> None:
@@ -35,6 +37,7 @@ class Places:
 
     def report(self, path: KeyPath, text: str, tree: Any = None, *, line: int | None = None) -> None:
         """Note a problem at ``path``, prefixed by where that is (in ``line`` of the file, if given)."""
+        self.wrong.append(path)
         nearest = self._nearest(path)
         key = f"key {dotted(path)}{_task_name(path, tree)}: " if path else ""
         if line is None and (option := self.options.get(nearest)) is not None:
@@ -44,8 +47,19 @@ class Places:
             rank, where = (0, line), f"{self.file}:{line}: {key}"
         self._found.append((rank, shorten(where + text)))
 
+    def with_more(self, found: Iterable[tuple[KeyPath, str]]) -> tuple[str, ...]:
+        """Return what was reported and what was found behind it, in the order of `problems`; what is about no key is last."""
+        both = replace(self, wrong=list(self.wrong), _found=list(self._found))
+        for path, text in found:
+            if path:
+                both.report(path, text)
+            else:
+                both._found.append(((2, len(both._found)), shorten(text)))
+        return both.problems
+
     def report_option(self, option: str, text: str) -> None:
         """Note a problem with an option that reaches no key."""
+        self.wrong.append(())
         self._found.append(((1, len(self._found)), shorten(f"{shorten(option, 200)}: {text}")))
 
     @property

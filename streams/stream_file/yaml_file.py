@@ -27,6 +27,7 @@ from continual_petl.streams.stream_file.json_schema import json_schema as json_s
 from continual_petl.streams.stream_file.overrides import apply_overrides
 from continual_petl.streams.stream_file.paths import expand_paths
 from continual_petl.streams.stream_file.places import Places
+from continual_petl.streams.stream_file.usable import usable_part
 from continual_petl.streams.stream_file.wording import show, word_errors
 from continual_petl.streams.stream_file.yaml_nodes import parse
 
@@ -48,6 +49,29 @@ def load_stream(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str
     Raises:
         StreamFileError: with all mistakes of file and overrides.
     """
+    return load_placed(path, overrides)[0]
+
+
+class PartlyUsableError(StreamFileError):
+    """A stream file has mistakes, and the rest of it can be checked as well.
+
+    Args:
+        places: the mistakes, and where the keys of the file are.
+        rest: the stream without the keys that have mistakes; None if too little is left.
+    """
+
+    def __init__(self, places: Places, rest: StreamSpec | None) -> None:
+        self.places, self.rest = places, rest
+        super().__init__(places.problems)
+
+
+def load_placed(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]] = ()) -> tuple[StreamSpec, Places]:
+    """Read and check a stream file as `load_stream` does; return where its keys are written, too.
+
+    Raises:
+        PartlyUsableError: if keys have mistakes.
+        StreamFileError: if it cannot be read at all.
+    """
     tree, places, folder = _read(path, overrides)
     expand_paths(tree, folder, places)
     for where, text in contradictions(tree):
@@ -55,8 +79,12 @@ def load_stream(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str
     has_copies = tree.get("data_dir") is not None
     if not has_copies:
         tree["data_dir"] = folder
-    spec = _validate(StreamSpec, tree, places)
-    return spec if has_copies else spec.without_copies()
+    try:
+        spec = _validate(StreamSpec, tree, places)
+    except StreamFileError:
+        rest = usable_part(tree, places.wrong)
+        raise PartlyUsableError(places, rest if rest is None or has_copies else rest.without_copies()) from None
+    return spec if has_copies else spec.without_copies(), places
 
 
 def load_task(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]] = ()) -> TaskSpec:

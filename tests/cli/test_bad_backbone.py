@@ -131,7 +131,7 @@ OF_THE_BACKBONE = [
     ),
     Case(
         "hub",
-        ["backbone 'no-such/model' cannot be loaded: We couldn't connect", "in its cache"],
+        ["backbone 'no-such/model' cannot be loaded: There is no folder", "the Hub is switched off", "in its cache"],
         options=["--backbone.name", "no-such/model"],
     ),
 ]

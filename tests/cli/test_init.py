@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from continual_petl.banks.recipes import RECIPES
 from continual_petl.cli.main import main
 from continual_petl.streams.stream_file.yaml_file import load_stream
 from tests.streams_in_code import classification_rows, row_of_kind
@@ -131,3 +132,80 @@ def test_names_of_labels_beside_the_data_are_taken(here: Path) -> None:
     assert main(["init", "set"]) == 0
     assert "# labels: wrong, right" in (here / "stream.yaml").read_text()
     assert load_stream("stream.yaml").tasks[0].labels == "set/labels.json"
+
+
+def _csv(file: Path, **columns: list[str]) -> None:
+    with file.open("w", newline="") as written:
+        writer = csv.writer(written)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+
+
+@pytest.fixture
+def reviews(here: Path) -> Path:
+    """Return the folder with a csv file of reviews, in which a second text is left unread."""
+    texts = [row["text"] for row in classification_rows("r", 40)]
+    _csv(here / "reviews.csv", review=texts, about=[" ".join([text] * 4) for text in texts], label=["no", "yes"] * 20)
+    return here
+
+
+@pytest.mark.parametrize(
+    ("answer", "pair"), [("y", "about"), ("Yes ", "about"), ("", None), ("n", None), ("?", None), (None, None)]
+)
+def test_at_a_terminal_a_text_that_is_left_is_asked_about(
+    reviews: Path, monkeypatch: pytest.MonkeyPatch, answer: str | None, pair: str | None
+) -> None:
+    asked: list[str] = []
+
+    def reply(question: str) -> str:
+        asked.append(question)
+        if answer is None:
+            raise EOFError
+        return answer
+
+    monkeypatch.setattr("builtins.input", reply)
+    for stream in ("stdin", "stdout"):
+        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True)
+    assert main(["init", "reviews.csv", "questions.csv"]) == 0
+    assert asked == ["reviews.csv: is column about the second text, beside review? [y/N] "]
+    assert load_stream("stream.yaml").tasks[0].columns.text_pair == pair
+    assert main(["init", "reviews.csv", "--force", "--json"]) == 0
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("terminal", ["stdin", "stdout"])
+def test_without_a_terminal_a_text_that_is_left_is_said_and_never_asked_about(
+    reviews: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch, terminal: str, capsys: Any
+) -> None:
+    monkeypatch.setattr("builtins.input", lambda _: pytest.fail("asked"))
+    monkeypatch.setattr(f"sys.{terminal}.isatty", lambda: True)
+    assert main(["init", "reviews.csv", "--backbone", str(backbone_folder())]) == 0
+    says = "the column 'about' holds texts and is not read; if it is the second text of a pair, write columns: {text_pair: "
+    assert says in capsys.readouterr().out
+    assert "# column about holds texts and is not read" in (reviews / "stream.yaml").read_text()
+    assert main(["run", "stream.yaml", "--dry-run", "--bank", "lora"]) == 0
+    assert says in " ".join(capsys.readouterr().out.split())
+
+
+def test_prompts_without_an_end_are_shown_with_what_the_model_reads(
+    here: Path, backbone_folder: Folder, capsys: Any
+) -> None:
+    texts = [row["text"] for row in classification_rows("r", 40)]
+    _csv(here / "rows.csv", prompt=texts, response=[f"so w{number} it is" for number in range(40)])
+    assert main(["init", "rows.csv", "--backbone", str(backbone_folder("gpt2"))]) == 0
+    says = f"source and target are joined without a separator; the first row becomes '{texts[0]}so w0 it is'"
+    told = capsys.readouterr().out
+    assert says in told
+    dry = ["run", "stream.yaml", "--dry-run", "--bank", "lora", "--tasks.rows.generation.max_new_tokens", "4"]
+    assert main(dry) == 0
+    assert says in capsys.readouterr().out
+    marked = ["--tasks.rows.data", '{path: csv, data_files: rows.csv, templates: {marked: "{prompt}\\nAnswer:"}}']
+    assert main([*dry, *marked, "--tasks.rows.columns.source", "marked"]) == 0
+    assert "without a separator" not in capsys.readouterr().out
+
+
+def test_the_learning_rate_is_that_of_the_preset_whichever_is_chosen(here: Path) -> None:
+    assert main(["init", "questions.csv"]) == 0
+    for preset in ("houlsby", "lora", "prompt"):
+        spec = load_stream("stream.yaml", [("bank", preset)])
+        assert spec.resolved_training(spec.tasks[0]).learning_rate == RECIPES[preset].learning_rate

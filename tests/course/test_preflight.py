@@ -42,7 +42,12 @@ def test_everything_is_told_at_once(backbone_folder: Folder, tmp_path: Path) -> 
     wide = regression_task("third", num_rows=16, bank={"preset": "houlsby", "bottleneck": 17})
     with pytest.raises(StreamFileError) as caught:
         learn(stream(backbone_folder(), [first, WRONG, wide]), tmp_path / "run")
-    assert [problem.split(":")[0] for problem in caught.value.problems] == ["task 'first', bank", "task 'third', bank"]
+    assert [problem.split(":")[0] for problem in caught.value.problems] == [
+        "task 'first', bank",
+        "task 'third', bank",
+        "task 'second', split train (rows given in the task)",
+    ]
+    assert caught.value.keys == (("tasks", 0, "bank"), ("tasks", 2, "bank"), ("tasks", 1, "columns", "label"))
     again = WRONG | {"name": "again"}
     with pytest.raises(StreamFileError) as caught:
         learn(stream(backbone_folder(), [WRONG, again]), tmp_path / "run")
@@ -74,7 +79,7 @@ def test_everything_is_told_at_once(backbone_folder: Folder, tmp_path: Path) -> 
         ("vit", "classification", "houlsby", "it reads images, not texts"),
     ],
 )
-def test_what_does_not_fit_the_backbone_is_refused_before_any_data_is_read(
+def test_what_does_not_fit_the_backbone_is_refused_before_anything_is_learned(
     backbone_folder: Folder, tmp_path: Path, family: str, kind: str, bank: Any, says: str
 ) -> None:
     first = task_of_kind(kind, "first") | {"data": "./no/such/folder", "bank": bank}

@@ -1,0 +1,71 @@
+"""What the user should know of the columns that a task reads, and of those that it does not.
+
+Unlike other notices, these are in no certificate: one of them shows text of a row.
+"""
+
+from __future__ import annotations
+
+from continual_petl.streams.schema.stream_spec import DataSpec, TaskSpec
+from continual_petl.streams.sources.split_rows import SplitRows
+
+_SHOWN = 160
+"""Characters of a row."""
+
+
+def remarks_on(task: TaskSpec, train: SplitRows) -> list[str]:
+    """Return remarks on the columns of a task.
+
+    Args:
+        task: as the stream has it.
+        train: its training rows, checked.
+    """
+    return [*_unread(task, train), *_joined(task, train)]
+
+
+def _unread(task: TaskSpec, train: SplitRows) -> list[str]:
+    """Return a remark on each column of texts that is not read: it may be half of a pair."""
+    read = task.columns.read_by(task.kind)
+    if "text_pair" in read and read["text_pair"] is None:
+        advice = "if it is the second text of a pair, write columns: {{text_pair: {0}}}"
+    elif "source" in read:
+        advice = "if it belongs to the source, " + _template(task, "\\n{{{0}}}")
+    else:
+        advice = "if it belongs to the text, join several columns to one with data.templates"
+    return [
+        f"task {task.name!r}: the column {column!r} holds texts and is not read; {advice.format(column)}."
+        for column in train.unread
+    ]
+
+
+def _template(task: TaskSpec, more: str) -> str:
+    """Say how something is added to the source: text for ``str.format``, in which ``more`` is written so already."""
+    source, data = task.columns.source, task.data
+    if isinstance(data, DataSpec) and source in (data.templates or {}):
+        return f"write {more} at the end of data.templates.{source}"
+    source = source.replace("{", "{{").replace("}", "}}")
+    return (
+        f'write data: {{{{path: ..., templates: {{{{joined: "{{{{{source}}}}}{more}"}}}}}}}} and columns: '
+        "{{source: joined}}"
+    )
+
+
+def _joined(task: TaskSpec, train: SplitRows) -> list[str]:
+    """Return a remark if nothing marks where the sources of a causal-lm end and its targets begin."""
+    if task.kind != "causal-lm" or _is_separated(train.inputs, train.answers):
+        return []
+    first = train.inputs[0] + train.answers[0]
+    start = max(0, len(train.inputs[0]) - _SHOWN // 2)  # the place where the two meet is what counts
+    shown = first[start : start + _SHOWN]
+    shown = ("..." if start else "") + shown + ("..." if start + _SHOWN < len(first) else "")
+    return [
+        f"task {task.name!r}: source and target are joined without a separator; the first row becomes {shown!r}. For a mark "
+        f"where the answer begins, {_template(task, chr(92) + 'nAnswer:').format()}."
+    ]
+
+
+def _is_separated(sources: list[str], targets: list[str]) -> bool:
+    """Say whether in every row white space lies between the two, or all sources end in the same mark, such as a colon."""
+    ends = {source[-1] for source in sources}
+    if len(ends) == 1 and not (mark := next(iter(ends))).isalnum() and mark not in ".?!":
+        return True
+    return all(s[-1].isspace() or t[0].isspace() for s, t in zip(sources, targets, strict=True))

@@ -1,0 +1,37 @@
+"""Which columns hold running text: several words in most rows, as opposed to codes, dates, addresses and names of labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+_LOOKED_AT = 1_000
+"""Values of a column."""
+_IDEOGRAPHS = "\u2e80"
+"""From this character on most scripts write no spaces, and one character is about a word."""
+_FEWEST = 2.0
+"""Words of a value, on average."""
+
+
+def num_words(text: str) -> int:
+    """Return about how many words a text has; a text without letters has none.
+
+    Example:
+        >>> num_words("a short text"), num_words("2024-01-31 12:00"), num_words("https://a.org/b")
+        (3, 0, 1)
+    """
+    if not any(map(str.isalpha, text)):
+        return 0
+    return max(len(text.split()), sum(character >= _IDEOGRAPHS for character in text))
+
+
+def is_prose(values: Sequence[Any]) -> bool:
+    """Say whether the values that are there are texts of at least two words on average."""
+    known = list(islice((value for value in values if value is not None and value != ""), _LOOKED_AT))
+    if not known or not all(isinstance(value, str) for value in known):
+        return False
+    # A list that a CSV file writes as JSON is no text.
+    if all(value.startswith("[") for value in known):
+        return False
+    return sum(map(num_words, known)) / len(known) >= _FEWEST

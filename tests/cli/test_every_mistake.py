@@ -1,0 +1,113 @@
+"""Mistakes of every sort in one stream file are reported in one pass, each with its line."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.cli.bench import Bench
+
+STREAM = """\
+name: files
+seed: 1
+backbone:
+  name: minlm
+  max_length: 4096
+training: {epochs: 1}
+tasks:
+  - name: gone
+    kind: classification
+    data: data/gone.csv
+  - name: columns
+    kind: classification
+    data: data/single
+    columns:
+      text: txt
+      label: lable
+  - name: labels
+    kind: classification
+    data: data/single
+    labels: ["no", "maybe"]
+  - name: preset
+    kind: classification
+    data: data/other
+    bank: houlsbi
+"""
+SAYS = {
+    4: "key backbone.name: backbone 'minlm' cannot be loaded (did you mean 'minilm'?)",
+    5: "key backbone.max_length: backbone.max_length: got 4096, but the model takes 512 tokens",
+    10: "key tasks.0.data: task 'gone', data ",
+    15: "key tasks.1.columns.text: task 'columns', split train",
+    16: "key tasks.1.columns.label: task 'columns', split train",
+    20: "key tasks.2.labels: task 'labels', split train",
+    24: "key tasks.3.bank.preset (task preset): unknown preset 'houlsbi'",
+}
+
+
+def _told(bench: Bench, text: str, capsys: Any, *words: str) -> dict[int, str]:
+    """Return what is said of each line of a stream file that is refused."""
+    (bench.folder / "wrong.yaml").write_text(text)
+    capsys.readouterr()
+    assert bench.main("run", "FOLDER/wrong.yaml", "--run-dir", "FOLDER/new", *words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("continual-petl: the stream cannot be used:\n"), said
+    found = re.findall(r"^.*?wrong\.yaml:(\d+): (.*)$", said, re.MULTILINE)
+    assert len(found) == len(said.splitlines()) - 1
+    assert [int(line) for line, _ in found] == sorted(int(line) for line, _ in found)
+    assert not (bench.folder / "new").exists()
+    return {int(line): text for line, text in found}
+
+
+@pytest.fixture
+def meant(backbone_folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have something small stand in for the packaged MiniLM's configuration."""
+    import transformers
+
+    config = transformers.BertConfig(max_position_embeddings=512)
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", lambda *_, **__: config)
+    monkeypatch.setattr("continual_petl.backbones.backbone.source_of", lambda name: name)
+
+
+@pytest.mark.usefixtures("offline", "meant")
+@pytest.mark.parametrize("words", [["--dry-run"], ["--quiet"]])
+def test_mistakes_of_every_sort_are_told_in_one_pass(bench: Bench, words: list[str], capsys: Any) -> None:
+    told = _told(bench, STREAM, capsys, *words)
+    assert list(told) == list(SAYS)
+    for line, says in SAYS.items():
+        assert told[line].startswith(says), told[line]
+    # The one mistake that the schema finds hides nothing, and is not needed for the others to be found.
+    right = _told(bench, STREAM.replace("houlsbi", "houlsby"), capsys, *words)
+    assert right == {line: text for line, text in told.items() if line != 24}
+
+
+@pytest.mark.parametrize("words", [["--dry-run"], ["--quiet"]])
+def test_on_a_backbone_that_loads_banks_and_data_are_told_together(
+    bench: Bench, backbone_folder: Any, words: list[str], capsys: Any
+) -> None:
+    loads = STREAM.replace("minlm", str(backbone_folder())).replace("  max_length: 4096", "  pooling: mean")
+    wide = loads.replace("houlsbi", "{preset: houlsby, bottleneck: 17}")
+    told = _told(bench, wide.replace("seed: 1", "bank: {preset: houlsby, bottleneck: 4}"), capsys, *words)
+    assert list(told) == [10, 15, 16, 20, 24]
+    assert told[24].startswith("key tasks.3.bank: task 'preset', bank: bottleneck 17")
+
+
+@pytest.mark.usefixtures("offline", "meant")
+@pytest.mark.parametrize("preset", ["houlsbi", "houlsby"])
+def test_of_a_stream_that_is_refused_anyway_nothing_is_fetched(
+    bench: Bench, preset: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr("continual_petl.streams.sources.read.from_hub", lambda *_, **__: pytest.fail("fetched"))
+    far = STREAM.replace("data/gone.csv", "{path: some-user/some-data}").replace(
+        "data/other", "https://localhost:1/b.csv"
+    )
+    told = _told(bench, far.replace("houlsbi", preset), capsys)
+    assert list(told) == [line for line in SAYS if line not in ((10,) if preset == "houlsbi" else (10, 24))]
+
+
+def test_a_single_mistake_is_one_paragraph_with_its_line(bench: Bench, capsys: Any) -> None:
+    (bench.folder / "data" / "other" / "train.jsonl").unlink()
+    assert bench.main("run", "FOLDER/stream.yaml", "--run-dir", "FOLDER/new") == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert re.match(r"continual-petl: .*stream\.yaml:10: key tasks\.1\.data: task 'other', data ", said)

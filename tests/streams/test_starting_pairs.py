@@ -1,0 +1,123 @@
+"""A first stream file on pairs of texts: which columns are taken together, and what is said of a text that is left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl.streams.starting.choose import choose
+from continual_petl.streams.starting.draft import draft
+from continual_petl.streams.starting.guess import Guess, can_take_second, guess, with_second
+from continual_petl.streams.starting.look import look
+from continual_petl.streams.starting.profile import profile
+from continual_petl.streams.stream_file.yaml_file import load_stream
+
+ONE = [f"a dog number {number} runs over the grass" for number in range(40)]
+OTHER = [f"the brown dog {number} is running over it" for number in range(40)]
+LONG = [" ".join([text] * 5) for text in OTHER]
+SCORES = [number / 7 for number in range(40)]
+LABELS = ["no", "yes"] * 20
+
+
+def _guess(**table: Any) -> Guess:
+    return guess("here", profile(table))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "sent_a sent_b", "q1 q2", "sent1 sent2", "query passage", "left right", "anchor candidate", "title body",
+        "premise hypothesis", "textA textB", "left_text right_text", "first_message second_message", "s0 s1",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("answers", [SCORES, LABELS])
+def test_two_texts_are_a_pair_by_their_names(names: str, answers: list[Any]) -> None:
+    one, other = names.split()
+    found = _guess(**{one: ONE, other: LONG, "score": answers})
+    assert found.columns == {"text": one, "text_pair": other, "label": "score"}
+    assert found.words.endswith(" of pairs")
+    assert f"columns {one} and {other} were taken for the two texts of a pair, by their names" in found.pairing
+    assert not found.unread
+
+
+def test_a_query_that_comes_again_with_each_passage_is_a_text_and_no_label() -> None:
+    queries = [f"where do the dogs run {number // 8}" for number in range(40)]
+    found = _guess(relevant=[0, 1] * 20, query=queries, passage=LONG)
+    assert found.columns == {"text": "query", "text_pair": "passage", "label": "relevant"}
+
+
+def test_two_texts_are_a_pair_if_they_are_alike_or_nothing_else_remains() -> None:
+    assert "share words" in _guess(utterance=ONE, reply=OTHER, label=LABELS).pairing
+    # Of another length, and nothing says which of the two is the text.
+    assert "the only texts" in _guess(remark=ONE, background=LONG, label=LABELS).pairing
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        [f"2024-01-{number:02}" for number in range(40)],
+        [f"https://example.org/{number}" for number in range(40)],
+        [f"{number:x}f3a" for number in range(40)],
+    ],
+)
+def test_dates_addresses_and_codes_are_no_texts(other: list[str]) -> None:
+    found = _guess(review=ONE, other=other, label=LABELS)
+    assert found.columns == {"text": "review", "label": "label"}
+    assert (found.unread, found.texts_left) == (("other",), ())
+
+
+def test_a_text_that_is_left_is_said_and_can_be_taken_in() -> None:
+    table = {"review": ONE, "about": LONG, "label": LABELS}
+    columns = profile(table)
+    found = guess("here", columns)
+    assert found.columns == {"text": "review", "label": "label"}
+    assert found.texts_left == ("about",)
+    both = with_second(found, "about", columns)
+    assert both.columns == {"text": "review", "text_pair": "about", "label": "label"}
+    assert (both.texts_left, both.letters > found.letters) == ((), True)
+    assert not can_take_second(both, "other")
+
+
+def _write(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    file = folder / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+@pytest.mark.parametrize("inputs", [[""] * 40, ["", "some words more"] * 20, ["one", "two words", "", "x"] * 10, OTHER])
+def test_of_instructions_the_input_is_part_of_the_source(tmp_path: Path, inputs: list[str]) -> None:
+    rows = [
+        {"instruction": one, "input": more, "output": f"It is a dog, and its number is {number}."}
+        for number, (one, more) in enumerate(zip(ONE, inputs, strict=True))
+    ]
+    for data in (_write(tmp_path, rows), tmp_path / "folder"):
+        if data.suffix == "":
+            data.mkdir()
+            _write(data, rows).rename(data / "train.jsonl")
+        seen = look(str(data))
+        found = guess("rows", profile(seen.table))
+        assert found.kind == "seq2seq"
+        file = tmp_path / "stream.yaml"
+        file.write_text(
+            draft("stream.yaml", "s", [(seen, found)], str(tmp_path), backbone=choose({"a": found.kind}, None))
+        )
+        (task,) = load_stream(file).tasks
+        if inputs[1]:
+            assert task.data.templates == {"source": "{instruction}\n{input}"}  # type: ignore[union-attr]
+            assert (task.columns.source, task.columns.target) == ("source", "output")
+        else:  # nothing stands there in any row
+            assert (task.columns.source, task.columns.target) == ("instruction", "output")
+
+
+def test_what_belongs_to_a_source_can_be_taken_in_behind_it() -> None:
+    table = {"dialogue": LONG, "persona": ONE, "hint": OTHER, "summary": [text[:20] for text in ONE]}
+    columns = profile(table)
+    found = guess("here", columns)
+    assert found.texts_left == ("persona", "hint")
+    both = with_second(found, "persona", columns)
+    assert both.templates == {"source": "{dialogue}\n{persona}"}
+    assert with_second(both, "hint", columns).templates == {"source": "{dialogue}\n{persona}\n{hint}"}
+    assert not can_take_second(found, "a{b")
