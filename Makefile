@@ -51,7 +51,7 @@ types: $(VENV)/.dev  ## mypy, strict
 	$(bin)/mypy
 
 docs: $(VENV)/.dev  ## build the documentation into site/; a warning is an error
-	NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --strict  # with --quiet, warnings would be neither shown nor counted
 
 wheel: $(VENV)/.dev  ## build wheel and sdist into dist/, check them from an empty environment
 	$(bin)/python .ci/check_wheel.py

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -93,3 +97,20 @@ def test_every_page_has_its_place() -> None:
     listed = set(re.findall(r"([\w/-]+\.md)", nav))
     on_disk = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
     assert listed == on_disk | {"contributing.md", "reference/stream-file.md", "reference/command-line.md"}
+
+
+@pytest.mark.parametrize(("link", "code"), [("other.md", 0), ("nowhere.md", 1), ("other.md#nowhere", 1)])
+def test_a_dead_link_fails_the_build(tmp_path: Path, link: str, code: int) -> None:
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    (command,) = re.findall(r"^\tNO_MKDOCS_2_WARNING=1 \$\(bin\)/(mkdocs build [^#\n]*)", makefile, re.M)
+    validation = re.search(r"^validation:\n(?:  .*\n)+", (ROOT / "mkdocs.yml").read_text("utf-8"), re.M)
+    assert validation is not None
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text(f"# Start\n\n[a page]({link})\n")
+    (tmp_path / "docs" / "other.md").write_text("# Other\n")
+    (tmp_path / "mkdocs.yml").write_text(f"site_name: x\n{validation[0]}")
+    built = subprocess.run(
+        [sys.executable, "-m", *shlex.split(command)],
+        cwd=tmp_path, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, check=False, text=True,
+    )  # fmt: skip
+    assert built.returncode == code, built.stderr
