@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from continual_petl.cli import ablate
+from continual_petl.cli import _console
 from continual_petl.report.ablation import Ablation
 from tests.cli.bench import Bench
 
@@ -106,7 +106,7 @@ def test_a_run_with_nothing_learned_says_so(bench: Bench, tmp_path: Path, capsys
 def test_on_a_terminal_a_bar_is_drawn_on_standard_error(
     bench: Bench, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ablate, "can_draw", lambda console: True)
+    monkeypatch.setattr(_console, "can_draw", lambda console: True)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     assert bench.main("ablate", "FOLDER/run", "--json") == 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -14,6 +16,7 @@ import pytest
 
 from continual_petl import Run, learn
 from continual_petl.report.facts import read_facts
+from continual_petl.report.page.verdict import moment
 from continual_petl.report.write import write_comparison, write_report
 from tests.streams_in_code import stream, task
 
@@ -50,6 +53,22 @@ class Page(HTMLParser):
             self.figures[str(given["data-name"])] = json.loads(data)
         elif tag not in ("script", "style") and data.strip():
             self.texts.append(data.strip())
+
+
+@pytest.mark.parametrize("seconds", [1e18, -1e18, math.inf, math.nan])
+def test_a_time_that_no_calendar_has_is_not_known(seconds: float) -> None:
+    assert moment(seconds) == "at no known time"
+
+
+@pytest.mark.parametrize("seconds", [10**16, -(10**9), 2**33])
+def test_a_run_whose_files_have_absurd_times_is_drawn(learned: Path, tmp_path: Path, seconds: int) -> None:
+    folder = shutil.copytree(learned, tmp_path / "run")
+    for path in [folder, *folder.rglob("*")]:
+        try:
+            os.utime(path, (seconds, seconds))
+        except (OSError, OverflowError):
+            pytest.skip("this file system keeps no such times")
+    assert Page(write_report(folder / "report", read_facts(folder))).texts
 
 
 def test_a_page_loads_nothing_but_what_lies_beside_it(learned: Path, tmp_path: Path) -> None:

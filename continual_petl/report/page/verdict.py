@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 
 from continual_petl.errors import counted
@@ -107,6 +106,7 @@ def flatness(facts: RunFacts) -> str:
 
 def moment(seconds: float) -> str:
     """Return a time as it is written everywhere."""
-    if math.isnan(seconds):
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):  # the clock of whoever wrote it was wrong
         return "at no known time"
-    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(seconds))
