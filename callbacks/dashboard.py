@@ -22,6 +22,7 @@ from continual_petl.callbacks.base import StreamCallback, TaskEvent
 from continual_petl.callbacks.course_numbers import CourseNumbers, replayed
 from continual_petl.callbacks.learning_curve import LearningCurve
 from continual_petl.callbacks.loggers import FOLDER, check_kinds, is_disabled, made, told_about
+from continual_petl.callbacks.settings import MOST_TASKS, settings_of
 from continual_petl.callbacks.sink import Sink
 from continual_petl.callbacks.wandb_board import WandbBoard
 from continual_petl.errors import InputError, StoreError
@@ -41,7 +42,8 @@ class Dashboard(StreamCallback):
     Names: ``train/loss`` (means over stretches of batches) and ``val/...`` with ``epoch`` and ``task``, its number from 1, at
     the steps of a fit: the points of the report's learning curves. After each task ``course/...`` (acc, bwt, forgetting,
     newest_score, largest_change, tasks), ``score/TASK`` of the first 50 tasks, ``growth/...`` (parameters, full_copies,
-    bytes) and ``seconds/PHASE``. W&B also gets the report's figures and tables, and banks as artifacts if they are asked for.
+    bytes) and ``seconds/PHASE``. The configuration holds bank, rate, epochs, seed, sizes and data digests of the first 50
+    tasks, under ``tasks/TASK``. W&B also gets the report's figures and tables, and banks as artifacts if they are asked for.
 
     Tasks that the run folder has and a logger does not are logged when a course begins to learn. Where the fit is in another
     process, its points come when the task is committed.
@@ -117,6 +119,8 @@ class Dashboard(StreamCallback):
             self._reading(partial(self._recount, event.store))
         else:
             self._reading(partial(self._add, event, seconds))
+        if event.index < MOST_TASKS:
+            self._reading(partial(self._configure, event.store, [event.task]))
         for sink, board in self._boards:
             sink.guarded(partial(board.after, event.task, sink))
 
@@ -151,7 +155,14 @@ class Dashboard(StreamCallback):
                 self._boards.append((self._sinks[-1], WandbBoard(store, log_banks=self._log_banks)))
         for sink, board in self._boards:
             sink.guarded(partial(board.begin, sink))
+        self._reading(lambda: self._configure(store, [task for task in store.tasks[:MOST_TASKS] if task != without]))
         self._reading(partial(self._recount, store, without))
+
+    def _configure(self, store: Store, tasks: Sequence[str]) -> None:
+        """Give the loggers what tasks were learned with."""
+        found = {f"tasks/{task}": settings_of(store.manifest(task)) for task in tasks}
+        for sink in self._sinks:
+            sink.guarded(partial(sink.settings, found))
 
     def _reading(self, act: Callable[[], None]) -> None:
         """Read the run for the loggers; what cannot be read stops no course, and whoever checks the run tells of it."""

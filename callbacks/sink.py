@@ -6,10 +6,12 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
-from lightning.pytorch.loggers import Logger, WandbLogger
+from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 
 from continual_petl.callbacks.axis import Axes, Axis
+from continual_petl.callbacks.settings import flat
 from continual_petl.store.history import LossPoint, ScorePoint
 
 _log = logging.getLogger(__name__)
@@ -33,6 +35,8 @@ class Sink:
         self.problem: str | None = None
         """Why it logs nothing any more."""
         self._how = ""
+        self._settings: dict[str, Any] = {}
+        self._acc = math.nan
 
     @property
     def logger(self) -> Logger:
@@ -119,6 +123,7 @@ class Sink:
             values: by name.
         """
         self.log(values)
+        self._acc = values.get("course/acc", self._acc)
         self.logger.save()
         self._reach(self.axis.logged, {"done": index})
 
@@ -127,6 +132,12 @@ class Sink:
         known = {name: value for name, value in values.items() if math.isfinite(value)}
         if known:
             send(self.logger, known, self.axis.logged)
+
+    def settings(self, values: Mapping[str, Any]) -> None:
+        """Log what was learned with what, beside what was logged of it before."""
+        if values:
+            self._settings |= values
+            self.logger.log_hyperparams(dict(values))
 
     def end(self, *, well: bool) -> None:
         """Have everything written, and let go of a logger that was made for this course; also of one that failed.
@@ -138,6 +149,10 @@ class Sink:
             return
 
         def close() -> None:
+            if isinstance(logger, TensorBoardLogger) and self._settings and math.isfinite(self._acc):
+                # Its table of settings takes one set of each folder of events, with a score beside it.
+                name = f"settings_{len(self._settings)}_tasks"
+                logger.experiment.add_hparams(flat(self._settings), {"hparams/acc": self._acc}, run_name=name)
             logger.save()
             logger.finalize("success" if well and self.problem is None else "failed")
 

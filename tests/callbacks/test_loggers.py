@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import yaml
 from lightning.pytorch.loggers import WandbLogger
 
 from continual_petl import InputError, learn
@@ -23,6 +24,7 @@ from continual_petl.callbacks.wandb_board import tables
 from continual_petl.cli.main import main
 from continual_petl.report.facts import read_facts
 from continual_petl.report.page.sections import sections
+from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import dump_stream
 from tests.callbacks.recording import tasks_of
 from tests.streams_in_code import stream, task
@@ -49,6 +51,17 @@ def test_csv_and_tensorboard_hold_the_same_numbers_and_go_on(backbone_folder: Fo
     }
     assert [step for step, _ in found["train/loss"]] == [1, 2, 3, 4, 5, 6, 7, 8]
 
+    settings = {
+        "tasks/one/learning_rate",
+        "tasks/one/bank",
+        "tasks/two/epochs",
+        "tasks/two/seed",
+        "tasks/two/data/test",
+    }
+    written = yaml.safe_load((run / "logs" / "csv" / "version_1" / "hparams.yaml").read_text())
+    assert set(written) == {"tasks/one", "tasks/two"}
+    assert written["tasks/one"]["data"] == Store(run).manifest("one").data
+
     reader = import_module("tensorboard.backend.event_processing.event_accumulator")
     events = reader.EventAccumulator(str(run / "logs" / "tensorboard"))
     events.Reload()
@@ -56,6 +69,11 @@ def test_csv_and_tensorboard_hold_the_same_numbers_and_go_on(backbone_folder: Fo
         read = events.Scalars(name)
         assert [point.step for point in read] == [step for step, _ in points]
         assert [point.value for point in read] == pytest.approx([value for _, value in points])
+    events = reader.EventAccumulator(str(run / "logs" / "tensorboard" / "settings_2_tasks"))
+    events.Reload()
+    content = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    plugin_data = import_module("tensorboard.plugins.hparams.plugin_data_pb2").HParamsPluginData.FromString(content)
+    assert settings <= set(plugin_data.session_start_info.hparams)
 
 
 def test_a_logger_whose_package_is_missing_is_refused_before_anything_is_learned(

@@ -1,0 +1,47 @@
+"""What every task was learned with, for the configuration of a logger: runs can be filtered and compared by it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from continual_petl.banks.presets import preset_of
+from continual_petl.banks.words import in_words
+from continual_petl.store.manifest import Manifest
+
+MOST_TASKS = 50
+"""Tasks whose settings are logged: the first ones, as for ``score/TASK``."""
+
+
+def settings_of(manifest: Manifest) -> dict[str, Any]:
+    """Return the settings of one task as plain values; no row and no text of it is among them."""
+    training = manifest.training
+    return {
+        "kind": manifest.kind,
+        "metric": manifest.metric,
+        "preset": preset_of(manifest.bank),
+        "bank": in_words(manifest.bank),
+        "scope": manifest.bank.scope,
+        "started_from": None if manifest.parent is None else manifest.parent.task,
+        "learning_rate": training.learning_rate,
+        "epochs": training.epochs,
+        "batch_size": training.batch_size,
+        "seed": manifest.seed,
+        "max_length": manifest.max_length,
+        "num_labels": None if manifest.labels is None else len(manifest.labels),
+        "parameters": dict(manifest.parameters),
+        "rows": {split: scores.num_examples for split, scores in manifest.scores.items()},
+        "data": dict(manifest.data),
+        "digest": manifest.digest,
+    }
+
+
+def flat(settings: Mapping[str, Any], before: str = "") -> dict[str, str | int | float | bool]:
+    """Return nested settings on one level, ``tasks/one/rows/test``; what is not set is ``none``."""
+    found: dict[str, str | int | float | bool] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{before}{key}/")
+        else:
+            found[f"{before}{key}"] = "none" if value is None else value
+    return found
