@@ -105,7 +105,9 @@ def _add_task(name: str, command: argparse.ArgumentParser) -> None:
     if name == "predict":
         command.add_argument("texts", metavar="TEXT", nargs="*", help="rows; none: one per line of standard input")
         command.add_argument("--input", metavar="FILE", help="rows from a .jsonl, .csv, .tsv, .parquet or .txt file")
-        command.add_argument("--output", metavar="FILE", help="write answers to a .jsonl, .csv or .parquet file")
+        command.add_argument(
+            "--output", metavar="FILE", help="write rows and answers to a .jsonl, .csv or .parquet file"
+        )
         command.add_argument(
             "--task-column", metavar="NAME", help="the column of --input that names the task of each row"
         )

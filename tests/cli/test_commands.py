@@ -207,7 +207,7 @@ def test_predict_from_arguments_standard_input_and_files(
     assert main([*command, "--output", str(output)]) == 0
     assert [json.loads(line)["text"] for line in output.read_text().splitlines()] == ["w0, w20", "w1"]
     assert main([*command, "--output", str(tmp_path / "answers.csv")]) == 0
-    assert (tmp_path / "answers.csv").read_text().splitlines()[0] == "text,answer,probabilities"
+    assert (tmp_path / "answers.csv").read_text().splitlines()[0] == "text,other,answer,probabilities"
 
 
 @pytest.mark.parametrize(
