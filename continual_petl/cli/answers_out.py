@@ -33,24 +33,23 @@ def record_of(row: Row, answer: Answer, manifest: Manifest, given: Record | None
     if given is None:
         given = dict(zip(standard_columns(manifest), row if manifest.pair else (row,), strict=True))
     record: Record = {**given, ANSWER: answer.value}
-    if manifest.labels is not None and answer.probabilities is not None:
-        record[SHARES] = dict(zip(manifest.labels, answer.probabilities, strict=True))
+    if answer.probabilities is not None:
+        record[SHARES] = dict(answer.probabilities)
     return record
 
 
 def line_of(answer: Answer, manifest: Manifest) -> str:
     """Return one printable line for people: a label and its probability, a number of 6 digits, labels, tags, or a text."""
     if manifest.kind == "multilabel":
-        assert manifest.labels is not None
         assert answer.probabilities is not None
         assert isinstance(answer.value, list)
-        shares = dict(zip(manifest.labels, answer.probabilities, strict=True))
+        shares = answer.probabilities
         return "\t".join(f"{printable(name)} {shares[name]:.4f}" for name in answer.value) or "(none)"
     if isinstance(answer.value, list):
         return " ".join(map(printable, answer.value))
     if isinstance(answer.value, float):
         return f"{answer.value:.6g}"  # float32 tells about 7 digits; records keep all of them
-    share = f"\t{max(answer.probabilities):.4f}" if answer.probabilities else ""
+    share = f"\t{max(answer.probabilities.values()):.4f}" if answer.probabilities else ""
     return printable(str(answer.value)) + share
 
 
