@@ -36,9 +36,10 @@ def _add_subject(name: str, command: argparse.ArgumentParser) -> None:
         command.add_argument(
             "--data-dir", metavar="DIR", help="where data lies: relative paths, copies for catalog streams"
         )
+    if name in {"run", "learn"}:
+        command.add_argument("--dry-run", action="store_true", help="resolve and show everything, without training")
     if name == "run":
         command.add_argument("--run-dir", metavar="DIR", help="where banks and results go (default: runs/NAME)")
-        command.add_argument("--dry-run", action="store_true", help="resolve and show everything, without training")
     elif name == "sweep":
         command.add_argument("sweep", metavar="SWEEP.yaml", help="a file that says which settings are tried, and how")
         command.add_argument("--run-dir", metavar="DIR", help="where trials and results go (default: sweeps/NAME)")

@@ -80,6 +80,7 @@ examples:
     "learn": """The file holds one task, with the same keys as one entry of `tasks` in a stream file.
 
 examples:
+  continual-petl learn runs/mine trec.yaml --dry-run
   continual-petl learn runs/mine trec.yaml
   continual-petl learn runs/mine trec.yaml --bank lora --training.epochs 5
 """,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import lightning as L
@@ -37,7 +37,9 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     for sentence in unreached(stream.spec, overrides):
         print(printable(f"continual-petl: {sentence}"), file=sys.stderr)
     if arguments.dry_run:
-        return _show_plan(dry_run(Session(stream.spec, Store(folder))), as_json=arguments.json)
+        return show_plan(
+            dry_run(Session(stream.spec, Store(folder)), replace=arguments.replace), as_json=arguments.json
+        )
     return learn_and_show(
         stream,
         folder,
@@ -90,7 +92,8 @@ def show(run: Run, *, as_json: bool) -> int:
     return 0 if all(check.ok for check in checks) else 1
 
 
-def _show_plan(facts: list[TaskFacts], *, as_json: bool) -> int:
+def show_plan(facts: Sequence[TaskFacts], *, as_json: bool) -> int:
+    """Print what would be learned."""
     if as_json:
         print_json([task.to_json() for task in facts])
         return 0

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from continual_petl.course.parents import check_copies, check_parent
 from continual_petl.course.preflight import Problems, check_session
+from continual_petl.course.removal import check_replaced
 from continual_petl.course.session import Session, forgotten_tasks
 from continual_petl.course.shared import check_shared
 from continual_petl.errors import InputError
@@ -63,13 +65,22 @@ class TaskFacts:
         return asdict(self)
 
 
-def dry_run(session: Session) -> list[TaskFacts]:
-    """Return what a course would do. Raises `InputError` and `StoreError` as the course would."""
+def dry_run(session: Session, only: str | None = None, replace: Collection[str] = ()) -> list[TaskFacts]:
+    """Return what a course would do. Raises `InputError` and `StoreError` as the course would.
+
+    Args:
+        session: the stream and its run folder, to which nothing is written.
+        only: look at this task alone; None means all of the stream.
+        replace: learned tasks that would be learned again.
+    """
     check_session(session)
+    check_replaced(session, replace)
     facts, problems = [], Problems()
-    learned = set(session.store.tasks)
+    learned = set(session.store.tasks).difference(replace)
     forgotten = forgotten_tasks(session)
     for task in session.spec.tasks:
+        if only not in (None, task.name):
+            continue
         with problems.collected():
             try:
                 facts.append(_task_facts(session, task, learned))
@@ -81,7 +92,7 @@ def dry_run(session: Session) -> list[TaskFacts]:
         check_shared(session, [task for task in session.spec.tasks if task.name not in learned])
     problems.raise_all()
     if forgotten:
-        facts[0] = replace(facts[0], notices=(*forgotten, *facts[0].notices))
+        facts[0] = dataclasses.replace(facts[0], notices=(*forgotten, *facts[0].notices))
     return facts
 
 
