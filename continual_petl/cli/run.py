@@ -63,7 +63,9 @@ def learn_and_show(
 ) -> int:
     """Learn what is new in a stream, verify everything, print the report; 1 if anything was forgotten."""
     callbacks: list[L.Callback] = [ParameterGrowth(), NoForgetting(arguments.check), *watching(arguments)]
-    run = learn(stream, folder, callbacks=callbacks, replace=replace, wait=wait, jobs=jobs, executor=executor)
+    run = learn(
+        stream, folder, callbacks=callbacks, replace=replace, wait=wait, jobs=jobs, executor=executor, progress=False
+    )
     return show(run, as_json=arguments.json)
 
 
