@@ -45,8 +45,17 @@ class MemoryRanOutError(InputError):
     """Memory ran out in a batch; a smaller one, or shorter rows, are needed. Exit code 2."""
 
 
+PATHS_COUNT = (
+    " Relative paths count from data_dir, or from the folder of the stream file; for a data set on the Hub write data: "
+    "{path: NAME}."
+)
+"""What ends a message about data that is missing."""
+
+
 class StreamFileError(InputError):
     """A stream, or a file of one, has mistakes; all of them are in ``problems``, one paragraph each.
+
+    Where paths count from is said once, behind the last path that is missing.
 
     Args:
         problems: the paragraphs.
@@ -54,7 +63,12 @@ class StreamFileError(InputError):
     """
 
     def __init__(self, problems: Sequence[str], keys: Sequence[Key] | None = None) -> None:
-        self.problems = tuple(problems)
+        last = {number for number, problem in enumerate(problems) if problem.endswith(PATHS_COUNT)}
+        kept = max(last, default=0)
+        self.problems = tuple(
+            problem.removesuffix(PATHS_COUNT) if number in last and number != kept else problem
+            for number, problem in enumerate(problems)
+        )
         self.keys: tuple[Key, ...] = ((),) * len(self.problems) if keys is None else tuple(keys)
         super().__init__("\n".join(self.problems))
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import PurePath
 
-from continual_petl.cli.run import learn_and_show
+from continual_petl.cli.run import learn_and_show, show_plan
+from continual_petl.course.dry_run import dry_run
 from continual_petl.course.run import Run
+from continual_petl.course.session import Session
 from continual_petl.errors import InputError
 from continual_petl.store.open_run import open_store
 from continual_petl.store.stream_seal import check_stream
@@ -17,6 +19,8 @@ from continual_petl.streams.stream_file.yaml_file import load_task
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
     store = open_store(arguments.run)
+    if arguments.dry_run:
+        return _learn(Run(arguments.run, remote_code=arguments.remote_code), arguments, overrides)
     # From before the stream is read: a task that another process adds meanwhile would not be in it.
     with store.lock(wait=arguments.wait):
         store.clean()
@@ -54,4 +58,8 @@ def _learn(run: Run, arguments: argparse.Namespace, overrides: list[tuple[str, s
     tasks = spec.tasks if task in spec.tasks and not forgotten else (*others, task)
     stream = TaskStream(spec.model_copy(update={"tasks": tasks}))
     replace = [task.name] if arguments.replace and task.name in learned else []
+    if arguments.dry_run:
+        return show_plan(
+            dry_run(Session(stream.spec, run.store), only=task.name, replace=replace), as_json=arguments.json
+        )
     return learn_and_show(stream, run.store.folder, arguments, replace=replace, wait=False)

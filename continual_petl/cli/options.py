@@ -36,9 +36,10 @@ def _add_subject(name: str, command: argparse.ArgumentParser) -> None:
         command.add_argument(
             "--data-dir", metavar="DIR", help="where data lies: relative paths, copies for catalog streams"
         )
+    if name in {"run", "learn"}:
+        command.add_argument("--dry-run", action="store_true", help="resolve and show everything, without training")
     if name == "run":
         command.add_argument("--run-dir", metavar="DIR", help="where banks and results go (default: runs/NAME)")
-        command.add_argument("--dry-run", action="store_true", help="resolve and show everything, without training")
     elif name == "sweep":
         command.add_argument("sweep", metavar="SWEEP.yaml", help="a file that says which settings are tried, and how")
         command.add_argument("--run-dir", metavar="DIR", help="where trials and results go (default: sweeps/NAME)")
@@ -105,7 +106,9 @@ def _add_task(name: str, command: argparse.ArgumentParser) -> None:
     if name == "predict":
         command.add_argument("texts", metavar="TEXT", nargs="*", help="rows; none: one per line of standard input")
         command.add_argument("--input", metavar="FILE", help="rows from a .jsonl, .csv, .tsv, .parquet or .txt file")
-        command.add_argument("--output", metavar="FILE", help="write answers to a .jsonl, .csv or .parquet file")
+        command.add_argument(
+            "--output", metavar="FILE", help="write rows and answers to a .jsonl, .csv or .parquet file"
+        )
         command.add_argument(
             "--task-column", metavar="NAME", help="the column of --input that names the task of each row"
         )

@@ -80,6 +80,7 @@ examples:
     "learn": """The file holds one task, with the same keys as one entry of `tasks` in a stream file.
 
 examples:
+  continual-petl learn runs/mine trec.yaml --dry-run
   continual-petl learn runs/mine trec.yaml
   continual-petl learn runs/mine trec.yaml --bank lora --training.epochs 5
 """,
@@ -124,14 +125,16 @@ others may stand beside them. In .jsonl and .parquet tokens may be a list of wor
 Answers, one line a row: a label and its probability; a number; all labels that hold with their probabilities, or (none)
 (multilabel); one tag per word; a text, with \\n for a line break. In these lines a number has at most 6 significant digits,
 a probability 4 decimals; --json and files have them to the last digit.
---json and .jsonl: a list of, or one a line, with the standard names whatever the file called its columns,
+--json: a list of, with the standard names whatever the file called its columns; .jsonl: one a line,
   {"text": ..., "answer": "sport", "probabilities": {"sport": 0.9, "world": 0.1}}    classification, images ("image")
   {"text": ..., "answer": 3.2}                                                       regression
   {"text": ..., "answer": ["a", "c"], "probabilities": {"a": 0.8, "b": 0.1, "c": 0.7}}  multilabel
   {"tokens": ["Ada", "slept"], "answer": ["B-PER", "O"]}                             token-classification
   {"source": ..., "answer": "a text"}                                                seq2seq, causal-lm
-.csv and .parquet: the same keys as columns; in .csv lists and probabilities are JSON. Answers stand in the order of the
-rows; other columns of the input are not copied.
+.csv and .parquet: the same keys as columns; in .csv lists and probabilities are JSON. Answers are in the order of the rows.
+--output keeps all columns of --input under their names, and adds answer and probabilities; an input that has a column of one
+of these two names is refused. .parquet keeps the types of .parquet; columns of .jsonl whose values are not all text, all
+numbers, all truth values or all lists of texts are JSON there.
 Rows are read and answered some at a time: a file or pipe may be of any length.
 
 examples:

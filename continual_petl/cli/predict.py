@@ -15,8 +15,10 @@ from pathlib import Path
 from textwrap import indent
 
 from continual_petl.cli._console import out, plain, print_json
-from continual_petl.cli.answers_out import Record, check_output, line_of, record_of, write_records
+from continual_petl.cli.answers_out import check_output, line_of, record_of, write_records
+from continual_petl.cli.columns_out import CopiedColumns, Record, Types, answer_columns, given_columns
 from continual_petl.cli.limits import given_limits
+from continual_petl.cli.records_in import format_of
 from continual_petl.cli.rows_in import Named, given_rows, read_rows
 from continual_petl.cli.task_columns import TaskColumns
 from continual_petl.course.run import Run
@@ -28,7 +30,7 @@ from continual_petl.streams.schema.data_spec import is_url
 
 NUM_BATCHES = 32
 """Batches that are read together; among them rows of like length meet."""
-Answered = tuple[str, Row, Answer]
+Answered = tuple[str, Row, Record | None, Answer]
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
@@ -51,17 +53,25 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     known = [spec.limits for name, spec in specs.items() if arguments.task in (None, name)]
     limits = given_limits(arguments, known)
 
-    def from_file() -> Iterator[Named]:
+    def from_file(copied: CopiedColumns | None = None) -> Iterator[Named]:
         return read_rows(
-            Path(arguments.input), columns_of, task=arguments.task, task_column=arguments.task_column, limits=limits
+            Path(arguments.input),
+            columns_of,
+            task=arguments.task,
+            task_column=arguments.task_column,
+            limits=limits,
+            seen=None if copied is None else copied.add,
         )
 
     if arguments.task is not None:
         manifest_of(arguments.task)
     if arguments.output:
         check_output(Path(arguments.output))
+    copied: CopiedColumns | None = None
     if arguments.input:
-        for _ in from_file():
+        if arguments.output and format_of(Path(arguments.input)) != ".txt":
+            copied = CopiedColumns(Path(arguments.input), Path(arguments.output))
+        for _ in from_file(copied):
             pass
         rows = from_file()
     else:
@@ -75,12 +85,14 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         raise InputError("no text to answer: give texts as arguments, on standard input, or with --input FILE")
     windows = _answered(run, chain([first], rows), arguments.batch_size)
     if arguments.output:
-        _write(windows, manifests, arguments)
+        # What has no columns is answered by one task.
+        types = given_columns(manifests[arguments.task]) if copied is None else copied.types
+        _write(windows, manifests, types | answer_columns(list(manifests.values())), arguments)
     elif arguments.json:
         _print_records(_records(window, manifests, arguments.task_column) for window in windows)
     else:
         for window in windows:
-            for task, _, answer in window:
+            for task, _, _, answer in window:
                 print(line_of(answer, manifests[task]))
     return 0
 
@@ -89,10 +101,10 @@ def _answered(run: Run, rows: Iterator[Named], batch_size: int) -> Iterator[list
     """Yield rows with their answers, some at a time, in their order."""
     before = 0
     while window := list(islice(rows, NUM_BATCHES * batch_size)):
-        tasks = [task for task, _ in window]
+        tasks = [task for task, _, _ in window]
         try:
             answers = run.predict(
-                [row for _, row in window], tasks[0] if len(set(tasks)) == 1 else tasks, batch_size=batch_size
+                [row for _, row, _ in window], tasks[0] if len(set(tasks)) == 1 else tasks, batch_size=batch_size
             )
         except InputError as error:
             if before == 0:
@@ -100,26 +112,28 @@ def _answered(run: Run, rows: Iterator[Named], batch_size: int) -> Iterator[list
             place = f"rows {before + 1:,} to {before + len(window):,}, of which the first is row 1 here"
             raise InputError(f"{place}: {error}") from error
         before += len(window)
-        yield [(task, row, answer) for (task, row), answer in zip(window, answers, strict=True)]
+        yield [(*named, answer) for named, answer in zip(window, answers, strict=True)]
 
 
 def _records(window: list[Answered], manifests: dict[str, Manifest], column: str | None) -> list[Record]:
     return [
         ({} if column is None else {column: task}) | record_of(row, answer, manifests[task])
-        for task, row, answer in window
+        for task, row, _, answer in window
     ]
 
 
-def _write(windows: Iterable[list[Answered]], manifests: dict[str, Manifest], arguments: argparse.Namespace) -> None:
+def _write(
+    windows: Iterable[list[Answered]], manifests: dict[str, Manifest], types: Types, arguments: argparse.Namespace
+) -> None:
     told: Counter[str] = Counter()
 
     def records() -> Iterator[list[Record]]:
         for window in windows:
-            told.update(task for task, _, _ in window)
-            yield _records(window, manifests, arguments.task_column)
+            told.update(task for task, _, _, _ in window)
+            yield [record_of(row, answer, manifests[task], given) for task, row, given, answer in window]
 
     path = Path(arguments.output)
-    write_records(path, records(), list(manifests.values()), column=arguments.task_column)
+    write_records(path, records(), types)
     if arguments.json:
         print_json({"output": str(path), "answers": dict(told)})
     else:

@@ -20,8 +20,9 @@ from continual_petl.streams.sources.text_file import check_regular
 
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet", ".txt")
 _TABLES = (".csv", ".tsv")
-Named = tuple[str, Row]
-"""A task, and a row for it."""
+Record = dict[str, Any]
+Named = tuple[str, Row, Record | None]
+"""A task, a row for it, and all columns that a file has beside it; None of what has no columns."""
 ColumnsOf = Callable[[str], TaskColumns]
 """Returns the columns of a learned task, or raises `InputError` with the tasks that there are. Asked once for each task."""
 
@@ -47,7 +48,7 @@ def given_rows(texts: Sequence[str], manifest: Manifest, limits: LimitsSpec) -> 
     """Yield the rows that were given as arguments, or, if none was, those on standard input, while they come."""
     lines = iter(texts) if texts else _standard_input(limits)
     for number, line in enumerate(lines, 1):
-        yield manifest.task, row_of(line, f"text {number}", manifest, limits)
+        yield manifest.task, row_of(line, f"text {number}", manifest, limits), None
 
 
 def read_rows(
@@ -57,6 +58,7 @@ def read_rows(
     task: str | None,
     task_column: str | None,
     limits: LimitsSpec = DEFAULTS,
+    seen: Callable[[Record, str], None] | None = None,
 ) -> Iterator[Named]:
     """Yield the rows of a file, each with the task that answers it; the file is never in memory as a whole.
 
@@ -66,6 +68,7 @@ def read_rows(
         task: which answers all of them.
         task_column: which column names the task of each row, if no single one answers all of them.
         limits: how large the file and its cells may be.
+        seen: called with each record, and where it is.
 
     Raises:
         InputError: with the line of what cannot be used.
@@ -82,7 +85,7 @@ def read_rows(
             raise InputError(f"--task-column: {path} has no columns; give a .jsonl, .csv, .tsv or .parquet file")
         manifest = columns_of(task).manifest
         for number, line in enumerate(text_file(path, limits).lines(), 1):
-            yield task, row_of(_without_end(line), f"--input {path}:{number}", manifest, limits)
+            yield task, row_of(_without_end(line), f"--input {path}:{number}", manifest, limits), None
         return
     known: dict[str, TaskColumns] = {}
     for number, record in read_records(path, limits):
@@ -100,7 +103,9 @@ def read_rows(
         row = _row(record, where, known[name], names, in_table=kind in _TABLES)
         for text in (row,) if isinstance(row, str) else row:
             _check_text(text, where, limits)
-        yield name, row
+        if seen is not None:
+            seen(record, where)
+        yield name, row, record
 
 
 def _task_of(record: dict[str, Any], column: str, where: str) -> str:

@@ -51,7 +51,9 @@ def _run(stream: TaskStream, folder: Path, arguments: argparse.Namespace, overri
     for sentence in unreached(stream.spec, overrides):
         print(printable(f"continual-petl: {sentence}"), file=sys.stderr)
     if arguments.dry_run:
-        return _show_plan(dry_run(Session(stream.spec, Store(folder))), as_json=arguments.json)
+        return show_plan(
+            dry_run(Session(stream.spec, Store(folder)), replace=arguments.replace), as_json=arguments.json
+        )
     return learn_and_show(
         stream,
         folder,
@@ -75,7 +77,9 @@ def learn_and_show(
 ) -> int:
     """Learn what is new in a stream, verify everything, print the report; 1 if anything was forgotten."""
     callbacks: list[L.Callback] = [ParameterGrowth(), NoForgetting(arguments.check), *watching(arguments)]
-    run = learn(stream, folder, callbacks=callbacks, replace=replace, wait=wait, jobs=jobs, executor=executor)
+    run = learn(
+        stream, folder, callbacks=callbacks, replace=replace, wait=wait, jobs=jobs, executor=executor, progress=False
+    )
     return show(run, as_json=arguments.json)
 
 
@@ -104,7 +108,8 @@ def show(run: Run, *, as_json: bool) -> int:
     return 0 if all(check.ok for check in checks) else 1
 
 
-def _show_plan(facts: list[TaskFacts], *, as_json: bool) -> int:
+def show_plan(facts: Sequence[TaskFacts], *, as_json: bool) -> int:
+    """Print what would be learned."""
     if as_json:
         print_json([task.to_json() for task in facts])
         return 0

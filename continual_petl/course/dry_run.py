@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from continual_petl.course.parents import check_copies, check_parent
 from continual_petl.course.preflight import check_loads, check_session, find_problems
 from continual_petl.course.problems import Problems, key_of
+from continual_petl.course.removal import check_replaced
 from continual_petl.course.session import Session, forgotten_tasks
 from continual_petl.course.shared import check_shared
 from continual_petl.errors import InputError
@@ -64,16 +66,24 @@ class TaskFacts:
         return asdict(self)
 
 
-def dry_run(session: Session) -> list[TaskFacts]:
-    """Return what a course would do. Raises `InputError` and `StoreError` as the course would."""
+def dry_run(session: Session, only: str | None = None, replace: Collection[str] = ()) -> list[TaskFacts]:
+    """Return what a course would do. Raises `InputError` and `StoreError` as the course would.
+
+    Args:
+        session: the stream and its run folder, to which nothing is written.
+        only: look at this task alone; None means all of the stream.
+        replace: learned tasks that would be learned again.
+    """
     check_session(session)
+    check_replaced(session, replace)
     facts, problems = [], Problems()
-    learned = set(session.store.tasks)
-    new = [task for task in session.spec.tasks if task.name not in learned]
-    if not check_loads(session, session.spec.tasks, problems):
+    learned = set(session.store.tasks).difference(replace)
+    wanted = [task for task in session.spec.tasks if only in (None, task.name)]
+    new = [task for task in wanted if task.name not in learned]
+    if not check_loads(session, wanted, problems):
         find_problems(session, new, problems).raise_all()
     forgotten = forgotten_tasks(session)
-    for task in session.spec.tasks:
+    for task in wanted:
         with problems.collected(key_of(session.spec, task)):
             try:
                 facts.append(_task_facts(session, task, learned))
@@ -88,7 +98,7 @@ def dry_run(session: Session) -> list[TaskFacts]:
         problems.found = find_problems(session, new).found + problems.found
     problems.raise_all()
     if forgotten:
-        facts[0] = replace(facts[0], notices=(*forgotten, *facts[0].notices))
+        facts[0] = dataclasses.replace(facts[0], notices=(*forgotten, *facts[0].notices))
     return facts
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import lightning as L
 
-from continual_petl.callbacks import Dashboard, NoForgetting, StreamCallback
+from continual_petl.callbacks import Dashboard, LiveProgress, NoForgetting, Progress, StreamCallback
 from continual_petl.course.at_once import learn_at_once
 from continual_petl.course.finish_task import finish_task
 from continual_petl.course.learn_task import learn_task
@@ -22,6 +22,7 @@ from continual_petl.course.run import Run
 from continual_petl.course.session import Session, changed_settings, forgotten_tasks
 from continual_petl.course.signals import StopRequest, listening
 from continual_petl.errors import InputError
+from continual_petl.report.console import is_watched
 from continual_petl.store.leftovers import cut_short
 from continual_petl.store.position import seconds_so_far
 from continual_petl.store.results_file import unfinished
@@ -43,6 +44,7 @@ def learn(
     jobs: int | None = None,
     executor: Executor = "processes",
     test: bool = True,
+    progress: bool | None = None,
 ) -> Run:
     """Learn every task of a stream that the run folder does not have yet.
 
@@ -64,6 +66,8 @@ def learn(
             of Lightning are sent there, for each task as they were before the course; of a `StreamCallback` see `for_worker`.
         executor: what learns many tasks at once: ``processes`` of this machine, or ``ray``, on its cluster.
         test: whether test splits are read; without them R holds the validation metric, and no test row decides anything.
+        progress: whether standard error shows tasks, epochs, scores and the time that is left. None: if it is a terminal or a
+            notebook, and none of the callbacks is a `Progress` already.
 
     Returns:
         The run: results, verification, predictions.
@@ -78,7 +82,7 @@ def learn(
     pool = Pool(jobs, executor)
     given = stream.spec.begun_with(begun_with(Store(Path(run_dir)).stream_file))
     spec = given.model_copy(update={"trainer": given.trainer | (trainer or {})})
-    watching = _watched(callbacks)
+    watching = _watched(callbacks, progress)
     _put_back(Store(Path(run_dir)), wait)
     session = _opened(spec, run_dir, replace, test)
     seen = _state(session.store)
@@ -151,15 +155,18 @@ def _learn_all(
             finish_task(session, task.name, watching, seconds, request)
 
 
-def _watched(callbacks: Sequence[L.Callback]) -> list[L.Callback]:
-    """Return the callbacks, `NoForgetting` among them in any case."""
+def _watched(callbacks: Sequence[L.Callback], progress: bool | None) -> list[L.Callback]:
+    """Return the callbacks, `NoForgetting` among them in any case, and what shows progress where that is wanted."""
     if sum(isinstance(callback, Dashboard) for callback in callbacks) > 1:
         raise InputError(
             "callbacks: got more than one Dashboard; each would write over how far the loggers of the other came. Give one, "
             "with all loggers: Dashboard([...])."
         )
     given = any(isinstance(callback, NoForgetting) for callback in callbacks)
-    return [*callbacks] if given else [*callbacks, NoForgetting()]
+    watching = [*callbacks] if given else [*callbacks, NoForgetting()]
+    if progress is None:
+        progress = is_watched() and not any(isinstance(callback, Progress) for callback in callbacks)
+    return [*watching, LiveProgress()] if progress else watching
 
 
 @contextmanager

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from continual_petl import _notebook
 from continual_petl.course.session import Session
 from continual_petl.errors import StoreError
 from continual_petl.heads.words import Answer
+from continual_petl.predictor.one_or_many import OneOrSeveral, OneRow
 from continual_petl.predictor.predictor import Predictor, Row
 from continual_petl.report.growth import GrowthRow, growth
 from continual_petl.report.inventory import entry_of
@@ -48,7 +49,7 @@ class Run:
     Example::
 
         run = Run("runs/quickstart")
-        run.results.R, run.verify(), run.predict(["some text"], task="agnews")
+        run.results.R, run.verify(), run.predict("some text", task="agnews").value
     """
 
     def __init__(
@@ -202,16 +203,37 @@ class Run:
         self.check_learned(task)
         return ablate_task(self._session, task, spans, split=split, tell=tell)
 
-    def predict(self, rows: Sequence[Row], task: str | Sequence[str], *, batch_size: int = 32) -> list[Answer]:
-        """Return one answer per text (or pair of texts), from the bank of one task, or of one task for each row.
+    @overload
+    def predict(self, rows: OneRow, task: str, *, batch_size: int = 32) -> Answer: ...
+    @overload
+    def predict(self, rows: OneOrSeveral, task: str, *, batch_size: int = 32) -> Answer | list[Answer]: ...
+    @overload
+    def predict(self, rows: Sequence[Row], task: str | Sequence[str], *, batch_size: int = 32) -> list[Answer]: ...
+    def predict(
+        self, rows: Row | Sequence[Row], task: str | Sequence[str], *, batch_size: int = 32
+    ) -> Answer | list[Answer]:
+        """Return the answer to one row, or the list of answers to several, from the bank of one task or of one for each row.
 
         Args:
-            rows: see `Predictor.predict`.
-            task: the learned task that answers, or one for each row.
+            rows: a list of texts, pairs of texts, lists of words or images, or one row by itself; see `Predictor.predict`.
+            task: the learned task that answers, or one for each row in a list.
             batch_size: rows at a time.
+
+        Example::
+
+            run.predict("How far is the moon?", task="topics").value
+            [answer.value for answer in run.predict(["one text", "and another"], task="topics")]
         """
         return Predictor(self._session.residents).predict(rows, task, batch_size=batch_size)
 
-    def predict_all(self, rows: Sequence[Row], tasks: Sequence[str]) -> dict[str, list[Answer]]:
-        """Return the answers of several tasks to the same texts, what is frozen below their banks computed once."""
+    @overload
+    def predict_all(self, rows: OneRow, tasks: Sequence[str]) -> dict[str, Answer]: ...
+    @overload
+    def predict_all(self, rows: OneOrSeveral, tasks: Sequence[str]) -> dict[str, Answer] | dict[str, list[Answer]]: ...
+    @overload
+    def predict_all(self, rows: Sequence[Row], tasks: Sequence[str]) -> dict[str, list[Answer]]: ...
+    def predict_all(
+        self, rows: Row | Sequence[Row], tasks: Sequence[str]
+    ) -> dict[str, Answer] | dict[str, list[Answer]]:
+        """Return the answers of several tasks to the same row or rows, what is frozen below their banks computed once."""
         return Predictor(self._session.residents).predict_all(rows, tasks)

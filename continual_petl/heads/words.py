@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -17,8 +18,8 @@ class Answer:
     value: str | float | list[str]
     """The label's name; the number; the names of all labels that hold (multilabel); one tag per word
     (token-classification); or the generated text."""
-    probabilities: tuple[float, ...] | None
-    """One per label, in the order of the labels; None for a number, for tags and for a text."""
+    probabilities: Mapping[str, float] | None
+    """By label, in the order of the labels; None for a number, for tags and for a text."""
 
 
 def answers(kind: Kind, labels: tuple[str, ...] | None, outputs_BC: Tensor) -> list[Answer]:
@@ -39,12 +40,15 @@ def answers(kind: Kind, labels: tuple[str, ...] | None, outputs_BC: Tensor) -> l
         return [
             Answer(
                 value=[name for name, output in zip(labels, row, strict=True) if output > 0],
-                probabilities=tuple(map(float, torch.sigmoid(row))),
+                probabilities=dict(zip(labels, torch.sigmoid(row).tolist(), strict=True)),
             )
             for row in outputs_BC
         ]
     rows = torch.softmax(outputs_BC, -1)
-    return [Answer(value=labels[int(row.argmax())], probabilities=tuple(map(float, row))) for row in rows]
+    return [
+        Answer(value=labels[int(row.argmax())], probabilities=dict(zip(labels, row.tolist(), strict=True)))
+        for row in rows
+    ]
 
 
 def tags(labels: tuple[str, ...], words: list[Tensor]) -> list[Answer]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from typing import overload
 
 import numpy as np
 import torch
@@ -16,7 +17,9 @@ from continual_petl.learner.together import Part, respond_together
 from continual_petl.predictor.asking import Asked, ask, in_words
 from continual_petl.predictor.asking import Row as Row
 from continual_petl.predictor.lanes import batches, joined, lanes, like
+from continual_petl.predictor.one_or_many import OneOrSeveral, OneRow, as_rows
 from continual_petl.store.held import Held
+from continual_petl.store.manifest import Manifest
 from continual_petl.store.position import not_learned
 from continual_petl.store.residents import Residents
 from continual_petl.streams.batches.collate import collate
@@ -34,26 +37,48 @@ class Predictor:
     def __init__(self, residents: Residents) -> None:
         self._residents = residents
 
+    # A text is also a sequence (of letters), and a pair one of texts: the first signature that fits counts.
+    @overload
+    def predict(self, rows: OneRow, task: str, *, batch_size: int = 32) -> Answer: ...
+    @overload
+    def predict(self, rows: OneOrSeveral, task: str, *, batch_size: int = 32) -> Answer | list[Answer]: ...
+    @overload
+    def predict(self, rows: Sequence[Row], task: str | Sequence[str], *, batch_size: int = 32) -> list[Answer]: ...
     @torch.no_grad()
-    def predict(self, rows: Sequence[Row], task: str | Sequence[str], *, batch_size: int = 32) -> list[Answer]:
-        """Return one answer per row, in order.
+    def predict(
+        self, rows: Row | Sequence[Row], task: str | Sequence[str], *, batch_size: int = 32
+    ) -> Answer | list[Answer]:
+        """Return the answer to one row, or the list of answers to several, in their order.
 
         Rows of several tasks share batches, and the frozen backbone is computed once for all of them; each row gets what its
         own task's bank alone gives it, up to rounding (1e-6 in fp32).
 
         Args:
-            rows: what their task was learned on: texts; pairs of texts; lists of words (or texts, split at their spaces);
-                images.
-            task: the learned task that answers, or one for each row.
+            rows: a list of what their task was learned on: texts; pairs of texts (tuples); lists of words (or texts, split at
+                their spaces); images. Or one row by itself: a text; a pair; a path, an image of Pillow, an array
+                ``(height, width)`` or ``(height, width, 3)``. A list is never one row: the words of one text are
+                ``[["Its", "words"]]``. A tuple of two texts is one pair to a task on pairs, and two rows to others.
+            task: the learned task that answers, or one for each row in a list.
             batch_size: rows at a time.
+
+        Returns:
+            An answer where one row was given by itself, else a list with one answer per row.
 
         Raises:
             InputError: if a task is not learned, or a row is not what it expects.
         """
         if isinstance(task, str):
             self._check_learned([task])
-            return self._alone(rows, range(len(rows)), task, batch_size) if rows else []
+            rows, one = as_rows(rows, lambda: self._manifests([task]))
+            found = self._alone(rows, range(len(rows)), task, batch_size) if rows else []
+            return found[0] if one else found
         tasks = list(task)
+        rows, one = as_rows(rows, dict)
+        if one:
+            raise InputError(
+                f"one row was given by itself, but a list of {len(tasks)} tasks: give the name of one task as a text, or ask "
+                "several tasks the same row with predict_all"
+            )
         if len(tasks) != len(rows):
             raise InputError(
                 f"{len(rows)} rows, but {len(tasks)} tasks: give one task a row, in the same order, or one name for all"
@@ -64,41 +89,59 @@ class Predictor:
         self._check_learned(list(numbers))
         if len(numbers) == 1:
             return self._alone(rows, range(len(rows)), tasks[0], batch_size)
-        found = self._mixed(rows, numbers, batch_size)
-        return [found[number] for number in range(len(rows))]
+        mixed = self._mixed(rows, numbers, batch_size)
+        return [mixed[number] for number in range(len(rows))]
 
-    @torch.no_grad()
+    @overload
+    def predict_all(self, rows: OneRow, tasks: Sequence[str], *, batch_size: int = 32) -> dict[str, Answer]: ...
+    @overload
+    def predict_all(
+        self, rows: OneOrSeveral, tasks: Sequence[str], *, batch_size: int = 32
+    ) -> dict[str, Answer] | dict[str, list[Answer]]: ...
+    @overload
     def predict_all(
         self, rows: Sequence[Row], tasks: Sequence[str], *, batch_size: int = 32
-    ) -> dict[str, list[Answer]]:
+    ) -> dict[str, list[Answer]]: ...
+    @torch.no_grad()
+    def predict_all(
+        self, rows: Row | Sequence[Row], tasks: Sequence[str], *, batch_size: int = 32
+    ) -> dict[str, Answer] | dict[str, list[Answer]]:
         """Return the answers of several tasks to the same rows, by task, in the order of the rows.
 
         What is frozen below the banks of tasks is computed once for all of them: with banks in upper layers only, most of
         the backbone. Each answer is what the task alone gives, up to rounding (1e-6 in fp32).
 
         Args:
-            rows: what all of the tasks were learned on; see `predict`.
+            rows: what all of the tasks were learned on, or one row by itself; see `predict`.
             tasks: learned tasks, or the name of one.
             batch_size: rows at a time, or rows times tasks where there are few rows.
 
+        Returns:
+            By task: an answer where one row was given by itself, else a list with one answer per row.
+
         Raises:
-            InputError: if a task is not learned, or a row is not what it expects.
+            InputError: if a task is not learned, or a row is not what it expects; if ``rows`` is a tuple of two texts, and
+                some of the tasks were learned on pairs of texts and others not.
         """
         store, residents = self._residents.store, self._residents
         tasks = [tasks] if isinstance(tasks, str) else list(tasks)
         self._check_learned(tasks)
+        rows, one = as_rows(rows, lambda: self._manifests(tasks))
+        found: dict[str, list[Answer]] = {task: [] for task in tasks}
         if not rows:
-            return {task: [] for task in tasks}
+            return found
         numbers = range(len(rows))
         asked = {task: ask(rows, numbers, store.manifest(task)) for task in tasks}
-        found: dict[str, list[Answer]] = {}
         manifests = {task: each.manifest for task, each in asked.items()}
         for group in like(manifests, residents.backbone_of, residents.held_banks.most):
             if len(group) == 1:
                 found[group[0]] = self._alone(rows, numbers, group[0], batch_size)
             else:
                 found |= self._all([asked[task] for task in group], batch_size)
-        return {task: found[task] for task in tasks}
+        return {task: found[task][0] for task in tasks} if one else {task: found[task] for task in tasks}
+
+    def _manifests(self, tasks: Sequence[str]) -> dict[str, Manifest]:
+        return {task: self._residents.store.manifest(task) for task in tasks}
 
     def _all(self, asked: Sequence[Asked], batch_size: int) -> dict[str, list[Answer]]:
         """Return the answers of tasks to which the same rows are the same numbers."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from rich.console import Console
 from typing_extensions import override
 
@@ -21,3 +23,8 @@ def can_draw(console: Console) -> bool:
     """
     isatty = getattr(console.file, "isatty", None)
     return console.is_terminal and not console.is_dumb_terminal and isatty is not None and bool(isatty())
+
+
+def is_watched() -> bool:
+    """Return whether a person sees standard error while it is written: a terminal, or the cell of a notebook."""
+    return sys.stderr is not None and (sys.stderr.isatty() or Told(stderr=True).is_jupyter)

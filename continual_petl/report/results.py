@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from continual_petl.store.chain import Link
 from continual_petl.store.results_file import Line, Status, TaskLine
 from continual_petl.store.store import Store
 from continual_petl.store.tombstone import Tombstone
+
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +166,21 @@ class Results:
     def forgetting(self) -> float:
         """Mean drop from the best earlier score (Chaudhry et al. 2018); NaN for one task."""
         return self._at_end["forgetting"]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return R as a table of pandas: a row and a column for each task, by name; NaN where a score is not known.
+
+        The row of a task has the scores after it was learned. Of many tasks the table takes much memory, as ``R`` does.
+
+        Example::
+
+            run.results.to_pandas().loc["trec", "topics"]  # the score on topics after learning trec
+        """
+        import pandas as pd  # comes with datasets, and takes a moment to import
+
+        return pd.DataFrame(
+            self.R.numpy(), index=pd.Index(self.tasks, name="after"), columns=pd.Index(self.tasks, name="task")
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the whole as JSON values, null for NaN."""

@@ -96,7 +96,7 @@ def tried(spec: StreamSpec, folder: Path, judge: Judge | None = None, *, own: St
     began = time.perf_counter()
     watch = EpochScores(task.resolved_metric, judge)
     try:
-        run = learn(TaskStream(spec), folder, callbacks=[watch], test=False)
+        run = learn(TaskStream(spec), folder, callbacks=[watch], test=False, progress=False)
     except Pruned:
         return Outcome(state="pruned", scores=tuple(watch.scores), seconds=time.perf_counter() - began)
     except Exception as error:

@@ -5,6 +5,7 @@ Rows are counted from 1: row 1 is the first line of a JSONL file and the first l
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 from collections.abc import Iterable, Sequence
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from continual_petl.errors import InputError, known_names
+from continual_petl.errors import LONGEST_TYPO, InputError, known_names
 
 _SHOWN = 5
 _LARGEST = float(np.finfo(np.float32).max)
@@ -152,7 +153,25 @@ def overlap_notice(
     )
 
 
-def names_in(folder: str | Path, wanted: str = "") -> str:
-    """Return what a folder holds, for a message about something that is not there; names like it come first."""
-    names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
-    return known_names(names, wanted, most=12) if names else "nothing"
+def names_in(folder: str | Path) -> str:
+    """Return what a folder holds, for a message."""
+    names = _visible(folder)
+    return known_names(names, most=12) if names else "nothing"
+
+
+def nearest_in(folder: str | Path, wanted: str) -> str:
+    """Return which names in a folder are like one that is missing, for a message; if none is, some of those that it has.
+
+    Args:
+        folder: exists.
+        wanted: what is missing, without its folder.
+    """
+    names = _visible(folder)
+    alike = difflib.get_close_matches(wanted[:LONGEST_TYPO], names, n=3)
+    if alike:
+        return f"nearest in {folder}: {', '.join(alike)}"
+    return f"{folder} holds {known_names(names, most=5) if names else 'nothing'}"
+
+
+def _visible(folder: str | Path) -> list[str]:
+    return sorted(name for name in os.listdir(folder) if not name.startswith("."))

@@ -21,11 +21,11 @@ from typing import Any
 
 import datasets  # type: ignore[import-untyped]
 
-from continual_petl.errors import InputError
+from continual_petl.errors import PATHS_COUNT, InputError
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.schema.stream_spec import SPLITS, SplitName
 from continual_petl.streams.sources.before_reading import bad_line_of, check_before_reading, package_missing
-from continual_petl.streams.sources.checks import Where, check_rows, names_in
+from continual_petl.streams.sources.checks import Where, check_rows, names_in, nearest_in
 from continual_petl.streams.sources.csv_text import csv_options
 from continual_petl.streams.sources.plain_values import columns_of
 from continual_petl.streams.sources.text_file import check_regular
@@ -171,13 +171,10 @@ def _by_split(here: str, files: Sequence[str]) -> dict[SplitName, list[str]]:
 
 def _nothing_there(path: str) -> str:
     folder = Path(path)
+    missing = folder
     while not folder.is_dir() and folder != folder.parent:
-        folder = folder.parent
-    listed = names_in(folder, Path(path).name)
-    return (
-        f"there is no such file or folder; {folder.resolve()} holds {listed}. Relative paths count from data_dir, or "
-        "from the folder of the stream file; for a data set on the Hub write data: {path: NAME}."
-    )
+        missing, folder = folder, folder.parent
+    return f"there is no such file or folder; {nearest_in(folder.resolve(), missing.name)}.{PATHS_COUNT}"
 
 
 def read_files(

@@ -14,7 +14,7 @@ from typing import Any
 from continual_petl.errors import InputError
 from continual_petl.heads.kinds import LABELLED, Kind
 from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec
-from continual_petl.streams.sources.checks import Where, names_in
+from continual_petl.streams.sources.checks import Where, nearest_in
 from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
 from continual_petl.streams.sources.templates import Table, fill_templates, has_fields
 
@@ -37,12 +37,13 @@ def check_copy(task: str, data: DataSpec) -> str:
         return path
     folder = os.path.dirname(path)
     no_folder = "" if os.path.isdir(folder) else f", nor even a folder {folder}"
+    missing = path
     while not os.path.isdir(folder) and folder != os.path.dirname(folder):
-        folder = os.path.dirname(folder)
-    listed = names_in(folder, os.path.basename(path))
+        missing, folder = folder, os.path.dirname(folder)
+    nearest = nearest_in(folder, os.path.basename(missing))
     raise InputError(
         f"task {task!r}, data.local: there is no {path}{no_folder}, and the stream has a data_dir, so this task is to be "
-        f"read from a copy; {folder} holds {listed}. Put a folder with train, validation and test files there, "
+        f"read from a copy; {nearest}. Put a folder with train, validation and test files there, "
         f"name another one (--tasks.{task}.data.local NAME), or read this task from {data.path} on the Hub "
         f"(--tasks.{task}.data.local null)."
     )

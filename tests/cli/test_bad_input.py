@@ -116,6 +116,9 @@ def test_a_later_task_is_refused_before_the_first_is_learned(bench: Bench, capsy
     ]
     bench.refuses(Case("course", says), capsys)
     bench.refuses(Case("dry run", says[:2], options=["--dry-run"]), capsys)
+    bench.stream += "  - {name: fifth, kind: classification, data: data/neither}\n"
+    assert bench.main("run", "FOLDER/stream.yaml", "--dry-run") == 2
+    assert capsys.readouterr().err.count("Relative paths count from data_dir") == 1
     # A new run folder is not even made.
     assert bench.main("run", "FOLDER/stream.yaml", "--run-dir", "FOLDER/new") == 2
     assert not (bench.folder / "new").exists()

@@ -136,6 +136,11 @@ def test_learn_adds_a_task_without_the_old_data(run_dir: Path, tmp_path: Path, c
     write_rows(tmp_path / "new" / "rows", "later")
     task = {"name": "later", "kind": "classification", "data": "rows"}
     (tmp_path / "new" / "task.yaml").write_text(yaml.safe_dump(task))
+    before = {file: file.read_bytes() for file in run_dir.rglob("*") if file.is_file()}
+    assert main(["learn", str(run_dir), str(tmp_path / "new" / "task.yaml"), "--dry-run", "--json"]) == 0
+    (plan,) = json.loads(capsys.readouterr().out)
+    assert (plan["task"], plan["learned"], set(plan["splits"])) == ("later", False, {"train", "validation", "test"})
+    assert {file: file.read_bytes() for file in run_dir.rglob("*") if file.is_file()} == before
     assert main(["learn", str(run_dir), str(tmp_path / "new" / "task.yaml"), "--json"]) == 0
     results = json.loads(capsys.readouterr().out)["results"]
     assert results["tasks"] == ["single", "pair", "later"]
@@ -207,7 +212,7 @@ def test_predict_from_arguments_standard_input_and_files(
     assert main([*command, "--output", str(output)]) == 0
     assert [json.loads(line)["text"] for line in output.read_text().splitlines()] == ["w0, w20", "w1"]
     assert main([*command, "--output", str(tmp_path / "answers.csv")]) == 0
-    assert (tmp_path / "answers.csv").read_text().splitlines()[0] == "text,answer,probabilities"
+    assert (tmp_path / "answers.csv").read_text().splitlines()[0] == "text,other,answer,probabilities"
 
 
 @pytest.mark.parametrize(

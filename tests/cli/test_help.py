@@ -33,6 +33,7 @@ COMMANDS = {
         "--remote-code",
         "--replace",
         "--check",
+        "--dry-run",
         "--wait",
         "--log",
         "--log-banks",

@@ -220,5 +220,5 @@ def test_a_task_is_looked_up_once_however_many_rows_it_has(run: Path, tmp_path: 
     names = [("plain", "topics")[number % 2] for number in range(200)]
     write(tmp_path / "rows.csv", [{"which": name, "text": "w1"} for name in names])
     rows = read_rows(tmp_path / "rows.csv", columns_of, task=None, task_column="which")
-    assert [name for name, _ in rows] == names
+    assert [name for name, _, _ in rows] == names
     assert looked_up == ["plain", "topics"]

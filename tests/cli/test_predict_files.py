@@ -56,12 +56,8 @@ def wanted(run: Path, rows: Sequence[Any], tasks: str | Sequence[str]) -> list[t
     opened = Run(run)
     names = [tasks] * len(rows) if isinstance(tasks, str) else tasks
     found = []
-    for name, answer in zip(names, opened.predict(rows, tasks), strict=True):
-        labels = opened.store.manifest(name).labels
-        shares = answer.probabilities
-        found.append(
-            (answer.value, None if shares is None or labels is None else dict(zip(labels, shares, strict=True)))
-        )
+    for _, answer in zip(names, opened.predict(rows, tasks), strict=True):
+        found.append((answer.value, answer.probabilities))
     return found
 
 

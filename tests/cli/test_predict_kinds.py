@@ -83,7 +83,7 @@ def test_texts(predict: Callable[..., str], tmp_path: Path, kind: str) -> None:
     file, answers = tmp_path / "rows.tsv", tmp_path / "answers.jsonl"
     file.write_text("source\tmore\nw10 w11\tx\n")
     predict(kind, "--input", str(file), "--output", str(answers))
-    assert [json.loads(line) for line in answers.read_text().splitlines()] == [record]
+    assert [json.loads(line) for line in answers.read_text().splitlines()] == [{**record, "more": "x"}]
     file.write_text(f"more\t{COLUMNS.get(kind, {}).get('source', 'source')}\nx\tw10 w11\n")
     assert records(predict, kind, "--input", str(file)) == [record]
 

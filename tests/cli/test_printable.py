@@ -135,7 +135,7 @@ def test_what_is_known_of_tasks(evil_run: Path, words: list[str], capsys: pytest
 )
 def test_answers_of_other_kinds(evil_run: Path, kind: str, value: list[str] | str | float, line: str) -> None:
     manifest = Store(evil_run).manifest("a").model_copy(update={"kind": kind, "labels": (EVIL, "O")})
-    shares = (0.75, 0.25) if kind == "multilabel" else None
+    shares = {EVIL: 0.75, "O": 0.25} if kind == "multilabel" else None
     assert line_of(Answer(value=value, probabilities=shares), manifest) == line
 
 

@@ -43,6 +43,9 @@ def test_three_kinds_of_task_on_every_family(backbone_folder: Folder, tmp_path: 
     tasks = [task("single"), task("pair", pairs=True, bank="lora"), regression_task("number", bank="bitfit")]
     run = learn(stream(backbone_folder(family), tasks), tmp_path / family)
     R = run.results.R
+    table = run.results.to_pandas()
+    assert list(table.index) == list(table.columns) == list(run.results.tasks)
+    assert torch.equal(torch.tensor(table.to_numpy()).nan_to_num(-1), R.nan_to_num(-1))
     assert bool(torch.equal(R.tril()[2, :2], torch.stack([R[0, 0], R[1, 1]])))
     assert run.results.forgetting == 0.0
     assert all(check.ok for check in run.verify(data=True))

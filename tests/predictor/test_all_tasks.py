@@ -75,4 +75,4 @@ def test_a_row_that_one_of_the_tasks_does_not_take_is_refused(run: Run) -> None:
 def test_one_name_is_one_task_and_names_may_come_one_by_one(run: Run) -> None:
     wanted = run.predict_all(TEXTS, ["low"])
     assert run.predict_all(TEXTS, "low") == wanted, "not the tasks 'l', 'o' and 'w'"
-    assert run.predict_all(TEXTS, (name for name in ("low",))) == wanted  # type: ignore[arg-type]
+    assert run.predict_all(TEXTS, (name for name in ("low",))) == wanted  # type: ignore[call-overload]

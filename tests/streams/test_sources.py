@@ -213,6 +213,18 @@ def test_a_hub_data_set_without_train(monkeypatch: pytest.MonkeyPatch) -> None:
         read_splits("t", DataSpec(path="imdb"), COLUMNS)
 
 
+def test_a_missing_file_names_the_nearest_and_not_the_whole_folder(tmp_path: Path) -> None:
+    for number in range(20):
+        (tmp_path / f"part-{number}.csv").touch()
+    (tmp_path / "topics.csv").touch()
+    with pytest.raises(InputError, match=rf"file or folder; nearest in {tmp_path}: topics.csv\. Relative"):
+        read_splits("t", DataSpec(path=str(tmp_path / "topcis.csv")), COLUMNS)
+    with pytest.raises(InputError, match=rf"{tmp_path} holds (part-\d+.csv, ){{4}}part-\d+.csv and 16 more\."):
+        read_splits("t", DataSpec(path=str(tmp_path / "zzz")), COLUMNS)
+    with pytest.raises(InputError, match=rf"nearest in {tmp_path.parent}: {tmp_path.name}"):
+        read_splits("t", DataSpec(path=f"{tmp_path}x/topics.csv"), COLUMNS)
+
+
 def test_the_hub_offline() -> None:
     with pytest.raises(InputError, match=r"cannot load 'no-such/data' from the Hub: .*offline, put the files into"):
         read_splits("t", DataSpec(path="no-such/data"), COLUMNS)

@@ -1,0 +1,158 @@
+"""The columns of a file of answers: all of the file of rows, as they came, and the answers behind them.
+
+Columns of .parquet keep their types in .parquet. Those of .jsonl get one where all values are of one type: text, numbers,
+truth values or lists of texts; values of other columns are JSON there.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from continual_petl.cli._console import plain
+from continual_petl.cli.records_in import format_of
+from continual_petl.cli.task_columns import standard_columns
+from continual_petl.errors import InputError
+from continual_petl.store.manifest import Manifest
+
+Record = dict[str, Any]
+ANSWER, SHARES = "answer", "probabilities"
+Types = dict[str, Any]
+"""By column: the kinds of its values (see `kind_of`), or its type in pyarrow."""
+
+
+class CopiedColumns:
+    """The columns of a file of rows, collected while the file is checked.
+
+    Args:
+        source: the file of rows.
+        output: the file of answers.
+
+    Raises:
+        InputError: if two columns of a parquet file have one name.
+    """
+
+    def __init__(self, source: Path, output: Path) -> None:
+        self.types: Types = {}
+        form = format_of(source)
+        self._typed = form == ".parquet"
+        self._any_text = form in (".csv", ".tsv") or (self._typed and output.suffix == ".parquet")
+        if self._typed and source.is_file():
+            self._read_schema(source)
+
+    def _read_schema(self, source: Path) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            schema = pq.read_schema(source)
+        except (OSError, pa.ArrowException, ValueError):
+            return  # is reported by what reads the rows
+        for field in schema:
+            if field.name in self.types:
+                raise InputError(f"--input {source}: two columns are called {field.name!r}; give each its own name")
+            self.types[field.name] = field.type
+
+    def add(self, record: Record, where: str) -> None:
+        """Take in a record.
+
+        Args:
+            record: one row of the file.
+            where: it is, for messages.
+
+        Raises:
+            InputError: if a column has the name of one that is added, or a value cannot be written.
+        """
+        for name, value in record.items():
+            if name in (ANSWER, SHARES):
+                raise InputError(
+                    f"{where}: the input has a column {name!r}, and --output adds one of this name: all columns of the input "
+                    "are copied. Rename it in the input."
+                )
+            if not self._any_text:
+                _check_writable(name, value, where)
+            if not self._typed:
+                self.types.setdefault(name, set()).add(kind_of(value))
+
+
+def given_columns(manifest: Manifest) -> Types:
+    """Return the columns of rows that are no records: texts given as arguments, or lines."""
+    kind = "list" if manifest.kind == "token-classification" else "text"
+    return {name: {kind} for name in standard_columns(manifest)}
+
+
+def answer_columns(manifests: Sequence[Manifest]) -> Types:
+    """Return the columns that answers of these tasks add."""
+    lists = ("token-classification", "multilabel")
+    answer = {"list" if m.kind in lists else "float" if m.kind == "regression" else "text" for m in manifests}
+    return {ANSWER: answer} | ({SHARES: {"shares"}} if any(map(has_shares, manifests)) else {})
+
+
+def has_shares(manifest: Manifest) -> bool:
+    """Return whether a task's answers come with a probability for each label."""
+    return manifest.labels is not None and manifest.kind != "token-classification"
+
+
+def kind_of(value: Any) -> str:
+    """Return ``null``, ``bool``, ``int`` (exact as a float), ``long`` (of 64 bits), ``float``, ``text``, ``list`` (of texts)
+    or ``json``.
+    """
+    if isinstance(value, bool) or value is None:
+        return "null" if value is None else "bool"
+    if isinstance(value, int):
+        return "int" if abs(value) <= 2**53 else "long" if -(2**63) <= value < 2**63 else "json"
+    if isinstance(value, list):
+        return "list" if all(isinstance(item, str) for item in value) else "json"
+    return "text" if isinstance(value, str) else "float" if isinstance(value, float) else "json"
+
+
+def one_kind(kinds: set[str]) -> str:
+    """Return the kind that all values of a column can be written as without a loss; ``json`` if there is no other."""
+    found = kinds - {"null"}
+    if found and found <= {"int", "long"}:
+        return "int"
+    if found == {"int", "float"}:
+        return "float"
+    return "text" if not found else found.pop() if len(found) == 1 else "json"
+
+
+def as_json(value: Any) -> str:
+    """Return a value as JSON text, dates and decimal numbers as text; numbers that are none become null."""
+    return json.dumps(plain(value), ensure_ascii=False, default=_as_text)
+
+
+def cell(value: Any) -> Any:
+    """Return a value as a csv table holds it: what is neither text nor number is JSON, but dates and decimals are text."""
+    if value is None or isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return value
+    return as_json(value) if isinstance(value, list | dict | bool) else _as_text(value)
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, decimal.Decimal | datetime.timedelta):
+        return str(value)
+    raise TypeError(type(value).__name__)
+
+
+def _check_writable(name: str, value: Any, where: str) -> None:
+    """Refuse a value that no file of answers, or no file of text, can hold."""
+    if isinstance(value, int | float):
+        return
+    try:
+        as_json({name: value}).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{where}: column {name!r} holds half of a character ({error.object[error.start]!a}), which no file of answers "
+            "may hold; repair it, for instance by saving as UTF-8 anew"
+        ) from error
+    except TypeError as error:
+        raise InputError(
+            f"{where}: column {name!r} holds a value of type {error}, which .jsonl and .csv cannot hold; write --output as "
+            ".parquet, or leave the column out of the input"
+        ) from error

@@ -1,0 +1,67 @@
+"""Whether one row was given, whose answer is wanted, or several, whose answers are wanted as a list."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from continual_petl.errors import InputError
+from continual_petl.store.manifest import Manifest
+
+
+class PillowImage(Protocol):
+    """What ``PIL.Image.Image`` is to a type checker here, where Pillow may not be installed."""
+
+    @property
+    def mode(self) -> str:
+        """How its colours are stored."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height."""
+
+
+OneRow = str | os.PathLike[str] | Mapping[str, Any] | PillowImage
+"""A row for every task: a text, a path, an image of Pillow, a mapping with the bytes of an image."""
+
+OneOrSeveral = tuple[str, str] | NDArray[Any]
+"""What the task decides: two texts are one pair to a task on pairs, else two rows; an array may be one image."""
+
+
+def as_rows(rows: Any, manifests: Callable[[], Mapping[str, Manifest]]) -> tuple[list[Any], bool]:
+    """Return the rows, and whether one was given by itself.
+
+    Args:
+        rows: one row, or several of them in a list, a tuple, an array or anything else that can be iterated over.
+        manifests: returns those of the tasks that all rows are for, called only where they decide; none of them where each
+            row has a task of its own, so that there are several rows.
+
+    Raises:
+        InputError: if ``rows`` is neither, or two texts are one row for some of the tasks and two rows for others.
+    """
+    if isinstance(rows, str | bytes | os.PathLike | Mapping) or type(rows).__module__.startswith("PIL."):
+        return [rows], True
+    if isinstance(rows, np.ndarray):
+        # (height, width) or (height, width, colours); of several grey images with 1 or 3 columns nobody learned.
+        image = rows.ndim == 2 or (rows.ndim == 3 and rows.shape[-1] in (1, 3))
+        if image and {manifest.kind for manifest in manifests().values()} == {"image-classification"}:
+            return [rows], True
+    if isinstance(rows, tuple) and len(rows) == 2 and all(isinstance(text, str) for text in rows):
+        by_pair = {manifest.pair: task for task, manifest in manifests().items()}
+        if len(by_pair) == 2:
+            raise InputError(
+                f"rows: {rows!r} is one row for task {by_pair[True]!r}, which was learned on pairs of texts, and two rows "
+                f"for task {by_pair[False]!r}, which was learned on single texts; give a list of rows, and ask the tasks on "
+                "pairs and the others separately"
+            )
+        return ([rows], True) if True in by_pair else (list(rows), False)
+    if not isinstance(rows, Iterable):
+        raise InputError(
+            f"rows: got {rows!r} of type {type(rows).__name__}; give one row (a text, a pair of texts, an image or its path) "
+            "or a list of rows"
+        )
+    return list(rows), False

@@ -1,0 +1,98 @@
+"""One row by itself is one row, and its answer comes by itself; rows in a list are answered by a list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, assert_type
+
+import numpy as np
+import pytest
+
+from continual_petl import InputError, Run, learn
+from continual_petl.heads.words import Answer
+from continual_petl.predictor.predictor import Predictor
+from tests.course.test_kinds import course
+from tests.predictor.committed import Made, committed
+
+Folder = Callable[..., Path]
+PAIR = ("w1 w2", "w3")
+
+
+@pytest.fixture(scope="module")
+def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Return a run with tasks on texts, pairs and words."""
+    tasks = {
+        "pairs": Made("houlsby", pair=True),
+        "wide": Made("houlsby"),
+        "tags": Made("houlsby", "token-classification", ("O", "B-P", "I-P")),
+    }
+    return committed(tmp_path_factory.mktemp("one") / "run", backbone_folder(), tasks, shorter=0)
+
+
+@pytest.mark.parametrize(("row", "task"), [("w1 w2", "one"), ("w1 w2", "tags"), (PAIR, "pairs")])
+def test_one_row_gets_its_answer_and_not_a_list(run: Run, row: Any, task: str) -> None:
+    (expected,) = run.predict([row], task)
+    assert run.predict(row, task) == expected
+    assert Predictor(run.session.residents).predict(row, task) == expected
+    assert run.predict_all(row, [task]) == {task: expected}
+
+
+def test_two_texts_in_a_tuple_are_two_rows_where_the_task_is_not_on_pairs(run: Run) -> None:
+    expected = run.predict(["w1 w2", "w3"], "one")
+    assert len(expected) == 2
+    assert run.predict(PAIR, "one") == expected
+    assert run.predict_all(PAIR, ["one"]) == {"one": expected}
+    assert run.predict(PAIR, ["one", "one"]) == expected
+    with pytest.raises(
+        InputError, match=r"is one row for task 'pairs', which was .* two rows for task 'one', .* give a list of rows"
+    ):
+        run.predict_all(PAIR, ["one", "pairs"])
+
+
+def test_one_row_of_the_wrong_sort_is_refused_in_words(run: Run) -> None:
+    with pytest.raises(
+        InputError, match="task 'pairs': row 1 is 'w1'; this task was learned on rows of a pair of texts"
+    ):
+        run.predict("w1", "pairs")
+    with pytest.raises(InputError, match=r"one row was given by itself, but a list of 2 tasks: .* with predict_all"):
+        run.predict("w1", ["one", "wide"])
+    with pytest.raises(InputError, match=r"rows: got 7 of type int; give one row .* or a list of rows"):
+        run.predict(7, "one")  # type: ignore[call-overload]
+    with pytest.raises(InputError, match="row 1 is b'w1'; this task was learned on rows of one text"):
+        run.predict(b"w1", "one")
+
+
+def test_rows_may_come_from_anything_that_can_be_iterated_over(run: Run) -> None:
+    texts = ["w1 w2", "w3"]
+    expected = run.predict(texts, "one")
+    assert run.predict(iter(texts), "one") == expected  # type: ignore[call-overload]
+    assert run.predict(np.array(texts), "one") == expected
+
+
+def test_one_image_is_a_path_an_array_or_an_image_of_pillow(backbone_folder: Folder, tmp_path: Path) -> None:
+    from PIL import Image
+
+    run = learn(course(backbone_folder("vit"), ("image-classification",)), tmp_path / "run")
+    name = "image-classification"
+    pixels = np.arange(64, dtype=np.uint8).reshape(8, 8)
+    Image.fromarray(pixels).save(tmp_path / "one.png")
+    (expected,) = run.predict([pixels], name)
+    content = (tmp_path / "one.png").read_bytes()
+    with Image.open(tmp_path / "one.png") as opened:
+        ones: list[Any] = [tmp_path / "one.png", str(tmp_path / "one.png"), opened, pixels, {"bytes": content}]
+        assert [run.predict(one, name) for one in ones] == [expected] * len(ones)
+    assert run.predict(np.stack([pixels] * 3, -1), name) == expected, "height, width and colours"
+    assert run.predict(np.stack([pixels, pixels]), name) == run.predict([pixels, pixels], name)
+
+
+def typed(run: Run, image: Path, array: np.ndarray[Any, Any]) -> None:
+    """What a type checker has to find; it is never called."""
+    assert_type(run.predict("text", "one"), Answer)
+    assert_type(run.predict(image, "one"), Answer)
+    assert_type(run.predict(["text"], "one"), list[Answer])
+    assert_type(run.predict([("a", "b")], ["one"]), list[Answer])
+    assert_type(run.predict(("a", "b"), "one"), Answer | list[Answer])
+    assert_type(run.predict(array, "one"), Answer | list[Answer])
+    assert_type(run.predict_all("text", ["one"]), dict[str, Answer])
+    assert_type(run.predict_all(["text"], ["one"]), dict[str, list[Answer]])
