@@ -37,12 +37,13 @@ class CourseNumbers:
         """Number of rows so far."""
         return len(self._columns)
 
-    def add(self, task: str, row: Mapping[str, float]) -> dict[str, float]:
+    def add(self, task: str, row: Mapping[str, float], certified: int = 0) -> dict[str, float]:
         """Take the row of R after a task, and return the numbers of then.
 
         Args:
             task: the task; its own score is in the row.
             row: by task, NaN or left out where it is not known.
+            certified: how many of its scores were carried over from certificates and not measured.
 
         Returns:
             ``course/...``, and ``score/TASK`` of the first tasks and the newest; NaN is left out.
@@ -67,6 +68,7 @@ class CourseNumbers:
             "course/bwt": _mean(changes) if whole else math.nan,
             "course/forgetting": _mean(drops) if whole else math.nan,
             "course/largest_change": max(known, default=math.nan),
+            "course/certified": float(certified),
         }
         numbers |= {f"score/{name}": row[name] for name in row if self._columns[name].place < MOST_SCORES}
         return {name: value for name, value in numbers.items() if math.isfinite(value)}

@@ -41,9 +41,10 @@ class Dashboard(StreamCallback):
 
     Names: ``train/loss`` (means over stretches of batches) and ``val/...`` with ``epoch`` and ``task``, its number from 1, at
     the steps of a fit: the points of the report's learning curves. After each task ``course/...`` (acc, bwt, forgetting,
-    newest_score, largest_change, tasks), ``score/TASK`` of the first 50 tasks, ``growth/...`` (parameters, full_copies,
-    bytes) and ``seconds/PHASE``. The configuration holds bank, rate, epochs, seed, sizes and data digests of the first 50
-    tasks, under ``tasks/TASK``. W&B also gets the report's figures and tables, and banks as artifacts if they are asked for.
+    newest_score, largest_change, tasks, certified), ``score/TASK`` of the first 50 tasks, ``growth/...`` (parameters,
+    full_copies, bytes) and ``seconds/PHASE``. The configuration holds bank, rate, epochs, seed, sizes and data digests of the
+    first 50 tasks, under ``tasks/TASK``. W&B also gets the report's figures and tables, and banks as artifacts if they are
+    asked for.
 
     Tasks that the run folder has and a logger does not are logged when a course begins to learn. Where the fit is in another
     process, its points come when the task is committed.
@@ -79,6 +80,7 @@ class Dashboard(StreamCallback):
         self._growth: list[GrowthRow] = []
         self._opened = False
         self._row: dict[str, float] = {}
+        self._certified = 0
         self._polled = (0, 0)
         self._task, self._number = "", 0
 
@@ -111,6 +113,7 @@ class Dashboard(StreamCallback):
     def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
         self._open(event.store, without=event.task)
         self._row = {cell["task"]: _number(cell["value"]) for cell in cells}
+        self._certified = sum(cell["status"] == "certified" for cell in cells)
 
     @override
     def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
@@ -177,7 +180,7 @@ class Dashboard(StreamCallback):
     def _add(self, event: TaskEvent, seconds: Mapping[str, float]) -> None:
         """Give the loggers a task that joined those that are known."""
         self._growth = growth(event.store, self._growth)
-        values = self._numbers.add(event.task, self._row) | self._cost(event.index, seconds)
+        values = self._numbers.add(event.task, self._row, self._certified) | self._cost(event.index, seconds)
         self._whole(event.store, event.task, event.index + 1, values)
 
     def _recount(self, store: Store, without: str | None = None) -> None:
@@ -189,11 +192,13 @@ class Dashboard(StreamCallback):
         """
         self._numbers, self._growth = CourseNumbers(), growth(store)
         seconds = {(line.task, line.index): line.seconds for line in store.results() if isinstance(line, TaskLine)}
-        for number, (task, row) in enumerate(replayed(read_results(store))):
+        results = read_results(store)
+        for number, (task, row) in enumerate(replayed(results)):
             if task == without:
                 break
             spent = seconds.get((task, store.link(task).index), {})
-            self._whole(store, task, number + 1, self._numbers.add(task, row) | self._cost(number, spent))
+            values = self._numbers.add(task, row, results.rows[number].status.count("certified"))
+            self._whole(store, task, number + 1, values | self._cost(number, spent))
         del self._growth[self._numbers.num_tasks :]
 
     def _made(self, place: int, axes: Axes, folder: Path) -> Sink:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from continual_petl.callbacks import Progress as Progress
     from continual_petl.callbacks import StreamCallback as StreamCallback
     from continual_petl.course.loop import learn as learn
+    from continual_petl.course.reevaluate import reevaluate as reevaluate
     from continual_petl.course.run import Run as Run
     from continual_petl.errors import DivergedError as DivergedError
     from continual_petl.errors import ForgettingError as ForgettingError
@@ -59,6 +60,7 @@ _HOME = {
     "begin_task": "continual_petl.learner.begin",
     "learn": "continual_petl.course.loop",
     "load_backbone": "continual_petl.backbones.backbone",
+    "reevaluate": "continual_petl.course.reevaluate",
 }
 
 __all__ = [*_HOME]  # pyright: ignore[reportUnsupportedDunderAll]

@@ -52,7 +52,7 @@ def test_every_command_parses() -> None:
     lines = [line.split(" #")[0].split(">")[0].strip() for text in blocks("bash") for line in text.splitlines()]
     commands = [shlex.split(line)[1:] for line in lines if line.startswith("continual-petl ")]
     assert {command[0] for command in commands} == {
-        *("init", "run", "learn", "verify", "forget", "predict", "ablate", "sweep"),
+        *("init", "run", "learn", "verify", "reevaluate", "forget", "predict", "ablate", "sweep"),
         *("report", "list", "doctor", "streams", "schema"),
     }
     for command in commands:

@@ -32,6 +32,8 @@ def _learn(run: Run, arguments: argparse.Namespace, overrides: list[tuple[str, s
     run.session.residents.check_code()
     check_stream(run.store)
     spec = run.session.spec
+    if arguments.evaluate is not None:
+        spec = spec.model_copy(update={"evaluate": arguments.evaluate})
     if PurePath(arguments.task_file).suffix in (".csv", ".tsv", ".jsonl", ".parquet", ".gz"):
         raise InputError(
             f"{arguments.task_file}: learn wants a file that describes a task, and this one holds rows. Write a YAML file "

@@ -14,6 +14,8 @@ def add_arguments(name: str, command: argparse.ArgumentParser) -> None:
     if name in {"run", "learn"}:
         _add_course(name, command)
         _add_telling(command)
+    if name == "reevaluate":
+        _add_wait(command)
     if name == "sweep":
         _add_sweep(command)
     if name in {"run", "learn", "sweep"}:
@@ -113,7 +115,7 @@ def _add_task(name: str, command: argparse.ArgumentParser) -> None:
             "--task-column", metavar="NAME", help="the column of --input that names the task of each row"
         )
         command.add_argument("--batch-size", metavar="N", type=int, default=32, help="rows at a time (default: 32)")
-    if name in {"learn", "verify", "predict", "ablate"}:
+    if name in {"learn", "verify", "reevaluate", "predict", "ablate"}:
         text = "execute the backbone's own code where RUN asks for it; read it first"
         command.add_argument("--remote-code", action="store_true", help=text)
 
@@ -139,6 +141,8 @@ def _add_course(name: str, command: argparse.ArgumentParser) -> None:
         )
     if name == "learn":
         command.add_argument("--replace", action="store_true", help="if the task is learned, learn it again")
+        text = "how earlier tasks are evaluated, from now on (default: as stream.yaml of RUN says)"
+        command.add_argument("--evaluate", choices=("auto", "all", "sample", "certified"), help=text)
     command.add_argument(
         "--check",
         choices=("digests", "probe", "full"),
@@ -148,6 +152,10 @@ def _add_course(name: str, command: argparse.ArgumentParser) -> None:
     if name == "run":
         text = "learn N tasks at once, in processes with a backbone each; the store ends the same, bit for bit"
         _add_jobs(command, text)
+    _add_wait(command)
+
+
+def _add_wait(command: argparse.ArgumentParser) -> None:
     command.add_argument("--wait", action="store_true", help="wait for another process that writes to the run")
 
 

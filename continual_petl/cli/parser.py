@@ -24,6 +24,7 @@ _COMMANDS = {
     "sweep": "choose the settings of every task of a stream on its validation split",
     "forget": "drop one task of a run, on purpose and on record; no other task is touched",
     "verify": "check that no learned task has changed",
+    "reevaluate": "fill in scores of R that were not measured from certificates; needs none of the old data",
     "predict": "answer rows, each with the bank of its task",
     "ablate": "remove a bank's modifications from spans of layers, and see what its score loses",
     "report": "draw what a run has learned, forgotten and cost; several runs side by side",
@@ -83,6 +84,7 @@ examples:
   continual-petl learn runs/mine trec.yaml --dry-run
   continual-petl learn runs/mine trec.yaml
   continual-petl learn runs/mine trec.yaml --bank lora --training.epochs 5
+  continual-petl learn runs/mine trec.yaml --evaluate certified
 """,
     "sweep": """Each trial learns one task alone; test splits are not read. The sweep file says which settings are tried:
 
@@ -115,6 +117,13 @@ examples:
 examples:
   continual-petl verify runs/mine
   continual-petl verify runs/mine --task agnews --data --json
+""",
+    "reevaluate": """Where the data of an earlier task was not available, its cell in R says "not measured", and ACC, BWT and
+forgetting are n/a. The task's certificate is checked (digests and probe), and its certified score fills the cell, marked as
+certified. What was measured is never replaced. Exit code 1 if a certificate does not hold; its cells stay as they are.
+
+examples:
+  continual-petl reevaluate runs/mine
 """,
     "predict": """A row is what the task was learned on: a text; two texts with a tab between them (pairs); words with spaces
 between them (token-classification); the path of an image. Paths count from the working directory.

@@ -9,7 +9,7 @@ import torch
 from continual_petl.course.evaluate import evaluate
 from continual_petl.course.session import Session
 from continual_petl.course.signals import StopRequest
-from continual_petl.errors import ForgettingError, InputError
+from continual_petl.errors import ForgettingError, InputError, counted
 from continual_petl.seeding import derive_seed
 from continual_petl.store.chain import Link
 from continual_petl.store.finding import TaskCheck
@@ -25,8 +25,8 @@ _SAMPLE = 5
 _CHECKED = 20
 
 
-class _NotAtHand(Exception):
-    """The rows that an earlier task was measured on cannot be read."""
+class _NotMeasurable(Exception):
+    """The rows that an earlier task was measured on are not available; the message says why."""
 
 
 class Row(NamedTuple):
@@ -44,7 +44,9 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
 
     Whatever the policy, the cost is bounded: beyond `MEASURE_ALL_UP_TO` tasks a row measures and certifies samples, and
     only the last row of a stream is complete, if the command learned so many tasks that it costs no more than they did (see
-    `affordable`). Cells that nobody looked at are left out: they are not measured.
+    `affordable`). Cells that nobody looked at are left out: they are not measured. If the rows of a task that is to be
+    measured are not available, its certificate is checked and its certified score carried over, unless the stream asks for
+    ``evaluate: all``.
 
     Raises:
         ForgettingError: if a certificate does not hold.
@@ -54,7 +56,6 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
     links = store.links()
     index = [link.task for link in links].index(after)
     cells: list[Cell] = []
-    notices: list[str] = []
     gone: dict[str, str] = {}
     checks: dict[str, TaskCheck] = {}
     measured, certified, unread = _readable(session, *_choose(session, after, links[:index]))
@@ -67,16 +68,15 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
         manifest = store.manifest(task)
         split = manifest.counted_split
         value, status = manifest.score, _MEASURED
+        if task in measured:
+            try:
+                value = _measure(session, task, manifest.data[split])
+            except _NotMeasurable as error:
+                stays = session.spec.evaluate != "all" and not link.shared
+                (certified if stays else unread).add(task)
+                gone[task] = str(error)
         if task in unread:
             value, status = None, _NOT_MEASURED
-        elif task in measured:
-            value, status = None, _NOT_MEASURED
-            try:
-                value, notice = _measure(session, task, manifest.data[split])
-                status = _MEASURED if notice is None else status
-                notices += [notice] if notice else []
-            except _NotAtHand as error:
-                gone[task] = str(error)
         elif task in certified:
             checks[task] = check_task(store, task, session.residents.backbone_of(task))
             if not checks[task].ok:
@@ -93,7 +93,9 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
                 status=status,
             )
         )
-    notices += [*_not_read(unread), *_not_at_hand(gone), *session.untold()]
+    carried = {task: why for task, why in gone.items() if task in certified}
+    left = {task: why for task, why in gone.items() if task in unread}
+    notices = [*_not_read(unread - left.keys()), *_carried(carried), *_left(left), *session.untold()]
     return Row(RowLine(after=after, index=links[index].index, cells=tuple(cells)), notices, checks)
 
 
@@ -107,18 +109,33 @@ def _not_read(unread: set[str]) -> list[str]:
     ]
 
 
-def _not_at_hand(gone: dict[str, str]) -> list[str]:
-    """Return one notice, however many tasks there are whose data was removed."""
+def _carried(gone: dict[str, str]) -> list[str]:
+    """Return one notice, however many tasks there are whose certified scores stand for measurements."""
     if not gone:
         return []
-    first, error = next(iter(gone.items()))
-    tasks = ("task " if len(gone) == 1 else "tasks ") + ", ".join(map(repr, gone))
-    which = "" if len(gone) == 1 else f"of {first!r}: "
-    was, whose = ("was", "its") if len(gone) == 1 else ("were", "their")
+    whose, scores = ("its", "score stands") if len(gone) == 1 else ("their", "scores stand")
     return [
-        f"{tasks} {was} not measured again, because {whose} data is not at hand ({which}{error}) With evaluate: certified, "
-        "certificates fill these cells."
+        f"{_not_again(gone)} Instead, {whose} certified {scores} in R (status: certified); "
+        f"{counted(len(gone), 'certificate')} {'was' if len(gone) == 1 else 'were'} checked for that."
     ]
+
+
+def _left(gone: dict[str, str]) -> list[str]:
+    """Return one notice, however many tasks there are whose scores are not known: by evaluate: all, or of shared banks."""
+    if not gone:
+        return []
+    return [
+        f"{_not_again(gone)} With evaluate: auto, certified scores are carried over (but of shared banks, which have changed "
+        "since they were certified)."
+    ]
+
+
+def _not_again(gone: dict[str, str]) -> str:
+    first, why = next(iter(gone.items()))
+    if len(gone) == 1:
+        return f"task {first!r} was not measured again, because {why.rstrip('.')}."
+    tasks = ", ".join(map(repr, gone))
+    return f"tasks {tasks} were not measured again; of {first!r}: {why.rstrip('.')}."
 
 
 def _choose(session: Session, after: str, earlier: list[Link]) -> tuple[set[str], set[str]]:
@@ -156,22 +173,22 @@ def _readable(session: Session, measured: set[str], certified: set[str]) -> tupl
     return measured - unread, certified | stays, unread - stays
 
 
-def _measure(session: Session, task: str, digest: str) -> tuple[float | None, str | None]:
-    """Return a score, or why there is none.
+def _measure(session: Session, task: str, digest: str) -> float | None:
+    """Return a score; None if it is not defined.
 
     Raises:
-        _NotAtHand: if the data cannot be read.
+        _NotMeasurable: if the rows are not available, or not those with this digest.
     """
     spec = next((spec for spec in session.spec.tasks if spec.name == task), None)
     if spec is None:
-        return None, f"task {task!r} is not in the stream any more, so it was not measured again"
+        raise _NotMeasurable("it is not in the stream any more")
     try:
         split = session.split(spec)
     except InputError as error:
-        raise _NotAtHand(str(error)) from error
+        raise _NotMeasurable(f"its data is not available ({error})") from error
     if split.digest != digest:
-        return None, f"task {task!r} was not measured again, because its rows are not those it was learned with"
+        raise _NotMeasurable("its rows are not those it was learned with")
     learner = session.residents.resident(task)
     rows, pad = split.rows, session.residents.pad_token_id
     scores = evaluate(learner, rows, pad, session.spec.trainer, session.folder).scores
-    return scores.get(session.store.manifest(task).metric), None
+    return scores.get(session.store.manifest(task).metric)

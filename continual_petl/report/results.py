@@ -27,6 +27,8 @@ from continual_petl.store.tombstone import Tombstone
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
 
+_RANK: dict[Status, int] = {"not measured": 0, "certified": 1, "measured": 2}
+
 
 @dataclass(frozen=True, kw_only=True)
 class ResultRow:
@@ -94,6 +96,15 @@ class Results:
             found[row.columns[known]] = row.values[known]
         return found
 
+    @cached_property
+    def later_certified(self) -> int:
+        """Number of tasks whose score in `later` was carried over from a certificate."""
+        newest: dict[int, Status] = {}
+        for i, row in enumerate(self.rows):
+            known = (~np.isnan(row.values) & (row.columns < i)).tolist()
+            newest |= {j: how for j, how, use in zip(row.columns.tolist(), row.status, known, strict=True) if use}
+        return sum(how == "certified" for how in newest.values())
+
     def after(self, num_tasks: int) -> dict[str, float]:
         """Return ACC, BWT and forgetting after so many tasks, as `continual_petl.metrics` has them of ``R[:n, :n]``.
 
@@ -130,8 +141,15 @@ class Results:
     @property
     def basis(self) -> str:
         """What to say behind a mean over all tasks: how many scores are carried over, and of which metrics they are."""
-        carried = f", {self.carried:,} of {len(self.tasks):,} carried over from earlier rows" if self.carried else ""
-        return f"{carried}{self.mixed}"
+        of = f"of {len(self.tasks):,}"
+        carried = f", {self.carried:,} {of} carried over from earlier rows" if self.carried else ""
+        certified = f", {self.certified:,} {of} certified and not measured again" if self.certified else ""
+        return f"{carried}{certified}{self.mixed}"
+
+    @property
+    def certified(self) -> int:
+        """Number of scores of the last row that were carried over from certificates."""
+        return self.rows[-1].status.count("certified") if self.rows else 0
 
     @cached_property
     def _num_whole(self) -> int:
@@ -192,6 +210,7 @@ class Results:
             "acc": _number(self.acc),
             "bwt": _number(self.bwt),
             "forgetting": _number(self.forgetting),
+            "certified": self.certified,
             "carried": self.carried,
             "seconds": self.seconds,
         }
@@ -216,7 +235,8 @@ def results_of(
     Args:
         links: of the learned tasks, in the order of learning.
         tombstones: that count.
-        lines: of the results; those of tasks that are not among the links are left out.
+        lines: of the results; those of tasks that are not among the links are left out. Of several lines on one cell the
+            newest counts, but a certified score never takes the place of a measured one, nor nothing that of a score.
         own: by task its metric, and its score just after it was learned.
     """
     tasks = [link.task for link in links]
@@ -234,7 +254,10 @@ def results_of(
         i = place.get((line.after, line.index))
         for cell in line.cells:
             j = place.get((cell.task, cell.index))
-            if i is not None and j is not None and j <= i:
+            if i is None or j is None or j > i:
+                continue
+            before = rows[i].get(j)
+            if before is None or _RANK[cell.status] >= _RANK[before[1]]:
                 rows[i][j] = (math.nan if cell.value is None else cell.value, cell.status)
     for i, task in enumerate(tasks):
         if rows[i].get(i, (math.nan, "not measured"))[1] == "not measured":

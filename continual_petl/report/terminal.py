@@ -79,10 +79,9 @@ def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableT
     ]
     if len(results.tasks) == 1:
         lines.append("n/a: with one task there is nothing earlier that could be forgotten")
-    elif math.isnan(results.forgetting) and "not measured" in results.row_status(len(results.tasks) - 1):
+    elif math.isnan(results.forgetting) and any("not measured" in row.status for row in results.rows):
         lines.append(
-            "n/a: the last row of R has cells that were not measured, for want of data; with evaluate: certified later "
-            "rows carry them over from certificates"
+            "n/a: R has cells that were not measured; `continual-petl reevaluate RUN` fills them from certificates"
         )
     elif math.isnan(results.forgetting):
         lines.append("n/a: forgetting needs every score of the rows before the last one, and some are not known")

@@ -11,21 +11,33 @@ from numpy.typing import NDArray
 from continual_petl.errors import InputError, counted
 from continual_petl.seeding import derive_seed
 from continual_petl.streams.preparation.checked import Checked
+from continual_petl.streams.preparation.stratified import STRATIFIED, held_out
+from continual_petl.streams.schema.defaults import FIRST
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 
 _FEW = 20
 """Rows; with fewer, a single one moves an accuracy by more than five points."""
+_SHOWN = 10
+"""Labels of which a notice gives the number of rows."""
 
 
 def carve(spec: StreamSpec, task: TaskSpec, train: Checked) -> tuple[Checked, Checked]:
     """Divide train into train and validation by the hash of the inputs; equal inputs stay together.
+
+    Where a kind allows it, validation is stratified (see `stratified`), unless the run was begun with the first defaults: its
+    certificates are of rows that were drawn without a look at their answers.
 
     Raises:
         InputError: if there are too few different inputs.
     """
     ranks = _ranks(train.keys, derive_seed(spec.seed, task.name, "validation"))
     wanted = max(1, round(task.validation * len(train)))
-    inside = ranks <= np.sort(ranks)[wanted - 1]
+    inside = np.zeros(len(train), dtype=np.bool_)
+    if spec.defaults != FIRST and task.kind in STRATIFIED:
+        inside = held_out(train, np.unique(ranks, return_inverse=True)[1], wanted)
+    if not inside.any():
+        # Also where each label has a single input: then one of them is missing from train, whichever is held out.
+        inside = ranks <= np.sort(ranks)[wanted - 1]
     if inside.all():
         what = "images" if task.kind == "image-classification" else "texts"
         raise InputError(
@@ -34,6 +46,24 @@ def carve(spec: StreamSpec, task: TaskSpec, train: Checked) -> tuple[Checked, Ch
             "split."
         )
     return train.take(np.flatnonzero(~inside)), train.take(np.flatnonzero(inside))
+
+
+def carved_notice(task: TaskSpec, labels: tuple[str, ...] | None, validation: Checked) -> str:
+    """Return a notice that rows were held out: how many, and how many of each label."""
+    rows = counted(len(validation), "training row")
+    held = f"{rows} {'was' if len(validation) == 1 else 'were'} held out for validation"
+    if labels is not None and task.kind != "token-classification":
+        counts = validation.label_counts(len(labels)).tolist()
+        shown = ", ".join(f"{label}: {count}" for label, count in zip(labels[:_SHOWN], counts, strict=False))
+        rest = counts[_SHOWN:]
+        more = f", and {counted(len(rest), 'more label')} with {_span(rest)}" if rest else ""
+        held += f" (label {shown}{more})"
+    return f"task {task.name!r}: the data has no validation split; {held}."
+
+
+def _span(counts: list[int]) -> str:
+    low, high = min(counts), max(counts)
+    return f"{high} each" if low == high else f"{low} to {high} each"
 
 
 def limited(spec: StreamSpec, task: TaskSpec, name: str, split: Checked) -> Checked:

@@ -20,7 +20,7 @@ from continual_petl.streams.encoding.rows import TokenisedRows
 from continual_petl.streams.encoding.token_cache import usual_cache
 from continual_petl.streams.encoding.tokenise_sources import room_for
 from continual_petl.streams.preparation.checked import Checked, check_split, labels_of
-from continual_petl.streams.preparation.dividing import carve, few_notice, limited
+from continual_petl.streams.preparation.dividing import carve, carved_notice, few_notice, limited
 from continual_petl.streams.preparation.labels import absent_notice
 from continual_petl.streams.preparation.remarks import remarks_on
 from continual_petl.streams.schema.stream_spec import SPLITS, DataSpec, Rows, SplitName, StreamSpec, TaskSpec
@@ -197,10 +197,7 @@ def _read(
     notices: list[str | None] = [_copy_notice(task, data)]
     if "validation" not in splits:
         splits["train"], splits["validation"] = carve(spec, task, splits["train"])
-        notices.append(
-            f"task {task.name!r}: the data has no validation split; {len(splits['validation'])} of its training rows "
-            "became one."
-        )
+        notices.append(carved_notice(task, labels, splits["validation"]))
     if "test" not in splits and test:
         same = " of the rows that also say which epoch is kept" if training.select == "best" else ""
         notices.append(f"task {task.name!r}: the data has no test split, so R holds the validation metric{same}.")

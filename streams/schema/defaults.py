@@ -1,11 +1,12 @@
-"""Which release's words a stream is read by: what presets are called, and what is left open.
+"""Which release's words a stream is read by: what presets are called, what is left open, which rows are held out.
 
 A run keeps the defaults that it was begun with, so that a task which was stopped half-way, or a later one, is learned as
 the run's first ones were. Streams of releases that had no key ``defaults`` are read by the first ones:
 
 1. ``mam`` had a prefix without an MLP, which is called ``mam_flat`` now; the learning rate and epochs of a bank with any
-   option but its size were those of the form of its first modification.
-2. ``mam`` is what was released; a preset keeps its recipe whatever its options are.
+   option but its size were those of the form of its first modification; validation rows were held out of train without a
+   look at their labels.
+2. ``mam`` is what was released; a preset keeps its recipe whatever its options are; validation rows are stratified.
 """
 
 from __future__ import annotations

@@ -88,7 +88,8 @@ class TaskSpec(FrozenModel):
     limits: LimitsSpec = LimitsSpec()
     """Take only so many rows of a split."""
     validation: Annotated[Float, Field(gt=0, lt=1)] = 0.1
-    """Share of train that is carved off for validation where the data has no validation split."""
+    """Share of train that is carved off for validation where the data has no validation split: of each label its share, of a
+    regression's targets that of each quantile."""
     generation: GenerationSpec = GenerationSpec()
     """How answers are generated (seq2seq, causal-lm)."""
     max_target_length: Count | None = None
@@ -180,7 +181,8 @@ class StreamSpec(FrozenModel):
     """Anything Lightning's Trainer takes, such as {devices: 1}."""
     defaults: Annotated[Int, Field(ge=FIRST, le=NEWEST)] = NEWEST
     """Which defaults fill in what is left open. A run keeps those that it was begun with; 1 are those of streams without this
-    key, by which mam had a prefix without an MLP (mam_flat now) and options changed a preset's learning rate and epochs."""
+    key, by which mam had a prefix without an MLP (mam_flat now), options changed a preset's learning rate and epochs, and
+    validation rows were held out of train without a look at their labels."""
     evaluate: Literal["auto", "all", "sample", "certified"] = "auto"
     """How earlier tasks are evaluated after a new one; auto means all up to 20 tasks, then certified."""
     probe: Probe = "random"

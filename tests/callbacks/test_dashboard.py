@@ -207,8 +207,9 @@ def test_numbers_of_sampled_rows_are_left_out_as_in_the_results() -> None:
     numbers.add("a", {"a": 0.5})
     assert numbers.add("b", {"a": 0.25, "b": 1.0})["course/forgetting"] == 0.25
     third = numbers.add("c", {"c": 0.75})
-    assert third == {"course/tasks": 3.0, "course/newest_score": 0.75, "score/c": 0.75}
-    whole = numbers.add("d", {"a": 0.5, "b": 1.0, "c": 0.5, "d": 1.0})
+    assert third == {"course/tasks": 3.0, "course/newest_score": 0.75, "course/certified": 0.0, "score/c": 0.75}
+    whole = numbers.add("d", {"a": 0.5, "b": 1.0, "c": 0.5, "d": 1.0}, certified=2)
+    assert whole["course/certified"] == 2
     assert whole["course/acc"] == 0.75
     assert whole["course/bwt"] == pytest.approx(-0.25 / 3)
     assert whole["course/largest_change"] == 0.25

@@ -30,6 +30,7 @@ COMMANDS = {
         "--json",
     },
     "learn": {
+        "--evaluate",
         "--remote-code",
         "--replace",
         "--check",
@@ -55,6 +56,7 @@ COMMANDS = {
     },
     "forget": {"--entry", "--json"},
     "verify": {"--task", "--data", "--jobs", "--remote-code", "--json"},
+    "reevaluate": {"--remote-code", "--wait", "--json"},
     "predict": {"--task", "--task-column", "--input", "--output", "--batch-size", "--remote-code", "--json", *LIMITS},
     "ablate": {"--task", "--split", "--spans", "--output", "--html", "--remote-code", "--json"},
     "report": {"--output", "--open", "--serve", "--port", "--json"},

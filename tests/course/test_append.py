@@ -48,12 +48,12 @@ def test_a_later_task_needs_no_earlier_data(backbone_folder: Folder, tmp_path: P
 
     run = learn(stream(backbone_folder(), tasks), tmp_path / "run", callbacks=[Listener()])
     (notice,) = heard
-    assert (
-        "tasks 'one', 'two' were not measured again, because their data is not at hand (of 'one': task 'one'" in notice
-    )
+    assert "tasks 'one', 'two' were not measured again; of 'one': its data is not available (task 'one'" in notice
+    assert notice.endswith("certified scores stand in R (status: certified); 2 certificates were checked for that.")
     assert run.store.tasks == ["one", "two", "three"]
-    assert run.results.status[2] == ("not measured", "not measured", "measured")
-    assert run.results.R[2].isnan().tolist() == [True, True, False]
+    assert run.results.status[2] == ("certified", "certified", "measured")
+    assert run.results.R[2, :2].tolist() == run.results.R.diagonal()[:2].tolist()
+    assert (run.results.bwt, run.results.forgetting, run.results.certified) == (0.0, 0.0, 2)
     assert all(check.how == "digests and probe, bit for bit" for check in Run(tmp_path / "run").verify())
     found = {check.task: check for check in run.verify(data=True)}
     assert "test rows are not at hand" in found["one"].problems[0]

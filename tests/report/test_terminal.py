@@ -71,9 +71,8 @@ def test_of_a_dozen_tasks_all_are_shown() -> None:
 
 def test_a_number_that_is_not_there_comes_with_its_reason() -> None:
     assert "n/a: with one task there is nothing earlier that could be forgotten" in shown(1)
-    assert (
-        "n/a: the last row of R has cells that were not measured, for want of data; with evaluate: certified later"
-        in (shown(12, last="not measured"))
+    assert "n/a: R has cells that were not measured; `continual-petl reevaluate RUN` fills them from certificates" in (
+        shown(12, last="not measured")
     )
 
 

@@ -69,7 +69,7 @@ def test_validation_is_carved_and_said(tokenizer: PreTrainedTokenizerFast) -> No
         _content(_prepare(tokenizer, {"train": TRAIN, "validation": TEST}).train)
     )
     assert data.notices == (
-        "task 'toy': the data has no validation split; 20 of its training rows became one.",
+        "task 'toy': the data has no validation split; 20 training rows were held out for validation (label a: 10, b: 10).",
         "task 'toy': its scores in R rest on 10 test rows: too few to say much about other rows.",
     )
 

@@ -92,6 +92,10 @@ def flatness(facts: RunFacts) -> str:
     changes, earlier = facts.changes, max(0, len(facts.tasks) - 1)
     unknown = earlier - len(changes)
     left = f" Of {unknown:,} no later score is known." if unknown else ""
+    if certified := facts.results.later_certified:
+        left = (
+            f" {certified:,} of these scores {'was' if certified == 1 else 'were'} certified, not measured again.{left}"
+        )
     if not changes:
         return f"No earlier task was measured or certified again yet.{left}"
     moved = [change for change in changes.values() if change != 0]

@@ -1,0 +1,32 @@
+"""``continual-petl reevaluate``: fill in scores that R does not have from certificates."""
+
+from __future__ import annotations
+
+import argparse
+
+from continual_petl.cli._console import out, print_json
+from continual_petl.course.reevaluate import reevaluate
+from continual_petl.errors import counted, printable
+from continual_petl.report.terminal import print_report
+
+
+def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
+    """Run the command; return the exit code."""
+    found = reevaluate(arguments.run, remote_code=arguments.remote_code, wait=arguments.wait)
+    if arguments.json:
+        print_json(found.to_json())
+        return 0 if found.ok else 1
+    console = out()
+    print_report(console, found.run.results, found.run.growth)
+    for task, why in found.left.items():
+        console.print(printable(f"task {task!r}: not filled in, because {why}"), markup=False, soft_wrap=True)
+    filled, checked = counted(len(found.certified), "score"), counted(len(found.checks), "certificate")
+    nothing = "no score was filled in" if found.left else "R lists no score that is not measured: nothing was filled in"
+    console.print(
+        f"{filled} filled in from certificates (status: certified); {checked} checked for that"
+        if found.certified
+        else nothing,
+        markup=False,
+        soft_wrap=True,
+    )
+    return 0 if found.ok else 1

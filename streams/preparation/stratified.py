@@ -1,0 +1,112 @@
+"""Which rows are held out for validation so that every class is among them, in proportion (stratified sampling).
+
+Rows with the same input are one group, which is held out as a whole. Each group belongs to one stratum:
+
+* classification, of texts or images: its label; of equal inputs with different labels, the most frequent one;
+* multilabel: the rarest of its labels, which holds out each rare label; rows without a label are a stratum of their own
+  (a simple form of what Sechidis et al. 2011 do label by label);
+* regression: one of ten quantiles of the targets.
+
+A stratum gives its share of rows. Where as many rows are held out as there are strata, each gives at least one; and each
+keeps at least one group for training, because a label that is only validated cannot be learned.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from continual_petl.streams.preparation.checked import Checked
+
+STRATIFIED = frozenset({"classification", "image-classification", "multilabel", "regression"})
+"""Kinds of which rows are held out so; those of the others have no single answer that they could be sorted by."""
+_QUANTILES = 10
+
+Integers = NDArray[np.int64]
+
+
+def held_out(train: Checked, groups: Integers, wanted: int) -> NDArray[np.bool_]:
+    """Return which rows are held out.
+
+    Args:
+        train: the rows of a task of one of the kinds in `STRATIFIED`; N of them.
+        groups: (N,), a number for each row, from 0 on without a gap: equal for equal inputs, and in the order in which
+            groups are drawn.
+        wanted: number of rows to hold out, at least 1. There are fewer if groups do not fit or must stay for training,
+            and more if the only groups that can be taken are larger.
+
+    Returns:
+        (N,); all False if no stratum has two groups.
+    """
+    sizes = np.bincount(groups)
+    _, first, strata = np.unique(_strata(train, groups, wanted), return_index=True, return_inverse=True)
+    # By stratum, and inside in the order of the draw; a stratum's place is that of its first group, whatever its name is.
+    order = np.argsort(first[strata], kind="stable")
+    ends = np.cumsum(np.bincount(strata)[np.argsort(first)])
+    members = [each for each in np.split(order, ends[:-1]) if len(each) > 1]
+    taken = np.zeros(len(sizes), dtype=np.bool_)
+    shares = _shares(np.array([sizes[each].sum() for each in members]), wanted)
+    for each, share in zip(members, shares.tolist(), strict=True):
+        taken[_fitting(each, sizes, share)] = True
+    return taken[groups]
+
+
+def _shares(sizes: Integers, wanted: int) -> Integers:
+    """Return how many rows each stratum gives, by the largest remainders.
+
+    Args:
+        sizes: (S,), rows of each stratum.
+        wanted: their sum, where every stratum has so many.
+    """
+    if not len(sizes):
+        return sizes
+    exact = wanted * sizes / sizes.sum()
+    shares: Integers = np.maximum(np.floor(exact).astype(np.int64), 1 if wanted >= len(sizes) else 0)
+    for _ in range(int(wanted - shares.sum())):
+        shares[np.argmax(exact - shares)] += 1
+    for _ in range(int(shares.sum() - wanted)):
+        shares[np.argmax(np.where(shares > 1, shares - exact, -np.inf))] -= 1
+    return shares
+
+
+def _fitting(members: Integers, sizes: Integers, share: int) -> list[int]:
+    """Return the groups of a stratum that are taken: in order, those that fit; the smallest if none does; never all."""
+    taken: list[int] = []
+    left = share
+    for group in members.tolist():
+        if left == 0 or len(taken) == len(members) - 1:
+            break
+        if sizes[group] <= left:
+            taken.append(group)
+            left -= int(sizes[group])
+    if share and not taken:
+        taken.append(int(members[np.argmin(sizes[members])]))
+    return taken
+
+
+def _strata(train: Checked, groups: Integers, wanted: int) -> Integers:
+    """Return (G,), a number for the stratum of each group."""
+    count = int(groups.max()) + 1
+    match train.task.kind:
+        case "multilabel":
+            holds = np.zeros((count, train.answers.shape[1]), dtype=np.bool_)
+            np.logical_or.at(holds, groups, np.asarray(train.answers, dtype=np.bool_))
+            rarest_first = np.argsort(holds.sum(0), kind="stable")
+            first = np.argmax(holds[:, rarest_first], axis=1)
+            return np.where(holds.any(1), rarest_first[first], -1)
+        case "regression":
+            means = np.bincount(groups, weights=np.asarray(train.answers, dtype=np.float64)) / np.bincount(groups)
+            num = min(_QUANTILES, wanted)
+            edges = np.quantile(means, np.arange(1, num) / num)
+            return np.searchsorted(edges, means, side="right").astype(np.int64)
+        case _:
+            return _most_frequent(groups, np.asarray(train.answers), count)
+
+
+def _most_frequent(groups: Integers, labels: Integers, count: int) -> Integers:
+    """Return the label of each group; of equally frequent ones the first."""
+    pairs, often = np.unique(np.stack([groups, labels]), axis=1, return_counts=True)
+    order = np.lexsort((-pairs[1], often, pairs[0]))  # behind all others of its group comes the one that is chosen
+    found = np.empty(count, dtype=np.int64)
+    found[pairs[0][order]] = pairs[1][order]
+    return found
