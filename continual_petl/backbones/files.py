@@ -8,10 +8,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedConfig
-from transformers.dynamic_module_utils import get_relative_import_files
-from transformers.utils.hub import cached_file
-
 from continual_petl.backbones.packaged import minilm_path
 from continual_petl.digests import file_digest
 from continual_petl.errors import InputError
@@ -50,6 +46,8 @@ def source_of(name: str) -> str:
 
 def config_facts(source: str, revision: str | None) -> dict[str, Any]:
     """Return config.json as it lies in the file, without the keys on which no answer depends."""
+    from transformers import PreTrainedConfig  # which takes seconds to import
+
     written: dict[str, Any] = PreTrainedConfig.get_config_dict(source, revision=revision)[0]
     return {key: _telling(value) for key, value in written.items() if key not in _SAY_NOTHING}
 
@@ -93,6 +91,8 @@ def files_there(source: str, revision: str | None, names: Iterable[str]) -> dict
     if os.path.isdir(source):
         paths = {name: os.path.join(source, name) for name in names}
         return {name: Path(path) for name, path in paths.items() if os.path.isfile(path)}
+    from transformers.utils.hub import cached_file
+
     # Nothing is fetched: what was loaded lies in the cache.
     asked: dict[str, Any] = {
         "revision": revision,
@@ -110,6 +110,8 @@ def files_there(source: str, revision: str | None, names: Iterable[str]) -> dict
 
 def _code(source: str, revision: str | None, found: dict[str, Path]) -> dict[str, Path]:
     """Return the Python files that ``auto_map`` names in JSON files; those of another repository with its name."""
+    from transformers.dynamic_module_utils import get_relative_import_files
+
     files: dict[str, Path] = {}
     for path in [found[name] for name in (CONFIG, "tokenizer_config.json") if name in found]:
         named = json.loads(path.read_bytes()).get("auto_map", {})

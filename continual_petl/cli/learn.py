@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import PurePath
 
-from continual_petl.cli.run import learn_and_show, show_plan
+from continual_petl.cli.course import learn_and_show, show_plan
 from continual_petl.course.dry_run import dry_run
 from continual_petl.course.run import Run
 from continual_petl.course.session import Session

@@ -8,32 +8,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Sequence
-from pathlib import Path
 
-from continual_petl.backbones.available import MissingBackboneError, check_available
-from continual_petl.backbones.backbone import check_max_length
+from continual_petl.backbones.available import MissingBackboneError
 from continual_petl.backbones.files import source_of
+from continual_petl.course.mistakes import CHECKED_TASKS, check_meant
 from continual_petl.course.parents import check_copies, check_parent
 from continual_petl.course.problems import Problems, key_of
 from continual_petl.course.removal import check_replaced
 from continual_petl.course.session import Session, other_seeds
 from continual_petl.course.shared import check_shared
 from continual_petl.course.trainers import check_trainer_arguments, num_processes
-from continual_petl.errors import InputError, StoreError, StreamFileError, about
+from continual_petl.errors import InputError, about
 from continual_petl.learner.frozen import check_kept
 from continual_petl.learner.plan import build_bank, check_kind
 from continual_petl.store.files import refuse_link
-from continual_petl.store.store import Store
 from continual_petl.store.stream_seal import load_begun, stream_problem
 from continual_petl.streams.encoding.encode import encode_rows
 from continual_petl.streams.preparation.prepare import check_data
-from continual_petl.streams.schema.backbone_spec import BackboneSpec
 from continual_petl.streams.schema.data_spec import is_near
 from continual_petl.streams.schema.stream_spec import TaskSpec
-from continual_petl.streams.stream_file.yaml_file import PartlyUsableError
-
-CHECKED_TASKS = 20
-"""Of a longer stream the data of the next tasks is read ahead, of so many."""
 
 
 def preflight(session: Session, replace: Collection[str] = ()) -> None:
@@ -84,29 +77,6 @@ def find_problems(session: Session, tasks: Sequence[TaskSpec], refused: Problems
             if task.name in planned:
                 session.plan(task, labels)
     return problems
-
-
-def all_mistakes(error: PartlyUsableError, folder: Path) -> StreamFileError:
-    """Return the mistakes of a stream file together with those in what it names: data, columns, labels, lengths, backbone.
-
-    Args:
-        error: what reading the file raised.
-        folder: the run folder; what was learned there already is not checked again.
-    """
-    if error.rest is None:
-        return error
-    try:
-        learned = set(Store(folder).tasks)
-    except StoreError:
-        return error  # a damaged run is told once the file can be read
-    problems, spec = Problems(), error.rest
-    _check_named(spec.backbone, problems)
-    # Without what needs the backbone's weights, or another machine: somebody waits to be told of a misspelt key.
-    new = [task for task in spec.tasks if task.name not in learned and is_near(spec.resolved_data(task))]
-    for task in new[:CHECKED_TASKS]:
-        with problems.collected(key_of(spec, task)):
-            check_data(spec, task)
-    return StreamFileError(error.places.with_more(problems.found))
 
 
 def check_session(session: Session) -> None:
@@ -187,32 +157,9 @@ def check_loads(session: Session, tasks: Iterable[TaskSpec], problems: Problems)
             for task in tasks:
                 session.backbone(task)
         except MissingBackboneError as error:
-            _check_meant(session.spec.backbone, error.near, problems)
+            check_meant(session.spec.backbone, error.near, problems)
             raise
     return len(problems.found) == num_problems
-
-
-def _check_named(backbone: BackboneSpec, problems: Problems) -> None:
-    """Check name and length of a backbone without loading its weights."""
-    with problems.collected(("backbone",)), about("name"):
-        try:
-            check_available(backbone.name, backbone.revision)
-        except MissingBackboneError as error:
-            _check_meant(backbone, error.near, problems)
-            raise
-        if backbone.max_length is not None and not backbone.remote_code:
-            check_max_length(backbone.name, backbone.revision, backbone.max_length)
-
-
-def _check_meant(backbone: BackboneSpec, meant: str | None, problems: Problems) -> None:
-    """Check the length against the backbone that was probably meant, so that both mistakes are reported at once."""
-    if meant is None or backbone.max_length is None:
-        return
-    try:
-        check_max_length(meant, None, backbone.max_length)
-    except InputError as error:
-        if error.key:  # of the length; that another backbone cannot be read is no mistake of the stream
-            problems.found.append((("backbone", *error.key), str(error)))
 
 
 def _fits(session: Session, task: TaskSpec, problems: Problems) -> bool:

@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from continual_petl.course.at_once import Elsewhere, end_all, persisted
+from continual_petl.course.mistakes import CHECKED_TASKS
 from continual_petl.course.on_ray import OnRay
 from continual_petl.course.pool import Executor
-from continual_petl.course.preflight import CHECKED_TASKS
 from continual_petl.course.processes import Processes
 from continual_petl.course.signals import StopRequest, listening
 from continual_petl.course.worker import Report

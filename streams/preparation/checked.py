@@ -7,19 +7,14 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from transformers import PreTrainedTokenizerBase
 
 from continual_petl.errors import InputError, about
 from continual_petl.heads.kinds import GENERATIVE, LABELLED
-from continual_petl.streams.encoding.cache_files import CacheFiles
-from continual_petl.streams.encoding.encode import encode_rows
-from continual_petl.streams.encoding.image_processing import ImageProcessing
 from continual_petl.streams.encoding.images import check_images
-from continual_petl.streams.encoding.rows import TokenisedRows
 from continual_petl.streams.preparation.label_lists import (
     encode_multilabel,
     encode_tags,
@@ -37,6 +32,13 @@ from continual_petl.streams.preparation.labels import (
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.sources.checks import Where, check_rows, check_texts, regression_targets
 from continual_petl.streams.sources.split_rows import SplitRows
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from continual_petl.streams.encoding.cache_files import CacheFiles
+    from continual_petl.streams.encoding.image_processing import ImageProcessing
+    from continual_petl.streams.encoding.rows import TokenisedRows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -84,6 +86,8 @@ class Checked:
         Raises:
             InputError: if a row, or a setting, cannot be used.
         """
+        from continual_petl.streams.encoding.encode import encode_rows  # with transformers
+
         try:
             rows = encode_rows(
                 self.task.kind,

@@ -10,15 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING
 
 from continual_petl.errors import InputError, about
 from continual_petl.heads.kinds import GENERATIVE, LABELLED, Kind
-from continual_petl.streams.encoding.image_processing import ImageProcessing
-from continual_petl.streams.encoding.rows import TokenisedRows
-from continual_petl.streams.encoding.token_cache import usual_cache
-from continual_petl.streams.encoding.tokenise_sources import room_for
 from continual_petl.streams.preparation.checked import Checked, check_split, labels_of
 from continual_petl.streams.preparation.dividing import carve, carved_notice, few_notice, limited
 from continual_petl.streams.preparation.labels import absent_notice
@@ -26,6 +21,13 @@ from continual_petl.streams.preparation.remarks import remarks_on
 from continual_petl.streams.schema.stream_spec import SPLITS, DataSpec, Rows, SplitName, StreamSpec, TaskSpec
 from continual_petl.streams.sources.checks import overlap_notice
 from continual_petl.streams.sources.read import read_splits
+
+# Checking data takes no tokenizer, and importing what does takes seconds.
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from continual_petl.streams.encoding.image_processing import ImageProcessing
+    from continual_petl.streams.encoding.rows import TokenisedRows
 
 _WHAT: Mapping[Kind, str] = {
     "token-classification": "words",
@@ -96,6 +98,8 @@ def prepare_task(
     Raises:
         InputError: if the data cannot be used; the message says where and why.
     """
+    from continual_petl.streams.encoding.token_cache import usual_cache
+
     labels, splits, notices, remarks = _read(spec, task, test)
     cache = usual_cache()
     tokenised = {name: split.encode(tokenizer, max_length, images, cache) for name, split in splits.items()}
@@ -123,6 +127,8 @@ def _copy_notice(task: TaskSpec, data: str | DataSpec | Rows) -> str | None:
 
 def _cuts(task: TaskSpec, splits: Mapping[str, TokenisedRows], max_length: int) -> list[str]:
     """Say how many rows lost tokens."""
+    from continual_petl.streams.encoding.tokenise_sources import room_for
+
     notices = []
     room, target_room = max_length, 0
     if task.kind == "seq2seq" or task.kind == "causal-lm":
@@ -238,6 +244,8 @@ def prepare_split(
     Raises:
         InputError: if the split does not exist or cannot be used.
     """
+    from continual_petl.streams.encoding.token_cache import usual_cache
+
     if (labels is None) == (task.kind in LABELLED):
         raise ValueError(f"task {task.name!r} is a {task.kind}, labels is {labels!r}")
     data = spec.resolved_data(task)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -111,3 +113,17 @@ def test_a_single_mistake_is_one_paragraph_with_its_line(bench: Bench, capsys: A
     assert bench.main("run", "FOLDER/stream.yaml", "--run-dir", "FOLDER/new") == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert re.match(r"continual-petl: .*stream\.yaml:10: key tasks\.1\.data: task 'other', data ", said)
+
+
+@pytest.mark.parametrize("where", ["a misspelt key", "a missing file"])
+def test_a_mistake_is_reported_without_importing_what_learns(bench: Bench, where: str) -> None:
+    if where == "a misspelt key":
+        (bench.folder / "typo.yaml").write_text(STREAM.split("tasks:")[0].replace("training:", "trainign:"))
+    heavy = {"torch", "transformers", "lightning", "torchmetrics", "wandb", "tokenizers"}
+    code = (
+        "import sys; from continual_petl.cli.main import main; code = main(sys.argv[1:]); "
+        f"sys.exit(', '.join(sorted({heavy} & set(sys.modules))) or code)"
+    )
+    argv = [sys.executable, "-W", "ignore", "-c", code, "run", str(bench.folder / "typo.yaml")]
+    done = subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2, done.stderr
