@@ -12,8 +12,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import datasets  # type: ignore[import-untyped]
-
 from continual_petl.errors import InputError
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.sources.checks import shown_columns
@@ -26,6 +24,8 @@ def csv_options(task: str, files: Sequence[str], limits: LimitsSpec) -> dict[str
     Raises:
         InputError: if csv and tsv are mixed, headers differ, a line has another number of fields, or a file cannot be read.
     """
+    import datasets  # type: ignore[import-untyped]  # takes seconds, and `predict` reads tables without it
+
     local = [file for file in files if "://" not in file]
     tabs = {".tsv" in Path(file).suffixes for file in files}
     if len(tabs) > 1:
