@@ -38,7 +38,7 @@ def answered(learner: ContinualLearner, rows: TokenisedRows, found: Sequence[Any
     if plan.generation is not None:
         assert learner.tokenizer is not None
         places = _spaced(len(rows), MOST_TEXTS)
-        texts = decode(learner.tokenizer, [found[place] for place in places])
+        texts = decode(learner.tokenizer, [found[place] for place in places], plan.generation.stop)
         return Samples(
             texts=tuple(
                 Sample(row=place, text=_clipped(text), reference=_reference(rows, place) if references else None)

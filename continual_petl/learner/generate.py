@@ -13,6 +13,7 @@ from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks import attach
 from continual_petl.banks.bank import Bank
 from continual_petl.learner.answer import backbone_inputs, head_of, start_token
+from continual_petl.learner.sampling import Sampler, Stops, before_stop
 from continual_petl.streams.encoding.tokenise import padding_id
 from continual_petl.streams.schema.stream_spec import GenerationSpec
 
@@ -53,18 +54,30 @@ def generate(
     spec: GenerationSpec,
     batch: dict[str, Tensor],
     tokenizer: PreTrainedTokenizerBase | Ends,
+    *,
+    seed: int = 0,
 ) -> list[list[int]]:
-    """Return the generated token ids of every row: without the prompt, up to the end token, which is left out.
+    """Return the generated token ids of every row: without the prompt, up to the end token, which is left out, or up to the
+    one that completes a stop text, which `decode` leaves out.
 
     Args:
         backbone: one that generates.
         bank: of a generative task; in eval mode.
         spec: how to search.
         batch: sources; for causal-lm padded on the left.
-        tokenizer: says which token ends a text.
+        tokenizer: says which token ends a text; where there are stop texts, it has to be a whole one.
+        seed: of the task, for what is drawn.
     """
     end, pad = tokenizer if isinstance(tokenizer, Ends) else ends_of(tokenizer)
-    settings = {**_NEUTRAL, **spec.model_dump(), "eos_token_id": end, "pad_token_id": pad}
+    search = {
+        "num_beams",
+        "max_new_tokens",
+        "min_new_tokens",
+        "no_repeat_ngram_size",
+        "length_penalty",
+        "early_stopping",
+    }
+    settings = {**_NEUTRAL, **spec.model_dump(include=search), "eos_token_id": end, "pad_token_id": pad}
     if spec.min_new_tokens == 0:
         # transformers warns where both are said.
         settings |= {"min_new_tokens": None, "min_length": 0}
@@ -72,16 +85,30 @@ def generate(
         settings["decoder_start_token_id"] = start_token(backbone)
     # Both kinds give back what the decoder began with: the start token, or the whole source.
     given = 1 if head_of(bank).kind == "seq2seq" else batch["input_ids"].shape[1]
+    processors: list[LogitsProcessor] = []
     if spec.no_repeat_ngram_size:
-        settings |= {"no_repeat_ngram_size": 0, "logits_processor": [_NoRepeats(spec.no_repeat_ngram_size, given)]}
+        processors.append(_NoRepeats(spec.no_repeat_ngram_size, given))
+    if spec.do_sample:
+        processors.append(Sampler(spec, seed, batch["input_ids"], batch["attention_mask"]))
+    if processors:
+        settings |= {"no_repeat_ngram_size": 0, "logits_processor": processors}
+    stops: Stops | None = None
+    if spec.stop:
+        assert not isinstance(tokenizer, Ends), "stop texts are found in texts"
+        stops = Stops(tokenizer, spec.stop, given)
+        settings["stopping_criteria"] = [stops]
     inputs = backbone_inputs(backbone, batch)
     ids_BW: Tensor = attach.generate(backbone.model, bank, inputs, settings)
-    return [_up_to(row, end) for row in ids_BW[:, given:].tolist()]
+    rows = [_up_to(row, end) for row in ids_BW[:, given:].tolist()]
+    return rows if stops is None else [stops.cut(row) for row in rows]
 
 
-def decode(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Sequence[int]]) -> list[str]:
-    """Return the text of each row of token ids, without special tokens and outer spaces."""
-    return [str(tokenizer.decode(list(row), skip_special_tokens=True)).strip() for row in rows]
+def decode(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Sequence[int]], stop: Sequence[str] = ()) -> list[str]:
+    """Return the text of each row of token ids, without special tokens, up to the first of the stop texts, and without outer
+    spaces.
+    """
+    texts = (str(tokenizer.decode(list(row), skip_special_tokens=True)) for row in rows)
+    return [before_stop(text, stop).strip() for text in texts]
 
 
 class _NoRepeats(LogitsProcessor):

@@ -227,7 +227,8 @@ class ContinualLearner(Guarded):
         loader = self.trainer.val_dataloaders if split == "val" else self.trainer.test_dataloaders
         references = references_of(self.plan, loader, batch["index"]) if self.plan.generation is not None else None
         scores = self._scores_of(split).to(self.device)
-        count(scores, self.active_bank, self._respond(batch), batch.get("labels"), references, self.tokenizer)
+        stop = self.plan.generation.stop if self.plan.generation is not None else ()
+        count(scores, self.active_bank, self._respond(batch), batch.get("labels"), references, self.tokenizer, stop)
 
     def _scores_of(self, split: str) -> MetricCollection:
         """Return the score objects of a split, made when they are first asked for: who only answers needs none."""

@@ -38,7 +38,7 @@ def respond(
     """
     if plan.generation is not None:
         assert tokenizer is not None
-        return generate(backbone, bank, plan.generation, batch, tokenizer)
+        return generate(backbone, bank, plan.generation, batch, tokenizer, seed=plan.seed)
     outputs = answer(backbone, bank, plan.pooling, batch)
     return head_of(bank).predictions(outputs) if plan.kind == "token-classification" else outputs
 
@@ -50,6 +50,7 @@ def count(
     labels: Tensor | None,
     references: Sequence[str] | None,
     tokenizer: PreTrainedTokenizerBase | None,
+    stop: Sequence[str] = (),
 ) -> None:
     """Count what a bank said into the scores of its kind of task.
 
@@ -60,11 +61,12 @@ def count(
         labels: of these rows; none for generative tasks.
         references: for generative tasks the whole target texts of these rows.
         tokenizer: for generative tasks the backbone's.
+        stop: for generative tasks the texts that end an answer.
     """
     if isinstance(said, list):
         assert tokenizer is not None
         assert references is not None
-        scores.update(decode(tokenizer, said), list(references))
+        scores.update(decode(tokenizer, said, stop), list(references))
     elif head_of(bank).kind == "token-classification":
         scores.update(said, labels)
     else:

@@ -100,7 +100,9 @@ def in_words(
     """
     if isinstance(said, list):
         assert residents.tokenizer is not None
-        return [Answer(value=text, probabilities=None) for text in decode(residents.tokenizer, said)]
+        assert manifest.generation is not None
+        texts = decode(residents.tokenizer, said, manifest.generation.stop)
+        return [Answer(value=text, probabilities=None) for text in texts]
     if encoded.first_piece is not None:
         assert manifest.labels is not None
         kept = [row[places_of_words(encoded, position)] for position, row in zip(positions, said.cpu(), strict=True)]

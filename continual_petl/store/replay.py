@@ -66,14 +66,18 @@ def decode_probe(
 ) -> dict[str, Tensor]:
     """Return the token ids that a generative task answers a probe's sources with, at most eight a row; else nothing.
 
+    They are searched for, also where the task draws its answers: the noise would say nothing of the bank. Stop texts need a
+    tokenizer, which a certificate does not have.
+
     Shape:
         ``(8, 8)`` int64, filled up with -1.
     """
     if generation is None or ENDS not in probe:
         return {}
     most = min(NUM_DECODED, generation.max_new_tokens)
+    fixed = {"do_sample": False, "temperature": 1.0, "top_p": 1.0, "stop": ()}
     short = generation.model_copy(
-        update={"max_new_tokens": most, "min_new_tokens": min(most, generation.min_new_tokens)}
+        update={"max_new_tokens": most, "min_new_tokens": min(most, generation.min_new_tokens), **fixed}
     )
     end, pad = probe[ENDS].tolist()
     device = backbone.model.device

@@ -141,7 +141,7 @@ def test_rows_in_other_columns(predict: Callable[..., str], tmp_path: Path, kind
 def test_a_line_break_in_a_text_does_not_end_its_line(
     predict: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("continual_petl.predictor.asking.decode", lambda tokenizer, rows: ["a\nb" for _ in rows])
+    monkeypatch.setattr("continual_petl.predictor.asking.decode", lambda tokenizer, rows, stop: ["a\nb" for _ in rows])
     assert predict("seq2seq", "w10") == "a\\nb\n"
 
 

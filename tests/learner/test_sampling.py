@@ -1,0 +1,113 @@
+"""Answers that are drawn, or that end at a text: one answer for a row whatever is beside it, by the right probabilities."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from continual_petl import Run, learn
+from continual_petl.backbones.backbone import load_backbone
+from continual_petl.heads.kinds import Kind
+from continual_petl.learner.generate import decode, generate
+from continual_petl.learner.sampling import Sampler
+from continual_petl.streams.schema.stream_spec import GenerationSpec
+from tests.learner.test_generate import FAMILIES, SOURCES, wandering
+from tests.streams_in_code import stream
+from tests.tiny import make_tokenizer
+from tests.usual import few
+
+Folder = Callable[..., Path]
+SAMPLED = GenerationSpec(max_new_tokens=6, do_sample=True, temperature=1.5, top_p=0.95)
+
+
+@pytest.mark.parametrize(("family", "kind"), few(FAMILIES, 3))
+def test_a_row_has_one_answer_whatever_is_beside_it(backbone_folder: Folder, family: str, kind: Kind) -> None:
+    backbone, tokenizer = load_backbone(str(backbone_folder(family))), make_tokenizer(family)
+    bank = wandering(backbone, kind, "houlsby")
+    batch = {"input_ids": SOURCES, "attention_mask": (SOURCES != 0).long()}
+    together = generate(backbone, bank, SAMPLED, batch, tokenizer, seed=3)
+    assert together == generate(backbone, bank, SAMPLED, batch, tokenizer, seed=3)
+    for row, said in zip([SOURCES[0, 2:], SOURCES[1]], together, strict=True):
+        alone = {"input_ids": row[None], "attention_mask": torch.ones(1, len(row)).long()}
+        assert generate(backbone, bank, SAMPLED, alone, tokenizer, seed=3) == [said]
+    others = [generate(backbone, bank, SAMPLED, batch, tokenizer, seed=seed) for seed in range(4, 8)]
+    assert any(other != together for other in others)
+
+
+def test_tokens_are_drawn_by_their_probability_after_temperature_and_nucleus() -> None:
+    spec = GenerationSpec(do_sample=True, temperature=2.0, top_p=0.9)
+    logits = torch.tensor([3.0, 2.0, 1.0, -6.0])
+    wanted = torch.softmax(logits / 2, -1)
+    wanted[3] = 0  # the other three add up to more than 0.9
+    wanted /= wanted.sum()
+    count = 20_000
+    ids = torch.arange(count)[:, None]  # rows with a source of their own each
+    drawn = Sampler(spec, 0, ids, torch.ones_like(ids))(ids, logits.expand(count, -1)).argmax(-1)
+    found = torch.bincount(drawn, minlength=4) / count
+    assert found.tolist() == pytest.approx(wanted.tolist(), abs=0.015), "four standard deviations"
+
+
+@pytest.mark.parametrize(("family", "kind"), few(FAMILIES, 3))
+@pytest.mark.parametrize("beams", [1, 3])
+def test_an_answer_ends_before_a_stop_text(backbone_folder: Folder, family: str, kind: Kind, beams: int) -> None:
+    backbone, tokenizer = load_backbone(str(backbone_folder(family))), make_tokenizer(family)
+    bank = wandering(backbone, kind, "houlsby")
+    batch = {"input_ids": SOURCES, "attention_mask": (SOURCES != 0).long()}
+    free = generate(backbone, bank, GenerationSpec(max_new_tokens=8), batch, tokenizer)
+    texts = decode(tokenizer, free)
+    stop = texts[0].split()[1]
+    spec = GenerationSpec(max_new_tokens=8, stop=(stop,), num_beams=beams)
+    rows = generate(backbone, bank, spec, batch, tokenizer)
+    for text in decode(tokenizer, rows, spec.stop):
+        assert stop not in text
+    if beams == 1:
+        assert decode(tokenizer, rows, spec.stop) == [text.split(stop)[0].strip() for text in texts]
+        alone = {name: tensor[:1, 2:] for name, tensor in batch.items()}
+        assert generate(backbone, bank, spec, alone, tokenizer) == rows[:1], "others of a batch may go on for longer"
+
+
+def test_a_certificate_without_these_keys_has_the_bytes_that_it_had() -> None:
+    old = {
+        "num_beams": 1,
+        "max_new_tokens": 64,
+        "min_new_tokens": 0,
+        "no_repeat_ngram_size": 0,
+        "length_penalty": 1.0,
+        "early_stopping": False,
+    }
+    assert GenerationSpec().model_dump_json() == json.dumps(old, separators=(",", ":"))
+    assert GenerationSpec.model_validate(SAMPLED.model_dump(mode="json")) == SAMPLED
+    assert SAMPLED.model_dump(mode="json").items() >= {"do_sample": True, "temperature": 1.5, "top_p": 0.95}.items()
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"temperature": 0.5}, "temperature has no effect without do_sample"),
+        ({"top_p": 0.5}, "top_p has no effect without do_sample"),
+        ({"do_sample": True, "num_beams": 2}, "do_sample draws one answer, and num_beams is 2"),
+        ({"do_sample": True, "temperature": 0.0}, "greater than 0"),
+        ({"stop": ("",)}, "at least 1 character"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(settings: dict[str, object], says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        GenerationSpec.model_validate(settings)
+
+
+def test_a_sampling_task_is_certified_and_answers_the_same_again(backbone_folder: Folder, tmp_path: Path) -> None:
+    rows = [{"source": f"w{number} w50", "target": "w7 w8"} for number in range(10, 34)]
+    data = {"train": rows[:12], "validation": rows[12:18], "test": rows[18:]}
+    generation = {"max_new_tokens": 6, "do_sample": True, "temperature": 0.7, "stop": ["w8"]}
+    one = {"name": "one", "kind": "seq2seq", "data": data, "generation": generation}
+    run = learn(stream(backbone_folder("t5"), [one], training={"epochs": 1}), tmp_path / "run")
+    assert all(check.ok for check in run.verify(data=True))
+    sources = [row["source"] for row in rows]
+    found = Run(tmp_path / "run").predict(sources, "one")
+    assert [run.predict(source, "one") for source in sources[:4]] == found[:4]
+    assert all("w8" not in str(answer.value) for answer in found)
