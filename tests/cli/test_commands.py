@@ -144,8 +144,8 @@ def test_learn_adds_a_task_without_the_old_data(run_dir: Path, tmp_path: Path, c
     assert main(["learn", str(run_dir), str(tmp_path / "new" / "task.yaml"), "--json"]) == 0
     results = json.loads(capsys.readouterr().out)["results"]
     assert results["tasks"] == ["single", "pair", "later"]
-    assert results["status"][2] == ["not measured", "not measured", "measured"]
-    assert results["R"][2][0] is None
+    assert results["status"][2] == ["certified", "certified", "measured"]
+    assert results["R"][2][:2] == [results["R"][0][0], results["R"][1][1]]
     assert main(["learn", str(run_dir), str(tmp_path / "new" / "task.yaml")]) == 0
     other = task | {"bank": "lora"}
     (tmp_path / "new" / "task.yaml").write_text(yaml.safe_dump(other))
