@@ -106,11 +106,11 @@ class Everywhere:
         return None if inside.startswith(("..", ".lock")) else inside
 
 
-def in_a_child(act: Callable[[], object], folder: Path, at: int, number: int | None) -> str:
+def in_a_child(act: Callable[[], object], folder: Path, at: int, number: int | None) -> tuple[bool, str]:
     """Act in a process whose call fails, or in which it is killed.
 
     Returns:
-        Empty if the process was killed, or reported a `StoreError`, or ended well; else what it raised.
+        Whether it ended well all the same, and what it raised; nothing if it was killed, or reported a `StoreError`.
     """
     said, says = os.pipe()
     child = os.fork()
@@ -120,7 +120,7 @@ def in_a_child(act: Callable[[], object], folder: Path, at: int, number: int | N
             Everywhere(folder, at, number).put_in(pytest.MonkeyPatch())
             act()
         except StoreError:
-            pass
+            code = KILLED
         except BaseException:
             os.write(says, traceback.format_exc()[-4000:].encode())
             code = 1
@@ -130,7 +130,7 @@ def in_a_child(act: Callable[[], object], folder: Path, at: int, number: int | N
     with open(said, "rb") as pipe:
         text = pipe.read().decode()
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return text or ("" if code in (0, KILLED) else f"exit code {code}")
+    return code == 0, text or ("" if code in (0, KILLED) else f"exit code {code}")
 
 
 def content(folder: Path) -> dict[str, bytes]:

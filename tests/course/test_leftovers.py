@@ -41,12 +41,15 @@ class Command:
 
     Args:
         act: the command, given a folder.
+        then: what is given next where the command could do without the call that failed.
         start: the folder that it finds; None: it makes one.
         scratch: an empty folder.
     """
 
-    def __init__(self, act: Callable[[Path], object], start: Path | None, scratch: Path) -> None:
-        self.act, self._start, self._scratch = act, start, scratch
+    def __init__(
+        self, act: Callable[[Path], object], then: Callable[[Path], object], start: Path | None, scratch: Path
+    ) -> None:
+        self.act, self._then, self._start, self._scratch = act, then, start, scratch
         assert not scratch.exists()
         scratch.mkdir()
         folder = self._begin()
@@ -64,18 +67,16 @@ class Command:
             shutil.copytree(self._start, folder)
         return folder
 
-    def _again(self, folder: Path) -> None:
-        with suppress(InputError):  # what was to be forgotten may be forgotten already
-            self.act(folder)
-
     def fails_at(self, call: int, number: int | None) -> list[str]:
-        """Fail, or be killed, in one call, and give the command again; return what is wrong then."""
+        """Fail, or be killed, in one call, and give the next command, which is the same again; return what is wrong then."""
         folder = self._begin()
         how = "killed" if number is None else errno.errorcode[number]
         where = f"call {call}, {self.calls[call]}, {how}: "
-        if raised := in_a_child(lambda: self.act(folder), folder, call, number):
+        ended_well, raised = in_a_child(lambda: self.act(folder), folder, call, number)
+        if raised:
             return [where + raised]
-        self._again(folder)
+        with suppress(InputError):  # what was to be forgotten may be forgotten already
+            (self._then if ended_well else self.act)(folder)
         found = left_in(folder)
         return [
             f"{where}{name} is {found.get(name, 'missing')!r:.300}, and was to be {self.whole.get(name, 'missing')!r:.300}"
@@ -135,7 +136,8 @@ def command(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -
     def made(name: str) -> Command:
         if name not in known:
             act, start = commands[name]
-            known[name] = Command(act, None if start is None else scratch / start, scratch / name)
+            then = commands["run"][0] if name == "replace" else act  # or it would be replaced a second time
+            known[name] = Command(act, then, None if start is None else scratch / start, scratch / name)
         return known[name]
 
     return made
