@@ -66,6 +66,9 @@ class Axes:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: dict[str, Axis] = {}
+        # What a course that was killed left half-written; whoever makes loggers holds the run's lock.
+        for stale in path.parent.glob(f".{path.name}.*.new"):
+            stale.unlink(missing_ok=True)
         try:
             raw: Any = parse_json(read_file(path, _MOST_BYTES), str(path))
             self._known = _File.model_validate(raw).loggers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -14,13 +13,28 @@ from continual_petl.course.recheck import recheck_rows
 from continual_petl.course.row import measure_row
 from continual_petl.course.session import Session
 from continual_petl.course.signals import StopRequest
-from continual_petl.store.results_file import TaskLine
+from continual_petl.store.atomic import remove_folder
+from continual_petl.store.finding import TaskCheck
+from continual_petl.store.results_file import RowLine, TaskLine
 
 
 def finish_task(
-    session: Session, task: str, callbacks: Sequence[L.Callback], seconds: dict[str, float], request: StopRequest
+    session: Session,
+    task: str,
+    callbacks: Sequence[L.Callback],
+    seconds: dict[str, float],
+    request: StopRequest,
+    row: RowLine | None = None,
 ) -> None:
     """Measure a committed task's row of R, let the callbacks look, and note that all is done.
+
+    Args:
+        session: the course.
+        task: what was committed.
+        callbacks: what watches.
+        seconds: what it cost so far, by phase.
+        request: whether to stop.
+        row: its row, if results.jsonl has it already: a stop or a kill came between it and the end of the task's work.
 
     Raises:
         Interrupted: if a stop was asked for; what is left of the row comes first the next time.
@@ -29,9 +43,10 @@ def finish_task(
     start = time.perf_counter()
     # Callbacks check certificates on it, also where nothing was measured.
     session.residents.backbone_of(task)
-    row, notices, checked = measure_row(session, task, request)
-    store = session.store
-    store.append_results([row])
+    store, notices, checked = session.store, list[str](), dict[str, TaskCheck]()
+    if row is None:
+        row, notices, checked = measure_row(session, task, request)
+        store.append_results([row])
     measured = time.perf_counter()
     learner = session.residents.learner(session.residents.backbone_of(task).precision)
     event = TaskEvent(
@@ -53,7 +68,7 @@ def finish_task(
     )
     spent = {**seconds, "measure": measured - start, "verify": time.perf_counter() - measured}
     # Not before: it knows what training took, if a stop or a kill comes between the commit and here.
-    shutil.rmtree(store.progress_folder(task), ignore_errors=True)
+    remove_folder(store.progress_folder(task))
     link = store.link(task)
     done = TaskLine(
         task=task, index=link.index, certificate=link.seal, seconds=spent, checks=dict(sorted(checks.items()))

@@ -25,7 +25,7 @@ from continual_petl.errors import InputError
 from continual_petl.report.console import is_watched
 from continual_petl.store.leftovers import cut_short
 from continual_petl.store.position import seconds_so_far
-from continual_petl.store.results_file import unfinished
+from continual_petl.store.results_file import measured_rows, unfinished
 from continual_petl.store.store import Store
 from continual_petl.store.stream_seal import begun_with, load_begun, stream_problem
 from continual_petl.streams.schema.stream_spec import StreamSpec
@@ -135,13 +135,15 @@ def _learn_all(
 ) -> None:
     """Learn what the store does not have, after what a kill left unfinished."""
     fresh = _Fresh(watching)
-    committed = unfinished(session.store.links(), session.store.results())
+    links, lines = session.store.links(), session.store.results()
+    committed = unfinished(links, lines)
+    rows = measured_rows(links, lines)
     learned = set(session.store.tasks) - set(replace)
     tasks = [task for task in session.spec.tasks if task.name not in learned]
     session.num_new = len(committed) + len(tasks)
     for name in committed:
         trained = seconds_so_far(session.store.progress_folder(name))
-        finish_task(session, name, watching, {"train": trained} if trained else {}, request)
+        finish_task(session, name, watching, {"train": trained} if trained else {}, request, rows.get(name))
     if pool.is_elsewhere and tasks:
         learn_at_once(session, tasks, watching, request, pool.opened(session, watching, len(tasks)))
         return

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Collection
 from pathlib import Path
 
 from continual_petl.course.run import Run
 from continual_petl.course.session import Session
 from continual_petl.errors import InputError
+from continual_petl.store.atomic import remove_folder
 from continual_petl.store.forget import forget_entry, forget_task
 from continual_petl.store.position import half_learned
 from continual_petl.store.store import Store
@@ -65,7 +65,7 @@ def _forget_task(run: Run, store: Store, task: str) -> None:
     gone = {stone.task for stone in store.tombstones()}.difference(store.tasks)
     if not store.has(task) and task not in {lost.task for lost in store.missing()}:
         if task in half_learned(store):
-            shutil.rmtree(store.progress_folder(task))  # no certificate names it, so no tombstone has to stand for it
+            remove_folder(store.progress_folder(task))  # no certificate names it, so no tombstone has to stand for it
             return
         if task in gone and task in known and len(known) > 1:
             return  # a kill may have left the stream to be written

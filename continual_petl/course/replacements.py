@@ -17,6 +17,7 @@ from continual_petl.course.half_learned import deciding_arguments
 from continual_petl.course.session import Session
 from continual_petl.digests import combined_digest
 from continual_petl.errors import StoreError
+from continual_petl.store.atomic import refusals_told
 from continual_petl.store.manifest import Digest, Index
 from continual_petl.store.sealed import VERSION, invalid, read_sealed, write_sealed
 from continual_petl.store.store import Store
@@ -70,7 +71,9 @@ def begin_replacing(session: Session, tasks: Collection[str]) -> tuple[set[str],
 
 def end_replacing(store: Store) -> None:
     """Take the note away: the command has ended well."""
-    _path(store).unlink(missing_ok=True)
+    path = _path(store)
+    with refusals_told(path):
+        path.unlink(missing_ok=True)
 
 
 def _path(store: Store) -> Path:

@@ -26,9 +26,11 @@ from continual_petl.report.page.verdict import moment
 from continual_petl.report.run_facts import RunFacts
 from continual_petl.store.atomic import make_folder, write_file
 from continual_petl.store.files import refuse_links_inside
+from continual_petl.store.lock import is_alive
 
 PAGE, STAMP, PLOTLY, TASKS = "index.html", "stamp", "plotly.min.js", "tasks"
 _NO_STAMP = "0" * 16
+_UNFINISHED = re.compile(rf"\.(?:{'|'.join(map(re.escape, (PAGE, STAMP, PLOTLY)))}|\d{{6}}\.js)\.(\d+)\.new")
 
 
 def write_report(folder: Path, facts: RunFacts, *, live: bool = False) -> Path:
@@ -54,6 +56,7 @@ def write_report(folder: Path, facts: RunFacts, *, live: bool = False) -> Path:
         if not _begins_with(path, first_line(tasks, place, drawn_by())):
             write_file(path, script_of(tasks, place, drawn_by(), packed=facts.is_long).encode())
     page = _write_page(folder, facts.name, sections(facts), [facts], live=live)
+    _remove_unfinished(folder / TASKS)
     for path in set((folder / TASKS).iterdir()) - kept:
         if re.fullmatch(r"\d{6}\.js", path.name):  # of a run that had more tasks
             path.unlink(missing_ok=True)
@@ -86,6 +89,14 @@ def _sources(folder: Traversable) -> list[Traversable]:
     return [path for path in inside if path.name.endswith((".py", ".j2", ".css", ".js"))] + nested
 
 
+def _remove_unfinished(folder: Path) -> None:
+    """Remove what processes that were killed left half-written; others may write to the folder just now."""
+    for path in folder.iterdir():
+        found = _UNFINISHED.fullmatch(path.name)
+        if found is not None and not is_alive(int(found[1])):
+            path.unlink(missing_ok=True)
+
+
 def _begins_with(path: Path, line: str) -> bool:
     try:
         with path.open("rb") as file:
@@ -97,6 +108,7 @@ def _begins_with(path: Path, line: str) -> bool:
 def _write_page(folder: Path, title: str, parts: Sequence[Section], runs: Sequence[RunFacts], *, live: bool) -> Path:
     from plotly.offline import get_plotlyjs  # reads four megabytes
 
+    _remove_unfinished(folder)
     script, plotly = folder / PLOTLY, get_plotlyjs().encode()
     if not script.is_file() or script.read_bytes() != plotly:
         write_file(script, plotly)

@@ -109,6 +109,30 @@ def new_folder(path: Path, *, room: AbstractContextManager[None] | None = None) 
         raise
 
 
+def remove_unfinished(folder: Path) -> None:
+    """Remove what writers that were killed left half-written in a folder; the lock is held, so none of them is alive."""
+    for stale in folder.glob(".*.new"):
+        if stale.is_dir() and not stale.is_symlink():
+            shutil.rmtree(stale)
+        else:
+            stale.unlink(missing_ok=True)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder, if there is one, in one step: of what a kill or an error leaves, nothing has its name.
+
+    Raises:
+        StoreError: if the system refuses that step; what it refuses later goes with the next `remove_unfinished`.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}.old.new")
+    with refusals_told(path):
+        if aside.exists():
+            shutil.rmtree(aside)
+        with suppress(FileNotFoundError):
+            os.rename(path, aside)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
 def make_folder(path: Path) -> None:
     """Make a folder, and those above it, unless it is there; flushed, so that what comes into it survives too.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import Literal
 
 from continual_petl.errors import InputError, StoreError
+from continual_petl.store.atomic import remove_folder
 from continual_petl.store.chain import Link, MainLine
 from continual_petl.store.missing import Missing
 from continual_petl.store.store import Store
@@ -40,9 +40,9 @@ def forget_task(store: Store, task: str) -> Tombstone:
     if problems:
         raise StoreError(" ".join(problems))
     removed = Removed(index=link.index, seal=link.seal, predecessor=link.predecessor)
-    tombstone = _write(store, task, "forgotten", removed, aside=aside)
-    shutil.rmtree(progress, ignore_errors=True)
-    return tombstone
+    # First: once the tombstone is there, nothing tells what is left of it from a new start of this task.
+    remove_folder(progress)
+    return _write(store, task, "forgotten", removed, aside=aside)
 
 
 def forget_entry(store: Store, number: int) -> Tombstone:

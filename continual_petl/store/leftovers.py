@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import glob
 import os
-import shutil
 from contextlib import suppress
 from pathlib import Path
 
 from continual_petl.errors import StoreError
-from continual_petl.store.atomic import refusals_told, sync_folder
+from continual_petl.store.atomic import refusals_told, remove_unfinished, sync_folder
 from continual_petl.store.manifest import read_manifest
 from continual_petl.store.results_file import was_committed
 from continual_petl.store.shelf import Shelf
@@ -33,8 +32,10 @@ def clean(store: Shelf) -> None:
                 # In one step, or a kill would leave a bank without a certificate.
                 store.bank_folder(stone.name).rename(store.banks / f".{stone.name}.{os.getpid()}.old.new")
                 sync_folder(store.banks)
-        for hidden in store.banks.glob(".*.new"):
-            shutil.rmtree(hidden)
+        progress = store.folder / ".progress"
+        for folder in (store.banks, store.tombstone_folder, progress, *progress.glob("[!.]*")):
+            if not (folder.is_symlink() or folder.parent.is_symlink()):
+                remove_unfinished(folder)
 
 
 def cut_short(store: Shelf) -> Tombstone | None:

@@ -11,7 +11,6 @@ import logging
 import os
 import platform
 import shlex
-import shutil
 import sys
 import time
 from contextlib import suppress
@@ -22,7 +21,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from continual_petl.errors import RunInUseError
-from continual_petl.store.atomic import refusals_told, write_json
+from continual_petl.store.atomic import refusals_told, remove_unfinished, write_json
 
 _PATIENCE = 0.5
 """Seconds that a new holder has to say who it is."""
@@ -54,7 +53,7 @@ class RunLock:
             return
         try:
             with refusals_told(self._folder):
-                self._sweep()
+                remove_unfinished(self._folder)
             write_json(self._holder, _about_this_process())
         except BaseException:
             self._lock.release()
@@ -86,14 +85,6 @@ class RunLock:
         _log.warning("%s Waiting until it has ended.", told)
         self._lock.acquire(poll_interval=_POLL)
 
-    def _sweep(self) -> None:
-        """Take away what writers that were killed left half-written beside its place."""
-        for stale in self._folder.glob(".*.new"):
-            if stale.is_dir() and not stale.is_symlink():
-                shutil.rmtree(stale)
-            else:
-                stale.unlink()
-
 
 def holder(path: Path) -> str | None:
     """Return who says to hold a lock, in words; None if no one does who can still be holding it."""
@@ -102,7 +93,7 @@ def holder(path: Path) -> str | None:
         pid, host, since, command = int(said["pid"]), str(said["host"]), str(said["since"]), str(said["command"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
-    if host == platform.node() and not _is_alive(pid):
+    if host == platform.node() and not is_alive(pid):
         return None
     return f"process {pid} on {host}, since {since}, {command!r}"
 
@@ -117,7 +108,8 @@ def _about_this_process() -> dict[str, Any]:
     }
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Return whether a process of this machine has a number."""
     if pid <= 0:
         return False
     try:

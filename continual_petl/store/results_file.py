@@ -148,6 +148,13 @@ def unfinished(links: Iterable[Link], lines: Iterable[Line]) -> list[str]:
     return [link.task for link in links if not done & {(link.task, link.index), (link.task, None)}]
 
 
+def measured_rows(links: Iterable[Link], lines: Iterable[Line]) -> dict[str, RowLine]:
+    """Return the row that was measured after each learned task, where there is one; those that fill in cells are none."""
+    rows = (line for line in lines if isinstance(line, RowLine) and any(cell.task == line.after for cell in line.cells))
+    found = {(row.after, row.index): row for row in rows}
+    return {link.task: found[link.task, link.index] for link in links if (link.task, link.index) in found}
+
+
 def _whole_lines(path: Path) -> Iterator[bytes]:
     before: bytes | None = None
     number = 0
