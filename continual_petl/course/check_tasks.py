@@ -15,10 +15,10 @@ from continual_petl.course.session import Session, other_seeds
 from continual_petl.errors import InputError, StoreError
 from continual_petl.store.backbone_check import check_backbone
 from continual_petl.store.environment import arithmetic, compute_as
-from continual_petl.store.finding import Finding, TaskCheck
+from continual_petl.store.finding import UNCHANGED, Finding, TaskCheck
 from continual_petl.store.store import Store
 from continual_petl.store.survey import told
-from continual_petl.store.verify import UNCHANGED, check_task
+from continual_petl.store.verify import check_task
 from continual_petl.streams.schema.stream_spec import StreamSpec
 
 

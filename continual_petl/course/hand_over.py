@@ -19,9 +19,9 @@ from continual_petl.course.session import Session
 from continual_petl.course.signals import StopRequest
 from continual_petl.store.commit import Evidence, commit_task
 from continual_petl.store.environment import current_environment
+from continual_petl.store.probe_file import certified_probe
 from continual_petl.store.results_file import TaskLine
 from continual_petl.store.store import Store
-from continual_petl.store.verify import certified_probe
 from continual_petl.streams.schema.stream_spec import TaskSpec
 
 _log = logging.getLogger(__name__)

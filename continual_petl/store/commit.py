@@ -25,7 +25,8 @@ from continual_petl.store.fill import entries_of, fitting_bank
 from continual_petl.store.forget import tombstone_of
 from continual_petl.store.history import History, write_history
 from continual_petl.store.manifest import HISTORY, Manifest, Parent, SplitScores, TensorEntry, write_manifest
-from continual_petl.store.replay import OUTPUTS, decode_probe, replay
+from continual_petl.store.probe_file import OUTPUTS
+from continual_petl.store.replay import decode_probe, replay
 from continual_petl.store.store import Store
 from continual_petl.store.tensor_file import most_bytes, read_tensors
 from continual_petl.store.tombstone import Tombstone, tombstone_file, write_tombstone

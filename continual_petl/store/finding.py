@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+UNCHANGED = "digests and probe, bit for bit"
+"""What the best verdict rests on."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """One thing that is not as it was certified."""

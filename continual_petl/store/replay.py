@@ -18,10 +18,9 @@ from continual_petl.heads.kinds import GENERATIVE, Kind
 from continual_petl.learner.answer import answer, head_of
 from continual_petl.learner.generate import Ends, generate
 from continual_petl.store.probe import ENDS
+from continual_petl.store.probe_file import DECODED
 from continual_petl.streams.schema.stream_spec import GenerationSpec
 
-OUTPUTS = "outputs"
-DECODED = "decoded"
 NUM_DECODED = 8
 """Tokens that are searched for each row."""
 

@@ -13,7 +13,7 @@ from continual_petl import Run
 from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.store.atomic import json_bytes
 from continual_petl.store.manifest import HISTORY, Manifest
-from continual_petl.store.replay import DECODED
+from continual_petl.store.probe_file import DECODED
 from continual_petl.store.results_file import TaskLine
 from continual_petl.store.sealed import SEAL, seal_of
 from continual_petl.store.store import Store

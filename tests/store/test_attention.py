@@ -91,7 +91,7 @@ def test_replayed_with_another_one_it_would_hold_within_a_tolerance_only(
     def not_attending(backbone: Backbone, implementation: str) -> Iterator[Backbone]:
         yield backbone
 
-    monkeypatch.setattr("continual_petl.store.verify.attending", not_attending)
+    monkeypatch.setattr("continual_petl.store.answer_probe.attending", not_attending)
     run = learn(_stream(backbone_folder(), attention="eager"), folder)
     (check,) = run.verify()
     assert "attention was sdpa, is eager" in check.how

@@ -14,11 +14,11 @@ from continual_petl import Run, learn
 from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.heads.kinds import LABELLED
 from continual_petl.learner.answer import answer, head_of
-from continual_petl.store import verify
+from continual_petl.store import answer_probe, verify
 from continual_petl.store.environment import current_environment
 from continual_petl.store.probe import _around, make_probe
-from continual_petl.store.replay import DECODED, OUTPUTS, replay, tolerance
-from continual_petl.store.verify import certified_probe
+from continual_petl.store.probe_file import DECODED, OUTPUTS, certified_probe
+from continual_petl.store.replay import replay, tolerance
 from tests.streams_in_code import stream, task_of_kind
 from tests.tiny import make_tokenizer
 
@@ -126,15 +126,15 @@ def test_another_environment_may_round_but_not_answer_otherwise(
         return lambda *args: real(*args) + by
 
     elsewhere = current_environment(backbone.model.device, "fp32", "eager").model_copy(update={"torch": "9"})
-    monkeypatch.setattr(verify, "current_environment", lambda *args: elsewhere)
+    monkeypatch.setattr(answer_probe, "current_environment", lambda *args: elsewhere)
     allowed = tolerance(kind, "fp32")
     for by, good in ((0.5 * allowed, True), (2 * allowed, False)):
-        monkeypatch.setattr(verify, "replay", moved(by))
+        monkeypatch.setattr(answer_probe, "replay", moved(by))
         assert verify.check_task(run.store, "one", backbone).ok == good
     if kind in LABELLED:
         # Within the tolerance, but one answer is another one.
-        monkeypatch.setattr(verify, "tolerance", lambda *args: 1e9)
-        monkeypatch.setattr(verify, "replay", lambda *args: -real(*args))
+        monkeypatch.setattr(answer_probe, "tolerance", lambda *args: 1e9)
+        monkeypatch.setattr(answer_probe, "replay", lambda *args: -real(*args))
         assert not verify.check_task(run.store, "one", backbone).ok
 
 
