@@ -83,7 +83,7 @@ class Reader:
             for kind, number in line.checks.items() if isinstance(line, TaskLine) else ():
                 guarded[kind] = guarded.get(kind, 0) + number
         lines = () if "(results.jsonl)" in survey.unreadable else each_result(self._store.results_file)
-        own = {task.name: (task.metric, task.score) for task in tasks}
+        own = {task.name: (task.metric, task.split, task.score) for task in tasks}
         added = ((task.name, task.parameters, task.num_bytes) for task in tasks)
         return RunFacts(
             name=name,

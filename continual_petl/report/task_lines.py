@@ -14,6 +14,7 @@ from rich.text import Text
 
 from continual_petl.banks.words import in_words
 from continual_petl.errors import counted, known_names, printable
+from continual_petl.report.marks import ON_VALIDATION, mark_of
 from continual_petl.store.history import Confusion, History
 from continual_petl.store.manifest import Manifest
 from continual_petl.store.position import Position
@@ -37,7 +38,7 @@ def task_table(tasks: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 def _cells(task: Mapping[str, Any]) -> list[str]:
     score = "not defined" if task["score"] is None else f"{task['score']:.4f}"
-    marked = f"{score} {task['metric']}" + ("" if task["split"] == "test" else "*")
+    marked = f"{score} {task['metric']}" + mark_of(task["split"])
     return [printable(task["task"]), task["kind"], task["short"], marked, f"{task['parameters']:,}"]
 
 
@@ -82,8 +83,8 @@ def list_lines(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what is to be said below the table."""
     total, kept = sum(task["parameters"] for task in tasks), sum(task["bytes"] for task in tasks)
     lines = [f"{counted(len(tasks), 'task')}, {total:,} parameters, {size(kept)} on disk"]
-    if any(task["split"] != "test" for task in tasks):
-        lines.append("* on validation rows: the task has no test rows")
+    if any(mark_of(task["split"]) for task in tasks):
+        lines.append(ON_VALIDATION)
     return lines
 
 

@@ -35,9 +35,10 @@ def _cells(facts: RunFacts) -> go.Figure:
     R_TT = facts.results.R.numpy()
     names = [shown(name) for name in facts.results.tasks]
     status, metrics = facts.results.status, facts.results.metrics
+    marks = [facts.results.mark(j) for j in range(len(names))]
     words = [
         [
-            f"{names[j]} after {names[i]}<br>{_number(R_TT[i, j])} {shown(metrics[j])}, {status[i][j]}"
+            f"{names[j]} after {names[i]}<br>{_number(R_TT[i, j])} {shown(metrics[j])}{marks[j]}, {status[i][j]}"
             if j <= i
             else ""
             for j in range(len(names))
@@ -56,14 +57,15 @@ def _cells(facts: RunFacts) -> go.Figure:
         xgap=1,
         ygap=1,
     )
-    ticks = {"tickmode": "array", "tickvals": list(range(len(names))), "ticktext": list(map(tick, facts.results.tasks))}
+    ticks = {"tickmode": "array", "tickvals": list(range(len(names)))}
+    rows = list(map(tick, facts.results.tasks))
     return styled(
         [heat],
         x="score on task",
         y="after learning task",
         height=_height(len(names)),
-        xaxis=ticks,
-        yaxis={"autorange": "reversed", **ticks},
+        xaxis={**ticks, "ticktext": [name + mark for name, mark in zip(rows, marks, strict=True)]},
+        yaxis={"autorange": "reversed", **ticks, "ticktext": rows},
     )
 
 

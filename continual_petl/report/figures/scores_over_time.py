@@ -49,7 +49,7 @@ def _lines(facts: RunFacts) -> go.Figure:
             scatter(
                 x=[i + 1 for i in known],
                 y=[float(R_TT[i, j]) for i in known],
-                name=shown(name) + marks[name],
+                name=shown(name) + facts.results.mark(j) + marks[name],
                 mode="lines+markers",
                 line={"color": colour(j)},
                 marker={"symbol": symbols, "size": 9},

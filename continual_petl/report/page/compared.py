@@ -8,6 +8,7 @@ from pathlib import Path
 
 from continual_petl.errors import counted
 from continual_petl.report.figures import comparison
+from continual_petl.report.marks import mark_of
 from continual_petl.report.page.parts import Cell, Section, Shown, Table, megabytes, number
 from continual_petl.report.page.verdict import said
 from continual_petl.report.run_facts import RunFacts
@@ -123,19 +124,21 @@ def _sort(value: float) -> float | None:
 def _tasks(runs: Sequence[Named], tasks: Sequence[str]) -> Table:
     """Return the newest known score of every task in each run, by the task's name: orders may differ."""
     digests = [{own.name: own.digest for own in facts.tasks} for _, facts in runs]
+    marks = [{own.name: mark_of(own.split) for own in facts.tasks} for _, facts in runs]
     rows = []
     for place, task in enumerate(tasks):
         ends = [facts.newest.get(task) for _, facts in runs]
         cells = [
             Cell(text="not learned", kind="number")
             if end is None
-            else Cell(text=number(end), sort=_sort(end), kind="number")
-            for end in ends
+            else Cell(text=number(end) + own.get(task, ""), sort=_sort(end), kind="number")
+            for end, own in zip(ends, marks, strict=True)
         ]
         same = _same([own[task] for own in digests if task in own], len(runs))
         rows.append([Cell(text=task, sort=place), *cells, Cell(text=same)])
     heads = ("task", *(name for name, _ in runs), "its bank in all runs")
-    return Table(caption="Newest known score of every task", heads=heads, rows=rows)
+    notes = list(dict.fromkeys(note for _, facts in runs for note in facts.results.footnotes))
+    return Table(caption="Newest known score of every task", heads=heads, rows=rows, notes=notes)
 
 
 def _same(digests: Sequence[str], num_runs: int) -> str:
