@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -35,10 +36,13 @@ def test_numbers_of_each_run_are_its_own(facts: RunFacts, learned: Path, shared:
         results, growth = Run(folder).results, Run(folder).growth
         assert rows[name]["ACC"] == f"{results.acc:.4f}"
         assert rows[name]["tasks"] == str(len(results.tasks))
-        assert rows[name]["parameters added"].startswith(f"{growth[-1].stored:,} (")
+        assert rows[name]["parameters added"] == f"{growth[-1].stored:,}"
         mean = float(results.R[-1, [results.tasks.index(task) for task in ("one", "four")]].mean())
         assert rows[name]["mean of the 2 shared tasks"] == f"{mean:.4f}"
-    assert "one bank that all tasks share" in rows["shared"]["banks"]
+        copies = growth[-1].full_copies
+        assert rows[name]["of full copies"] == f"{growth[-1].stored / copies:.2%}"
+    settings = rows_of(tables([facts, other])["Settings of each run"])
+    assert "one bank that all tasks share" in settings["shared"]["banks"]
     by_task = rows_of(tables([facts, other])["Newest known score of every task"])
     assert by_task["two"]["shared"] == "not learned"
     assert by_task["four"]["shared"] == f"{float(Run(shared).results.R[-1, 0]):.4f}"
@@ -104,3 +108,11 @@ def test_a_run_beside_itself_has_two_names(facts: RunFacts) -> None:
 def test_the_same_runs_give_the_same_page(facts: RunFacts, tmp_path: Path, count: int) -> None:
     pages = [write_comparison(tmp_path / str(n), [facts] * count).read_bytes() for n in range(2)]
     assert pages[0] == pages[1]
+
+
+def test_a_long_name_in_a_head_may_go_on_in_another_line_and_stays_a_text(facts: RunFacts, tmp_path: Path) -> None:
+    runs = [dataclasses.replace(facts, name=name) for name in ("lora_rank_8", "<b>")]
+    page = write_comparison(tmp_path, runs).read_text("utf-8")
+    assert "lora_<wbr>rank_<wbr>8</th>" in page
+    assert "&lt;b&gt;</th>" in page
+    assert "<b>" not in page.split("<main")[1].split("</main>")[0]

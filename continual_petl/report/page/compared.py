@@ -58,7 +58,9 @@ def sections(runs: Sequence[Named]) -> list[Section]:
     )
     lines = [*(f"{name}: {said(facts)[0]}" for name, facts in runs), *differences(runs)]
     return [
-        Section(id="runs", title="Runs", template="figures.html.j2", lines=lines, tables=[_table(runs)]),
+        Section(
+            id="runs", title="Runs", template="figures.html.j2", lines=lines, tables=[_table(runs), _settings(runs)]
+        ),
         Section(
             id="scores",
             title="Scores",
@@ -87,7 +89,7 @@ def _table(runs: Sequence[Named]) -> Table:
     for name, facts in runs:
         last = facts.growth[-1] if facts.growth else None
         stored, size = sum(task.num_parameters for task in facts.tasks), sum(task.num_bytes for task in facts.tasks)
-        share = "" if last is None else f" ({last.stored / last.full_copies:.2%} of full copies)"
+        share = math.nan if last is None else last.stored / last.full_copies
         seconds = sum(sum(phases.values()) for phases in facts.results.seconds.values())
         mean = sum(facts.newest[task] for task in shared) / len(shared) if shared else math.nan
         values = [*_at_end(facts).values(), *([mean] if apart else [])]
@@ -96,17 +98,23 @@ def _table(runs: Sequence[Named]) -> Table:
                 Cell(text=name),
                 Cell(text=f"{len(facts.tasks):,}", sort=len(facts.tasks), kind="number"),
                 *(Cell(text=number(value), sort=_sort(value), kind="number") for value in values),
-                Cell(text=f"{stored:,}{share}", sort=stored, kind="number"),
+                Cell(text=f"{stored:,}", sort=stored, kind="number"),
+                Cell(text="not known" if last is None else f"{share:.2%}", sort=_sort(share), kind="number"),
                 Cell(text=megabytes(size), sort=size, kind="number"),
                 Cell(text=f"{seconds:.4g} s", sort=seconds, kind="number"),
                 Cell(text=f"{facts.num_unchanged:,} of {len(facts.tasks):,}", kind="good" if facts.ok else "bad"),
-                Cell(text=_banks(facts)),
             ]
         )
     means = [f"mean of the {counted(len(shared), 'shared task')}"] if apart else []
     scores = ("run", "tasks", "ACC", "BWT", "forgetting", *means)
-    heads = (*scores, "parameters added", "on disk", "time", "certificates that hold", "banks")
+    heads = (*scores, "parameters added", "of full copies", "on disk", "time", "valid certificates")
     return Table(caption="Runs side by side", heads=heads, rows=rows)
+
+
+def _settings(runs: Sequence[Named]) -> Table:
+    """Return what each run was learned with: words, which take the width that numbers side by side lack."""
+    rows = [[Cell(text=name), Cell(text=_banks(facts))] for name, facts in runs]
+    return Table(caption="Settings of each run", heads=("run", "banks"), rows=rows)
 
 
 def _banks(facts: RunFacts) -> str:
