@@ -29,7 +29,7 @@ Signatures = tuple[tuple[str, Signature], ...]
 def read_facts(folder: Path) -> RunFacts:
     """Read a run; half-way through a course what is committed by then.
 
-    Every digest is checked. What is damaged is told in the facts, and the rest is read all the same.
+    Every digest is checked. What is damaged is reported in the facts, and the rest is read anyway.
 
     Args:
         folder: the run folder.
@@ -105,7 +105,7 @@ class Reader:
 
     def _read_tasks(self) -> None:
         """Read every task before the survey looks at it: it then finds each manifest read, and checked, already."""
-        with suppress(StoreError):  # the survey tells it
+        with suppress(StoreError):  # the survey reports it
             names = self._store.names()
             self._keep = len(names) <= MOST_TASKS
             for name in names:
@@ -130,7 +130,7 @@ class Reader:
         return known[1]
 
     def _history(self, name: str) -> History | None:
-        with suppress(StoreError):  # the task's check tells it
+        with suppress(StoreError):  # the task's check reports it
             return self._store.history(name)
         return None
 

@@ -160,7 +160,7 @@ def print_report(
 def check_table(checks: Sequence[TaskCheck]) -> Table:
     """Return one row per verified task."""
     table = Table(title="Certificates", title_justify="left")
-    for header in ("task", "verdict", "rests on", "largest difference", "time"):
+    for header in ("task", "verdict", "checked by", "largest difference", "time"):
         table.add_column(header)
     for check in checks:
         verdict = f"[{_COLOURS[check.verdict]}]{check.verdict}[/]"

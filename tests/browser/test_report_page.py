@@ -269,7 +269,7 @@ def test_several_runs_side_by_side_are_a_page_like_any_other(browser: Browser, c
         opened.draw()
         assert opened.page.locator(".plot").count() >= 4
         assert opened.axe() == []
-        assert opened.page.title().count(" against ") == 1
+        assert opened.page.title().count(" vs. ") == 1
 
 
 def test_a_comparison_fits_into_a_window_of_1280_pixels(browser: Browser, learned: Path, tmp_path: Path) -> None:

@@ -47,9 +47,9 @@ def test_numbers_of_each_run_are_its_own(facts: RunFacts, learned: Path, shared:
     assert by_task["two"]["shared"] == "not learned"
     assert by_task["four"]["shared"] == f"{float(Run(shared).results.R[-1, 0]):.4f}"
     assert by_task["four"]["banks"] == f"{float(Run(learned).results.R[-1, 3]):.4f}"
-    assert by_task["one"]["its bank in all runs"] == "different", "in one of them it went on from another task's"
+    assert by_task["one"]["bank across runs"] == "different", "in one of them it went on from another task's"
     some = rows_of(tables([facts, facts, other])["Newest known score of every task"])
-    assert some["two"]["its bank in all runs"] == "the same, bit for bit, in the 2 that have it"
+    assert some["two"]["bank across runs"] == "the same, bit for bit, in the 2 that have it"
     told = " ".join(differences(named([facts, other])))
     assert "have not learned the same tasks" in told
     assert "All of them have learned 2 tasks." in told
@@ -64,7 +64,7 @@ def test_another_order_gives_the_same_banks_bit_for_bit(
     told = " ".join(differences(named([facts, other])))
     assert "Of 2 shared tasks 2 have the same bank in all runs, bit for bit." in told
     assert "in different orders" in told
-    assert "different rows" not in told
+    assert "trained on different rows" not in told
 
 
 def test_other_rows_seeds_and_scores_of_the_same_task_are_told(
@@ -73,7 +73,7 @@ def test_other_rows_seeds_and_scores_of_the_same_task_are_told(
     more = task("one", num_rows=44, metric="macro_f1")
     learn(stream(backbone_folder(), [more], seed=4, training={"epochs": 1}), tmp_path / "other")
     told = " ".join(differences(named([facts, read_facts(tmp_path / "other")])))
-    for words in ("1 were learned from different rows: one", "measured by different scores", "different seeds"):
+    for words in ("1 were trained on different rows: one", "different metrics", "different seeds"):
         assert words in told
     assert "bit for bit" not in told
 
@@ -93,7 +93,7 @@ def test_a_damaged_run_is_called_so_beside_a_whole_one(facts: RunFacts, learned:
     run = shutil.copytree(learned, tmp_path / "damaged")
     change_tensors(run / "banks/two/bank.safetensors", nudge("head.output.bias"))
     page = write_comparison(tmp_path / "report", [facts, read_facts(run)]).read_text("utf-8")
-    assert "damaged: Something is not as it was certified" in page
+    assert "damaged: This run does not match its certificates" in page
     assert "banks: 4 tasks learned, 4 certificates checked, nothing changed." in page
     assert "3 of 4" in page
 

@@ -132,7 +132,7 @@ def test_figures_that_show_a_spread_or_blocks_say_so(facts: RunFacts, long: RunF
     assert f"the median and the worst validation score of {LONG} tasks at each tenth" in said["learning"]
     few = words_of(facts)
     assert "mean" not in few["matrix"]
-    assert "A filled mark was measured, an open one certified; a cross is a score that moved." in few["scores"]
+    assert "Filled marks were measured, open ones certified; a cross is a score that changed." in few["scores"]
     assert few["learning"].startswith("The validation score over the steps of each task's own fit.")
 
 

@@ -123,7 +123,7 @@ def test_damage_is_the_first_thing_that_it_says(learned: Path, tmp_path: Path) -
     assert not facts.ok
     page = Page(write_report(tmp_path / "report", facts))
     text = " ".join(page.texts)
-    assert "Something is not as it was certified: see the 1 finding below." in text
+    assert "This run does not match its certificates: see the 1 finding below." in text
     assert "its bytes are not those that were certified" in text
 
 
@@ -148,7 +148,7 @@ def test_half_way_it_shows_what_is_committed(backbone_folder: Folder, tmp_path: 
     file.write_bytes((tmp_path / "other/stream.yaml").read_bytes())
     page = Page(write_report(tmp_path / "report", read_facts(tmp_path / "run")))
     text = " ".join(page.texts)
-    assert "The stream has 2 tasks; this is what is committed by now." in text
+    assert "The stream has 2 tasks; this report shows those that are learned so far." in text
     assert "1 task learned, 1 certificate checked, nothing changed." in text
 
 

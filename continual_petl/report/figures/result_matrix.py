@@ -18,7 +18,7 @@ _MOST_WRITTEN = 12
 
 
 def figure(facts: RunFacts) -> go.Figure:
-    """Return the heat map of R; of more than `MOST_CELLS` tasks the mean of each block, with its worst score told."""
+    """Return the heat map of R; of more than `MOST_CELLS` tasks the mean of each block, and on hover its worst score."""
     return _blocks(facts.results) if len(facts.results.tasks) > MOST_CELLS else _cells(facts)
 
 
@@ -28,7 +28,7 @@ def in_words(facts: RunFacts) -> str:
     if count <= MOST_CELLS:
         return ""
     size = -(-count // MOST_CELLS)
-    return f" Each cell is the mean of up to {size:,} by {size:,} scores; point at it to see the worst."
+    return f" Each cell is the mean of up to {size:,} by {size:,} scores; hover over it to see the worst."
 
 
 def _cells(facts: RunFacts) -> go.Figure:

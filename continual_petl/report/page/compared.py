@@ -53,7 +53,7 @@ def sections(runs: Sequence[Named]) -> list[Section]:
     cost = Shown(
         name="cost",
         caption="What the scores cost",
-        words="Mean score at the end over the parameters that were added for it: up and to the left is better.",
+        words="Mean score at the end against the parameters added: up and to the left is better.",
         figure=comparison.cost(runs),
     )
     lines = [*(f"{name}: {said(facts)[0]}" for name, facts in runs), *differences(runs)]
@@ -144,7 +144,7 @@ def _tasks(runs: Sequence[Named], tasks: Sequence[str]) -> Table:
         ]
         same = _same([own[task] for own in digests if task in own], len(runs))
         rows.append([Cell(text=task, sort=place), *cells, Cell(text=same)])
-    heads = ("task", *(name for name, _ in runs), "its bank in all runs")
+    heads = ("task", *(name for name, _ in runs), "bank across runs")
     notes = list(dict.fromkeys(note for _, facts in runs for note in facts.results.footnotes))
     return Table(caption="Newest known score of every task", heads=heads, rows=rows, notes=notes)
 
@@ -166,7 +166,7 @@ def differences(runs: Sequence[Named]) -> list[str]:
     shared = _shared(runs)
     if any(len(facts.tasks) != len(shared) for _, facts in runs):
         lines.append(
-            "These runs have not learned the same tasks: means over all tasks are of different things. "
+            "These runs have not learned the same tasks: their means over all tasks are not comparable. "
             + (f"All of them have learned {counted(len(shared), 'task')}." if shared else "No task is in all of them.")
         )
     names = set(shared)
@@ -175,9 +175,9 @@ def differences(runs: Sequence[Named]) -> list[str]:
     if len(orders) > 1:
         lines.append("These runs learned their shared tasks in different orders.")
     for what, words in {
-        "data": "were learned from different rows",
-        "metric": "were measured by different scores",
-        "seed": "were learned with different seeds",
+        "data": "were trained on different rows",
+        "metric": "have different metrics",
+        "seed": "have different seeds",
     }.items():
         apart = [task for task in shared if any(getattr(k[task], what) != getattr(each[0][task], what) for k in each)]
         if apart:

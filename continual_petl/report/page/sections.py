@@ -47,7 +47,7 @@ def scores(facts: RunFacts) -> Section:
         Shown(
             name="scores",
             caption="Every task's score over time",
-            words=f"{flatness(facts)} {same} are bit for bit what was certified (\u2261). "
+            words=f"{flatness(facts)} {same} are identical to what was certified, bit for bit (\u2261). "
             f"{scores_over_time.in_words(facts)}{note}",
             figure=scores_over_time.figure(facts),
         ),
@@ -106,7 +106,7 @@ def cost(facts: RunFacts) -> Section:
         Shown(
             name="each-bytes",
             caption="Bytes of each task",
-            words=f"What its bank takes by part, and its certificate with probe and history.{means}",
+            words=f"Its bank by part, and its certificate with probe and history.{means}",
             figure=growth.each_bytes(facts),
         ),
     ]
@@ -142,10 +142,10 @@ def learning(facts: RunFacts) -> Section:
     lines = []
     if without:
         lines.append(
-            f"{counted(without, 'task')} of {len(facts.tasks):,} came without a history of how they were learned, as tasks "
-            "of older releases do, or with a damaged one."
+            f"{counted(without, 'task')} of {len(facts.tasks):,} have no training history, as tasks of older releases do, "
+            "or a damaged one."
         )
-    words = f"{curves.in_words(facts)} Losses are among the details of a task."
+    words = f"{curves.in_words(facts)} Training losses are in the details of each task."
     figures = (
         [] if figure is None else [Shown(name="learning", caption="How tasks were learned", words=words, figure=figure)]
     )
@@ -158,7 +158,7 @@ def times(facts: RunFacts) -> Section:
     total, train = _sum_of(spent), _sum_of(spent, "train")
     words = f"{total:.4g} s in all, of which training took {train:.4g} s."
     if missing := [task for task in facts.results.tasks if task not in spent]:
-        words += f" Of {counted(len(missing), 'task')} no time is on record yet."
+        words += f" No time is recorded yet for {counted(len(missing), 'task')}."
     if means := bars.in_words(len(facts.results.tasks)):
         words += f"{means} `continual-petl show` has each task's own."
     shown = Shown(name="seconds", caption="Time of each task", words=words, figure=seconds.figure(facts))
