@@ -73,7 +73,7 @@ class Reader:
         return self._store.steadily(lambda: self._task(name), name)
 
     def _read(self) -> RunFacts:
-        name, num_planned = _planned(self._store.stream_file)
+        name, seed, num_planned = _planned(self._store.stream_file)
         self._read_tasks()
         survey = Survey(self._store, rows=False)
         pin, wrong = survey.pinned()
@@ -88,6 +88,7 @@ class Reader:
         return RunFacts(
             name=name,
             folder=self._store.folder,
+            seed=seed,
             num_planned=num_planned,
             pin=pin,
             results=results_of(survey.links, survey.tombstones, lines, own),
@@ -144,10 +145,10 @@ class Reader:
         return manifest, self._history(name)
 
 
-def _planned(file: Path) -> tuple[str, int]:
-    """Return the name of a stream and the number of its tasks, whose specifications take much memory."""
+def _planned(file: Path) -> tuple[str, int, int]:
+    """Return the name of a stream, its seed, and the number of its tasks, whose specifications take much memory."""
     spec = load_begun(file)
-    return spec.name, len(spec.tasks)
+    return spec.name, spec.seed, len(spec.tasks)
 
 
 def _signatures(folder: str) -> object:

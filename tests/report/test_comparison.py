@@ -43,6 +43,12 @@ def test_numbers_of_each_run_are_its_own(facts: RunFacts, learned: Path, shared:
         assert rows[name]["of full copies"] == f"{growth[-1].stored / copies:.2%}"
     settings = rows_of(tables([facts, other])["Settings of each run"])
     assert "one bank that all tasks share" in settings["shared"]["banks"]
+    assert facts.pin is not None
+    assert settings["banks"]["backbone"] == f"{facts.pin.name} ({facts.pin.digest[:16]})"
+    assert (settings["banks"]["seed"], settings["banks"]["training"]) == (
+        "3",
+        "learning rate 0.02, 2 epochs, batch size 8",
+    )
     by_task = rows_of(tables([facts, other])["Newest known score of every task"])
     assert by_task["two"]["shared"] == "not learned"
     assert by_task["four"]["shared"] == f"{float(Run(shared).results.R[-1, 0]):.4f}"

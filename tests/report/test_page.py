@@ -91,6 +91,23 @@ def test_it_says_what_was_learned_and_that_nothing_changed(learned: Path, tmp_pa
     assert set(page.figures) == {"matrix", "scores", "forgetting", *growth, "learning", "seconds"}
 
 
+def test_it_names_the_backbone_the_seed_and_the_settings_of_each_task(learned: Path, tmp_path: Path) -> None:
+    facts = read_facts(learned)
+    page = Page(write_report(tmp_path / "report", facts))
+    assert facts.pin is not None
+    words = f"Backbone: {facts.pin.name} ({facts.pin.num_parameters:,} parameters, digest {facts.pin.digest[:16]})."
+    assert f"{words} Seed of the stream: 3." in page.texts
+    text = (tmp_path / "report/tasks/000001.js").read_text("utf-8")
+    html, _ = json.loads(f"[{text.partition('(1,')[2].rpartition(')')[0]}]")
+    rows = dict(re.findall(r'<th scope="row">([^<]*)</th><td>([^<]*)</td></tr>', html.split("Settings</caption>")[1]))
+    task_facts = facts.tasks[1]
+    assert rows["bank"] == task_facts.bank
+    assert (rows["learning rate"], rows["epochs"], rows["batch size"]) == ("0.02", "2", "8")
+    assert rows["seed of the task"] == str(task_facts.manifest.seed)
+    assert rows["backbone (digest)"] == facts.pin.digest[:16]
+    assert facts.tasks[0].training is facts.tasks[1].training, "one text for all tasks that are trained alike"
+
+
 def test_the_heat_map_holds_r_and_nothing_above_its_diagonal(learned: Path, tmp_path: Path) -> None:
     facts = read_facts(learned)
     page = Page(write_report(tmp_path / "report", facts))

@@ -113,16 +113,24 @@ def _table(runs: Sequence[Named]) -> Table:
 
 def _settings(runs: Sequence[Named]) -> Table:
     """Return what each run was learned with: words, which take the width that numbers side by side lack."""
-    rows = [[Cell(text=name), Cell(text=_banks(facts))] for name, facts in runs]
-    return Table(caption="Settings of each run", heads=("run", "banks"), rows=rows)
+    rows = [
+        [
+            Cell(text=name),
+            Cell(text="not known" if facts.pin is None else f"{facts.pin.name} ({facts.pin.digest[:16]})"),
+            Cell(text=str(facts.seed), sort=facts.seed, kind="number"),
+            Cell(text=_banks(facts)),
+            Cell(text=_some([*dict.fromkeys(task.training for task in facts.tasks)], 3, "; ") or "none yet"),
+        ]
+        for name, facts in runs
+    ]
+    return Table(caption="Settings of each run", heads=("run", "backbone", "seed", "banks", "training"), rows=rows)
 
 
 def _banks(facts: RunFacts) -> str:
     """Return what the banks of a run change, in words."""
     kinds = list(dict.fromkeys(task.bank for task in facts.tasks))
     shared = any(task.scope == "shared" for task in facts.tasks)
-    words = "; ".join(kinds[:3]) + ("; ..." if len(kinds) > 3 else "")
-    return words + (": one bank that all tasks share" if shared else "") if kinds else "none yet"
+    return _some(kinds, 3, "; ") + (": one bank that all tasks share" if shared else "") if kinds else "none yet"
 
 
 def _sort(value: float) -> float | None:
@@ -190,5 +198,5 @@ def differences(runs: Sequence[Named]) -> list[str]:
     return lines
 
 
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+def _some(names: Sequence[str], most: int = 5, between: str = ", ") -> str:
+    return between.join(names[:most]) + (f"{between}..." if len(names) > most else "")

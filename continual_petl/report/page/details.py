@@ -111,10 +111,28 @@ def _tables(task: TaskFacts) -> list[Table]:
         for split, s in manifest.scores.items()
         for name, value in s.scores.items()
     ]
-    tables = [Table(caption="Scores", heads=("split", "score", "value", "rows"), rows=rows)]
+    tables = [_settings(task), Table(caption="Scores", heads=("split", "score", "value", "rows"), rows=rows)]
     if manifest.labels:
         tables.append(_label_table(task, manifest.labels))
     return tables
+
+
+def _settings(task: TaskFacts) -> Table:
+    """Return what the task was learned with."""
+    manifest, training = task.manifest, task.manifest.training
+    said = {
+        "bank": task.bank,
+        "learning rate": f"{training.learning_rate:g}",
+        "epochs": f"{training.epochs:,}",
+        "batch size": f"{training.batch_size:,}",
+        "seed of the task": str(task.seed),
+        "precision": task.precision,
+        "started from": "a fresh bank" if manifest.parent is None else f"the bank of {manifest.parent.task!r}",
+        "backbone (digest)": manifest.backbone[:16],
+    }
+    return Table(
+        caption="Settings", heads=("setting", "value"), rows=[[Cell(text=k), Cell(text=v)] for k, v in said.items()]
+    )
 
 
 def _label_table(task: TaskFacts, labels: Sequence[str]) -> Table:

@@ -27,11 +27,7 @@ def said(facts: RunFacts) -> tuple[str, str]:
     unchecked = [task.name for task in facts.tasks if task.check.verdict == "not checked"]
     if num_problems > len(unchecked):
         findings = f"see the {counted(num_problems, 'finding')} below"
-        held = (
-            f" {facts.num_unchanged:,} of {counted(count, 'certificate')} {'is' if facts.num_unchanged == 1 else 'are'} valid."
-            if count
-            else ""
-        )
+        held = f" Valid: {facts.num_unchanged:,} of {counted(count, 'certificate')}." if count else ""
         return f"This run does not match its certificates: {findings}.{held}", "bad"
     if not count:
         return "No task is learned yet.", "warn"
@@ -52,7 +48,7 @@ def said(facts: RunFacts) -> tuple[str, str]:
 
 
 def _lines(facts: RunFacts) -> list[str]:
-    count, lines = len(facts.tasks), []
+    count, lines = len(facts.tasks), [f"{backbone_in_words(facts)} Seed of the stream: {facts.seed}."]
     if facts.num_planned > count:
         lines.append(
             f"The stream has {counted(facts.num_planned, 'task')}; this report shows those that are learned so far."
@@ -73,6 +69,15 @@ def _lines(facts: RunFacts) -> list[str]:
     if count > 1:
         lines.append(flatness(facts))
     return lines
+
+
+def backbone_in_words(facts: RunFacts) -> str:
+    """Return the backbone by name and digest."""
+    if facts.pin is None:
+        return "Backbone: not known yet."
+    revision = f", revision {facts.pin.revision}" if facts.pin.revision else ""
+    size = f"{facts.pin.num_parameters:,} parameters"
+    return f"Backbone: {facts.pin.name}{revision} ({size}, digest {facts.pin.digest[:16]})."
 
 
 def _cards(facts: RunFacts) -> list[Card]:
