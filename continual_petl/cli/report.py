@@ -61,9 +61,7 @@ def _open(address: str) -> None:
     except webbrowser.Error:
         opened = False
     if not opened:
-        out().print(
-            f"no browser to open it with was found here; its address is {address}", soft_wrap=True, markup=False
-        )
+        out().print(f"no browser was found to open it; its address is {address}", soft_wrap=True, markup=False)
 
 
 def _beside(runs: list[str]) -> Path:
@@ -85,14 +83,14 @@ def _serve(folder: Path, arguments: argparse.Namespace, draw: Callable[[], objec
     again()
     server = Server(folder, arguments.port, again, tell=_tell)
     # A shell has what it starts with & in a script ignore SIGINT.
-    ends = f"Ctrl-C ends it, and kill {os.getpid()} where there is no terminal"
-    out().print(f"serving {server.address} to this machine; {ends}", soft_wrap=True, markup=False)
+    ends = f"stop it with Ctrl-C, or with kill {os.getpid()} where there is no terminal"
+    out().print(f"serving {server.address} to this machine only; {ends}", soft_wrap=True, markup=False)
     if arguments.open:
         _open(server.address)
     try:
         server.run()
     except KeyboardInterrupt:
-        out().print("ended; the page stays in", folder, soft_wrap=True, markup=False)
+        out().print("stopped; the page is in", folder, soft_wrap=True, markup=False)
     return 0
 
 
@@ -105,7 +103,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.json and (arguments.serve or arguments.open or arguments.output):
         raise InputError("--json prints a report instead of writing one: leave out --serve, --open and --output")
     if arguments.port and not arguments.serve:
-        raise InputError("--port: is that of --serve, which was not given; add --serve, or leave --port out")
+        raise InputError("--port: needs --serve, which was not given; add --serve, or leave --port out")
     if not 0 <= arguments.port < 2**16:
         raise InputError(f"--port: got {arguments.port}; allowed are 1 to 65535, and 0 for any that is free")
     places = [os.path.realpath(run) for run in arguments.runs]

@@ -26,18 +26,18 @@ def headline(ablation: Ablation) -> str:
 
 def remarks(ablation: Ablation) -> list[str]:
     """Return what the reader has to know of the numbers, one sentence or two each."""
-    lines = [f"{counted(ablation.num_examples, 'row')} answered again for each span of {ablation.layers} layers."]
+    lines = [f"{counted(ablation.num_examples, 'row')} re-evaluated for each span of {ablation.layers} layers."]
     if len(ablation.stacks) == 2:
         encoder = ablation.stacks[0]
         lines.append(f"Layers 0 to {encoder - 1} are the encoder's, {encoder} to {ablation.layers - 1} the decoder's.")
     if len(ablation.modified) < ablation.layers:
         have = ", ".join(map(str, ablation.modified))
-        lines.append(f"The bank has modifications in the layers {have} only; elsewhere nothing is removed.")
+        lines.append(f"The bank has modifications in the layers {have} only; removing others changes nothing.")
     if ablation.stays:
-        lines.append(f"What stays everywhere: {'; '.join(ablation.stays)}.")
+        lines.append(f"Never removed: {'; '.join(ablation.stays)}.")
     if not ablation.is_relative:
         why = "not defined" if ablation.full is None else f"{ablation.full:.4f}"
-        lines.append(f"The whole bank's score is {why}, of which nothing is a share: scores are shown, and no changes.")
+        lines.append(f"The whole bank's score is {why}, so relative changes are not defined: scores are shown instead.")
     return [*lines, *ablation.notices]
 
 

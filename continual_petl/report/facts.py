@@ -29,7 +29,7 @@ Signatures = tuple[tuple[str, Signature], ...]
 def read_facts(folder: Path) -> RunFacts:
     """Read a run; half-way through a course what is committed by then.
 
-    Every digest is checked. What is damaged is told in the facts, and the rest is read all the same.
+    Every digest is checked. What is damaged is reported in the facts, and the rest is read anyway.
 
     Args:
         folder: the run folder.
@@ -73,7 +73,7 @@ class Reader:
         return self._store.steadily(lambda: self._task(name), name)
 
     def _read(self) -> RunFacts:
-        name, num_planned = _planned(self._store.stream_file)
+        name, seed, num_planned = _planned(self._store.stream_file)
         self._read_tasks()
         survey = Survey(self._store, rows=False)
         pin, wrong = survey.pinned()
@@ -83,11 +83,12 @@ class Reader:
             for kind, number in line.checks.items() if isinstance(line, TaskLine) else ():
                 guarded[kind] = guarded.get(kind, 0) + number
         lines = () if "(results.jsonl)" in survey.unreadable else each_result(self._store.results_file)
-        own = {task.name: (task.metric, task.score) for task in tasks}
+        own = {task.name: (task.metric, task.split, task.score) for task in tasks}
         added = ((task.name, task.parameters, task.num_bytes) for task in tasks)
         return RunFacts(
             name=name,
             folder=self._store.folder,
+            seed=seed,
             num_planned=num_planned,
             pin=pin,
             results=results_of(survey.links, survey.tombstones, lines, own),
@@ -105,7 +106,7 @@ class Reader:
 
     def _read_tasks(self) -> None:
         """Read every task before the survey looks at it: it then finds each manifest read, and checked, already."""
-        with suppress(StoreError):  # the survey tells it
+        with suppress(StoreError):  # the survey reports it
             names = self._store.names()
             self._keep = len(names) <= MOST_TASKS
             for name in names:
@@ -130,7 +131,7 @@ class Reader:
         return known[1]
 
     def _history(self, name: str) -> History | None:
-        with suppress(StoreError):  # the task's check tells it
+        with suppress(StoreError):  # the task's check reports it
             return self._store.history(name)
         return None
 
@@ -144,10 +145,10 @@ class Reader:
         return manifest, self._history(name)
 
 
-def _planned(file: Path) -> tuple[str, int]:
-    """Return the name of a stream and the number of its tasks, whose specifications take much memory."""
+def _planned(file: Path) -> tuple[str, int, int]:
+    """Return the name of a stream, its seed, and the number of its tasks, whose specifications take much memory."""
     spec = load_begun(file)
-    return spec.name, len(spec.tasks)
+    return spec.name, spec.seed, len(spec.tasks)
 
 
 def _signatures(folder: str) -> object:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from continual_petl.errors import known_names
 from continual_petl.metrics import forgetting_max
+from continual_petl.report.marks import ON_VALIDATION, mark_of
 from continual_petl.store.chain import Link
 from continual_petl.store.results_file import Line, Status, TaskLine
 from continual_petl.store.store import Store
@@ -53,6 +54,8 @@ class Results:
     tasks: tuple[str, ...]
     metrics: tuple[str, ...]
     """Name of the score of each column."""
+    splits: tuple[str, ...]
+    """The split that each column's scores are of: test, or validation for a task without test rows."""
     rows: tuple[ResultRow, ...]
     """The known cells of R, row by row."""
     seconds: dict[str, dict[str, float]]
@@ -86,6 +89,15 @@ class Results:
     def own(self) -> NDArray[np.float64]:
         """The diagonal of R: the score of each task just after it was learned."""
         return np.array([row.values[-1] if i in row.columns[-1:] else np.nan for i, row in enumerate(self.rows)])
+
+    def mark(self, j: int) -> str:
+        """Return what stands behind the scores of task ``j``: a star if they are of validation rows."""
+        return mark_of(self.splits[j])
+
+    @property
+    def footnotes(self) -> list[str]:
+        """What to say below scores that bear a mark; empty if none does."""
+        return [ON_VALIDATION] if any(map(mark_of, self.splits)) else []
 
     @cached_property
     def later(self) -> NDArray[np.float64]:
@@ -205,6 +217,7 @@ class Results:
         return {
             "tasks": list(self.tasks),
             "metrics": list(self.metrics),
+            "splits": list(self.splits),
             "R": [[_number(value) for value in row] for row in self.R.tolist()],
             "status": [list(row) for row in self.status],
             "acc": _number(self.acc),
@@ -220,7 +233,7 @@ def read_results(store: Store) -> Results:
     """Return the result matrix of a run; lines of tasks that the store does not hold, or holds anew, are left out."""
     links = store.links()
     summaries = {link.task: store.summary(link.task) for link in links}
-    own = {task: (summary.metric, summary.score) for task, summary in summaries.items()}
+    own = {task: (summary.metric, summary.split, summary.score) for task, summary in summaries.items()}
     return results_of(links, store.tombstones(), store.results(), own)
 
 
@@ -228,7 +241,7 @@ def results_of(
     links: Sequence[Link],
     tombstones: Iterable[Tombstone],
     lines: Iterable[Line],
-    own: Mapping[str, tuple[str, float | None]],
+    own: Mapping[str, tuple[str, str, float | None]],
 ) -> Results:
     """Return the result matrix.
 
@@ -237,7 +250,7 @@ def results_of(
         tombstones: that count.
         lines: of the results; those of tasks that are not among the links are left out. Of several lines on one cell the
             newest counts, but a certified score never takes the place of a measured one, nor nothing that of a score.
-        own: by task its metric, and its score just after it was learned.
+        own: by task its metric, the split whose scores count, and its score just after it was learned.
     """
     tasks = [link.task for link in links]
     place: dict[tuple[str, int | None], int] = {(link.task, link.index): n for n, link in enumerate(links)}
@@ -262,11 +275,12 @@ def results_of(
     for i, task in enumerate(tasks):
         if rows[i].get(i, (math.nan, "not measured"))[1] == "not measured":
             # Committed a moment ago: its own score is in its certificate already.
-            score = own[task][1]
+            score = own[task][2]
             rows[i][i] = (math.nan if score is None else score, "measured")
     return Results(
         tasks=tuple(tasks),
         metrics=tuple(own[task][0] for task in tasks),
+        splits=tuple(own[task][1] for task in tasks),
         rows=tuple(map(_row, rows)),
         seconds=seconds,
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from continual_petl.banks.words import in_words
+from continual_petl.errors import counted
 from continual_petl.heads.kinds import Kind
 from continual_petl.report.growth import GrowthRow
 from continual_petl.report.results import Results
@@ -20,6 +21,7 @@ from continual_petl.store.finding import TaskCheck
 from continual_petl.store.history import History
 from continual_petl.store.manifest import PARTS, Manifest
 from continual_petl.store.pin import Pin
+from continual_petl.streams.schema.training_spec import ResolvedTraining
 
 MOST_TASKS = 500
 """Tasks that a report shows one by one everywhere. A longer run has its bars as means of several tasks, rows of tables that
@@ -44,6 +46,8 @@ class TaskFacts:
     """Just after it was learned; None where it is not defined."""
     bank: str
     """What its bank changes, in words."""
+    training: str
+    """Learning rate, epochs and batch size, in words."""
     scope: str
     """Of its bank: task or shared."""
     parameters: Mapping[str, int]
@@ -101,6 +105,7 @@ class TaskFacts:
             score=manifest.score,
             # The words are the same for many tasks.
             bank=sys.intern(in_words(manifest.bank)),
+            training=sys.intern(training_in_words(manifest.training)),
             scope=manifest.bank.scope,
             parameters=manifest.parameters,
             bytes_by_part=_bytes_by_part(manifest, sum(files.values())),
@@ -145,6 +150,12 @@ class TaskFacts:
         return sum(self.parameters.values())
 
 
+def training_in_words(training: ResolvedTraining) -> str:
+    """Return what a bank was trained with: learning rate, epochs and batch size."""
+    epochs = counted(training.epochs, "epoch")
+    return f"learning rate {training.learning_rate:g}, {epochs}, batch size {training.batch_size}"
+
+
 def _bytes_by_part(manifest: Manifest, num_bytes: int) -> dict[str, int]:
     found: Counter[str] = Counter(dict.fromkeys(PARTS, 0))
     for name, entry in manifest.tensors.items():
@@ -161,6 +172,8 @@ class RunFacts:
     name: str
     """Of the stream."""
     folder: Path
+    seed: int
+    """Of the stream."""
     num_planned: int
     """Tasks of the stream."""
     pin: Pin | None

@@ -70,12 +70,12 @@ class Server:
         folder: the report.
         port: 0 means any that is free.
         again: called every so many seconds; it redraws what has changed. A run that cannot be read just now, or a page that
-            cannot be written, is told once, and tried again; the page stays as it was.
-        tell: takes what could not be done.
+            cannot be written, is reported once, and tried again; the page stays as it was.
+        tell: takes the report of what failed.
         seconds: between two calls.
 
     Raises:
-        InputError: if the port is taken; a free one is told.
+        InputError: if the port is taken; a free one is named.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Server:
                     told = None
                 except (StoreError, InputError, OSError) as error:
                     if told != (told := str(error)):
-                        self._tell(f"the page stays as it was: {told}")
+                        self._tell(f"the page was not updated: {told}")
         finally:
             self._http.shutdown()
             self._http.server_close()

@@ -14,13 +14,14 @@ from rich.text import Text
 
 from continual_petl.banks.words import in_words
 from continual_petl.errors import counted, known_names, printable
+from continual_petl.report.marks import ON_VALIDATION, mark_of
 from continual_petl.store.history import Confusion, History
 from continual_petl.store.manifest import Manifest
 from continual_petl.store.position import Position
 
 NOTHING_YET = (
-    "no task is learned yet; continual-petl run goes on. Where this folder holds a stream file of yours, its run is another "
-    "one: runs/NAME, or what --run-dir said"
+    "no task is learned yet; continual-petl run starts or resumes it. If this folder only holds your stream file, its run is "
+    "in another folder: runs/NAME, or the one given as --run-dir"
 )
 _HEADS, _WIDEST = ("task", "kind", "bank", "score", "parameters"), (24, 14, 14, None, None)
 _LAID_OUT = 500
@@ -37,7 +38,7 @@ def task_table(tasks: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 def _cells(task: Mapping[str, Any]) -> list[str]:
     score = "not defined" if task["score"] is None else f"{task['score']:.4f}"
-    marked = f"{score} {task['metric']}" + ("" if task["split"] == "test" else "*")
+    marked = f"{score} {task['metric']}" + mark_of(task["split"])
     return [printable(task["task"]), task["kind"], task["short"], marked, f"{task['parameters']:,}"]
 
 
@@ -82,23 +83,21 @@ def list_lines(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what is to be said below the table."""
     total, kept = sum(task["parameters"] for task in tasks), sum(task["bytes"] for task in tasks)
     lines = [f"{counted(len(tasks), 'task')}, {total:,} parameters, {size(kept)} on disk"]
-    if any(task["split"] != "test" for task in tasks):
-        lines.append("* on validation rows: the task has no test rows")
+    if any(mark_of(task["split"]) for task in tasks):
+        lines.append(ON_VALIDATION)
     return lines
 
 
 def half_learned_line(tasks: Mapping[str, Position | None]) -> str:
     """Return what is to be said of tasks that were stopped half-way, from what `half_learned` says."""
     told = [task if at is None else f"{task} ({at.in_epochs}, {at.in_steps})" for task, at in tasks.items()]
-    return printable(f"half learned: {', '.join(told)}; a run whose stream names it goes on from there")
+    return printable(f"half learned: {', '.join(told)}; the next run of a stream with this task resumes there")
 
 
 def half_replaced_line(tasks: Mapping[str, Position | None]) -> str:
     """Return what is to be said of learned tasks whose replacement was stopped half-way."""
     told = ", ".join(tasks)
-    return printable(
-        f"still as before: {told}; what is to replace it is half learned, and run --replace goes on with that"
-    )
+    return printable(f"unchanged so far: {told}; the replacement is half learned, and run --replace resumes it")
 
 
 def size(num_bytes: int) -> str:
@@ -185,23 +184,25 @@ def _kept(manifest: Manifest, num_bytes: int, seconds: Mapping[str, float]) -> d
 
 def difference_lines(found: Mapping[str, Any], names: tuple[str, str]) -> list[str]:
     """Return what `continual_petl.report.differences.differences` found, in lines."""
-    lines = ["left of each | is " + names[0] + ", right of it " + names[1]] if not found["same"] else []
+    lines = (
+        ["on each line, " + names[0] + " is left of |, and " + names[1] + " right of it"] if not found["same"] else []
+    )
     lines += [] if found["backbone"] else ["the backbones differ: " + " | ".join(map(_backbone, found["backbones"]))]
     for name, tasks in zip(names, found["only"], strict=True):
         if tasks:
             lines.append(f"only in {name}: {len(tasks):,}: {known_names(tasks)}")
     if not found["order"]:
-        lines.append("the tasks of both were learned in another order")
+        lines.append("the shared tasks were learned in different orders")
     compared = found["tasks"]
     other = [task for task, each in compared.items() if not each["same"]]
     for task in other[:_MOST_TASKS]:
         lines += _of_task(task, compared[task])
     if len(other) > _MOST_TASKS:
-        lines.append(f"and {len(other) - _MOST_TASKS:,} more tasks that differ; --json tells of all")
+        lines.append(f"and {len(other) - _MOST_TASKS:,} more tasks that differ; --json lists all")
     elsewhere = {name: both for each in compared.values() for name, both in each["environment"].items()}
     lines += [f"environment: {name} {_shown(both[0])} | {_shown(both[1])}" for name, both in elsewhere.items()]
     same = sum(each["bank"] for each in compared.values())
-    lines.append(f"{same:,} of {len(compared):,} tasks of both have the same bank, bit for bit")
+    lines.append(f"{same:,} of {len(compared):,} shared tasks have the same bank, bit for bit")
     if found["same"]:
         lines.append("the runs are the same")
     return [printable(line) for line in lines]
@@ -209,18 +210,18 @@ def difference_lines(found: Mapping[str, Any], names: tuple[str, str]) -> list[s
 
 def _of_task(task: str, found: Mapping[str, Any]) -> Iterator[str]:
     count, total = found["tensors"]
-    what = "the same bank, bit for bit" if found["bank"] else f"another bank ({count} of {total} tensors differ)"
+    what = "the same bank, bit for bit" if found["bank"] else f"a different bank ({count} of {total} tensors differ)"
     yield f"{task}: {what}"
     one, other = found["score"]
     metrics = found["metric"] if found["metric"][0] != found["metric"][1] else found["metric"][:1]
     yield f"  {' | '.join(metrics)}: {_score(one)}" + ("" if one == other else f" | {_score(other)}")
     details = [f"  {name}: {_shown(both[0])} | {_shown(both[1])}" for name, both in found["specification"].items()]
-    details += [f"  {split} rows: other ones" for split in found["data"]]
+    details += [f"  {split} rows: different" for split in found["data"]]
     quiet = [split for split, same in found["answers"].items() if not same and not found["scores"]]
     details += [f"  answers to {split} rows differ, the scores do not" for split in quiet]
     yield from details[:_MOST_LINES]
     if len(details) > _MOST_LINES:
-        yield f"  and {len(details) - _MOST_LINES} more; --json tells of all"
+        yield f"  and {len(details) - _MOST_LINES} more; --json lists all"
 
 
 def _backbone(pin: Mapping[str, str] | None) -> str:

@@ -36,8 +36,9 @@ def result_table(results: Results) -> Table:
     table.add_column("after")
     if first:
         table.add_column("mean of\nthe others", justify="right")
-    for task, metric in zip(results.tasks[first:], results.metrics[first:], strict=True):
-        table.add_column(f"{_shown(task)}\n{_shown(metric)}", justify="right")
+    for j in range(first, count):
+        name, metric = _shown(results.tasks[j]), _shown(results.metrics[j])
+        table.add_column(f"{name}{results.mark(j)}\n{metric}", justify="right")
     for i in range(first, count):
         values, status = results.row(i).tolist(), results.row_status(i)
         cells = [_cell(values[j], status[j]) if j <= i else "" for j in range(first, count)]
@@ -87,6 +88,7 @@ def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableT
         lines.append("n/a: forgetting needs every score of the rows before the last one, and some are not known")
     if any("certified" in row.status for row in results.rows):
         lines.append("c: certified, not measured again: digests and probe are unchanged, so the value is carried over")
+    lines += results.footnotes
     if checks is not None:
         good = [check for check in checks if check.ok]
         ways = sorted({check.how for check in good})
@@ -158,7 +160,7 @@ def print_report(
 def check_table(checks: Sequence[TaskCheck]) -> Table:
     """Return one row per verified task."""
     table = Table(title="Certificates", title_justify="left")
-    for header in ("task", "verdict", "rests on", "largest difference", "time"):
+    for header in ("task", "verdict", "checked by", "largest difference", "time"):
         table.add_column(header)
     for check in checks:
         verdict = f"[{_COLOURS[check.verdict]}]{check.verdict}[/]"

@@ -70,7 +70,7 @@ def write_comparison(folder: Path, runs: Sequence[RunFacts], *, live: bool = Fal
     make_folder(folder)
     names = compared.named(runs)
     parts = compared.sections(names)
-    title = " against ".join(name for name, _ in names) if len(names) <= 3 else f"{len(names)} runs side by side"
+    title = " vs. ".join(name for name, _ in names) if len(names) <= 3 else f"{len(names)} runs side by side"
     return _write_page(folder, title, parts, runs, live=live)
 
 

@@ -109,6 +109,6 @@ def _course(result: Result) -> str:
     first = min(lines, key=int)
     peak, stored = (percent(lines[first][name]["share"]) for name in ("peak_bytes", "stored_bytes"))
     return (
-        f"One course of {count:,} learned tasks: by how much of their mean a straight line through the seconds of its tasks "
-        f"rises to the last, with the 95 percent interval: {'; '.join(told)}. Peak memory: {peak}; bytes stored: {stored}."
+        f"One course of {count:,} learned tasks: linear trend of time per task, as % of the mean, with the 95 percent "
+        f"interval: {'; '.join(told)}. Peak memory: {peak}; bytes stored: {stored}."
     )

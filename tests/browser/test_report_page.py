@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +16,7 @@ from continual_petl.report.figures.bars import tasks_of_a_bar
 from continual_petl.report.page.parts import MOST_ROWS
 from continual_petl.report.page.sections import TOGETHER
 from continual_petl.report.run_facts import MOST_TASKS
-from continual_petl.report.write import write_report
+from continual_petl.report.write import write_comparison, write_report
 from tests.browser import chromium
 from tests.browser.chromium import Tab, tab
 from tests.browser.conftest import EVIL
@@ -268,7 +269,23 @@ def test_several_runs_side_by_side_are_a_page_like_any_other(browser: Browser, c
         opened.draw()
         assert opened.page.locator(".plot").count() >= 4
         assert opened.axe() == []
-        assert opened.page.title().count(" against ") == 1
+        assert opened.page.title().count(" vs. ") == 1
+
+
+def test_a_comparison_fits_into_a_window_of_1280_pixels(browser: Browser, learned: Path, tmp_path: Path) -> None:
+    facts = read_facts(learned)
+    whole = ["houlsby-bottleneck-64", "lora_rank_8_alpha_16_on_query_and_value", "runs/august/prefix-30", "a", "b"]
+    runs = [dataclasses.replace(facts, name=name) for name in whole]
+    words = "houlsby: bottleneck on attention (64), bottleneck on ffn (64); lora: lowrank on query (8), lowrank on value (8)"
+    tasks = tuple(dataclasses.replace(task, bank=words) for task in facts.tasks[:2])
+    runs.append(dataclasses.replace(facts, name="two tasks alone", tasks=tasks))
+    with tab(browser, write_comparison(tmp_path, runs), viewport={"width": 1280, "height": 800}) as opened:
+        boxes = opened.page.locator(".wide")
+        for number in range(boxes.count()):
+            box = boxes.nth(number)
+            assert box.evaluate("box => box.scrollWidth - box.clientWidth") == 0, box.get_attribute("aria-label")
+            heights = box.evaluate("box => [...box.querySelectorAll('tbody tr')].map((row) => row.clientHeight)")
+            assert max(heights) < 100, "no row takes more than four lines"
 
 
 def test_without_a_browser_tests_are_skipped_but_never_where_one_is_required(monkeypatch: pytest.MonkeyPatch) -> None:

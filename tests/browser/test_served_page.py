@@ -70,7 +70,7 @@ def test_a_new_task_comes_onto_the_open_page_and_the_reader_stays(
             served.send_signal(signal.SIGINT)
             out, err = served.communicate(timeout=60)
             assert (served.returncode, err) == (0, "")
-            assert "ended; the page stays in" in out
+            assert "stopped; the page is in" in out
             page.get_by_text("server ended").wait_for()
             assert page.locator(".verdict").is_visible()
             opened.wrong = [

@@ -17,7 +17,7 @@ from continual_petl.store.position import POSITION
 from tests.course.test_resume import SignalAt
 from tests.streams_in_code import stream, task
 
-LINE = "half learned: two (epoch 2 of 2, step 8 of 10); a run whose stream names it goes on from there\n"
+LINE = "half learned: two (epoch 2 of 2, step 8 of 10); the next run of a stream with this task resumes there\n"
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,9 @@ def test_damaged_progress_is_listed_all_the_same(half: Path, tmp_path: Path, cap
     run = shutil.copytree(half, tmp_path / "run")
     (run / ".progress" / "two" / POSITION).write_bytes(b"\0{")
     assert main(["list", str(run)]) == 0
-    assert capsys.readouterr().out.endswith("\nhalf learned: two; a run whose stream names it goes on from there\n")
+    assert capsys.readouterr().out.endswith(
+        "\nhalf learned: two; the next run of a stream with this task resumes there\n"
+    )
     shutil.rmtree(run / ".progress")
     (run / ".progress").write_bytes(b"")
     assert main(["list", str(run)]) == 0
@@ -61,7 +63,7 @@ def test_what_a_learned_task_is_to_be_replaced_by_is_told(half: Path, tmp_path: 
     run = shutil.copytree(half, tmp_path / "run")
     (run / ".progress" / "two").rename(run / ".progress" / "one")
     assert main(["list", str(run)]) == 0
-    told = "still as before: one; what is to replace it is half learned, and run --replace goes on with that\n"
+    told = "unchanged so far: one; the replacement is half learned, and run --replace resumes it\n"
     assert capsys.readouterr().out.endswith(f"\n{told}")
     # As after a kill right behind its commit: what is left is of its own beginning.
     (run / "results.jsonl").unlink()

@@ -252,7 +252,7 @@ def test_losses_that_are_not_finite_are_shown_as_such(runs: Path) -> None:
 def test_a_run_is_the_same_as_itself_and_as_a_copy(runs: Path, tmp_path: Path, capsys: Any) -> None:
     shutil.copytree(runs / "one", tmp_path / "copy")
     assert main(["diff", str(runs / "one"), str(tmp_path / "copy")]) == 0
-    assert "3 of 3 tasks of both have the same bank, bit for bit\nthe runs are the same" in capsys.readouterr().out
+    assert "3 of 3 shared tasks have the same bank, bit for bit\nthe runs are the same" in capsys.readouterr().out
     assert main(["diff", str(runs / "one"), str(tmp_path / "copy"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["same"] is True
 
@@ -261,13 +261,13 @@ def test_what_differs_is_told_in_a_few_lines(runs: Path, capsys: Any) -> None:
     assert main(["diff", str(runs / "one"), str(runs / "other")]) == 1
     shown = capsys.readouterr().out
     assert f"only in {runs / 'one'}: 1: number" in shown
-    assert "apart: another bank (" in shown
+    assert "apart: a different bank (" in shown
     assert (
         "bank.modifications: bottleneck on attention (4), bottleneck on ffn (4) | lowrank on query (8), lowrank"
         in shown
     )
     assert "both:" not in shown
-    assert "1 of 2 tasks of both have the same bank" in shown
+    assert "1 of 2 shared tasks have the same bank" in shown
     assert max(map(len, shown.splitlines())) < 250
     assert "predictions" not in shown
     assert main(["diff", str(runs / "one"), str(runs / "other"), "--json"]) == 1

@@ -62,7 +62,9 @@ def check(task: str, problem: str) -> TaskCheck:
 def test_tables_and_problems() -> None:
     shown, buffer = console()
     shown.print(check_table([check(EVIL, "")]))
-    results = Results(tasks=(EVIL,), metrics=(EVIL,), rows=rows_of(torch.ones(1, 1).double()), seconds={})
+    results = Results(
+        tasks=(EVIL,), metrics=(EVIL,), splits=("test",), rows=rows_of(torch.ones(1, 1).double()), seconds={}
+    )
     growth = GrowthRow(
         task=EVIL,
         trainable=1,

@@ -21,7 +21,7 @@ RUN = "FOLDER/run"
     ("words", "says"),
     [
         ([RUN, "--json", "--open"], "--json prints a report instead of writing one"),
-        ([RUN, "--port", "80"], "--port: is that of --serve"),
+        ([RUN, "--port", "80"], "--port: needs --serve"),
         ([RUN, "--serve", "--port", "99999"], "--port: got 99999; allowed are 1 to 65535"),
         ([RUN, "FOLDER/data/../run"], "run: was given twice"),
         ([RUN, "--output", "FOLDER/stream.yaml"], "this is a file; a report is a folder"),
@@ -88,9 +88,9 @@ def test_a_served_page_shows_whatever_becomes_of_the_run(bench: Bench, monkeypat
         edit_stream(run, "name: files", "name: renamed")
 
     changes: list[tuple[Callable[[], object], str]] = [
-        (damage, "Something is not as it was certified"),
+        (damage, "This run does not match its certificates"),
         (restore, "1 certificate checked, nothing changed."),
-        (lambda: (bank / "history.json").unlink(), "Something is not as it was certified"),
+        (lambda: (bank / "history.json").unlink(), "This run does not match its certificates"),
         (restore, "1 certificate checked, nothing changed."),
         (lambda: shutil.rmtree(bank), "but its bank is missing"),
         (restore, "1 certificate checked, nothing changed."),

@@ -127,8 +127,8 @@ def test_the_figure_draws_scores_where_no_change_is_defined() -> None:
 def test_the_figure_tells_encoder_and_decoder_apart_and_layers_with_nothing_in_them() -> None:
     figure = made(4, stacks=[2, 2], modified=[3]).figure()
     assert list(figure.layout.xaxis.ticktext) == ["0 enc", "1 enc", "2 dec", "3 dec"]
-    assert figure.data[0].text[0][1].endswith("nothing of the bank is there")
-    assert not figure.data[0].text[0][3].endswith("nothing of the bank is there")
+    assert figure.data[0].text[0][1].endswith("the bank has no modifications there")
+    assert not figure.data[0].text[0][3].endswith("the bank has no modifications there")
 
 
 def test_the_table_is_the_heat_map_and_fits_eighty_columns() -> None:
@@ -169,14 +169,14 @@ def test_many_layers_are_listed_with_the_lowest_scores() -> None:
 def test_what_the_reader_has_to_know_is_told() -> None:
     told = " ".join(remarks(made(4, stacks=[2, 2], modified=[2, 3], stays=["a prompt"], notices=["Something."])))
     for fragment in (
-        "16 rows answered again for each span of 4 layers",
+        "16 rows re-evaluated for each span of 4 layers",
         "Layers 0 to 1 are the encoder's, 2 to 3 the decoder's",
         "modifications in the layers 2, 3 only",
-        "What stays everywhere: a prompt.",
+        "Never removed: a prompt.",
         "Something.",
     ):
         assert fragment in told
-    assert "whole bank's score is 0.0000, of which nothing is a share" in " ".join(remarks(made(full=0.0)))
+    assert "whole bank's score is 0.0000, so relative changes are not defined" in " ".join(remarks(made(full=0.0)))
     assert headline(made()).startswith("Change of validation accuracy in % of the whole bank's 0.8000")
     assert headline(made(full=None)).endswith("that of the whole bank is not defined")
 

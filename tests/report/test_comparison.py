@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -35,17 +36,26 @@ def test_numbers_of_each_run_are_its_own(facts: RunFacts, learned: Path, shared:
         results, growth = Run(folder).results, Run(folder).growth
         assert rows[name]["ACC"] == f"{results.acc:.4f}"
         assert rows[name]["tasks"] == str(len(results.tasks))
-        assert rows[name]["parameters added"].startswith(f"{growth[-1].stored:,} (")
+        assert rows[name]["parameters added"] == f"{growth[-1].stored:,}"
         mean = float(results.R[-1, [results.tasks.index(task) for task in ("one", "four")]].mean())
         assert rows[name]["mean of the 2 shared tasks"] == f"{mean:.4f}"
-    assert "one bank that all tasks share" in rows["shared"]["banks"]
+        copies = growth[-1].full_copies
+        assert rows[name]["of full copies"] == f"{growth[-1].stored / copies:.2%}"
+    settings = rows_of(tables([facts, other])["Settings of each run"])
+    assert "one bank that all tasks share" in settings["shared"]["banks"]
+    assert facts.pin is not None
+    assert settings["banks"]["backbone"] == f"{facts.pin.name} ({facts.pin.digest[:16]})"
+    assert (settings["banks"]["seed"], settings["banks"]["training"]) == (
+        "3",
+        "learning rate 0.02, 2 epochs, batch size 8",
+    )
     by_task = rows_of(tables([facts, other])["Newest known score of every task"])
     assert by_task["two"]["shared"] == "not learned"
     assert by_task["four"]["shared"] == f"{float(Run(shared).results.R[-1, 0]):.4f}"
     assert by_task["four"]["banks"] == f"{float(Run(learned).results.R[-1, 3]):.4f}"
-    assert by_task["one"]["its bank in all runs"] == "different", "in one of them it went on from another task's"
+    assert by_task["one"]["bank across runs"] == "different", "in one of them it went on from another task's"
     some = rows_of(tables([facts, facts, other])["Newest known score of every task"])
-    assert some["two"]["its bank in all runs"] == "the same, bit for bit, in the 2 that have it"
+    assert some["two"]["bank across runs"] == "the same, bit for bit, in the 2 that have it"
     told = " ".join(differences(named([facts, other])))
     assert "have not learned the same tasks" in told
     assert "All of them have learned 2 tasks." in told
@@ -60,7 +70,7 @@ def test_another_order_gives_the_same_banks_bit_for_bit(
     told = " ".join(differences(named([facts, other])))
     assert "Of 2 shared tasks 2 have the same bank in all runs, bit for bit." in told
     assert "in different orders" in told
-    assert "different rows" not in told
+    assert "trained on different rows" not in told
 
 
 def test_other_rows_seeds_and_scores_of_the_same_task_are_told(
@@ -69,7 +79,7 @@ def test_other_rows_seeds_and_scores_of_the_same_task_are_told(
     more = task("one", num_rows=44, metric="macro_f1")
     learn(stream(backbone_folder(), [more], seed=4, training={"epochs": 1}), tmp_path / "other")
     told = " ".join(differences(named([facts, read_facts(tmp_path / "other")])))
-    for words in ("1 were learned from different rows: one", "measured by different scores", "different seeds"):
+    for words in ("1 were trained on different rows: one", "different metrics", "different seeds"):
         assert words in told
     assert "bit for bit" not in told
 
@@ -89,7 +99,7 @@ def test_a_damaged_run_is_called_so_beside_a_whole_one(facts: RunFacts, learned:
     run = shutil.copytree(learned, tmp_path / "damaged")
     change_tensors(run / "banks/two/bank.safetensors", nudge("head.output.bias"))
     page = write_comparison(tmp_path / "report", [facts, read_facts(run)]).read_text("utf-8")
-    assert "damaged: Something is not as it was certified" in page
+    assert "damaged: This run does not match its certificates" in page
     assert "banks: 4 tasks learned, 4 certificates checked, nothing changed." in page
     assert "3 of 4" in page
 
@@ -104,3 +114,11 @@ def test_a_run_beside_itself_has_two_names(facts: RunFacts) -> None:
 def test_the_same_runs_give_the_same_page(facts: RunFacts, tmp_path: Path, count: int) -> None:
     pages = [write_comparison(tmp_path / str(n), [facts] * count).read_bytes() for n in range(2)]
     assert pages[0] == pages[1]
+
+
+def test_a_long_name_in_a_head_may_go_on_in_another_line_and_stays_a_text(facts: RunFacts, tmp_path: Path) -> None:
+    runs = [dataclasses.replace(facts, name=name) for name in ("lora_rank_8", "<b>")]
+    page = write_comparison(tmp_path, runs).read_text("utf-8")
+    assert "lora_<wbr>rank_<wbr>8</th>" in page
+    assert "&lt;b&gt;</th>" in page
+    assert "<b>" not in page.split("<main")[1].split("</main>")[0]

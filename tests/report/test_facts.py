@@ -1,7 +1,8 @@
-"""What is read of a run is what lies in its folder; what is damaged, gone or not there yet is told."""
+"""What is read of a run is what lies in its folder; what is damaged, gone or not there yet is reported."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import shutil
@@ -10,13 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors import safe_open
 
 from continual_petl import InputError, Run, learn
 from continual_petl.report.facts import Reader, read_facts
-from continual_petl.report.page.verdict import verdict
+from continual_petl.report.page.verdict import flatness, verdict
+from continual_petl.report.results import Results
 from continual_petl.report.run_facts import RunFacts
+from continual_petl.store.results_file import Status
 from continual_petl.store.verify import check_task
+from tests.report.made import rows_of
 from tests.store.fabricated import Looks, multiply
 from tests.store.older import as_format_1, without_histories
 from tests.store.tampering import change_tensors, nudge
@@ -106,7 +111,7 @@ def test_damage_is_told_and_the_rest_is_read_all_the_same(learned: Path, tmp_pat
     assert not facts.ok
     text, mood = said(facts)
     assert mood == "bad"
-    assert "Something is not as it was certified" in text
+    assert "This run does not match its certificates" in text
     assert len(facts.tasks) == (3 if damage in {"manifest", "gone"} else 4)
     told = " ".join(problem for check in facts.checks for problem in check.problems)
     assert {"results": "results.jsonl", "pin": "backbone.json", "predecessor": "copy"}.get(damage, "two") in told
@@ -174,7 +179,7 @@ def test_tasks_that_answer_with_a_later_bank_are_not_called_unchanged(shared: Pa
     text, mood = said(facts)
     assert facts.ok, "the banks are as they were committed"
     assert mood == "warn"
-    assert "but 1 of them answers with the bank that task 'one' left" in text
+    assert "but 1 of them answers with the shared bank as task 'one' left it" in text
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
@@ -223,3 +228,28 @@ def test_a_look_for_changes_opens_no_file_and_asks_once_for_each(
     away = reader.state()
     (run / "banks").symlink_to(run / "elsewhere")
     assert reader.state() not in (before, away), "the page tells of a link"
+
+
+def test_re_measured_scores_are_counted_in_plain_words(facts: RunFacts) -> None:
+    def words(count: int, *, moved: bool = False, certified: int = 0) -> str:
+        R = torch.full((count + 1, count + 1), math.nan, dtype=torch.float64)
+        R.fill_diagonal_(0.5)
+        R[-1] = 0.5
+        if moved:
+            R[-1, 0] = 0.25
+        status: list[list[Status]] = [["measured"] * (count + 1) for _ in range(count + 1)]
+        status[-1][:certified] = ["certified"] * certified
+        names = tuple(f"t{number}" for number in range(count + 1))
+        results = Results(
+            tasks=names, metrics=names, splits=("test",) * len(names), rows=rows_of(R, status), seconds={}
+        )
+        return flatness(dataclasses.replace(facts, results=results, tasks=facts.tasks[:1] * (count + 1)))
+
+    assert words(1) == "The one re-measured score is identical."
+    assert words(2) == "Both re-measured scores are identical."
+    assert words(7) == "All 7 re-measured scores are identical."
+    assert words(2, certified=1) == (
+        "The one re-measured score is identical. 1 earlier score was certified instead of re-measured."
+    )
+    assert words(2, certified=2) == "2 earlier scores were certified instead of re-measured."
+    assert words(7, moved=True) == "1 of 7 later scores changed, by -0.2500."

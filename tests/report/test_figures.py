@@ -84,7 +84,7 @@ def test_a_score_that_moved_and_a_bank_that_changed_are_marked(facts: RunFacts) 
     tasks = (facts.tasks[0], dataclasses.replace(facts.tasks[1], check=bad), *facts.tasks[2:])
     moved = scores_over_time.figure(dataclasses.replace(facts, results=results, tasks=tasks))
     assert moved.data[0].marker.symbol == ("circle", "circle", "circle", "x")
-    assert moved.data[0].text[-1] == "measured, not what it was"
+    assert moved.data[0].text[-1] == "measured, changed"
     assert [trace.name for trace in moved.data] == ["one \u2261", "two \u2260", "multilabel \u2261", "four \u2261"]
 
 
@@ -168,9 +168,8 @@ def test_a_confusion_matrix_counts_the_answers_that_the_bank_gives(learned: Path
     assert labels is not None
     found = {(true, answer): heat.text[i][j] for i, true in enumerate(labels) for j, answer in enumerate(labels)}
     assert {pair: count for pair, count in found.items() if count} == expected
-    assert (
-        f"{sum(n for (a, b), n in expected.items() if a == b)} of {len(rows)} rows lie on the diagonal"
-        in answered.words(facts.tasks[0])
+    assert f"{sum(n for (a, b), n in expected.items() if a == b)} of {len(rows)} rows are correct" in answered.words(
+        facts.tasks[0]
     )
 
 
@@ -206,8 +205,8 @@ def test_a_confusion_of_very_many_labels_draws_those_with_most_errors(facts: Run
     (heat,) = drawn(answered.figure(found)).data
     assert len(heat.z) == answered.MOST_LABELS
     assert heat.z[-2][-1] == pytest.approx(7 / 17)
-    assert "&lt;b&gt;250 answered as &lt;b&gt;299: 7" in heat.customdata[-2]
-    assert "5 rows of the least frequent cells are not kept" in answered.words(found)
+    assert "&lt;b&gt;250 predicted as &lt;b&gt;299: 7" in heat.customdata[-2]
+    assert "5 rows in the least frequent cells are counted but not shown" in answered.words(found)
 
 
 def test_tasks_without_a_history_have_no_figure_of_their_own(facts: RunFacts) -> None:

@@ -75,7 +75,7 @@ def test_averages_of_the_known_cells_are_those_of_the_whole_matrix(matrix: list[
     count = len(matrix)
     R_TT[torch.triu_indices(count, count, 1).unbind()] = math.nan
     names = tuple(map(str, range(count)))
-    results = Results(tasks=names, metrics=names, rows=rows_of(R_TT), seconds={})
+    results = Results(tasks=names, metrics=names, splits=("test",) * len(names), rows=rows_of(R_TT), seconds={})
     assert torch.equal(results.R.nan_to_num(-1), R_TT.nan_to_num(-1))
     for step in range(1, count + 1):
         part = R_TT[:step, :step]
@@ -132,7 +132,7 @@ def test_figures_that_show_a_spread_or_blocks_say_so(facts: RunFacts, long: RunF
     assert f"the median and the worst validation score of {LONG} tasks at each tenth" in said["learning"]
     few = words_of(facts)
     assert "mean" not in few["matrix"]
-    assert "A filled mark was measured, an open one certified; a cross is a score that moved." in few["scores"]
+    assert "Filled marks were measured, open ones certified; a cross is a score that changed." in few["scores"]
     assert few["learning"].startswith("The validation score over the steps of each task's own fit.")
 
 

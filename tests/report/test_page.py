@@ -91,6 +91,23 @@ def test_it_says_what_was_learned_and_that_nothing_changed(learned: Path, tmp_pa
     assert set(page.figures) == {"matrix", "scores", "forgetting", *growth, "learning", "seconds"}
 
 
+def test_it_names_the_backbone_the_seed_and_the_settings_of_each_task(learned: Path, tmp_path: Path) -> None:
+    facts = read_facts(learned)
+    page = Page(write_report(tmp_path / "report", facts))
+    assert facts.pin is not None
+    words = f"Backbone: {facts.pin.name} ({facts.pin.num_parameters:,} parameters, digest {facts.pin.digest[:16]})."
+    assert f"{words} Seed of the stream: 3." in page.texts
+    text = (tmp_path / "report/tasks/000001.js").read_text("utf-8")
+    html, _ = json.loads(f"[{text.partition('(1,')[2].rpartition(')')[0]}]")
+    rows = dict(re.findall(r'<th scope="row">([^<]*)</th><td>([^<]*)</td></tr>', html.split("Settings</caption>")[1]))
+    task_facts = facts.tasks[1]
+    assert rows["bank"] == task_facts.bank
+    assert (rows["learning rate"], rows["epochs"], rows["batch size"]) == ("0.02", "2", "8")
+    assert rows["seed of the task"] == str(task_facts.manifest.seed)
+    assert rows["backbone (digest)"] == facts.pin.digest[:16]
+    assert facts.tasks[0].training is facts.tasks[1].training, "one text for all tasks that are trained alike"
+
+
 def test_the_heat_map_holds_r_and_nothing_above_its_diagonal(learned: Path, tmp_path: Path) -> None:
     facts = read_facts(learned)
     page = Page(write_report(tmp_path / "report", facts))
@@ -123,7 +140,7 @@ def test_damage_is_the_first_thing_that_it_says(learned: Path, tmp_path: Path) -
     assert not facts.ok
     page = Page(write_report(tmp_path / "report", facts))
     text = " ".join(page.texts)
-    assert "Something is not as it was certified: see the 1 finding below." in text
+    assert "This run does not match its certificates: see the 1 finding below." in text
     assert "its bytes are not those that were certified" in text
 
 
@@ -148,7 +165,7 @@ def test_half_way_it_shows_what_is_committed(backbone_folder: Folder, tmp_path: 
     file.write_bytes((tmp_path / "other/stream.yaml").read_bytes())
     page = Page(write_report(tmp_path / "report", read_facts(tmp_path / "run")))
     text = " ".join(page.texts)
-    assert "The stream has 2 tasks; this is what is committed by now." in text
+    assert "The stream has 2 tasks; this report shows those that are learned so far." in text
     assert "1 task learned, 1 certificate checked, nothing changed." in text
 
 

@@ -108,7 +108,7 @@ def test_a_run_that_cannot_be_read_just_now_is_told_once_and_tried_again(folder:
     with served(folder, again, told) as server:
         assert enough.wait(30)
         assert answer(server, "/") == (200, "the page")
-    assert told == ["the page stays as it was: half a line"] * 2, "once each time it begins"
+    assert told == ["the page was not updated: half a line"] * 2, "once each time it begins"
 
 
 def test_another_fault_ends_it_and_closes_the_port(folder: Path) -> None:

@@ -18,7 +18,12 @@ from tests.report.made import rows_of
 
 
 def shown(
-    num_tasks: int, *, last: Status = "measured", metric: str = "accuracy", checks: Sequence[TaskCheck] | None = None
+    num_tasks: int,
+    *,
+    last: Status = "measured",
+    metric: str = "accuracy",
+    split: str = "test",
+    checks: Sequence[TaskCheck] | None = None,
 ) -> str:
     """Return the report of a run whose first tasks are not all looked at in the last row."""
     names = tuple(f"t{number}" for number in range(num_tasks))
@@ -40,12 +45,21 @@ def shown(
     results = Results(
         tasks=names,
         metrics=(*["accuracy"] * (num_tasks - 1), metric),
+        splits=("test",) * (num_tasks - 1) + (split,),
         rows=rows_of(R, status),
         seconds={name: {"train": 1.0} for name in names},
     )
     buffer = io.StringIO()
     print_report(Console(file=buffer, width=140), results, rows, checks)
     return buffer.getvalue()
+
+
+def test_a_score_on_validation_rows_is_marked_and_explained_below() -> None:
+    text = shown(2, split="validation")
+    assert "t1*" in text
+    assert "t0*" not in text
+    assert "\n* on validation rows: the task has no test rows\n" in text
+    assert "*" not in shown(2)
 
 
 def test_of_a_thousand_tasks_the_newest_are_shown() -> None:

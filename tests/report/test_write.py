@@ -24,7 +24,7 @@ from continual_petl.report.terminal import MOST_PROBLEMS
 from continual_petl.report.write import write_report
 from continual_petl.store.atomic import write_file
 from continual_petl.store.finding import Finding
-from continual_petl.store.history import Confusion, Points, Samples
+from continual_petl.store.history import Confusion, PerLabel, Points, Samples
 from tests.report.made import changed, many
 from tests.store.tampering import change_tensors, nudge
 from tests.streams_in_code import stream, task_of_kind
@@ -180,6 +180,9 @@ def test_every_kind_of_task_shows_what_its_bank_answers(backbone_folder: Folder,
         assert sum(map(sum, figures[1]["data"][0]["text"])) == sum(count for *_, count in found.cells)
     for label in one.manifest.labels or ():
         assert f">{label}<" in html
+    if isinstance(found, Confusion | PerLabel):
+        heads = "".join(re.findall(r"<th scope=\"col\"[^>]*>([^<]*)", html.split("Labels</caption>")[1]))
+        assert heads == "labelnumbersupportpredictedcorrect"
     assert one.manifest.seal in html
     assert one.manifest.digest in html
 

@@ -1,4 +1,4 @@
-"""What one task's bank answered to its rows: a confusion matrix, a scatter plot, or counts for each label."""
+"""What one task's bank predicted for its rows: a confusion matrix, a scatter plot, or counts for each label."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ _MOST_WRITTEN = 12
 def words(task: TaskFacts) -> str:
     """Return what `figure` shows, in words."""
     found = _found(task)
-    said = f"What its bank answered to the {task.split} split, just after it was learned"
+    said = f"Predictions on the {task.split} split, just after the task was learned"
     if isinstance(found, Confusion):
         total = sum(count for *_, count in found.cells) + found.others
         right = sum(count for true, answered, count in found.cells if true == answered)
         unit = "words" if task.kind == "token-classification" else "rows"
         said += (
-            f": a row for each true label, a column for each answer. {right:,} of {total:,} {unit} lie on the diagonal"
+            f": a row for each true label, a column for each predicted one. {right:,} of {total:,} {unit} are correct"
         )
         if found.others:
-            said += f"; {found.others:,} {unit} of the least frequent cells are not kept one by one"
+            said += f"; {found.others:,} {unit} in the least frequent cells are counted but not shown"
         if len(task.manifest.labels or ()) > MOST_LABELS:
-            said += f". The {MOST_LABELS} labels with most errors are drawn"
+            said += f". The {MOST_LABELS} labels with the most errors are shown"
     elif isinstance(found, Points):
-        said += f": {len(found.pairs):,} of its rows, evenly spaced; on the dashed line an answer is exactly right"
+        said += f": {len(found.pairs):,} of its rows, evenly spaced; a prediction on the dashed line is exactly correct"
     elif isinstance(found, PerLabel):
         right, wrong, missed = (sum(counts) for counts in zip(*found.counts, strict=True))
-        said += f": {right:,} labels rightly, {wrong:,} wrongly, {missed:,} missed"
+        said += f": {right:,} labels correct, {wrong:,} wrong, {missed:,} missed"
         if len(task.manifest.labels or ()) > MOST_LABELS:
-            said += f". The {MOST_LABELS} most frequent labels are drawn"
+            said += f". The {MOST_LABELS} most frequent labels are shown"
     return said + "."
 
 
 def figure(task: TaskFacts) -> go.Figure | None:
-    """Return the answers to the split whose scores count; None without a history, and for texts, which are no figure."""
+    """Return the predictions on the split whose scores count; None without a history, and for texts, which are no figure."""
     found = drawn(task)
     return None if found is None else go.Figure(found)
 
@@ -74,7 +74,7 @@ def _confusion(found: Confusion, labels: tuple[str, ...]) -> dict[str, Any]:
     totals = [sum(row) for row in counts]
     names = [shown(labels[number]) for number in kept]
     told = [
-        [f"{names[i]} answered as {names[j]}: {count}" for j, count in enumerate(row)] for i, row in enumerate(counts)
+        [f"{names[i]} predicted as {names[j]}: {count}" for j, count in enumerate(row)] for i, row in enumerate(counts)
     ]
     heat = heatmap(
         z=[[count / max(1, total) for count in row] for row, total in zip(counts, totals, strict=True)],
@@ -97,7 +97,7 @@ def _confusion(found: Confusion, labels: tuple[str, ...]) -> dict[str, Any]:
     height = int(min(900, max(320, 140 + 32 * len(kept))))
     return drawing(
         [heat],
-        x="answered",
+        x="predicted label",
         y="true label",
         height=height,
         xaxis=ticks,
@@ -121,7 +121,7 @@ def _points(found: Points) -> dict[str, Any]:
     values = [value for pair in found.pairs for value in pair if value is not None]
     span = [min(values, default=0.0), max(values, default=1.0)]
     right = scatter(
-        x=span, y=span, mode="lines", name="exactly right", line={"color": MUTED, "dash": "dash"}, hoverinfo="skip"
+        x=span, y=span, mode="lines", name="exactly correct", line={"color": MUTED, "dash": "dash"}, hoverinfo="skip"
     )
     rows = scatter(
         x=[true for true, _ in found.pairs],
@@ -129,13 +129,13 @@ def _points(found: Points) -> dict[str, Any]:
         mode="markers",
         name="rows",
         marker={"color": colour(0), "opacity": 0.6},
-        hovertemplate="true %{x:.4g}<br>answered %{y:.4g}<extra></extra>",
+        hovertemplate="true %{x:.4g}<br>predicted %{y:.4g}<extra></extra>",
     )
-    return drawing([right, rows], x="true value", y="answered")
+    return drawing([right, rows], x="true value", y="predicted value")
 
 
 def _per_label(found: PerLabel, labels: tuple[str, ...]) -> dict[str, Any]:
-    parts = ("answered rightly", "answered wrongly", "missed")
+    parts = ("correct", "wrong", "missed")
     kept = sorted(range(len(labels)), key=lambda label: -sum(found.counts[label]))[:MOST_LABELS]
     names = [shown(labels[label]) for label in kept]
     traces = [

@@ -18,7 +18,7 @@ _MOST_WRITTEN = 12
 
 
 def figure(facts: RunFacts) -> go.Figure:
-    """Return the heat map of R; of more than `MOST_CELLS` tasks the mean of each block, with its worst score told."""
+    """Return the heat map of R; of more than `MOST_CELLS` tasks the mean of each block, and on hover its worst score."""
     return _blocks(facts.results) if len(facts.results.tasks) > MOST_CELLS else _cells(facts)
 
 
@@ -28,16 +28,17 @@ def in_words(facts: RunFacts) -> str:
     if count <= MOST_CELLS:
         return ""
     size = -(-count // MOST_CELLS)
-    return f" Each cell is the mean of up to {size:,} by {size:,} scores; point at it to see the worst."
+    return f" Each cell is the mean of up to {size:,} by {size:,} scores; hover over it to see the worst."
 
 
 def _cells(facts: RunFacts) -> go.Figure:
     R_TT = facts.results.R.numpy()
     names = [shown(name) for name in facts.results.tasks]
     status, metrics = facts.results.status, facts.results.metrics
+    marks = [facts.results.mark(j) for j in range(len(names))]
     words = [
         [
-            f"{names[j]} after {names[i]}<br>{_number(R_TT[i, j])} {shown(metrics[j])}, {status[i][j]}"
+            f"{names[j]} after {names[i]}<br>{_number(R_TT[i, j])} {shown(metrics[j])}{marks[j]}, {status[i][j]}"
             if j <= i
             else ""
             for j in range(len(names))
@@ -56,14 +57,15 @@ def _cells(facts: RunFacts) -> go.Figure:
         xgap=1,
         ygap=1,
     )
-    ticks = {"tickmode": "array", "tickvals": list(range(len(names))), "ticktext": list(map(tick, facts.results.tasks))}
+    ticks = {"tickmode": "array", "tickvals": list(range(len(names)))}
+    rows = list(map(tick, facts.results.tasks))
     return styled(
         [heat],
         x="score on task",
         y="after learning task",
         height=_height(len(names)),
-        xaxis=ticks,
-        yaxis={"autorange": "reversed", **ticks},
+        xaxis={**ticks, "ticktext": [name + mark for name, mark in zip(rows, marks, strict=True)]},
+        yaxis={"autorange": "reversed", **ticks, "ticktext": rows},
     )
 
 

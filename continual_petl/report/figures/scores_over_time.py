@@ -31,7 +31,7 @@ def figure(facts: RunFacts) -> go.Figure:
 def in_words(facts: RunFacts) -> str:
     """Return what lines and marks stand for."""
     if len(facts.results.tasks) <= MOST_LINES:
-        return "A filled mark was measured, an open one certified; a cross is a score that moved."
+        return "Filled marks were measured, open ones certified; a cross is a score that changed."
     drawn = "The best, the median and the worst change of all tasks whose score is known at that time."
     return f"{drawn}{facts.spaced}"
 
@@ -49,11 +49,11 @@ def _lines(facts: RunFacts) -> go.Figure:
             scatter(
                 x=[i + 1 for i in known],
                 y=[float(R_TT[i, j]) for i in known],
-                name=shown(name) + marks[name],
+                name=shown(name) + facts.results.mark(j) + marks[name],
                 mode="lines+markers",
                 line={"color": colour(j)},
                 marker={"symbol": symbols, "size": 9},
-                text=[how + (", not what it was" if other else "") for how, other in zip(status, moved, strict=True)],
+                text=[how + (", changed" if other else "") for how, other in zip(status, moved, strict=True)],
                 hovertemplate=f"{shown(name)} after %{{x}} tasks<br>%{{y:.4f}} {metric}, %{{text}}<extra></extra>",
             )
         )

@@ -11,9 +11,9 @@ from continual_petl.report.run_facts import RunFacts
 PHASES = {
     "data": "reading data",
     "train": "training",
-    "evaluate": "answering",
-    "commit": "committing",
-    "measure": "its row of R",
+    "evaluate": "evaluating",
+    "commit": "saving",
+    "measure": "scoring earlier tasks",
     "verify": "checking earlier tasks",
 }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from continual_petl.errors import counted
 from continual_petl.report.figures import comparison
+from continual_petl.report.marks import mark_of
 from continual_petl.report.page.parts import Cell, Section, Shown, Table, megabytes, number
 from continual_petl.report.page.verdict import said
 from continual_petl.report.run_facts import RunFacts
@@ -52,12 +53,14 @@ def sections(runs: Sequence[Named]) -> list[Section]:
     cost = Shown(
         name="cost",
         caption="What the scores cost",
-        words="Mean score at the end over the parameters that were added for it: up and to the left is better.",
+        words="Mean score at the end against the parameters added: up and to the left is better.",
         figure=comparison.cost(runs),
     )
     lines = [*(f"{name}: {said(facts)[0]}" for name, facts in runs), *differences(runs)]
     return [
-        Section(id="runs", title="Runs", template="figures.html.j2", lines=lines, tables=[_table(runs)]),
+        Section(
+            id="runs", title="Runs", template="figures.html.j2", lines=lines, tables=[_table(runs), _settings(runs)]
+        ),
         Section(
             id="scores",
             title="Scores",
@@ -86,7 +89,7 @@ def _table(runs: Sequence[Named]) -> Table:
     for name, facts in runs:
         last = facts.growth[-1] if facts.growth else None
         stored, size = sum(task.num_parameters for task in facts.tasks), sum(task.num_bytes for task in facts.tasks)
-        share = "" if last is None else f" ({last.stored / last.full_copies:.2%} of full copies)"
+        share = math.nan if last is None else last.stored / last.full_copies
         seconds = sum(sum(phases.values()) for phases in facts.results.seconds.values())
         mean = sum(facts.newest[task] for task in shared) / len(shared) if shared else math.nan
         values = [*_at_end(facts).values(), *([mean] if apart else [])]
@@ -95,25 +98,39 @@ def _table(runs: Sequence[Named]) -> Table:
                 Cell(text=name),
                 Cell(text=f"{len(facts.tasks):,}", sort=len(facts.tasks), kind="number"),
                 *(Cell(text=number(value), sort=_sort(value), kind="number") for value in values),
-                Cell(text=f"{stored:,}{share}", sort=stored, kind="number"),
+                Cell(text=f"{stored:,}", sort=stored, kind="number"),
+                Cell(text="not known" if last is None else f"{share:.2%}", sort=_sort(share), kind="number"),
                 Cell(text=megabytes(size), sort=size, kind="number"),
                 Cell(text=f"{seconds:.4g} s", sort=seconds, kind="number"),
                 Cell(text=f"{facts.num_unchanged:,} of {len(facts.tasks):,}", kind="good" if facts.ok else "bad"),
-                Cell(text=_banks(facts)),
             ]
         )
     means = [f"mean of the {counted(len(shared), 'shared task')}"] if apart else []
     scores = ("run", "tasks", "ACC", "BWT", "forgetting", *means)
-    heads = (*scores, "parameters added", "on disk", "time", "certificates that hold", "banks")
+    heads = (*scores, "parameters added", "of full copies", "on disk", "time", "valid certificates")
     return Table(caption="Runs side by side", heads=heads, rows=rows)
+
+
+def _settings(runs: Sequence[Named]) -> Table:
+    """Return what each run was learned with: words, which take the width that numbers side by side lack."""
+    rows = [
+        [
+            Cell(text=name),
+            Cell(text="not known" if facts.pin is None else f"{facts.pin.name} ({facts.pin.digest[:16]})"),
+            Cell(text=str(facts.seed), sort=facts.seed, kind="number"),
+            Cell(text=_banks(facts)),
+            Cell(text=_some([*dict.fromkeys(task.training for task in facts.tasks)], 3, "; ") or "none yet"),
+        ]
+        for name, facts in runs
+    ]
+    return Table(caption="Settings of each run", heads=("run", "backbone", "seed", "banks", "training"), rows=rows)
 
 
 def _banks(facts: RunFacts) -> str:
     """Return what the banks of a run change, in words."""
     kinds = list(dict.fromkeys(task.bank for task in facts.tasks))
     shared = any(task.scope == "shared" for task in facts.tasks)
-    words = "; ".join(kinds[:3]) + ("; ..." if len(kinds) > 3 else "")
-    return words + (": one bank that all tasks share" if shared else "") if kinds else "none yet"
+    return _some(kinds, 3, "; ") + (": one bank that all tasks share" if shared else "") if kinds else "none yet"
 
 
 def _sort(value: float) -> float | None:
@@ -123,19 +140,21 @@ def _sort(value: float) -> float | None:
 def _tasks(runs: Sequence[Named], tasks: Sequence[str]) -> Table:
     """Return the newest known score of every task in each run, by the task's name: orders may differ."""
     digests = [{own.name: own.digest for own in facts.tasks} for _, facts in runs]
+    marks = [{own.name: mark_of(own.split) for own in facts.tasks} for _, facts in runs]
     rows = []
     for place, task in enumerate(tasks):
         ends = [facts.newest.get(task) for _, facts in runs]
         cells = [
             Cell(text="not learned", kind="number")
             if end is None
-            else Cell(text=number(end), sort=_sort(end), kind="number")
-            for end in ends
+            else Cell(text=number(end) + own.get(task, ""), sort=_sort(end), kind="number")
+            for end, own in zip(ends, marks, strict=True)
         ]
         same = _same([own[task] for own in digests if task in own], len(runs))
         rows.append([Cell(text=task, sort=place), *cells, Cell(text=same)])
-    heads = ("task", *(name for name, _ in runs), "its bank in all runs")
-    return Table(caption="Newest known score of every task", heads=heads, rows=rows)
+    heads = ("task", *(name for name, _ in runs), "bank across runs")
+    notes = list(dict.fromkeys(note for _, facts in runs for note in facts.results.footnotes))
+    return Table(caption="Newest known score of every task", heads=heads, rows=rows, notes=notes)
 
 
 def _same(digests: Sequence[str], num_runs: int) -> str:
@@ -155,7 +174,7 @@ def differences(runs: Sequence[Named]) -> list[str]:
     shared = _shared(runs)
     if any(len(facts.tasks) != len(shared) for _, facts in runs):
         lines.append(
-            "These runs have not learned the same tasks: means over all tasks are of different things. "
+            "These runs have not learned the same tasks: their means over all tasks are not comparable. "
             + (f"All of them have learned {counted(len(shared), 'task')}." if shared else "No task is in all of them.")
         )
     names = set(shared)
@@ -164,9 +183,9 @@ def differences(runs: Sequence[Named]) -> list[str]:
     if len(orders) > 1:
         lines.append("These runs learned their shared tasks in different orders.")
     for what, words in {
-        "data": "were learned from different rows",
-        "metric": "were measured by different scores",
-        "seed": "were learned with different seeds",
+        "data": "were trained on different rows",
+        "metric": "have different metrics",
+        "seed": "have different seeds",
     }.items():
         apart = [task for task in shared if any(getattr(k[task], what) != getattr(each[0][task], what) for k in each)]
         if apart:
@@ -179,5 +198,5 @@ def differences(runs: Sequence[Named]) -> list[str]:
     return lines
 
 
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+def _some(names: Sequence[str], most: int = 5, between: str = ", ") -> str:
+    return between.join(names[:most]) + (f"{between}..." if len(names) > most else "")

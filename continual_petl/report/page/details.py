@@ -80,7 +80,7 @@ def _cards(task: TaskFacts, place: int) -> list[Card]:
         Card(name="score", value=number(task.score), note=told),
         Card(name="kind", value=manifest.kind, note="pairs of texts" if manifest.pair else ""),
         Card(name="bank", value=f"{task.num_parameters:,}", note=f"parameters: {task.bank}"),
-        Card(name="place", value=str(place + 1), note="in the order of learning"),
+        Card(name="position", value=str(place + 1), note="in the order of learning"),
         Card(name="certificate", value=task.check.verdict, note=f"by {task.check.how}"),
     ]
 
@@ -93,9 +93,9 @@ def _figures(task: TaskFacts) -> list[Shown]:
         words = "Training loss, and the validation score of every epoch." + (
             "" if kept is None else f" The bank of step {kept:,} was kept."
         )
-        shown.append(Shown(name="curve", caption="How it was learned", words=words, figure=curve))
+        shown.append(Shown(name="curve", caption="Training", words=words, figure=curve))
     if answers is not None:
-        shown.append(Shown(name="answers", caption="What it answers", words=answered.words(task), figure=answers))
+        shown.append(Shown(name="answers", caption="Predictions", words=answered.words(task), figure=answers))
     return shown
 
 
@@ -111,16 +111,34 @@ def _tables(task: TaskFacts) -> list[Table]:
         for split, s in manifest.scores.items()
         for name, value in s.scores.items()
     ]
-    tables = [Table(caption="Scores", heads=("split", "score", "value", "rows"), rows=rows)]
+    tables = [_settings(task), Table(caption="Scores", heads=("split", "score", "value", "rows"), rows=rows)]
     if manifest.labels:
         tables.append(_label_table(task, manifest.labels))
     return tables
 
 
+def _settings(task: TaskFacts) -> Table:
+    """Return what the task was learned with."""
+    manifest, training = task.manifest, task.manifest.training
+    said = {
+        "bank": task.bank,
+        "learning rate": f"{training.learning_rate:g}",
+        "epochs": f"{training.epochs:,}",
+        "batch size": f"{training.batch_size:,}",
+        "seed of the task": str(task.seed),
+        "precision": task.precision,
+        "started from": "a fresh bank" if manifest.parent is None else f"the bank of {manifest.parent.task!r}",
+        "backbone (digest)": manifest.backbone[:16],
+    }
+    return Table(
+        caption="Settings", heads=("setting", "value"), rows=[[Cell(text=k), Cell(text=v)] for k, v in said.items()]
+    )
+
+
 def _label_table(task: TaskFacts, labels: Sequence[str]) -> Table:
-    """Return the labels, with how often each was to be answered, was answered, and rightly so, where that is known."""
+    """Return the labels, with support, predictions and correct predictions of each, where they are known."""
     weights, counts = task.manifest.class_weights, _counts(_answers(task), len(labels))
-    heads = ["label", "number"] + ([] if counts is None else ["true", "answered", "rightly"])
+    heads = ["label", "number"] + ([] if counts is None else ["support", "predicted", "correct"])
     rows = []
     for place, label in enumerate(labels[:MOST_LABELS]):
         numbers = [place, *(() if counts is None else counts[place])]
@@ -132,7 +150,7 @@ def _label_table(task: TaskFacts, labels: Sequence[str]) -> Table:
 
 
 def _counts(found: Answered | None, num_labels: int) -> list[tuple[int, int, int]] | None:
-    """Return (true, answered, rightly) of every label; None if not every answer was kept."""
+    """Return (support, predicted, correct) of every label; None if not every answer was kept."""
     if isinstance(found, PerLabel):
         return [(right + missed, right + wrong, right) for right, wrong, missed in found.counts]
     if not isinstance(found, Confusion) or found.others:

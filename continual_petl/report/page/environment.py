@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib.resources import files
 
 from jinja2 import DictLoader, Environment, StrictUndefined
+from markupsafe import Markup, escape
 
 
 @cache
@@ -16,8 +18,13 @@ def templates() -> Environment:
     made = Environment(
         loader=DictLoader(sources), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.globals["asset"] = asset
+    made.globals |= {"asset": asset, "breakable": breakable}
     return made
+
+
+def breakable(name: str) -> Markup:
+    """Return a name that may go on in another line behind its underscores and slashes, as it does behind hyphens."""
+    return Markup(re.sub("([_/])", r"\1<wbr>", str(escape(name))))
 
 
 @cache

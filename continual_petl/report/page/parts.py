@@ -66,6 +66,8 @@ class Table:
     heads: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     page: int = ROWS_OF_A_PAGE
+    notes: Sequence[str] = ()
+    """What marks in its cells stand for."""
 
     @property
     def is_long(self) -> bool:

@@ -8,6 +8,7 @@ from itertools import accumulate
 
 from continual_petl.errors import counted
 from continual_petl.report.figures import bars, curves, forgetting, growth, result_matrix, scores_over_time, seconds
+from continual_petl.report.marks import mark_of
 from continual_petl.report.page.parts import Cell, Section, Shown, Table, megabytes, number
 from continual_petl.report.page.verdict import flatness, verdict
 from continual_petl.report.run_facts import RunFacts
@@ -33,20 +34,21 @@ def scores(facts: RunFacts) -> Section:
     carried = (
         f", {certified:,} certified: digests and probe are unchanged, so the value is carried over" if certified else ""
     )
+    note = "".join(f" {words}." for words in facts.results.footnotes)
     same = f"{facts.num_unchanged:,} of {counted(len(facts.tasks), 'bank')}"
     figures = [
         Shown(
             name="matrix",
             caption="Result matrix R",
             words=f"Score on each task (column) after learning each task (row). "
-            f"{counted(measured, 'score')} measured{carried}.{result_matrix.in_words(facts)}",
+            f"{counted(measured, 'score')} measured{carried}.{result_matrix.in_words(facts)}{note}",
             figure=result_matrix.figure(facts),
         ),
         Shown(
             name="scores",
             caption="Every task's score over time",
-            words=f"{flatness(facts)} {same} are bit for bit what was certified (\u2261). "
-            f"{scores_over_time.in_words(facts)}",
+            words=f"{flatness(facts)} {same} are identical to what was certified, bit for bit (\u2261). "
+            f"{scores_over_time.in_words(facts)}{note}",
             figure=scores_over_time.figure(facts),
         ),
     ]
@@ -104,7 +106,7 @@ def cost(facts: RunFacts) -> Section:
         Shown(
             name="each-bytes",
             caption="Bytes of each task",
-            words=f"What its bank takes by part, and its certificate with probe and history.{means}",
+            words=f"Its bank by part, and its certificate with probe and history.{means}",
             figure=growth.each_bytes(facts),
         ),
     ]
@@ -140,10 +142,10 @@ def learning(facts: RunFacts) -> Section:
     lines = []
     if without:
         lines.append(
-            f"{counted(without, 'task')} of {len(facts.tasks):,} came without a history of how they were learned, as tasks "
-            "of older releases do, or with a damaged one."
+            f"{counted(without, 'task')} of {len(facts.tasks):,} have no training history, as tasks of older releases do, "
+            "or a damaged one."
         )
-    words = f"{curves.in_words(facts)} Losses are among the details of a task."
+    words = f"{curves.in_words(facts)} Training losses are in the details of each task."
     figures = (
         [] if figure is None else [Shown(name="learning", caption="How tasks were learned", words=words, figure=figure)]
     )
@@ -156,7 +158,7 @@ def times(facts: RunFacts) -> Section:
     total, train = _sum_of(spent), _sum_of(spent, "train")
     words = f"{total:.4g} s in all, of which training took {train:.4g} s."
     if missing := [task for task in facts.results.tasks if task not in spent]:
-        words += f" Of {counted(len(missing), 'task')} no time is on record yet."
+        words += f" No time is recorded yet for {counted(len(missing), 'task')}."
     if means := bars.in_words(len(facts.results.tasks)):
         words += f"{means} `continual-petl show` has each task's own."
     shown = Shown(name="seconds", caption="Time of each task", words=words, figure=seconds.figure(facts))
@@ -183,7 +185,7 @@ def certificates(facts: RunFacts) -> Section:
                 Cell(text=task.name, sort=place, opens=place),
                 Cell(text=said, kind=_MOODS[said]),
                 Cell(text=task.kind),
-                Cell(text=f"{number(task.score)} {task.metric}", sort=task.score, kind="number"),
+                Cell(text=f"{number(task.score)}{mark_of(task.split)} {task.metric}", sort=task.score, kind="number"),
                 Cell(text=f"{task.num_parameters:,}", sort=task.num_parameters, kind="number"),
                 Cell(text=megabytes(task.num_bytes), sort=task.num_bytes, kind="number"),
                 Cell(text=task.digest[:16], kind="digest"),
@@ -191,6 +193,6 @@ def certificates(facts: RunFacts) -> Section:
             ]
         )
     heads = ("task", "verdict", "kind", "score", "parameters", "on disk", "digest of the bank", "seal")
-    table = Table(caption="Certificates", heads=heads, rows=rows)
+    table = Table(caption="Certificates", heads=heads, rows=rows, notes=facts.results.footnotes)
     more = {"command": f"continual-petl verify {shlex.quote(str(facts.folder))}"}
     return Section(id="certificates", title="Certificates", template="certificates.html.j2", tables=[table], more=more)

@@ -94,8 +94,8 @@ const tables = (inside) => {
     [...table.tHead.rows[0].cells].forEach((head, column) => {
       const sorter = document.createElement("button");
       sorter.type = "button";
-      sorter.textContent = head.textContent;
-      head.replaceChildren(sorter);
+      sorter.append(...head.childNodes);
+      head.append(sorter);
       sorter.addEventListener("click", () => {
         sort(table, column, head.getAttribute("aria-sort") === "ascending");
         turn(table, 0);

@@ -27,33 +27,35 @@ def said(facts: RunFacts) -> tuple[str, str]:
     unchecked = [task.name for task in facts.tasks if task.check.verdict == "not checked"]
     if num_problems > len(unchecked):
         findings = f"see the {counted(num_problems, 'finding')} below"
-        held = f" {facts.num_unchanged:,} of {counted(count, 'certificate')} hold." if count else ""
-        return f"Something is not as it was certified: {findings}.{held}", "bad"
+        held = f" Valid: {facts.num_unchanged:,} of {counted(count, 'certificate')}." if count else ""
+        return f"This run does not match its certificates: {findings}.{held}", "bad"
     if not count:
         return "No task is learned yet.", "warn"
     checked = f"{counted(count, 'task')} learned, {counted(facts.num_unchanged, 'certificate')} checked"
     if unchecked:
-        return f"{checked}, nothing of that changed; {counted(len(unchecked), 'task')} could not be checked.", "warn"
+        return f"{checked}, none of these changed; {counted(len(unchecked), 'task')} could not be checked.", "warn"
     moved = sum(change != 0 for change in facts.changes.values())
     if facts.num_moved_on:
         return (
             f"{checked}: every bank is as it was committed, but {facts.num_moved_on:,} of them "
-            f"{'answers' if facts.num_moved_on == 1 else 'answer'} with the bank that task {facts.newest_shared!r} left; "
-            f"{counted(moved, 'earlier score')} moved.",
+            f"{'answers' if facts.num_moved_on == 1 else 'answer'} with the shared bank as task {facts.newest_shared!r} left "
+            f"it; {counted(moved, 'earlier score')} changed.",
             "warn",
         )
     if moved:
-        return f"{checked}, no bank changed; yet {counted(moved, 'earlier score')} moved when measured again.", "warn"
+        return f"{checked}, no bank changed, but {counted(moved, 'earlier score')} changed when re-measured.", "warn"
     return f"{checked}, nothing changed.", "good"
 
 
 def _lines(facts: RunFacts) -> list[str]:
-    count, lines = len(facts.tasks), []
+    count, lines = len(facts.tasks), [f"{backbone_in_words(facts)} Seed of the stream: {facts.seed}."]
     if facts.num_planned > count:
-        lines.append(f"The stream has {counted(facts.num_planned, 'task')}; this is what is committed by now.")
+        lines.append(
+            f"The stream has {counted(facts.num_planned, 'task')}; this report shows those that are learned so far."
+        )
     if facts.forgotten:
         names = ", ".join(facts.forgotten[:10]) + (", ..." if len(facts.forgotten) > 10 else "")
-        lines.append(f"Forgotten on purpose, and on record: {names}.")
+        lines.append(f"Removed with `continual-petl forget`: {names}.")
     if facts.tasks:
         ways = sorted({task.check.how for task in facts.tasks if task.check.ok})
         first, last = (moment(of(task.checked_at for task in facts.tasks)) for of in (min, max))
@@ -63,10 +65,19 @@ def _lines(facts: RunFacts) -> list[str]:
         done = ", ".join(
             f"{counted(n, 'time')} by {_WAYS.get(kind, kind)}" for kind, n in sorted(facts.guarded.items())
         )
-        lines.append(f"While tasks were learned, certificates of earlier ones were checked {done}.")
+        lines.append(f"During the run, certificates of earlier tasks were checked {done}.")
     if count > 1:
         lines.append(flatness(facts))
     return lines
+
+
+def backbone_in_words(facts: RunFacts) -> str:
+    """Return the backbone by name and digest."""
+    if facts.pin is None:
+        return "Backbone: not known yet."
+    revision = f", revision {facts.pin.revision}" if facts.pin.revision else ""
+    size = f"{facts.pin.num_parameters:,} parameters"
+    return f"Backbone: {facts.pin.name}{revision} ({size}, digest {facts.pin.digest[:16]})."
 
 
 def _cards(facts: RunFacts) -> list[Card]:
@@ -91,21 +102,24 @@ def flatness(facts: RunFacts) -> str:
     """Return whether the newest known scores of earlier tasks are their first ones."""
     changes, earlier = facts.changes, max(0, len(facts.tasks) - 1)
     unknown = earlier - len(changes)
-    left = f" Of {unknown:,} no later score is known." if unknown else ""
-    if certified := facts.results.later_certified:
-        left = (
-            f" {certified:,} of these scores {'was' if certified == 1 else 'were'} certified, not measured again.{left}"
-        )
     if not changes:
-        return f"No earlier task was measured or certified again yet.{left}"
+        return "No earlier task has been re-measured or certified again yet."
+    left = f" {counted(unknown, 'earlier task')} {'has' if unknown == 1 else 'have'} no later score." if unknown else ""
+    certified = facts.results.later_certified
+    if certified:
+        verb = "was" if certified == 1 else "were"
+        left = f" {counted(certified, 'earlier score')} {verb} certified instead of re-measured.{left}"
     moved = [change for change in changes.values() if change != 0]
     if not moved:
-        whole = "The one earlier score that is known again is exactly what it was."
-        if len(changes) > 1:
-            whole = f"All {len(changes):,} earlier scores that are known again are exactly what they were."
-        return f"{whole}{left}"
+        return f"{_identical(len(changes) - certified)}{left}".strip()
     span = f"by {min(moved):+.4f} to {max(moved):+.4f}" if len(moved) > 1 else f"by {moved[0]:+.4f}"
-    return f"Of {counted(len(changes), 'earlier score')} {len(moved):,} moved, {span}.{left}"
+    return f"{len(moved):,} of {counted(len(changes), 'later score')} changed, {span}.{left}"
+
+
+def _identical(count: int) -> str:
+    """Return that so many re-measured scores are what they were; nothing of none."""
+    few = ("", "The one re-measured score is identical.", "Both re-measured scores are identical.")
+    return few[count] if count < len(few) else f"All {count:,} re-measured scores are identical."
 
 
 def moment(seconds: float) -> str:

@@ -1,0 +1,53 @@
+"""A score on validation rows is marked wherever the page shows it, and a line explains the mark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from continual_petl import Run, learn
+from continual_petl.report.facts import read_facts
+from continual_petl.report.figures import result_matrix, scores_over_time
+from continual_petl.report.write import write_comparison, write_report
+from tests.streams_in_code import stream, task
+
+LINE = "* on validation rows: the task has no test rows"
+
+
+@pytest.fixture(scope="module")
+def run(backbone_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run of two tasks, the second without test rows."""
+    folder = tmp_path_factory.mktemp("marked") / "run"
+    without = task("without")
+    del without["data"]["test"]
+    learn(stream(backbone_folder(), [task("with"), without], training={"epochs": 1}), folder)
+    return folder
+
+
+def test_the_page_marks_the_score_and_explains_the_mark(run: Path, tmp_path: Path) -> None:
+    text = write_report(tmp_path, read_facts(run)).read_text("utf-8")
+    assert re.findall(r">[\d.]+(\*?) accuracy<", text) == ["", "*"]
+    assert text.count(LINE) >= 3, "below the matrix, the lines and the certificates"
+    assert f'<p class="note">{LINE}</p>' in text
+
+
+def test_figures_mark_the_task(run: Path) -> None:
+    facts = read_facts(run)
+    matrix = result_matrix.figure(facts)
+    assert matrix.layout.xaxis.ticktext == ("with", "without*")
+    assert matrix.layout.yaxis.ticktext == ("with", "without")
+    assert [trace.name for trace in scores_over_time.figure(facts).data] == ["with \u2261", "without* \u2261"]
+
+
+def test_a_comparison_marks_the_score_in_each_run(run: Path, tmp_path: Path) -> None:
+    facts = read_facts(run)
+    text = write_comparison(tmp_path, [facts, facts]).read_text("utf-8")
+    assert len(re.findall(r'class="number">[\d.]+\*</td>', text)) == 2
+    assert f'<p class="note">{LINE}</p>' in text
+
+
+def test_json_names_the_split_of_each_column(run: Path) -> None:
+    assert Run(run).results.to_json()["splits"] == ["test", "validation"]
