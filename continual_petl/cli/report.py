@@ -61,9 +61,7 @@ def _open(address: str) -> None:
     except webbrowser.Error:
         opened = False
     if not opened:
-        out().print(
-            f"no browser to open it with was found here; its address is {address}", soft_wrap=True, markup=False
-        )
+        out().print(f"no browser was found here; the address of the page is {address}", soft_wrap=True, markup=False)
 
 
 def _beside(runs: list[str]) -> Path:
@@ -85,7 +83,7 @@ def _serve(folder: Path, arguments: argparse.Namespace, draw: Callable[[], objec
     again()
     server = Server(folder, arguments.port, again, tell=_tell)
     # A shell has what it starts with & in a script ignore SIGINT.
-    ends = f"Ctrl-C ends it, and kill {os.getpid()} where there is no terminal"
+    ends = f"stop it with Ctrl-C, or with kill {os.getpid()} where there is no terminal"
     out().print(f"serving {server.address} to this machine; {ends}", soft_wrap=True, markup=False)
     if arguments.open:
         _open(server.address)
