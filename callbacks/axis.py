@@ -77,7 +77,7 @@ class Axes:
         except ValidationError as error:
             raise StoreError(
                 f"{path}: it does not say how far the loggers came ({error.error_count()} mistakes, first at "
-                f"{'.'.join(map(str, error.errors()[0]['loc']))}). No bank depends on it: remove it, and logging begins anew."
+                f"{'.'.join(map(str, error.errors()[0]['loc']))}). No bank depends on it: remove it, and logging starts over."
             ) from error
 
     def of(self, logger: str) -> Axis:

@@ -133,7 +133,7 @@ class BankCheckpoint(StreamCallback, Checkpoint):
         if asked:
             assert isinstance(module, ContinualLearner)
             raise Interrupted(
-                f"task {module.active!r} was stopped; everything up to this step is saved, and the same command goes on "
+                f"task {module.active!r} was stopped; everything up to this step is saved, and the same command resumes "
                 "from here",
                 self.stop_signal or signal.SIGTERM,
             )

@@ -175,7 +175,7 @@ class Dashboard(StreamCallback):
             act()
         except (StoreError, OSError) as error:
             for sink in self._sinks:
-                sink.leave(error, "it could not be told what was learned")
+                sink.leave(error, "it could not read what was learned")
 
     def _add(self, event: TaskEvent, seconds: Mapping[str, float]) -> None:
         """Give the loggers a task that joined those that are known."""

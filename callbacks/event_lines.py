@@ -42,7 +42,7 @@ _ROW = ("task", "metric", "split", "value", "status")
 
 
 class EventLines(StreamCallback):
-    """Write one JSON object a line. A reader that goes away ends the lines, and not the course.
+    """Write one JSON object a line. Closing the pipe stops the log, not the training.
 
     Args:
         file: where to; None means standard error.

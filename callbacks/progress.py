@@ -68,7 +68,9 @@ class Progress(StreamCallback):
         own = cells[-1]
         value = "not defined" if own["value"] is None else f"{own['value']:.4f}"
         earlier = [cell for cell in cells[:-1] if cell["status"] != "not measured"]
-        others = f"; this row of R has {len(earlier)} of {event.index} earlier scores" if event.index else ""
+        certified = sum(cell["status"] == "certified" for cell in earlier)
+        others = f"; {len(earlier) - certified} of {event.index} earlier tasks were re-measured" if event.index else ""
+        others += f", {certified} certified" if certified else ""
         self._say(f"  learned: {own['split']} {own['metric']} {value} on {counted(own['num_examples'], 'row')}{others}")
         for cell in earlier if self._verbose else ():
             score = "not defined" if cell["value"] is None else f"{cell['value']:.4f}"

@@ -66,8 +66,8 @@ class Sink:
             return
         self.problem, self._how = " ".join(f"{type(error).__name__}: {error}".split()), how
         _log.warning(
-            "logger %s: %s, and logs nothing more in this course (%s). Learning goes on; all numbers are in the run folder, "
-            "and the next start logs what is missing.",
+            "logger %s: %s, and logs nothing more in this course (%s). Learning continues; all numbers are in the run "
+            "folder, and the next start logs what is missing.",
             self.name,
             how,
             self.problem,

@@ -27,6 +27,13 @@ def blocks(language: str) -> list[str]:
     return [text for name, text in BLOCKS if name == language]
 
 
+def test_usage_comes_before_results() -> None:
+    headings = re.findall(r"^## (.+)$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    usage = ["Install", "A first stream", "Predict", "Verify", "Learn a new task without the old data"]
+    assert headings[: len(usage)] == usage
+    assert headings.index("How good") > headings.index("From Python")
+
+
 def test_make_demo_and_make_test_come_first() -> None:
     assert [line.split("#")[0].strip() for line in BLOCKS[0][1].strip().splitlines()] == ["make demo", "make test"]
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)

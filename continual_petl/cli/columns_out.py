@@ -149,7 +149,7 @@ def _check_writable(name: str, value: Any, where: str) -> None:
     except UnicodeEncodeError as error:
         raise InputError(
             f"{where}: column {name!r} holds half of a character ({error.object[error.start]!a}), which no file of answers "
-            "may hold; repair it, for instance by saving as UTF-8 anew"
+            "may hold; repair it, for instance by saving as UTF-8 again"
         ) from error
     except TypeError as error:
         raise InputError(

@@ -36,7 +36,7 @@ def _learn(run: Run, arguments: argparse.Namespace, overrides: list[tuple[str, s
         spec = spec.model_copy(update={"evaluate": arguments.evaluate})
     if PurePath(arguments.task_file).suffix in (".csv", ".tsv", ".jsonl", ".parquet", ".gz"):
         raise InputError(
-            f"{arguments.task_file}: learn wants a file that describes a task, and this one holds rows. Write a YAML file "
+            f"{arguments.task_file}: learn needs a file that describes a task, but this one holds rows. Write a YAML file "
             "with the keys name, kind and data "
             f"({{name: mine, kind: classification, data: {arguments.task_file}}}), and columns where yours have other "
             "names; what `continual-petl init` lists under tasks is made of such ones."

@@ -63,9 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Interrupted as error:
         return _fail(str(error), 128 + error.signal_number)
     except KeyboardInterrupt:
-        return _fail("stopped; what was saved stands, and the same command goes on from there", 130)
+        return _fail("stopped; what was saved stands, and the same command resumes from there", 130)
     except _Ended:
-        return _fail("ended by SIGTERM; what was saved stands, and the same command goes on from there", 143)
+        return _fail("ended by SIGTERM; what was saved stands, and the same command resumes from there", 143)
     except BrokenPipeError:
         return _unread()
     except Exception as error:

@@ -19,7 +19,7 @@ def add_arguments(name: str, command: argparse.ArgumentParser) -> None:
     if name == "sweep":
         _add_sweep(command)
     if name in {"run", "learn", "sweep"}:
-        text = "print the result as JSON on standard output, and what happens as JSON lines on standard error"
+        text = "print the result as JSON on standard output, and events as JSON lines on standard error"
         command.add_argument("--json", action="store_true", help=text)
     elif name != "schema":
         command.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
@@ -36,41 +36,51 @@ def _add_subject(name: str, command: argparse.ArgumentParser) -> None:
             help="a stream file, or the name of a catalog stream (see continual-petl streams)",
         )
         command.add_argument(
-            "--data-dir", metavar="DIR", help="where data lies: relative paths, copies for catalog streams"
+            "--data-dir",
+            metavar="DIR",
+            help="where the data is: relative paths count from here, catalog streams find their copies here",
         )
     if name in {"run", "learn"}:
-        command.add_argument("--dry-run", action="store_true", help="resolve and show everything, without training")
+        command.add_argument("--dry-run", action="store_true", help="resolve and show everything without training")
     if name == "run":
-        command.add_argument("--run-dir", metavar="DIR", help="where banks and results go (default: runs/NAME)")
+        command.add_argument(
+            "--run-dir", metavar="DIR", help="where banks and results are written (default: runs/NAME)"
+        )
     elif name == "sweep":
         command.add_argument("sweep", metavar="SWEEP.yaml", help="a file that says which settings are tried, and how")
-        command.add_argument("--run-dir", metavar="DIR", help="where trials and results go (default: sweeps/NAME)")
+        command.add_argument(
+            "--run-dir", metavar="DIR", help="where trials and results are written (default: sweeps/NAME)"
+        )
     elif name == "init":
         command.add_argument("data", metavar="DATA", nargs="+", help="a file, a folder, or a data set of the Hub")
         command.add_argument(
-            "--output", metavar="FILE", default="stream.yaml", help="what is written (default: stream.yaml)"
+            "--output", metavar="FILE", default="stream.yaml", help="the file to write (default: stream.yaml)"
         )
-        command.add_argument("--name", metavar="NAME", help="of the stream (default: that of the file)")
+        command.add_argument("--name", metavar="NAME", help="name of the stream (default: that of the file)")
         command.add_argument(
             "--backbone",
             metavar="NAME",
-            help="what learns (default: one that can answer every kind found; minilm if it can)",
+            help="the pre-trained model (default: one that can answer every kind found; minilm if it can)",
         )
-        command.add_argument("--force", action="store_true", help="write over a file that is there")
-        text = "rows of each DATA that kind and columns are guessed from (default: 10000)"
+        command.add_argument("--force", action="store_true", help="overwrite an existing file")
+        text = "number of rows of each DATA from which kind and columns are guessed (default: 10000)"
         command.add_argument("--rows", metavar="N", type=int, default=10_000, help=text)
     elif name == "report":
-        command.add_argument("runs", metavar="RUN", nargs="+", help="a run folder; several are held against each other")
-        command.add_argument("--output", metavar="DIR", help="where the page goes (default: RUN/report)")
+        command.add_argument("runs", metavar="RUN", nargs="+", help="a run folder; several are compared")
+        command.add_argument("--output", metavar="DIR", help="where the page is written (default: RUN/report)")
         command.add_argument("--open", action="store_true", help="open the page in a browser")
         command.add_argument(
             "--serve",
             action="store_true",
-            help="serve the page to this machine, drawn anew when the run changes, until Ctrl-C or SIGTERM",
+            help="serve the page to this machine, redrawn when the run changes, until Ctrl-C or SIGTERM",
         )
-        command.add_argument("--port", metavar="N", type=int, default=0, help="of --serve (default: any that is free)")
+        command.add_argument(
+            "--port", metavar="N", type=int, default=0, help="port of --serve (default: any that is free)"
+        )
     elif name == "doctor":
-        command.add_argument("--run-dir", metavar="DIR", default="runs", help="where runs would go (default: runs)")
+        command.add_argument(
+            "--run-dir", metavar="DIR", default="runs", help="where runs would be written (default: runs)"
+        )
     elif name not in {"schema", "streams"}:
         command.add_argument("run", metavar="RUN", help="a run folder")
 
@@ -97,16 +107,18 @@ def _add_task(name: str, command: argparse.ArgumentParser) -> None:
         text = "instead of TASK: drop an entry of the chain that is missing, by the number that verify reports"
         command.add_argument("--entry", metavar="N", type=int, help=text)
     if name == "show":
-        text = "name of a learned task; left out, those that there are are listed"
+        text = "name of a learned task; without it, all learned tasks are listed"
         command.add_argument("task", metavar="TASK", nargs="?", help=text)
     if name in {"verify", "predict"}:
         command.add_argument("--task", metavar="T", help="name of a learned task")
     if name == "verify":
         command.add_argument("--data", action="store_true", help="also answer the test rows again")
-        text = "check in N processes at most, where that saves time (default: one for each core)"
+        text = "check in at most N processes, if that saves time (default: one for each core)"
         command.add_argument("--jobs", metavar="N", type=int, help=text)
     if name == "predict":
-        command.add_argument("texts", metavar="TEXT", nargs="*", help="rows; none: one per line of standard input")
+        command.add_argument(
+            "texts", metavar="TEXT", nargs="*", help="rows; without any, one per line of standard input"
+        )
         command.add_argument("--input", metavar="FILE", help="rows from a .jsonl, .csv, .tsv, .parquet or .txt file")
         command.add_argument(
             "--output", metavar="FILE", help="write rows and answers to a .jsonl, .csv or .parquet file"
@@ -114,9 +126,9 @@ def _add_task(name: str, command: argparse.ArgumentParser) -> None:
         command.add_argument(
             "--task-column", metavar="NAME", help="the column of --input that names the task of each row"
         )
-        command.add_argument("--batch-size", metavar="N", type=int, default=32, help="rows at a time (default: 32)")
+        command.add_argument("--batch-size", metavar="N", type=int, default=32, help="rows per batch (default: 32)")
     if name in {"learn", "verify", "reevaluate", "predict", "ablate"}:
-        text = "execute the backbone's own code where RUN asks for it; read it first"
+        text = "execute the backbone's own code if RUN asks for it; read it first"
         command.add_argument("--remote-code", action="store_true", help=text)
 
 
@@ -125,7 +137,10 @@ def _add_ablation(command: argparse.ArgumentParser) -> None:
     text = "names of learned tasks (default: all whose banks have something in layers)"
     command.add_argument("--task", metavar="T", nargs="+", action="extend", help=text)
     command.add_argument(
-        "--split", choices=("validation", "test"), default="validation", help="what is answered (default: validation)"
+        "--split",
+        choices=("validation", "test"),
+        default="validation",
+        help="split that is answered (default: validation)",
     )
     text = "which layers: all (every span, default), single (one at a time), or spans such as 0-3 5 8-11"
     command.add_argument("--spans", metavar="SPAN", nargs="+", action="extend", help=text)
@@ -140,7 +155,7 @@ def _add_course(name: str, command: argparse.ArgumentParser) -> None:
             "--replace", metavar="TASK", action="append", default=[], help="learn a learned task again; may be repeated"
         )
     if name == "learn":
-        command.add_argument("--replace", action="store_true", help="if the task is learned, learn it again")
+        command.add_argument("--replace", action="store_true", help="if the task is already learned, learn it again")
         text = "how earlier tasks are evaluated, from now on (default: as stream.yaml of RUN says)"
         command.add_argument("--evaluate", choices=("auto", "all", "sample", "certified"), help=text)
     command.add_argument(
@@ -150,18 +165,20 @@ def _add_course(name: str, command: argparse.ArgumentParser) -> None:
         help="how earlier tasks are checked after each new one (default: probe; full answers their test rows again)",
     )
     if name == "run":
-        text = "learn N tasks at once, in processes with a backbone each; the store ends the same, bit for bit"
+        text = "learn N tasks at once, in processes with a backbone each; the result is the same, bit for bit"
         _add_jobs(command, text)
     _add_wait(command)
 
 
 def _add_wait(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--wait", action="store_true", help="wait for another process that writes to the run")
+    command.add_argument(
+        "--wait", action="store_true", help="wait until another process that writes to the run has ended"
+    )
 
 
 def _add_jobs(command: argparse.ArgumentParser, text: str) -> None:
     command.add_argument("--jobs", metavar="N", type=int, help=text)
-    text = "what learns them: processes of this machine (default), or a Ray cluster"
+    text = "where they are learned: in processes of this machine (default), or on a Ray cluster"
     command.add_argument("--executor", choices=("processes", "ray"), default="processes", help=text)
 
 
@@ -169,14 +186,14 @@ def _add_sweep(command: argparse.ArgumentParser) -> None:
     """Add how much of a sweep is done, and by what."""
     text = "sweep this task; may be repeated (default: all)"
     command.add_argument("--task", metavar="T", action="append", default=[], help=text)
-    text = "settings that are tried for each task, in the place of what the file says"
+    text = "number of settings to try for each task, instead of what the file says"
     command.add_argument("--trials", metavar="N", type=int, help=text)
-    text = "begin no trial later than that; what is left is told, and the same command goes on"
+    text = "start no trial after that many minutes; what is left is reported, and the same command resumes"
     command.add_argument("--minutes", metavar="M", type=float, help=text)
     text = "learn N trials at once, in processes with a backbone and their share of the cores each"
     _add_jobs(command, text)
     command.add_argument("--keep", action="store_true", help="keep the run folders of the trials, with their banks")
-    command.add_argument("--quiet", action="store_true", help="print nothing but errors and what was found")
+    command.add_argument("--quiet", action="store_true", help="print only errors and the result")
 
 
 def _add_telling(command: argparse.ArgumentParser) -> None:
@@ -191,7 +208,7 @@ def _add_telling(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--log-banks", action="store_true", help="with --log wandb: every bank becomes an artifact")
     loud = command.add_mutually_exclusive_group()
-    loud.add_argument("--quiet", action="store_true", help="print nothing but errors and the final report")
+    loud.add_argument("--quiet", action="store_true", help="print only errors and the final report")
     loud.add_argument(
-        "--verbose", action="store_true", help="print also losses, rows of R and where time went (not with --json)"
+        "--verbose", action="store_true", help="also print losses, rows of R and where time was spent (not with --json)"
     )

@@ -13,23 +13,23 @@ _EXAMPLES = """examples:
   continual-petl verify runs/mine
 
 exit codes: 0 all is well; 1 a check failed, or the answer is no (something was forgotten or is damaged, two runs differ, rows
-must be mended, a problem was found); 2 the input cannot be used; 3 a fault of continual-petl; 4 another process
-is writing to the run; 128 + n ended by signal n.
+need to be corrected, a problem was found); 2 the input cannot be used; 3 an internal error of continual-petl; 4 another
+process is writing to the run; 128 + n ended by signal n.
 """
 
 _COMMANDS = {
     "init": "look at data files and write a first stream file",
-    "run": "learn every task of a stream that its run folder does not have yet",
+    "run": "learn every task of a stream that is not in its run folder yet",
     "learn": "add one task to a run; needs none of the old data",
     "sweep": "choose the settings of every task of a stream on its validation split",
     "forget": "drop one task of a run, on purpose and on record; no other task is touched",
     "verify": "check that no learned task has changed",
     "reevaluate": "fill in scores of R that were not measured from certificates; needs none of the old data",
     "predict": "answer rows, each with the bank of its task",
-    "ablate": "remove a bank's modifications from spans of layers, and see what its score loses",
+    "ablate": "remove a bank's modifications from spans of layers, and measure how much its score drops",
     "report": "draw what a run has learned, forgotten and cost; several runs side by side",
     "list": "list the tasks of a run",
-    "show": "show everything that is known of one task",
+    "show": "show everything that is known about one task",
     "diff": "show how two runs differ, bank by bank",
     "doctor": "show what a course finds on this machine; paste it into a bug report",
     "streams": "list the streams that come with the package, for run NAME",
@@ -64,7 +64,7 @@ _OVERRIDES = """Any key of the stream file can be set: --training.epochs 1, --ta
 _EPILOGS = {
     "init": """DATA is a .csv, .tsv, .json, .jsonl or .parquet file (text also .gz), a folder with train, validation and
 test files, or the name of a data set of the Hub (nyu-mll/glue:sst2 with its configuration). Each becomes one task; its kind
-and columns are guessed from its rows, and the file says by what. Exit code 1 if some rows must be mended before it runs.
+and columns are guessed from its rows, and comments in the file say why. Exit code 1 if some rows need to be corrected first.
 
 examples:
   continual-petl init trec.csv stsb.csv
@@ -95,7 +95,7 @@ examples:
   prune: median
   seeds: 5
 
-The chosen settings are written as chosen.yaml, a stream for `continual-petl run`. The same command goes on after a stop.
+The chosen settings are written as chosen.yaml, a stream for `continual-petl run`. After a stop the same command resumes.
 """
     + _OVERRIDES
     + """
@@ -104,9 +104,9 @@ examples:
   continual-petl sweep stream.yaml sweep.yaml --run-dir sweeps/mine --jobs 2 --minutes 60
   continual-petl sweep stream.yaml sweep.yaml --task agnews --trials 5 --tasks.*.limits.train 500
 """,
-    "forget": """The task's bank is deleted. A tombstone takes its place in the chain of certificates, so that verify can tell
-a task that was dropped on purpose from one that was lost. A task whose bank is missing, and one side of a chain that has
-forked, are dropped in the same way; until then no task is learned.
+    "forget": """The task's bank is deleted. A tombstone takes its place in the chain of certificates, so that verify can
+distinguish a task that was dropped on purpose from one that was lost. A task whose bank is missing, and one side of a chain
+that has forked, are dropped in the same way; until then no task is learned.
 
 examples:
   continual-petl forget runs/mine agnews
@@ -127,14 +127,14 @@ examples:
 """,
     "predict": """A row is what the task was learned on: a text; two texts with a tab between them (pairs); words with spaces
 between them (token-classification); the path of an image. Paths count from the working directory.
-In a file it stands in the columns that the task was learned from (its `columns` in the stream.yaml of RUN), or in the
-standard ones: text, text_pair, source (seq2seq, causal-lm), tokens or image. Where a file has both, the former are read;
-others may stand beside them. In .jsonl and .parquet tokens may be a list of words, in .csv and .tsv a JSON list.
+In a file it is in the columns that the task was learned from (its `columns` in the stream.yaml of RUN), or in the
+standard ones: text, text_pair, source (seq2seq, causal-lm), tokens or image. If a file has both, the former are read;
+other columns are allowed. In .jsonl and .parquet tokens may be a list of words, in .csv and .tsv a JSON list.
 
-Answers, one line a row: a label and its probability; a number; all labels that hold with their probabilities, or (none)
+Answers, one line per row: a label and its probability; a number; all labels that hold with their probabilities, or (none)
 (multilabel); one tag per word; a text, with \\n for a line break. In these lines a number has at most 6 significant digits,
 a probability 4 decimals; --json and files have them to the last digit.
---json: a list of, with the standard names whatever the file called its columns; .jsonl: one a line,
+--json: a list of, with the standard names whatever the file called its columns; .jsonl: one per line,
   {"text": ..., "answer": "sport", "probabilities": {"sport": 0.9, "world": 0.1}}    classification, images ("image")
   {"text": ..., "answer": 3.2}                                                       regression
   {"text": ..., "answer": ["a", "c"], "probabilities": {"a": 0.8, "b": 0.1, "c": 0.7}}  multilabel
@@ -144,7 +144,7 @@ a probability 4 decimals; --json and files have them to the last digit.
 --output keeps all columns of --input under their names, and adds answer and probabilities; an input that has a column of one
 of these two names is refused. .parquet keeps the types of .parquet; columns of .jsonl whose values are not all text, all
 numbers, all truth values or all lists of texts are JSON there.
-Rows are read and answered some at a time: a file or pipe may be of any length.
+Rows are read and answered in portions: a file or pipe may be of any length.
 
 examples:
   continual-petl predict runs/mine --task agnews "Shares fell on Monday"
@@ -152,11 +152,11 @@ examples:
   continual-petl predict runs/mine --input rows.parquet --task-column task --output answers.parquet --batch-size 128
   cut -f1 texts.tsv | continual-petl predict runs/mine --task agnews
 """,
-    "ablate": """The trained modifications of a task are taken out of every span of layers FIRST to LAST, and its rows are
+    "ablate": """The trained modifications of a task are removed from every span of layers FIRST to LAST, and its rows are
 answered again; nothing is trained (Houlsby et al. 2019, section 3.6). The bank's own LayerNorms, its head and what acts
-outside of layers stay. A row of the table is the first layer that goes without, a column the last; a cell is the change of
-the score in percent of the whole bank's. Where that is zero, negative or not defined, scores are shown, and no changes.
-The run is only read. The rows of the task have to be at hand.
+outside of layers are kept. In the table, a row is the first layer of the span, a column the last; a cell is the change of
+the score in percent of the whole bank's. If that score is zero, negative or undefined, scores are shown instead.
+The run is only read. The rows of the task must be available.
 
 --json and --output: {"run": ..., "ablations": [...], "left_out": {task: why}}; from Python, Run(folder).ablate(task).
 
@@ -181,13 +181,14 @@ examples:
   continual-petl show runs/mine
   continual-petl show runs/mine agnews
 """,
-    "diff": """Compared are backbone, tasks and their order, specifications, banks (by the digests of all their tensors), data
-and scores. Exit code 0 if all are the same, 1 if anything differs; where they were learned is told, and does not count.
+    "diff": """Compares backbone, tasks and their order, specifications, banks (by the digests of all their tensors), data
+and scores. Exit code 0 if all are the same, 1 if anything differs. The machines they were learned on are
+shown, but not compared.
 
 examples:
   continual-petl diff runs/mine runs/again
 """,
-    "doctor": """Exit code 1 if a problem is found. No key, user, host or folder of yours is printed, but the one you give.
+    "doctor": """Exit code 1 if a problem is found. No key, user or host is printed, and no folder except the one you give.
 
 examples:
   continual-petl doctor

@@ -155,7 +155,7 @@ def _check_text(text: str, where: str, limits: LimitsSpec) -> None:
     except UnicodeEncodeError as error:
         raise InputError(
             f"{where}: {text[error.start]!a} is half of a character, which no text may hold; repair it, for instance by "
-            "saving as UTF-8 anew"
+            "saving as UTF-8 again"
         ) from error
 
 
@@ -170,7 +170,7 @@ def _without_end(line: str) -> str:
 def _standard_input(limits: LimitsSpec) -> Iterator[str]:
     """Yield the lines of standard input: UTF-8 whatever the locale is, and only line feeds end them."""
     if sys.stdin.isatty():
-        print("one row a line; Ctrl-D ends them", file=sys.stderr)
+        print("one row per line; Ctrl-D ends the input", file=sys.stderr)
     buffer = getattr(sys.stdin, "buffer", None)
     handle = sys.stdin if buffer is None else TextIOWrapper(buffer, encoding="utf-8-sig", newline="\n")
     try:

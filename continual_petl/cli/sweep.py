@@ -77,7 +77,7 @@ def show(result: SweepResult) -> None:
     console.print(table)
     _show_apart(console, result)
     for record in (record for choice in result.tasks.values() for record in choice.failed_seeds):
-        told = f"{record.task}: seed {record.seed} failed, and is not in the mean: {record.reason}"
+        told = f"{record.task}: seed {record.seed} failed and is not in the mean: {record.reason}"
         console.print(printable(told), soft_wrap=True, markup=False)
     _show_left(console, result)
     chosen = result.folder / CHOSEN
@@ -103,7 +103,7 @@ def _show_left(console: Console, result: SweepResult) -> None:
     here = sum(result.tasks[name].num_left for name in result.asked)
     if here:
         console.print(
-            f"{counted(here, 'trial')} left; the same command goes on with what is left.", soft_wrap=True, markup=False
+            f"{counted(here, 'trial')} left; the same command resumes with them.", soft_wrap=True, markup=False
         )
     if result.num_left > here:
         others = [

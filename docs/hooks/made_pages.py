@@ -58,6 +58,16 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    r"""Return a page as Python-Markdown reads it: GitHub wants `\|` in code inside a table, which would show the backslash.
+
+    Example:
+        >>> on_page_markdown("| `a \\| b` | c |")
+        '| `a | b` | c |'
+    """
+    return re.sub(r"`[^`\n]*`", lambda code: code[0].replace(r"\|", "|"), markdown)
+
+
 def contributing_page(text: str) -> str:
     """Return CONTRIBUTING.md as a page: links into docs/ count from there."""
     return re.sub(r"\]\(docs/", "](", text)

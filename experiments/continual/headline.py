@@ -30,16 +30,15 @@ def headline(stream: Stream, scale: Scale, book: Book) -> str:
     orders = {order for order, _ in stream.runs(scale)}
     tasks = sorted(stream.some(scale, stream.orders[0]))
     own, seeds = SEQUENTIAL.family.rate(scale, book), counted(len(scale.seeds), "seed")
+    crossed = " and ".join(method.name for method in METHODS if not method.crossed)
     intro = (
         f"{len(tasks)} tasks ({', '.join(tasks)}) one after the other in {counted(len(orders), 'order')} on MiniLM, "
         f"{stream.limits['train']} training rows each, {seeds}. ACC is the mean accuracy on all tasks after the last one; "
-        f"forgetting what a task has lost since its best, mean over all but the last; both in points, with their standard "
-        f"error over seeds ({' and '.join(method.name for method in METHODS if not method.crossed)}: each order with one "
-        f"seed of its own, so that theirs is over orders too). Each kind of bank or body has the rate with which its tasks, "
-        f"learned alone, do best on validation rows; of fine-tuning that is {own:g}, and the lower rates have a row each "
-        f"(one seed), as a body that is handed on forgets less with them. Replay keeps {stream.remembered} rows of each "
-        f"task. The last column counts parameters in backbones, of which banks need one; a fine-tuned body stands in its "
-        f"place, without the pooler, which nothing here uses."
+        f"forgetting is what a task has lost since its best, averaged over all but the last; both in points, with their "
+        f"standard error over seeds ({crossed}: one seed per order, so over orders too). Learning rates were chosen on "
+        f"validation rows of tasks learned alone (for fine-tuning {own:g}); fine-tuning forgets less with lower ones, which "
+        f"have rows of their own, with one seed. Replay keeps {stream.remembered} rows of each task. The last column is in "
+        "units of one backbone; a fine-tuned body takes the backbone's place, without its pooler."
     )
     head = ["| | ACC | forgetting | parameters to answer all tasks |", "|---|---:|---:|---:|"]
     return "\n".join([intro, "", *head, *rows])

@@ -122,12 +122,13 @@ def reproduces(scale: Scale, book: Book) -> list[Claim]:
 
 def headline(scale: Scale, book: Book) -> str:
     """Return a sentence on full copies with their epochs chosen; nothing while they have no mean."""
-    full, tasks = mean_score(scale, book), scale.some(ELEVEN)
+    full = mean_score(scale, book)
     if full is None:
         return ""
-    taken = [task for task in tasks if takes_more(scale, book, LIKE.get(task, task))]
-    where = f"validation rows take them on {len(taken)} of the {len(tasks)} tasks, and so copies reach {shown(full)}."
-    return f"If copies may have as many epochs as banks (added later, at the rates already chosen), {where}"
+    return (
+        f"Copies had fewer epochs there; where validation rows may choose as many as banks have, they reach {shown(full)} "
+        "(also added later)."
+    )
 
 
 STUDY = Study(

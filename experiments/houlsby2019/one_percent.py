@@ -97,11 +97,7 @@ def headline(scale: Scale, book: Book) -> str:
     full, ours, size = _mean(FULL, scale, book), _mean(NARROW, scale, book), share(NARROW, scale, book)
     if full is None or ours is None or size is None:
         return ""
-    sizes = f"size {BANK['bottleneck']} instead of {compare.SIZE}"
-    return (
-        f"With {size:.2f} % of the layers ({sizes}) the banks reach {shown(ours)} on the same tasks, in the same way "
-        "(added when the scores above were known; the size follows from 1 %)."
-    )
+    return f"With {size:.2f} % of the layers the banks reach {shown(ours)} (added when the scores above were known)."
 
 
 STUDY = Study(

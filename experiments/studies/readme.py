@@ -13,9 +13,12 @@ BEGIN, END = "<!-- begin of the studies -->", "<!-- end of the studies -->"
 
 
 def section(studies: Sequence[Study], scale: Scale, book: Book) -> str:
-    """Return what stands between the two marks: of each study that has one its headline, if its trials are in the book."""
-    parts = [study.headline(scale, book) for study in studies if study.headline is not None]
-    return "\n\n".join(part for part in parts if part)
+    """Return what stands between the two marks: of each study that has one its headline, if its trials are in
+    the book; sentences first, in one paragraph.
+    """
+    parts = [part for study in studies if study.headline is not None and (part := study.headline(scale, book))]
+    sentences, tables = [part for part in parts if "\n" not in part], [part for part in parts if "\n" in part]
+    return "\n\n".join([" ".join(sentences), *tables] if sentences else tables)
 
 
 def written(readme: str, studies: Sequence[Study], scale: Scale, book: Book) -> str:

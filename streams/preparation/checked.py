@@ -219,7 +219,7 @@ def _check_answers_fit(task: TaskSpec, rows: TokenisedRows, max_length: int) -> 
     longest, new = int(rows.lengths.max()), task.generation.max_new_tokens
     if longest + new > max_length:
         raise InputError(
-            f"task {task.name!r}, generation.max_new_tokens: {new} tokens behind a source of {longest} are more than the "
+            f"task {task.name!r}, generation.max_new_tokens: {new} tokens after a source of {longest} are more than the "
             f"{max_length} of a whole row (backbone.max_length); use at most {max_length - longest}, or a larger "
             "max_target_length, which cuts sources shorter."
         )

@@ -136,7 +136,7 @@ def _cuts(task: TaskSpec, splits: Mapping[str, TokenisedRows], max_length: int) 
     cut = _listed({name: (rows.num_truncated, len(rows)) for name, rows in splits.items()})
     if cut:
         rest = (
-            "the words behind are neither learned nor scored."
+            "the words after that are neither learned nor scored."
             if task.kind == "token-classification"
             else "the rest of their text is not seen."
         )

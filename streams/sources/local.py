@@ -63,9 +63,9 @@ def labels_file(task: str, path: str, kind: Kind) -> str | None:
     beside = os.path.join(os.path.dirname(path), LABELS_FILE)
     if not os.path.isdir(path) and os.path.isfile(beside):
         raise InputError(
-            f"task {task!r}, data.local: {beside} lies beside {path}, and nothing says whether it names the classes of this "
-            "copy. Give the folder as the copy, with files named after their splits, or move that file away and name the "
-            "classes as labels."
+            f"task {task!r}, data.local: {beside} is in the same folder as {path}, and it is unclear whether it names "
+            "the classes of this copy. Give the folder as the copy, with files named after their splits, or move that file "
+            "away and name the classes as labels."
         )
     return None
 

@@ -51,12 +51,12 @@ def draft(file: str, name: str, tasks: Sequence[tuple[Seen, Guess]], folder: str
     ]
     if letters:
         length = _max_length(letters, backbone, [guess.kind for _, guess in tasks])
-        room = f"99 of 100 rows have at most {letters:,} letters"
+        room = f"99 % of rows have at most {letters:,} characters"
         lines.append(f"  # tokens; {room}; longer rows are cut, and the run says so")
         lines.append(f"  max_length: {length}")
     lines += [
         "bank: houlsby    # each task gets one of its own; others: lora, parallel, prefix, mam, ... (docs/methods.md)",
-        "# fewer rows want more epochs, for a bank starts as nothing; a task can have a `training` of its own;",
+        "# fewer rows need more epochs, because a bank starts as a no-op; a task can have a `training` of its own;",
         "# learning_rate is left open: each preset has its own, also where --bank gives another one (docs/methods.md)",
         f"training: {{epochs: {epochs}, batch_size: {_BATCH}}}",
         "tasks:",
@@ -117,9 +117,9 @@ def _comments(seen: Seen, guess: Guess, names: Sequence[str] | None) -> list[str
     if seen.hidden:
         about.append(f"the answers of {', '.join(seen.hidden)} are hidden (-1), so these rows are left out")
     if "validation" in missing:
-        about.append("no validation rows: a tenth of the training rows is set apart (`validation: 0.1`)")
+        about.append("no validation rows: a tenth of the training rows is held out (`validation: 0.1`)")
     if "test" in missing:
-        about.append("no test rows: scores are those on validation rows")
+        about.append("no test rows: scores are measured on the validation rows")
     return about
 
 

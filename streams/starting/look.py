@@ -129,8 +129,8 @@ def _hub(data: str, limits: LimitsSpec, most: int) -> Seen:
         raise InputError(
             f"{data}: there is no such file or folder in {os.getcwd()}, and no data set of this name can be loaded from "
             f"the Hub ({type(error).__name__}: {' '.join(str(error).split())[:600]}). Check the path; or the name and the "
-            "network (HF_HUB_OFFLINE allows what was fetched before only). A configuration of a data set is written behind "
-            "a colon, as in nyu-mll/glue:sst2. Without a network put the files into a folder, and give that."
+            "network (HF_HUB_OFFLINE allows only what was fetched before). A configuration of a data set is written after "
+            "a colon, as in nyu-mll/glue:sst2. Without a network, give a folder with the files."
         ) from error
     splits = {str(ALIASES[name]): rows for name, rows in loaded.items() if name in ALIASES}
     if "train" not in splits:

@@ -59,8 +59,8 @@ def unreached(spec: StreamSpec, overrides: Sequence[tuple[str, str]]) -> list[st
             own = [task.name for task in spec.tasks if _differs(spec, task, top, key)]
             if own:
                 told[
-                    f"--{path} is not for {known_names(own)}: what a task says itself goes first; --tasks.{own[0]}.{path} is "
-                    f"for one task, --tasks.*.{path} for all"
+                    f"--{path} does not apply to {known_names(own)}: a setting of a task overrides it; "
+                    f"--tasks.{own[0]}.{path} is for one task, --tasks.*.{path} for all"
                 ] = None
     return [*told]
 

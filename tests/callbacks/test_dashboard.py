@@ -129,9 +129,9 @@ def test_a_run_that_cannot_be_read_for_the_loggers_stops_nothing_and_is_told_onc
     assert len(logger.points("course/tasks")) == num_tasks
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 2
-    assert "logger Recording: it could not be told what was learned, and logs nothing more in this course" in told[0]
+    assert "logger Recording: it could not read what was learned, and logs nothing more in this course" in told[0]
     assert str(error) in told[0]
-    assert "it could not be told what was learned in this course, and has only a part of it" in told[1]
+    assert "it could not read what was learned in this course, and has only a part of it" in told[1]
     learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[Dashboard([logger])])
     assert {name: logger.points(name) for name in LOGGED} == {name: logged[1].points(name) for name in LOGGED}
 

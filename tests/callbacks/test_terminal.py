@@ -157,6 +157,21 @@ def test_verbose_says_where_time_went_and_what_the_row_is() -> None:
     assert "  time: train 1.00 s, verify 0.50 s\n" in buffer.getvalue()
 
 
+@pytest.mark.parametrize(
+    ("statuses", "said"),
+    [
+        (["measured", "measured"], "; 2 of 2 earlier tasks were re-measured"),
+        (["not measured", "certified"], "; 0 of 2 earlier tasks were re-measured, 1 certified"),
+        (["not measured", "not measured"], "; 0 of 2 earlier tasks were re-measured"),
+    ],
+)
+def test_a_learned_task_says_how_many_earlier_ones_were_measured_again(statuses: list[str], said: str) -> None:
+    buffer = io.StringIO()
+    row = [cell | {"status": status} for cell, status in zip(cells(["a", "b"]), statuses, strict=True)]
+    Progress(Console(file=buffer, width=200)).on_task_end(event("c", 2), [*row, *cells(["c"])])
+    assert buffer.getvalue() == f"  learned: test accuracy 0.5000 on 4 rows{said}\n"
+
+
 class Closed(io.StringIO):
     """A pipe whose reader went away."""
 

@@ -27,7 +27,7 @@ CASES = [
     Case(
         "learn, rows",
         [
-            "rows.csv: learn wants a file that describes a task",
+            "rows.csv: learn needs a file that describes a task",
             "name: mine, kind: classification, data: FOLDER/rows.csv",
         ],
         files={"rows.csv": "text,label\na,b\n"},

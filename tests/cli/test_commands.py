@@ -278,10 +278,10 @@ def test_an_option_that_some_tasks_do_not_take_over_is_told(
 ) -> None:
     argv = ["run", str(stream_file), "--run-dir", str(tmp_path / "run"), "--dry-run", "--tasks.pair.bank", "lora"]
     assert main([*argv, "--training.epochs", "1"]) == 0
-    assert "is not for" not in capsys.readouterr().err
+    assert "does not apply to" not in capsys.readouterr().err
     assert main([*argv, "--bank.bottleneck", "2"]) == 0
-    told = "--bank.bottleneck is not for pair: what a task says itself goes first; --tasks.pair.bank.bottleneck is for one "
-    assert capsys.readouterr().err == f"continual-petl: {told}task, --tasks.*.bank.bottleneck for all\n"
+    told = "--bank.bottleneck does not apply to pair: a setting of a task overrides it; --tasks.pair.bank.bottleneck is for "
+    assert capsys.readouterr().err == f"continual-petl: {told}one task, --tasks.*.bank.bottleneck for all\n"
 
 
 def test_a_stream_is_no_task(stream_file: Path, run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

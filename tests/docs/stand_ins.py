@@ -89,7 +89,7 @@ def _learned(folder: Path) -> None:
 
 
 def _agnews(folder: Path) -> None:
-    """The run that docs/certificates.md and docs/how-to/ablate.md look at."""
+    """The run of docs/certificates.md, docs/how-to/ablate.md and docs/how-to/deploy.md."""
     _support_desk(folder)
     file = folder / "stream.yaml"
     file.write_text(file.read_text(encoding="utf-8").replace("desk", "mine").replace("topics,", "agnews,"), "utf-8")
@@ -101,6 +101,12 @@ def _files(folder: Path) -> None:
     """Files for drafts."""
     write_rows(folder / "data" / "topics", "topics")
     _write_csv(folder / "questions.csv", classification_rows("questions", 40))
+
+
+def _prices(folder: Path) -> None:
+    """The files that docs/how-to/from-peft.md names."""
+    for name in ("prices", "sizes"):
+        _write_csv(folder / f"{name}.csv", classification_rows(name, 40))
 
 
 def _starcoder2(folder: Path) -> None:
@@ -123,7 +129,9 @@ DATA: dict[str, Callable[[Path], None]] = {
     "docs/backbones.md": _starcoder2,
     "docs/certificates.md": _agnews,
     "docs/how-to/ablate.md": _agnews,
+    "docs/how-to/deploy.md": _agnews,
     "docs/how-to/everyday.md": _learned,
+    "docs/how-to/from-peft.md": _prices,
     "docs/how-to/own-callback.md": _support_desk,
     "docs/how-to/own-data.md": _files,
     "docs/how-to/sweep.md": _support_desk,

@@ -81,7 +81,7 @@ def test_the_page_and_readme_say_what_lower_rates_come_to() -> None:
     headline = classic5.STUDY.headline(SMALL, _book())
     assert "\n| sequential fine-tuning, rate 5e-05 | 48.5 | 2.5 |" in headline
     assert "\n| sequential fine-tuning, rate 0.00015 | 45.5 | 7.5 |" in headline
-    assert "of fine-tuning that is 0.0004" in headline
+    assert "for fine-tuning 0.0004" in headline
 
 
 def test_rates_that_are_not_whole_are_left_out() -> None:

@@ -144,7 +144,7 @@ def test_names_beside_a_copy_that_is_a_file_are_not_guessed_to_be_its_own(tmp_pa
     (tmp_path / "all" / "labels.json").write_text('["bad", "good"]')
     with pytest.raises(
         InputError,
-        match=r"task 't', data.local: .*labels.json lies beside .*nothing says whether it names .*Give the folder",
+        match=r"task 't', data.local: .*labels.json is in the same folder as .*unclear whether it names .*Give the folder",
     ):
         check_data(spec, task)
 

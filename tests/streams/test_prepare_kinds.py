@@ -233,7 +233,7 @@ def test_cuts_of_both_sides_are_told(tokenizer: PreTrainedTokenizerFast) -> None
 
 def test_an_answer_must_fit_behind_its_source(tokenizer: PreTrainedTokenizerFast) -> None:
     data = {"train": rows_of("causal-lm", 12)}
-    with pytest.raises(InputError, match=r"generation.max_new_tokens: 23 tokens behind a source of .* use at most"):
+    with pytest.raises(InputError, match=r"generation.max_new_tokens: 23 tokens after a source of .* use at most"):
         _prepare(tokenizer, "causal-lm", data, generation={"max_new_tokens": 23})
 
 

@@ -136,7 +136,7 @@ def test_without_a_network_a_name_of_the_hub_is_told_what_to_do(monkeypatch: pyt
         raise ConnectionError("offline")
 
     monkeypatch.setattr(datasets, "load_dataset", load)
-    with pytest.raises(InputError, match=r"ConnectionError: offline.*put the files into a folder"):
+    with pytest.raises(InputError, match=r"ConnectionError: offline.*give a folder with the files"):
         look("ag_news")
 
 
@@ -180,7 +180,7 @@ def test_rows_are_given_room_for_all_but_the_longest(tmp_path: Path) -> None:
     seen = look(str(tmp_path / "rows.jsonl"))
     found = guess("rows", profile(seen.table))
     text = draft("s.yaml", "s", [(seen, found)], ".", backbone=choose({"rows": found.kind}, None))
-    assert "99 of 100 rows have at most 303 letters" in text
+    assert "99 % of rows have at most 303 characters" in text
     assert "max_length: 128" in text
     few = replace(choose({"rows": found.kind}, None), most_tokens=48)
     assert "max_length: 48" in draft("s.yaml", "s", [(seen, found)], ".", backbone=few)

@@ -187,6 +187,6 @@ def test_what_a_task_says_itself_is_told_where_an_option_does_not_change_it(
     if overrides == [("training.class_weights.x", "2")]:
         file.write_text(file.read_text() + "training: {class_weights: {x: 1.0, y: 1.0}}\n")
     told = unreached(load_stream(file, given), given)
-    assert [sentence.split(" is not for sst.v2: ")[0] for sentence in told] == [f"--{name}" for name in names]
+    assert [sentence.split(" does not apply to sst.v2: ")[0] for sentence in told] == [f"--{name}" for name in names]
     if overrides == [("training.epochs", "1")]:
         assert told[0].endswith("--tasks.sst.v2.training.epochs is for one task, --tasks.*.training.epochs for all")

@@ -56,7 +56,7 @@ def test_time_that_is_up_is_no_mistake(bench: Path, capsys: pytest.CaptureFixtur
     assert main(["sweep", "stream.yaml", "sweep.yaml", "--minutes", "0", "--quiet"]) == 0
     shown = capsys.readouterr()
     assert shown.err == ""
-    assert "6 trials left; the same command goes on" in shown.out
+    assert "6 trials left; the same command resumes" in shown.out
 
 
 @pytest.mark.parametrize(

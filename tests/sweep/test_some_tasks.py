@@ -50,7 +50,7 @@ def test_what_was_chosen_for_one_task_stays_when_another_is_swept(
     assert [task["task"] for task in summary["tasks"]] == ["one", "two"]
     assert (summary["left"], summary["never_swept"]) == (4, ["three"])
     show(second)
-    assert "4 trials left; the same command goes on" in capsys.readouterr().out
+    assert "4 trials left; the same command resumes" in capsys.readouterr().out
 
 
 def test_what_is_left_of_other_tasks_is_told_apart(
@@ -67,7 +67,7 @@ def test_what_is_left_of_other_tasks_is_told_apart(
     show(sweep(tasks, small_sweep(), folder=tmp_path, tasks=["two"]))
     shown = capsys.readouterr().out
     assert "3 trials left of tasks that were swept before: one." in shown
-    assert "the same command goes on" not in shown
+    assert "the same command resumes" not in shown
 
 
 def test_folders_of_half_learned_and_of_kept_trials_stay(backbone_folder: Folder, tmp_path: Path) -> None:
