@@ -14,7 +14,6 @@ from continual_petl.course.row import measure_row
 from continual_petl.course.session import Session
 from continual_petl.course.signals import StopRequest
 from continual_petl.store.atomic import remove_folder
-from continual_petl.store.finding import TaskCheck
 from continual_petl.store.results_file import RowLine, TaskLine
 
 
@@ -34,7 +33,8 @@ def finish_task(
         callbacks: what watches.
         seconds: what it cost so far, by phase.
         request: whether to stop.
-        row: its row, if results.jsonl has it already: a stop or a kill came between it and the end of the task's work.
+        row: its row, if results.jsonl has it already: a stop or a kill came between it and the end of the task's work. It
+            is measured again, since what watches may have refused it, and written again only if it differs.
 
     Raises:
         Interrupted: if a stop was asked for; what is left of the row comes first the next time.
@@ -43,9 +43,9 @@ def finish_task(
     start = time.perf_counter()
     # Callbacks check certificates on it, also where nothing was measured.
     session.residents.backbone_of(task)
-    store, notices, checked = session.store, list[str](), dict[str, TaskCheck]()
-    if row is None:
-        row, notices, checked = measure_row(session, task, request)
+    store, before = session.store, row
+    row, notices, checked = measure_row(session, task, request)
+    if row != before:
         store.append_results([row])
     measured = time.perf_counter()
     learner = session.residents.learner(session.residents.backbone_of(task).precision)

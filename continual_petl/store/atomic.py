@@ -112,10 +112,10 @@ def new_folder(path: Path, *, room: AbstractContextManager[None] | None = None) 
 def remove_unfinished(folder: Path) -> None:
     """Remove what writers that were killed left half-written in a folder; the lock is held, so none of them is alive."""
     for stale in folder.glob(".*.new"):
-        if stale.is_dir() and not stale.is_symlink():
-            shutil.rmtree(stale)
-        else:
+        if stale.is_file() and not stale.is_symlink():
             stale.unlink(missing_ok=True)
+        else:
+            shutil.rmtree(stale)  # which refuses a link: no writer leaves one
 
 
 def remove_folder(path: Path) -> None:

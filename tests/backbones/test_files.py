@@ -84,5 +84,5 @@ def test_files_of_the_hubs_cache_are_found_without_a_network(folder: Path, monke
         assert (source, asked["revision"], asked["local_files_only"]) == ("some/model", "main", True)
         return str(folder / name) if (folder / name).exists() else None
 
-    monkeypatch.setattr(files_module, "cached_file", cached)
+    monkeypatch.setattr("transformers.utils.hub.cached_file", cached)
     assert set(files_module.files_of("some/model", "main", images=False)) == TEXT
