@@ -4,7 +4,7 @@ Nothing heavy is imported here; each command imports what it needs when it runs,
 
 Exit codes: 0 all is well; 1 a check failed (something was forgotten, a store is damaged); 2 the input cannot
 be used; 3 an internal error; 4 another process is writing to the run; 128 + n ended by signal n (130 for Ctrl-C), and the
-same command goes on.
+same command resumes.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ def persisted(elsewhere: Elsewhere, task: str) -> Report:
         f"task {task!r}: {what} {1 + elsewhere.retries} times. The system does that when memory runs out: "
         "each worker holds a backbone of its own, so try fewer --jobs or a smaller batch_size. (In a script of your own, "
         'learn(...) has to stand under `if __name__ == "__main__":`, and callbacks in a file that can be imported, or no '
-        "worker can begin.) What the others learned is saved, and the same command goes on."
+        "worker can begin.) What the others learned is saved, and the same command resumes."
     )
     return Report(task=task, state="failed", error=Interrupted.__name__, message=message)
 

@@ -108,10 +108,10 @@ def _goes_on(task: str, folder: Path) -> tuple[str, ...]:
     try:
         read_position(folder)
     except StoreError as error:
-        return (f"task {task!r}: goes on from what was saved half-way; its seconds before that count as 0: {error}",)
+        return (f"task {task!r}: resumes from what was saved half-way; its seconds before that count as 0: {error}",)
     position = place_of(folder)
     where = "from what was saved half-way" if position is None else f"at {position.in_steps}"
-    return (f"task {task!r}: goes on {where}",)
+    return (f"task {task!r}: resumes {where}",)
 
 
 @contextmanager

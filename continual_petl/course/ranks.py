@@ -72,7 +72,7 @@ class LocalRanks:
         raise Interrupted(
             f"task {task!r}: one of the {self.world_size} processes that share it was killed {1 + _RETRIES} times. The "
             "system does that when memory runs out: each holds a backbone of its own. Use fewer devices or a smaller "
-            "batch_size; the same command goes on from the last checkpoint. (In a script of your own, learn(...) has to "
+            "batch_size; the same command resumes from the last checkpoint. (In a script of your own, learn(...) has to "
             'stand under `if __name__ == "__main__":`, and callbacks in a file that can be imported, or no process can '
             "begin.)",
             signal.SIGKILL,

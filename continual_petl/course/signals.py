@@ -16,7 +16,7 @@ from continual_petl.errors import Interrupted
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-_AT_ONCE = "ended at once, at a second signal; what was saved stands, and the same command goes on from there"
+_AT_ONCE = "ended at once, at a second signal; what was saved stands, and the same command resumes from there"
 
 
 class StopRequest:
@@ -49,7 +49,7 @@ class StopRequest:
     def stop_here(self, where: str) -> None:
         """Raise `Interrupted` if a stop was asked for; called wherever the next start finds what it needs."""
         if self.signal_number is not None:
-            raise Interrupted(f"stopped {where}; the same command goes on from here", self.signal_number)
+            raise Interrupted(f"stopped {where}; the same command resumes from here", self.signal_number)
 
 
 class KeepSignals(L.Callback):

@@ -44,7 +44,7 @@ def memory_told(task: str, batch: Mapping[str, Tensor], lower: str) -> Iterator[
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise MemoryRanOutError(
             f"task {task!r}: memory ran out in a batch of {_size(batch)} ({reason}). Lower {lower}, or free memory that "
-            "other processes hold. What was learned and saved before stands; the same command goes on from there."
+            "other processes hold. What was learned and saved before stands; the same command resumes from there."
         ) from error
 
 

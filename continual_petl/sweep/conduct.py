@@ -212,5 +212,5 @@ def _outcome(folder: Path, report: Report) -> Outcome:
     report.raise_error()
     outcome = outcome_in(folder)
     if outcome is None:
-        raise Interrupted("a worker was stopped; what it learned is saved, and the same command goes on", 15)
+        raise Interrupted("a worker was stopped; what it learned is saved, and the same command resumes", 15)
     return outcome

@@ -1,4 +1,4 @@
-"""Every write of a course fails once: a clear error, the store as before, and the same command goes on."""
+"""Every write of a course fails once: a clear error, the store as before, and the same command resumes."""
 
 from __future__ import annotations
 

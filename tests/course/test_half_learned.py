@@ -92,7 +92,7 @@ def test_a_worker_counts_the_starts_before_it(half: Half, tmp_path: Path) -> Non
     run = half.copy(tmp_path / "run")
     worker = Worker(brief_of(Session(half.tasks.spec, Store(run)), ()), ())
     report = worker.learn("one")
-    assert report.notices == ("task 'one': goes on at step 8 of 10",)
+    assert report.notices == ("task 'one': resumes at step 8 of 10",)
     assert LONG < trained(run / ONE / "learned") < 2 * LONG
 
 
@@ -139,7 +139,7 @@ def test_progress_of_an_older_release_is_gone_on_from(half: Half, tmp_path: Path
     (run / ONE / POSITION).unlink()
     assert half_learned(Store(run)) == {"one": None}
     learn(half.tasks, run, callbacks=[heard])
-    assert heard.heard == ["task 'one': goes on from what was saved half-way"]
+    assert heard.heard == ["task 'one': resumes from what was saved half-way"]
     assert trained(run) < LONG
     assert files_of(run) == half.whole
 
@@ -151,7 +151,7 @@ def test_a_kill_between_position_and_checkpoint_loses_no_seconds(half: Half, tmp
     write_position(run / ONE, at.model_copy(update={"checkpoint": "0" * 64, "step": 9}))
     assert half_learned(Store(run)) == {"one": None}, "the step is not that of the checkpoint"
     learn(half.tasks, run, callbacks=[heard])
-    assert heard.heard == ["task 'one': goes on from what was saved half-way"]
+    assert heard.heard == ["task 'one': resumes from what was saved half-way"]
     assert trained(run) > LONG
     assert files_of(run) == half.whole
 
@@ -168,7 +168,7 @@ def test_a_damaged_position_is_told_and_costs_its_seconds_alone(half: Half, tmp_
     assert half_learned(Store(run)) == {"one": None}
     learn(half.tasks, run, callbacks=[heard])
     (told,) = heard.heard
-    assert told.startswith("task 'one': goes on from what was saved half-way; its seconds before that count as 0: ")
+    assert told.startswith("task 'one': resumes from what was saved half-way; its seconds before that count as 0: ")
     assert POSITION in told
     assert trained(run) < LONG
     assert files_of(run) == half.whole
@@ -191,7 +191,7 @@ def test_where_it_goes_on_is_told_to_people_and_programs_and_kept_nowhere(half: 
     run = half.copy(tmp_path / "run")
     lines, events = io.StringIO(), io.StringIO()
     learn(half.tasks, run, callbacks=[Progress(Console(file=lines)), EventLines(events)])
-    told = "task 'one': goes on at step 8 of 10"
+    told = "task 'one': resumes at step 8 of 10"
     assert f"\n  {told}\n" in lines.getvalue()
     (begun,) = [each for each in map(json.loads, events.getvalue().splitlines()) if each["event"] == "task"]
     assert begun["notices"].count(told) == 1

@@ -96,7 +96,7 @@ def test_interrupted_equals_uninterrupted(
 ) -> None:
     tasks, run_dir = tasks_of(backbone_folder(), settings), tmp_path / "run"
     number = signal.SIGTERM if batch % 2 else signal.SIGINT
-    with pytest.raises(Interrupted, match=r"task 'one' was stopped.*the same command goes on") as stopped:
+    with pytest.raises(Interrupted, match=r"task 'one' was stopped.*the same command resumes") as stopped:
         learn(tasks, run_dir, callbacks=[SignalAt(batch, number)])
     assert stopped.value.signal_number == number
     assert (run_dir / ".progress" / "one" / LAST).is_file()

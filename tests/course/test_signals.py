@@ -143,7 +143,7 @@ def test_a_command_that_learns_nothing_ends_with_the_code_too(
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(Run, "verify", lambda *args, **kwargs: signal.raise_signal(number))
     assert main(["verify", str(learned.folder)]) == code
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "the same command resumes" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGTERM) is before
 
 
