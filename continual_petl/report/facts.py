@@ -17,6 +17,7 @@ from continual_petl.report.run_facts import TaskFacts as TaskFacts
 from continual_petl.store.files import Signature, entries, listing, refuse_link, signature_of
 from continual_petl.store.history import History
 from continual_petl.store.manifest import Manifest
+from continual_petl.store.position import half_learned
 from continual_petl.store.results_file import TaskLine, each_result
 from continual_petl.store.store import Store
 from continual_petl.store.stream_seal import load_begun
@@ -66,7 +67,8 @@ class Reader:
         """Return what is equal to what it returned before as long as `read` would read the same; nothing is opened."""
         store = self._store
         files = [signature_of(path) for path in (store.stream_file, store.pin_file, store.results_file)]
-        return files, listing(store.tombstone_folder, signature_of), listing(store.banks, _signatures)
+        listings = listing(store.tombstone_folder, signature_of), listing(store.banks, _signatures)
+        return files, *listings, half_learned(store)
 
     def task(self, name: str) -> TaskFacts:
         """Return what is known of one learned task."""
@@ -100,6 +102,7 @@ class Reader:
             others=(*survey.told(), *survey.lost(), *wrong),
             forgotten=tuple(stone.name for stone in survey.tombstones if stone.why != "replaced"),
             newest_shared=survey.newest_shared,
+            half_learned=half_learned(self._store),
             guarded=guarded,
             read_at=time.time(),
         )

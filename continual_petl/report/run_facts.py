@@ -21,6 +21,7 @@ from continual_petl.store.finding import TaskCheck
 from continual_petl.store.history import History
 from continual_petl.store.manifest import PARTS, Manifest
 from continual_petl.store.pin import Pin
+from continual_petl.store.position import Position
 from continual_petl.streams.schema.training_spec import ResolvedTraining
 
 MOST_TASKS = 500
@@ -189,6 +190,8 @@ class RunFacts:
     """Tasks that were dropped on purpose, and on record."""
     newest_shared: str | None
     """The task whose bank answers for all that share one."""
+    half_learned: Mapping[str, Position | None]
+    """Tasks whose fit has begun and is not over, with the place of the newest checkpoint where it is known."""
     guarded: dict[str, int]
     """Number of earlier certificates that were checked while the course ran, by what was done."""
     read_at: float

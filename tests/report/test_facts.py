@@ -19,6 +19,7 @@ from continual_petl.report.facts import Reader, read_facts
 from continual_petl.report.page.verdict import flatness, verdict
 from continual_petl.report.results import Results
 from continual_petl.report.run_facts import RunFacts
+from continual_petl.store.position import Position
 from continual_petl.store.results_file import Status
 from continual_petl.store.verify import check_task
 from tests.report.made import rows_of
@@ -253,3 +254,17 @@ def test_re_measured_scores_are_counted_in_plain_words(facts: RunFacts) -> None:
     )
     assert words(2, certified=2) == "2 earlier scores were certified instead of re-measured."
     assert words(7, moved=True) == "1 of 7 later scores changed, by -0.2500."
+
+
+def test_a_page_says_how_far_a_task_is_that_is_being_learned(
+    learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = shutil.copytree(learned, tmp_path / "run")
+    reader, at = Reader(run), Position(checkpoint="0", epoch=2, num_epochs=5, step=20, num_steps=50, seconds=8.0)
+    before = reader.state()
+    monkeypatch.setattr("continual_petl.report.facts.half_learned", lambda store: {"five": at, "six": None})
+    assert reader.state() != before, "a served page is drawn again"
+    lines = verdict(reader.read()).lines
+    left = "about 12 s of training left"
+    assert f"Task 'five' is half learned: at its last checkpoint epoch 2 of 5, step 20 of 50; {left}." in lines
+    assert "Task 'six' is half learned." in lines

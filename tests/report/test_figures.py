@@ -23,7 +23,7 @@ from continual_petl.report.figures import (
     seconds,
 )
 from continual_petl.report.figures.every import figures_of_run, figures_of_task
-from continual_petl.report.figures.style import task_axis, tick
+from continual_petl.report.figures.style import scatter, styled, task_axis, tick
 from continual_petl.report.run_facts import RunFacts
 from continual_petl.store.finding import Finding
 from continual_petl.store.history import Confusion, PerLabel, Points
@@ -111,16 +111,36 @@ def test_forgetting_is_drawn_as_it_is_after_each_task(facts: RunFacts) -> None:
 def test_growth_adds_up_to_what_is_stored(facts: RunFacts) -> None:
     *parts, copies = growth.parameters(facts).data
     for step, row in enumerate(facts.growth):
-        assert sum(trace.y[step] for trace in parts) == row.stored
-        assert copies.y[step] == row.full_copies
+        assert sum(trace.y[step + 1] for trace in parts) == row.stored
+        assert copies.y[step + 1] == row.full_copies
     *parts, copies = growth.num_bytes(facts).data
     assert facts.pin is not None
     for step, row in enumerate(facts.growth):
-        assert sum(trace.y[step] for trace in parts) == row.cumulative_bytes
-        assert copies.y[step] == 4 * facts.pin.num_parameters * (step + 1)
+        assert sum(trace.y[step + 1] for trace in parts) == row.cumulative_bytes
+        assert copies.y[step + 1] == 4 * facts.pin.num_parameters * (step + 1)
     for place, task_facts in enumerate(facts.tasks):
         assert sum(trace.y[place] for trace in growth.each_task(facts).data) == task_facts.num_parameters
         assert sum(trace.y[place] for trace in growth.each_bytes(facts).data) == task_facts.num_bytes
+
+
+def test_growth_starts_with_nothing_at_no_task(facts: RunFacts) -> None:
+    for figure in (growth.parameters(facts), growth.num_bytes(facts)):
+        assert [(trace.x[0], trace.y[0]) for trace in figure.data] == [(0, 0)] * len(figure.data)
+
+
+def test_an_axis_of_one_value_or_none_has_a_width_and_is_never_one_of_dates() -> None:
+    def axes(x: list[float], y: list[float | None]) -> Any:
+        layout = styled([scatter(x=x, y=y)], x="tasks learned", y="score").layout
+        return layout.xaxis.range, layout.yaxis.range
+
+    assert axes([], []) == ((0, 1), (0, 1))
+    assert axes([1], [0.5]) == (None, (0.45, 0.55))
+    assert axes([1, 2], [0.5, 0.5 + 1e-12])[1] == pytest.approx((0.45, 0.55))
+    assert axes([1, 2], [0.5, 0.501]) == (None, None)
+    near = styled([scatter(x=[10**9, 10**9 + 1], y=[0.1, 0.9])], y="score", xaxis={"type": "log"}).layout
+    assert near.xaxis.range is None, "a range of a logarithmic axis is one of exponents"
+    layout = styled([scatter(x=["2024-01-01"], y=[1])], y="score").layout
+    assert (layout.xaxis.type, layout.yaxis.type) == ("linear", "linear")
 
 
 def test_no_phase_of_a_task_is_left_out_of_its_time(facts: RunFacts) -> None:

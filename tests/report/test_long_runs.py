@@ -114,9 +114,9 @@ def test_a_mean_leaves_out_what_is_not_known(long: RunFacts) -> None:
 
 def test_lines_of_what_was_added_go_through_some_tasks_and_say_so(long: RunFacts) -> None:
     added = growth.parameters(long).data[0]
-    assert list(added.x) == list(long.steps)
+    assert list(added.x) == [0, *long.steps]
     assert added.x[-1] == LONG
-    assert list(added.y) == [sum(range(step)) for step in long.steps]
+    assert list(added.y) == [0, *(sum(range(step)) for step in long.steps)]
     said = words_of(long)
     for name in ("parameters", "bytes"):
         assert f"Drawn after {len(long.steps)} of the {LONG} tasks, evenly spaced." in said[name]
@@ -138,7 +138,7 @@ def test_figures_that_show_a_spread_or_blocks_say_so(facts: RunFacts, long: RunF
 
 def test_what_a_few_hundred_tasks_show_is_shown_task_by_task(facts: RunFacts) -> None:
     run = many(facts, MOST_TASKS)
-    assert len(growth.each_task(run).data[0].x) == len(growth.parameters(run).data[0].x) == MOST_TASKS
+    assert len(growth.each_task(run).data[0].x) == len(growth.parameters(run).data[0].x) - 1 == MOST_TASKS
     said = words_of(run)
     for name in ("parameters", "bytes", "each", "each-bytes", "seconds"):
         assert "mean of" not in said[name]

@@ -53,14 +53,14 @@ def each_bytes(facts: RunFacts) -> go.Figure:
 def _so_far(
     facts: RunFacts, counts: Sequence[Mapping[str, int]], parts: Mapping[str, str], copies: list[int], unit: str, y: str
 ) -> go.Figure:
-    steps = facts.steps if facts.is_long else range(1, len(counts) + 1)
+    steps = [0, *(facts.steps if facts.is_long else range(1, len(counts) + 1))]
     traces = []
     for number, (part, words) in enumerate(parts.items()):
-        totals = list(accumulate(count[part] for count in counts))
+        totals = list(accumulate((count[part] for count in counts), initial=0))
         traces.append(
             scatter(
-                x=list(steps),
-                y=[totals[step - 1] for step in steps],
+                x=steps,
+                y=[totals[step] for step in steps],
                 name=words,
                 mode="lines",
                 stackgroup="added",
@@ -69,10 +69,10 @@ def _so_far(
             )
         )
     # Without a pin nothing is known of copies.
-    known = [step for step in steps if step <= len(copies)]
+    known = [step for step in steps if step <= len(copies)] if copies else []
     full = scatter(
         x=known,
-        y=[copies[step - 1] for step in known],
+        y=[[0, *copies][step] for step in known],
         name="full copies of the backbone",
         mode="lines",
         line={"color": colour(6), "dash": "dash"},

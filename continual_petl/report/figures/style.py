@@ -17,6 +17,8 @@ SCALE = [
 """Cividis (Nunez et al. 2018) as plotly for Python has it; what a browser calls so has other steps."""
 MUTED = "rgba(128, 128, 128, 0.35)"
 _NAMED = 40
+_ROUNDING, _AROUND = 1e-6, 0.05
+"""Shares of a value: what counts as rounding, and what an axis shows on both sides of a single one."""
 CLEAR = "rgba(0, 0, 0, 0)"
 
 
@@ -42,7 +44,11 @@ def drawing(
         height: in pixels.
         layout: what else plotly's layout is told; ``xaxis`` and ``yaxis`` join what all axes have.
     """
-    axis = {"gridcolor": MUTED, "zerolinecolor": MUTED, "automargin": True}
+    # Without a type, plotly guesses one from the values, dates among them.
+    axis = {"gridcolor": MUTED, "zerolinecolor": MUTED, "automargin": True, "type": "linear"}
+    if {trace["type"] for trace in traces} <= {"scatter"} and not any("stackgroup" in trace for trace in traces):
+        linear = [name for name in ("xaxis", "yaxis") if layout.get(name, {}).get("type") != "log"]
+        layout |= {name: {**_room(traces, name[0]), **layout.get(name, {})} for name in linear}
     base = {
         # plotly's own template is longer than most figures, and has a background.
         "template": {},
@@ -57,6 +63,20 @@ def drawing(
         "yaxis": {**axis, "title": {"text": y}} | layout.pop("yaxis", {}),
     }
     return {"data": list(traces), "layout": {**base, **layout}}
+
+
+def _room(traces: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
+    """Return a range for an axis without values, or with values that are the same but for rounding; else nothing."""
+    own = [trace for trace in traces if trace.get(f"{name}axis", name) == name]
+    values = [value for trace in own for value in trace[name] if isinstance(value, int | float)]
+    if not values:
+        return {"range": [0, 1]}
+    low, high = min(values), max(values)
+    size = max(abs(low), abs(high))
+    if high - low > _ROUNDING * size or (high == low and name == "x"):
+        return {}
+    around = _AROUND * max(1.0, size)
+    return {"range": [low - around, high + around]}
 
 
 def scatter(**parts: Any) -> dict[str, Any]:

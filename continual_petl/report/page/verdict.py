@@ -9,6 +9,7 @@ from continual_petl.report.figures.growth import copy_bytes
 from continual_petl.report.page.parts import Card, Section, megabytes, number
 from continual_petl.report.run_facts import RunFacts
 from continual_petl.report.terminal import problems_in
+from continual_petl.store.position import Position
 
 _WAYS = {"digests": "digests", "probe": "digests and probe, bit for bit", "full": "digests, probe and every test row"}
 
@@ -53,6 +54,7 @@ def _lines(facts: RunFacts) -> list[str]:
         lines.append(
             f"The stream has {counted(facts.num_planned, 'task')}; this report shows those that are learned so far."
         )
+    lines += [_half_learned(task, at) for task, at in facts.half_learned.items()]
     if facts.forgotten:
         names = ", ".join(facts.forgotten[:10]) + (", ..." if len(facts.forgotten) > 10 else "")
         lines.append(f"Removed with `continual-petl forget`: {names}.")
@@ -78,6 +80,17 @@ def backbone_in_words(facts: RunFacts) -> str:
     revision = f", revision {facts.pin.revision}" if facts.pin.revision else ""
     size = f"{facts.pin.num_parameters:,} parameters"
     return f"Backbone: {facts.pin.name}{revision} ({size}, digest {facts.pin.digest[:16]})."
+
+
+def _half_learned(task: str, at: Position | None) -> str:
+    """Return how far a task is that is being learned, or was stopped: nothing on disk tells one from the other."""
+    if at is None:
+        return f"Task {task!r} is half learned."
+    left = ""
+    if at.num_steps is not None and at.step:
+        seconds = at.seconds / at.step * (at.num_steps - at.step)
+        left = f"; about {seconds:.3g} s of training left"
+    return f"Task {task!r} is half learned: at its last checkpoint {at.in_epochs}, {at.in_steps}{left}."
 
 
 def _cards(facts: RunFacts) -> list[Card]:
