@@ -97,6 +97,13 @@ def _agnews(folder: Path) -> None:
     assert main(["run", "stream.yaml", "--quiet"]) == 0
 
 
+def _certificates(folder: Path) -> None:
+    """That run, and one more task."""
+    _agnews(folder)
+    write_rows(folder / "data" / "more", "more")
+    (folder / "task.yaml").write_text("{name: more, kind: classification, data: data/more}\n", encoding="utf-8")
+
+
 def _files(folder: Path) -> None:
     """Files for drafts."""
     write_rows(folder / "data" / "topics", "topics")
@@ -127,7 +134,7 @@ def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
 DATA: dict[str, Callable[[Path], None]] = {
     "README.md": _readme,
     "docs/backbones.md": _starcoder2,
-    "docs/certificates.md": _agnews,
+    "docs/certificates.md": _certificates,
     "docs/how-to/ablate.md": _agnews,
     "docs/how-to/deploy.md": _agnews,
     "docs/how-to/everyday.md": _learned,
