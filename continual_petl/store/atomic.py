@@ -109,13 +109,18 @@ def new_folder(path: Path, *, room: AbstractContextManager[None] | None = None) 
         raise
 
 
-def remove_unfinished(folder: Path) -> None:
-    """Remove what writers that were killed left half-written in a folder; the lock is held, so none of them is alive."""
+def remove_unfinished(folder: Path, *, links: bool = True) -> None:
+    """Remove what writers that were killed left half-written in a folder; the lock is held, so none of them is alive.
+
+    Args:
+        folder: where they wrote.
+        links: whether a link, which no writer leaves, is removed too; without, it is an `OSError`.
+    """
     for stale in folder.glob(".*.new"):
-        if stale.is_file() and not stale.is_symlink():
+        if (stale.is_symlink() and links) or (stale.is_file() and not stale.is_symlink()):
             stale.unlink(missing_ok=True)
         else:
-            shutil.rmtree(stale)  # which refuses a link: no writer leaves one
+            shutil.rmtree(stale)
 
 
 def remove_folder(path: Path) -> None:

@@ -35,7 +35,7 @@ def clean(store: Shelf) -> None:
         progress = store.folder / ".progress"
         for folder in (store.banks, store.tombstone_folder, progress, *progress.glob("[!.]*")):
             if not (folder.is_symlink() or folder.parent.is_symlink()):
-                remove_unfinished(folder)
+                remove_unfinished(folder, links=False)
 
 
 def cut_short(store: Shelf) -> Tombstone | None:

@@ -73,7 +73,7 @@ class Heard(StreamCallback):
         self.heard: list[str] = []
 
     def on_task_start(self, event: TaskEvent) -> None:
-        self.heard += [notice for notice in event.notices if "goes on" in notice]
+        self.heard += [notice for notice in event.notices if "resumes" in notice]
 
 
 def test_training_counts_over_all_starts_and_changes_no_byte_of_what_is_kept(half: Half, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_a_task_learned_without_the_old_data_has_certified_scores_everywhere(
     results = Run(folder).results.to_json()
     assert results["status"][1] == ["certified", "measured"]
     assert (results["certified"], results["bwt"], results["forgetting"]) == (1, 0.0, 0.0)
-    assert "1 of these scores was certified, not measured again." in flatness(read_facts(folder))
+    assert "1 earlier score was certified instead of re-measured." in flatness(read_facts(folder))
 
 
 @pytest.mark.parametrize("why", ["other rows", "not in the stream"])
