@@ -27,6 +27,7 @@ class Order:
     """What another process has to know to check certificates as this one would."""
 
     folder: str
+    """As it was given, so that all processes name its files alike; a relative path counts from the working directory."""
     spec: StreamSpec
     consent: bool
     """Whether a backbone's own code may be executed where the run asks for it."""
@@ -69,7 +70,7 @@ class Checker:
     def order(self, share: int, *, indexed: bool) -> Order:
         """Return what another process has to know."""
         return Order(
-            folder=os.path.abspath(self._session.folder),
+            folder=self._session.folder,
             spec=self._session.spec,
             consent=self._session.residents.consent,
             indexed=indexed,
