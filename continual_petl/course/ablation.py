@@ -154,7 +154,7 @@ def _rows(session: Session, manifest: Manifest, split: Literal["validation", "te
         found = session.split(spec, split)
     except InputError as error:
         raise InputError(
-            f"task {task!r}: its {split} rows, which an ablation answers again, are not at hand: {error}"
+            f"task {task!r}: its {split} rows, which an ablation re-evaluates, are not available: {error}"
         ) from error
     if found.digest != manifest.data[split]:
         raise InputError(

@@ -43,7 +43,7 @@ def recheck_rows(session: Session, task: str) -> Recheck:
     try:
         split = session.split(spec)
     except InputError as error:
-        return Recheck(unreachable=f"task {task!r}: its {name} rows are not at hand: {error}")
+        return Recheck(unreachable=f"task {task!r}: its {name} rows are not available: {error}")
     if split.digest != manifest.data[name]:
         return Recheck(unreachable=f"task {task!r}: its {name} rows are not those it was certified on")
     residents = session.residents

@@ -184,7 +184,7 @@ class Run:
         """Score a task's bank without its modifications in spans of layers, and without training (Houlsby et al. 2019, 3.6).
 
         Args:
-            task: a learned task; its rows have to be at hand.
+            task: a learned task; its rows have to be available.
             spans: ``all`` (None means that too), ``single``, or a list of spans: (first, last), both of them removed.
             split: what is answered.
             tell: called with how many measurements are done, and of how many.

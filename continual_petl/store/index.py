@@ -1,8 +1,9 @@
 """The index: what the chain and a list of tasks need of every bank, in one hidden file, so that neither reads each of many.
 
 It only saves reading. An entry holds while the manifest that it was made of still lies there: the same inode, size, time of
-change and time of modification. Everything else (no index, one of a copied folder, a damaged line, one that was forged, a
-newer release's) is left aside, and the manifests are read. `verify` never looks here.
+change and time of modification. Everything else (no index, one of a copied folder, a damaged line, another release's) is left
+aside, and the manifests are read. A line that somebody forged with its digest is believed until its manifest is read;
+`verify` never looks here.
 
 ``.index.jsonl``: one sealed line for every commit, appended, so that a commit costs the same however many there are; for one
 task the last line counts. Nothing here is flushed, and a write that fails is no fault: what is missing is read elsewhere.

@@ -137,7 +137,8 @@ class Store(Shelf):
         """
         if problems := self.problems():
             more = f" (and {len(problems) - _MOST} more: `continual-petl verify` lists them)"
-            raise StoreError(" ".join(problems[:_MOST]) + (more if len(problems) > _MOST else ""))
+            told = " ".join(f"{problem.rstrip('.')}." for problem in problems[:_MOST])
+            raise StoreError(told + (more if len(problems) > _MOST else ""))
 
     def _viewed(self) -> _View:
         stamp = self._stamp()

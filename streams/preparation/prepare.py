@@ -205,7 +205,7 @@ def _read(
         splits["train"], splits["validation"] = carve(spec, task, splits["train"])
         notices.append(carved_notice(task, labels, splits["validation"]))
     if "test" not in splits and test:
-        same = " of the rows that also say which epoch is kept" if training.select == "best" else ""
+        same = ", on the rows that also decide which epoch is kept" if training.select == "best" else ""
         notices.append(f"task {task.name!r}: the data has no test split, so R holds the validation metric{same}.")
     splits = {name: limited(spec, task, name, split) for name, split in splits.items()}
     notices.append(few_notice(task, splits))

@@ -53,10 +53,10 @@ def choose(kinds: Mapping[str, Kind], given: str | None) -> Chosen:
     if given is None:
         return Chosen(name=TEXTS, why="minilm is packaged (no download); or a model of the Hub, or a path")
     if given == TEXTS and (images or writing):
-        what = "reads no images" if images else "cannot write texts"
+        what = "cannot read images" if images else "cannot write texts"
         raise InputError(
-            f"--backbone minilm: {(images or writing)[0]} needs one that can, and minilm {what}; leave --backbone out, or "
-            f"give another, such as {IMAGES if images else WRITER}"
+            f"--backbone: minilm {what}, which {(images or writing)[0]} needs; leave --backbone out, or give "
+            f"another, such as {IMAGES if images else WRITER}"
         )
     config = _config(given)
     causal = any(str(each).endswith(("ForCausalLM", "LMHeadModel")) for each in config.get("architectures") or ())

@@ -64,7 +64,7 @@ def test_tasks_without_anything_in_layers_are_left_out_and_told(bench: Bench, ca
     assert bench.main("ablate", "FOLDER/run") == 2
     said = capsys.readouterr().err
     assert "no task of this run can be ablated:" in said
-    assert "its validation rows, which an ablation answers again, are not at hand" in said
+    assert "its validation rows, which an ablation re-evaluates, are not available" in said
 
 
 @pytest.mark.parametrize(

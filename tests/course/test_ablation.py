@@ -269,7 +269,7 @@ def test_data_that_is_gone_or_changed_is_refused(backbone_folder: Folder, tmp_pa
     with pytest.raises(InputError, match="its validation rows are not those that it was learned with"):
         Run(folder).ablate("one")
     shutil.rmtree(tmp_path / "data")
-    with pytest.raises(InputError, match="which an ablation answers again, are not at hand: "):
+    with pytest.raises(InputError, match="which an ablation re-evaluates, are not available: "):
         Run(folder).ablate("one")
 
 

@@ -56,7 +56,7 @@ def test_a_later_task_needs_no_earlier_data(backbone_folder: Folder, tmp_path: P
     assert (run.results.bwt, run.results.forgetting, run.results.certified) == (0.0, 0.0, 2)
     assert all(check.how == "digests and probe, bit for bit" for check in Run(tmp_path / "run").verify())
     found = {check.task: check for check in run.verify(data=True)}
-    assert "test rows are not at hand" in found["one"].problems[0]
+    assert "test rows are not available" in found["one"].problems[0]
     assert (found["one"].ok, found["one"].verdict) == (False, "not checked")
     assert (found["three"].problems, found["three"].verdict) == ((), "unchanged")
     # The third bank is that of a course in which nothing was ever missing, and answers go on.

@@ -120,7 +120,7 @@ def test_a_score_on_rows_that_chose_the_bank_is_told_as_one(tokenizer: PreTraine
     rows = {"train": TRAIN, "validation": TRAIN[:20]}
     told = "the data has no test split, so R holds the validation metric"
     (notice, *_) = _prepare(tokenizer, rows, training={"select": "best"}).notices
-    assert notice == f"task 'toy': {told} of the rows that also say which epoch is kept."
+    assert notice == f"task 'toy': {told}, on the rows that also decide which epoch is kept."
     (notice, *_) = _prepare(tokenizer, rows, training={"select": "last"}).notices
     assert notice == f"task 'toy': {told}."
 
