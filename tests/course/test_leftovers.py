@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from continual_petl import InputError, learn
+from continual_petl import InputError, StoreError, learn
 from continual_petl.cli.main import main
 from continual_petl.course.removal import forget
 from continual_petl.report.facts import read_facts
@@ -32,8 +32,8 @@ pytestmark = [
 ]
 FAULTS = (None, errno.ENOSPC, errno.EIO)
 """A kill, and what the system may say."""
-STEPS = {"sweep": 5}
-"""Of the calls of a sweep, which learns several banks each time, only so many are taken."""
+STEPS = {"learn": 3, "sweep": 10}
+"""Of commands that take long, every third or tenth call is taken."""
 
 
 class Command:
@@ -94,7 +94,9 @@ def left_in(folder: Path) -> dict[str, object]:
             continue
         found[name] = "a folder" if path.is_dir() else "a file"
         if name in ("results.jsonl", "trials.jsonl"):
-            found[name] = [_timeless(json.loads(line)) for line in path.read_text().splitlines()]
+            lines = [_timeless(json.loads(line)) for line in path.read_text().splitlines()]
+            # A sweep notes each start of a trial: one that was stopped begins twice.
+            found[name] = [line for number, line in enumerate(lines) if line not in lines[:number] or not _begun(line)]
         elif path.is_file() and (name == "stream.yaml" or name.startswith(("banks", "tombstones"))):
             found[name] = path.read_bytes()
     return found
@@ -102,6 +104,10 @@ def left_in(folder: Path) -> dict[str, object]:
 
 def _timeless(line: dict[str, object]) -> dict[str, object]:
     return {key: value for key, value in line.items() if key not in ("seconds", SEAL)}
+
+
+def _begun(line: dict[str, object]) -> bool:
+    return line.get("role") is not None and "scores" not in line and line.get("state", "begun") == "begun"
 
 
 def tasks_of(backbone: Path) -> TaskStream:
@@ -121,8 +127,9 @@ def command(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -
     one_trial = small_sweep(space={"bank.bottleneck": [2]})
 
     def add(folder: Path) -> None:
-        words = ["learn", str(folder), str(scratch / "two.json"), "--log", "csv", "--quiet"]
-        assert main(words) == 0
+        # The command reports what it raised by its exit code. Loggers write a folder for each start, and are not compared.
+        if main(["learn", str(folder), str(scratch / "two.json"), "--quiet"]) != 0:
+            raise StoreError("reported")
 
     commands: dict[str, tuple[Callable[[Path], object], str | None]] = {
         "run": (lambda folder: learn(tasks, folder), "one"),
