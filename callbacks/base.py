@@ -22,7 +22,7 @@ class Rechecked(Protocol):
 
     @property
     def unreachable(self) -> str | None:
-        """Why the rows are not at hand; None if they were answered."""
+        """Why the rows are not available; None if they were answered."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class TaskEvent:
     checked: Mapping[str, TaskCheck] = field(default_factory=dict)
     """Earlier tasks whose certificates, probes included, the course itself has checked after this task, and what it found."""
     recheck: Callable[[str], Rechecked] | None = None
-    """Answers the test rows of a learned task again and holds them against its certificate, where they are at hand."""
+    """Answers the test rows of a learned task again and compares them with its certificate, where the rows are available."""
 
 
 class StreamCallback(L.Callback):

@@ -51,7 +51,7 @@ class CopiedColumns:
         try:
             schema = pq.read_schema(source)
         except (OSError, pa.ArrowException, ValueError):
-            return  # is reported by what reads the rows
+            return  # reading the rows reports it
         for field in schema:
             if field.name in self.types:
                 raise InputError(f"--input {source}: two columns are called {field.name!r}; give each its own name")

@@ -41,7 +41,7 @@ def learn_and_show(
 
 
 def watching(arguments: argparse.Namespace) -> list[L.Callback]:
-    """Return what tells of a course, as the options ask: standard output is for its result.
+    """Return the callbacks that report progress, as the options ask; standard output is left for the result.
 
     Raises:
         InputError: if a logger cannot work here.

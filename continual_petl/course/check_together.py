@@ -58,13 +58,7 @@ def check_together(
     Raises:
         InputError: if ``jobs`` is not at least 1, or this is a script that one of the processes imports.
     """
-    if jobs is not None and jobs < 1:
-        raise InputError(f"jobs: got {jobs}; the number of processes is at least 1.")
-    if jobs != 1 and is_being_started():
-        raise InputError(
-            "jobs: a process that verifies imports the script that started it, and this one would verify again there: write "
-            'run.verify(...) under `if __name__ == "__main__":`, or jobs=1.'
-        )
+    _check_jobs(jobs)
     chunks = {n: [(t, in_chain(t)) for t in tasks[n : n + _AT_A_TIME]] for n in range(0, len(tasks), _AT_A_TIME)}
     todo, done = deque(chunks), SimpleQueue[tuple[int, list[TaskCheck] | None]]()
     found: dict[int, list[TaskCheck]] = {}
@@ -98,6 +92,16 @@ def check_together(
             helper.join()
     checker.other_seed |= any(helper.other_seed for helper in helpers)
     return [check for number in chunks for check in found[number]]
+
+
+def _check_jobs(jobs: int | None) -> None:
+    if jobs is not None and jobs < 1:
+        raise InputError(f"jobs: got {jobs}; the number of processes is at least 1.")
+    if jobs != 1 and is_being_started():
+        raise InputError(
+            "jobs: a process that verifies imports the script that started it, and this one would verify again there: write "
+            'run.verify(...) under `if __name__ == "__main__":`, or jobs=1.'
+        )
 
 
 def _next(todo: deque[int]) -> int | None:

@@ -1,6 +1,6 @@
 """All mistakes of a stream file at once: those of the file itself, and those in what it names.
 
-Nothing here needs the backbone's weights, or another machine: somebody waits to be told of a misspelt key. So torch is
+Nothing here needs the backbone's weights or the network, because a misspelt key should be reported quickly. So torch is
 imported only where a length has to be compared with a model.
 """
 
@@ -33,7 +33,7 @@ def all_mistakes(error: PartlyUsableError, folder: Path) -> StreamFileError:
     try:
         learned = set(Store(folder).tasks)
     except StoreError:
-        return error  # a damaged run is told once the file can be read
+        return error  # a damaged run is reported once the stream file is correct
     problems, spec = Problems(), error.rest
     _check_named(spec.backbone, problems)
     new = [task for task in spec.tasks if task.name not in learned and is_near(spec.resolved_data(task))]

@@ -19,7 +19,7 @@ class Recheck:
 
     findings: tuple[Finding, ...] = ()
     unreachable: str | None = None
-    """Why the rows are not at hand; None if they were answered."""
+    """Why the rows are not available; None if they were answered."""
     split: SplitName = "test"
     """Whose rows were answered."""
 

@@ -49,7 +49,7 @@ class Sampler(LogitsProcessor):
         self._generators = [torch.Generator().manual_seed(_seed_of(seed, row)) for row in rows]
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return the scores, of which the largest is what is drawn."""
+        """Return the scores with noise added; the token with the largest one is the sample."""
         scores_BV = scores.float()
         for warper in self._warpers:
             scores_BV = warper(input_ids, scores_BV)

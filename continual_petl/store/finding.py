@@ -48,7 +48,7 @@ class TaskCheck:
     """What verifying one task found."""
 
     task: str
-    """The task; in round brackets a file of the run that belongs to no task, of which only problems are told."""
+    """The task; in round brackets a file of the run that belongs to no task, listed only if something is wrong with it."""
     findings: tuple[Finding, ...]
     """Empty if nothing was forgotten."""
     how: str
@@ -81,7 +81,7 @@ class TaskCheck:
 
     @property
     def verdict(self) -> str:
-        """``unchanged``; ``not checked`` where only something that is not at hand is told of; else ``CHANGED``."""
+        """``unchanged``; ``not checked`` where all that is reported is something that is not available; else ``CHANGED``."""
         if self.ok:
             return "unchanged"
         return "not checked" if all(finding.unchecked for finding in self.findings) else "CHANGED"

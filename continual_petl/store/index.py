@@ -2,8 +2,8 @@
 
 It only saves reading. An entry holds while the manifest that it was made of still lies there: the same inode, size, time of
 change and time of modification. Everything else (no index, one of a copied folder, a damaged line, another release's) is left
-aside, and the manifests are read. A line that somebody forged with its digest is believed until its manifest is read;
-`verify` never looks here.
+aside, and the manifests are read. A forged line with a valid digest is trusted until its manifest is read;
+`verify` never reads the index.
 
 ``.index.jsonl``: one sealed line for every commit, appended, so that a commit costs the same however many there are; for one
 task the last line counts. Nothing here is flushed, and a write that fails is no fault: what is missing is read elsewhere.
