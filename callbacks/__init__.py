@@ -1,4 +1,4 @@
-"""Callbacks that watch a course and never act on it."""
+"""Callbacks that watch a run and never act on it."""
 
 from continual_petl.callbacks.bank_checkpoint import BankCheckpoint as BankCheckpoint
 from continual_petl.callbacks.base import StreamCallback as StreamCallback

@@ -1,7 +1,7 @@
-"""How far each logger of a course has come: one step axis over all tasks, kept with the run folder.
+"""The step axis of each logger of a run: one axis over all tasks, stored in the run folder.
 
-The axis counts optimizer steps that were done. It never turns back: a fit that goes on from a checkpoint logs nothing twice,
-and one that begins again begins behind what was logged of it.
+The axis counts optimizer steps. It never goes back: a fit that resumes from a checkpoint logs nothing twice, and one that
+starts over begins after what was already logged of it.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from pydantic import Field, ValidationError
 
 from continual_petl._frozen import FrozenModel
 from continual_petl.errors import StoreError
-from continual_petl.store.files import parse_json, read_file
-from continual_petl.store.manifest import Index
+from continual_petl.store.certificate.manifest import Index
+from continual_petl.store.files.reading import parse_json, read_file
 
 _MOST_BYTES = 2**22
 
 
 class Axis(FrozenModel):
-    """Where one logger stands."""
+    """The position of one logger."""
 
     id: str | None = None
-    """Of the W&B run."""
+    """Id of the W&B run."""
     logged: Index = 0
     """The last step."""
     task: str = ""
-    """The task whose fit is logged, or was last."""
+    """The task whose fit is being logged, or was last."""
     begins: Index = 0
     """Steps before that task."""
     loss: Index = 0
@@ -37,14 +37,14 @@ class Axis(FrozenModel):
     score: Index = 0
     """The same for validation scores."""
     done: int = Field(default=-1, ge=-1)
-    """Position in the chain of the last task that is logged whole."""
+    """Position in the chain of the last task that is completely logged."""
 
     def at(self, task: str, *, anew: bool = False) -> Axis:
-        """Return the axis at a task: where it was left, or behind all that is logged.
+        """Return the axis at the start of a task: where it was left, or after everything logged so far.
 
         Args:
             task: the task.
-            anew: whether its fit begins with its first step.
+            anew: whether its fit starts with its first step.
         """
         if task == self.task and not (anew and (self.loss or self.score)):
             return self
@@ -60,13 +60,13 @@ class Axes:
     """The axes of all loggers of a run folder, in one file.
 
     Args:
-        path: the file; it appears when something is logged.
+        path: the file; it is created when something is logged.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: dict[str, Axis] = {}
-        # What a course that was killed left half-written; whoever makes loggers holds the run's lock.
+        # Left half-written by a killed run; the lock is held whenever loggers are created.
         for stale in path.parent.glob(f".{path.name}.*.new"):
             stale.unlink(missing_ok=True)
         try:
@@ -76,19 +76,19 @@ class Axes:
             pass
         except ValidationError as error:
             raise StoreError(
-                f"{path}: it does not say how far the loggers came ({error.error_count()} mistakes, first at "
+                f"{path}: it does not contain valid positions of the loggers ({error.error_count()} mistakes, first at "
                 f"{'.'.join(map(str, error.errors()[0]['loc']))}). No bank depends on it: remove it, and logging starts over."
             ) from error
 
     def of(self, logger: str) -> Axis:
-        """Return where a logger stands."""
+        """Return the position of a logger."""
         return self._known.get(logger, Axis())
 
     def put(self, logger: str, axis: Axis) -> None:
-        """Note where a logger stands; called before a point is logged, so that a kill never makes it log one twice.
+        """Record the position of a logger, before a point is logged, so that a kill never makes it log one twice.
 
-        It is not flushed to disk: that would cost more than the step that is logged. What a power cut takes away, it takes
-        away of the loggers' own files too.
+        It is not flushed to disk: that would cost more than the logged step. A power cut that loses it also loses part of
+        the loggers' own files.
         """
         self._known[logger] = axis
         self._path.parent.mkdir(parents=True, exist_ok=True)

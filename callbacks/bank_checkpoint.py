@@ -1,4 +1,4 @@
-"""Keep a half-learned task resumable, and its best bank so far."""
+"""Checkpoint a half-learned task and its best bank so far, so that it can be resumed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from typing_extensions import override
 from continual_petl.callbacks.base import StreamCallback
 from continual_petl.errors import Interrupted
 from continual_petl.learner import ContinualLearner
-from continual_petl.store.atomic import make_folder, replace_file
-from continual_petl.store.position import Position, write_position
-from continual_petl.store.progress import CHECKPOINT, missing, seal_file, write_bank
+from continual_petl.store.files.atomic import make_folder, replace_file
+from continual_petl.store.folder.position import Position, write_position
+from continual_petl.store.folder.progress import CHECKPOINT, missing, seal_file, write_bank
 
 LAST = CHECKPOINT
 BEST = "best.safetensors"
@@ -28,17 +28,17 @@ BEST = "best.safetensors"
 class BankCheckpoint(StreamCallback, Checkpoint):
     """Write the active bank, its optimizer and the position in the data; never the backbone.
 
-    Every write goes beside the old file and is renamed over it; one that the system refuses is a `StoreError`, and the old
-    file stays. Between two optimizer steps it also ends the fit if
-    someone asked for that, after a last checkpoint. To Lightning it is a `Checkpoint`, which runs after all other callbacks:
-    what EarlyStopping made of an epoch is in the checkpoint of that epoch.
+    Every file is written next to the old one and renamed; a failed write is a `StoreError`, and the old file stays. Between
+    two optimizer steps the callback also ends the fit if a stop was requested, after a last checkpoint. For Lightning it is a
+    `Checkpoint`, which runs after all other callbacks: EarlyStopping's decision at the end of an epoch is in the checkpoint
+    of that epoch.
 
     Args:
-        folder: where the task keeps its progress.
+        folder: the task's progress folder.
         every: number of optimizer steps between two checkpoints; one more is written at every end of an epoch.
-        metric: the validation score that says which bank is best.
-        seconds: says how long the task was trained so far, also before an interruption; it is noted with every checkpoint.
-            Left out, the time since this callback was made.
+        metric: the validation score that determines the best bank.
+        seconds: returns how long the task was trained so far, including before an interruption; stored with every
+            checkpoint. Default: the time since this callback was created.
     """
 
     def __init__(self, folder: Path, every: int, metric: str, *, seconds: Callable[[], float] | None = None) -> None:
@@ -51,7 +51,7 @@ class BankCheckpoint(StreamCallback, Checkpoint):
         self._ended = False
         self.best_score = -math.inf
         self.stop_signal: int | None = None
-        """Number of the signal that asked for an end; the fit ends at the next safe place."""
+        """Number of the signal that requested a stop; the fit ends at the next safe point."""
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -61,19 +61,19 @@ class BankCheckpoint(StreamCallback, Checkpoint):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best_score, self._ended = state_dict["best_score"], state_dict["ended"]
         if state_dict["has_best"] and not (self._folder / BEST).exists():
-            missing(self._folder / BEST)  # the next bank, however bad, would be the best one
+            missing(self._folder / BEST)  # otherwise the next bank, however bad, would be the best one
 
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # Lightning does not save that a callback (EarlyStopping, say) had ended the fit; it would learn one epoch more.
+        # Lightning does not save that a callback (EarlyStopping, say) had ended the fit; it would train one epoch more.
         trainer.should_stop = trainer.should_stop or self._ended
 
     @override
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        # A checkpoint holds no half-summed gradients, and one written at the end of the last batch would skip the
-        # epoch's validation: both wait for a better place.
+        # A checkpoint holds no accumulated gradients, and one written at the end of the last batch would skip the
+        # epoch's validation: both wait for a better moment.
         if (batch_idx + 1) % trainer.accumulate_grad_batches or batch_idx + 1 >= trainer.num_training_batches:
             return
         asked = self._is_asked(trainer)
@@ -92,12 +92,12 @@ class BankCheckpoint(StreamCallback, Checkpoint):
             return
         assert isinstance(pl_module, ContinualLearner)
         score = float(trainer.callback_metrics[f"val/{self._metric}"])
-        # A score that is not defined (one class predicted, say) is worse than any other, but the first bank is kept.
+        # An undefined score (one class predicted, say) is worse than any other, but the first bank is kept.
         score = -math.inf if math.isnan(score) else score
         if score > self.best_score or not (self._folder / BEST).exists():
             self.best_score = score
             if not trainer.is_global_zero:
-                return  # the score is that of all processes, and so is the bank
+                return  # score and bank are the same in all processes
             tensors = {name: t.cpu().contiguous().clone() for name, t in pl_module.active_bank.tensors().items()}
             make_folder(self._folder)
             write_bank(self._folder / BEST, tensors)
@@ -108,7 +108,7 @@ class BankCheckpoint(StreamCallback, Checkpoint):
             make_folder(self._folder)
             replace_file(self._folder / LAST, lambda beside: self._write(trainer, beside))
         else:
-            trainer.save_checkpoint(self._folder / LAST)  # takes part; only the first process writes
+            trainer.save_checkpoint(self._folder / LAST)  # all processes take part; only the first one writes
         self._saved_at = trainer.global_step
 
     def _write(self, trainer: L.Trainer, path: Path) -> None:
@@ -122,11 +122,11 @@ class BankCheckpoint(StreamCallback, Checkpoint):
             num_steps=int(steps) if math.isfinite(steps) else None,
             seconds=self._seconds(),
         )
-        # Before the checkpoint appears: time that was spent is not lost to a kill between the two.
+        # Before the checkpoint appears, so that a kill between the two does not lose the time spent.
         write_position(self._folder, position)
 
     def _is_asked(self, trainer: L.Trainer) -> bool:
-        """Say whether a stop was asked for, of any of the processes that share the fit: they end at the same step."""
+        """Return whether a stop was requested in any process that shares the fit: they end at the same step."""
         return trainer.strategy.reduce_boolean_decision(self.stop_signal is not None, all=False)
 
     def _stop_if(self, asked: bool, module: L.LightningModule) -> None:
@@ -143,7 +143,7 @@ def _write(trainer: L.Trainer, path: Path) -> str:
     try:
         trainer.save_checkpoint(path)
     except RuntimeError as error:
-        # What torch's writer of zip files makes of a disk that is full.
+        # What torch's zip writer raises on a full disk.
         if "PytorchStreamWriter" in str(error) or "inline_container" in str(error):
             raise OSError(str(error).splitlines()[0]) from error
         raise

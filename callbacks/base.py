@@ -1,4 +1,4 @@
-"""What a callback can watch beyond Lightning's hooks: the moments between two tasks."""
+"""The base class of callbacks with hooks between tasks, in addition to Lightning's."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any, Protocol
 import lightning as L
 
 from continual_petl.backbones.backbone import Backbone
-from continual_petl.store.finding import Finding, TaskCheck
+from continual_petl.store.certificate.finding import Finding, TaskCheck
 from continual_petl.store.store import Store
 
 
 class Rechecked(Protocol):
-    """What came of answering a task's rows again."""
+    """The result of answering a task's rows again."""
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What is not as it was certified."""
+        """Differences from the certificate."""
 
     @property
     def unreachable(self) -> str | None:
@@ -27,46 +27,46 @@ class Rechecked(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskEvent:
-    """A moment of a course, for callbacks to look at."""
+    """A moment in a run, passed to callbacks."""
 
     task: str
     index: int
     """Position of the task in the order of learning."""
     num_tasks: int
-    """Number of tasks that are learned, or that the stream names."""
+    """Number of tasks that are learned or in the stream."""
     store: Store
     backbones: dict[str, Backbone]
-    """By precision: every backbone that is in memory."""
+    """Every backbone in memory, by precision."""
     notices: tuple[str, ...] = ()
-    """What the user should know and need not act on."""
-    residents: frozenset[str] = frozenset()
+    """Notices for the user that need no action."""
+    models: frozenset[str] = frozenset()
     """Tasks whose banks are in memory."""
     checked: Mapping[str, TaskCheck] = field(default_factory=dict)
-    """Earlier tasks whose certificates, probes included, the course itself has checked after this task, and what it found."""
+    """Earlier tasks whose certificates, including probes, the run itself has checked after this task, and the result."""
     recheck: Callable[[str], Rechecked] | None = None
-    """Answers the test rows of a learned task again and compares them with its certificate, where the rows are available."""
+    """Answers the test rows of a learned task again and compares them with its certificate, if the rows are available."""
 
 
 class StreamCallback(L.Callback):
-    """A Lightning callback that also hears of tasks. Callbacks watch and may raise; they never change anything."""
+    """A Lightning callback with hooks for tasks too. Callbacks watch and may raise; they never change anything."""
 
     def for_worker(self) -> L.Callback | None:
-        """Return what watches the fits of tasks that are learned in other processes; None: nothing does.
+        """Return a callback for fits in other processes, or None.
 
-        This callback stays in the process that commits, and hears of tasks there; hooks of Lightning are called in the one
-        that learns. What is returned is sent there, once for each task, and nothing of it comes back.
+        This callback stays in the process that commits, and receives the task hooks there; Lightning's hooks are called in
+        the process that learns. The returned callback is sent there once for each task, and is not sent back.
         """
         return None
 
     def notices(self) -> list[str]:
-        """Return what the user should know of this callback before a course begins; all callbacks are told."""
+        """Return notices about this callback to show before a run begins; called for all callbacks."""
         return []
 
-    def on_course_start(self, notices: tuple[str, ...]) -> None:
-        """A course begins.
+    def on_run_start(self, notices: tuple[str, ...]) -> None:
+        """A run begins.
 
         Args:
-            notices: what the user should know and need not act on.
+            notices: notices for the user that need no action.
         """
 
     def on_task_start(self, event: TaskEvent) -> None:
@@ -77,23 +77,23 @@ class StreamCallback(L.Callback):
 
         Args:
             event: which task.
-            cells: the row, as far as somebody looked: dictionaries with task, metric, value (None if not measured) and
-                status; its own comes last.
+            cells: the row, as far as it is known: dictionaries with task, metric, value (None if not measured) and
+                status; the task's own comes last.
         """
 
     def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
-        """All callbacks have looked at a task.
+        """All callbacks have processed a task.
 
         Args:
             event: which task.
-            seconds: what it cost by phase: data, train, evaluate, commit, measure, verify.
-            checks: number of earlier certificates that were checked, by what was done: digests, probe, full.
+            seconds: time spent by phase: data, train, evaluate, commit, measure, verify.
+            checks: number of earlier certificates that were checked, by depth: digests, probe, full.
         """
 
-    def on_course_end(self, store: Store, error: BaseException | None) -> None:
-        """A course ends: everything is learned, or something stopped it.
+    def on_run_end(self, store: Store, error: BaseException | None) -> None:
+        """A run ends: everything is learned, or something stopped it.
 
         Args:
             store: the run.
-            error: what is about to be raised; None if all is well.
+            error: the exception that is about to be raised; None if there is none.
         """

@@ -1,7 +1,7 @@
-"""Send what a course shows to Lightning's loggers: W&B, TensorBoard, CSV, or any other, through one interface.
+"""Send a run's metrics to Lightning's loggers: W&B, TensorBoard, CSV, or any other, through one interface.
 
-One logger serves a whole course, and goes on where it was when the course does: in another process, with another task. A
-Trainer's own ``logger`` cannot: every task has a Trainer of its own, and its steps begin at 0.
+One logger serves a whole run, and continues when the run is resumed: in another process, with another task. A Trainer's
+own ``logger`` cannot do this: every task has its own Trainer, whose steps begin at 0.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from typing_extensions import override
 
 from continual_petl.callbacks.axis import Axes
 from continual_petl.callbacks.base import StreamCallback, TaskEvent
-from continual_petl.callbacks.course_numbers import CourseNumbers, replayed
 from continual_petl.callbacks.learning_curve import LearningCurve
 from continual_petl.callbacks.loggers import FOLDER, check_kinds, is_disabled, made, told_about
+from continual_petl.callbacks.run_numbers import RunNumbers, replayed
 from continual_petl.callbacks.settings import MOST_TASKS, settings_of
 from continual_petl.callbacks.sink import Sink
 from continual_petl.callbacks.wandb_board import WandbBoard
 from continual_petl.errors import InputError, StoreError
 from continual_petl.report.growth import GrowthRow, growth
 from continual_petl.report.results import read_results
-from continual_petl.store.files import refuse_links_inside
-from continual_petl.store.results_file import TaskLine
+from continual_petl.store.files.reading import refuse_links_inside
+from continual_petl.store.folder.results_file import TaskLine
 from continual_petl.store.store import Store
 
 AXES = "axes.json"
@@ -37,25 +37,25 @@ _log = logging.getLogger(__name__)
 
 
 class Dashboard(StreamCallback):
-    """Log losses and scores while a task is learned, and the course's numbers after each task.
+    """Log losses and scores while a task is learned, and the run's metrics after each task.
 
-    Names: ``train/loss`` (means over stretches of batches) and ``val/...`` with ``epoch`` and ``task``, its number from 1, at
-    the steps of a fit: the points of the report's learning curves. After each task ``course/...`` (acc, bwt, forgetting,
+    Names: ``train/loss`` (means over ranges of batches) and ``val/...`` with ``epoch`` and ``task``, its number from 1, at
+    the steps of a fit: the points of the report's learning curves. After each task ``run/...`` (acc, bwt, forgetting,
     newest_score, largest_change, tasks, certified), ``score/TASK`` of the first 50 tasks, ``growth/...`` (parameters,
     full_copies, bytes) and ``seconds/PHASE``. The configuration holds bank, rate, epochs, seed, sizes and data digests of the
-    first 50 tasks, under ``tasks/TASK``. W&B also gets the report's figures and tables, and banks as artifacts if they are
-    asked for.
+    first 50 tasks, under ``tasks/TASK``. W&B also gets the report's figures and tables, and banks as artifacts if
+    requested.
 
-    Tasks that the run folder has and a logger does not are logged when a course begins to learn. Where the fit is in another
-    process, its points come when the task is committed.
+    Tasks that are in the run folder but not in a logger are logged when a run begins to learn. If the fit is in another
+    process, its points are logged when the task is committed.
 
     Args:
-        loggers: ``wandb``, ``tensorboard`` and ``csv`` write below ``logs`` in the run folder; or loggers of Lightning. All
-            of them are closed when the course ends, but for W&B runs of your own.
-        log_banks: whether W&B gets every bank as an artifact.
+        loggers: ``wandb``, ``tensorboard`` and ``csv`` write below ``logs`` in the run folder; or Lightning loggers. All
+            of them are closed when the run ends, except your own W&B runs.
+        log_banks: whether every bank is uploaded to W&B as an artifact.
 
     Raises:
-        InputError: if a name is unknown, its package is not installed, or banks are asked for without W&B.
+        InputError: if a name is unknown, its package is not installed, or banks are requested without W&B.
 
     Example::
 
@@ -67,7 +67,7 @@ class Dashboard(StreamCallback):
         check_kinds(names)
         if log_banks and not any(logger == "wandb" or isinstance(logger, WandbLogger) for logger in loggers):
             raise InputError(
-                "log_banks: only W&B keeps banks as artifacts: add the logger wandb, or leave log_banks out."
+                "log_banks: only W&B stores banks as artifacts: add the logger wandb, or leave log_banks out."
             )
         self._given: list[Logger | str] = [
             *dict.fromkeys(names),
@@ -76,7 +76,7 @@ class Dashboard(StreamCallback):
         self._log_banks = log_banks
         self._sinks: list[Sink] = []
         self._boards: list[tuple[Sink, WandbBoard]] = []
-        self._numbers = CourseNumbers()
+        self._numbers = RunNumbers()
         self._growth: list[GrowthRow] = []
         self._opened = False
         self._row: dict[str, float] = {}
@@ -118,7 +118,7 @@ class Dashboard(StreamCallback):
     @override
     def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
         if self._numbers.num_tasks != event.index or event.task not in self._row:
-            # Tasks were replaced: the columns are others now.
+            # Tasks were replaced, so the columns have changed.
             self._reading(partial(self._recount, event.store))
         else:
             self._reading(partial(self._add, event, seconds))
@@ -128,7 +128,7 @@ class Dashboard(StreamCallback):
             sink.guarded(partial(board.after, event.task, sink))
 
     @override
-    def on_course_end(self, store: Store, error: BaseException | None) -> None:
+    def on_run_end(self, store: Store, error: BaseException | None) -> None:
         for sink, board in self._boards:
             sink.guarded(partial(board.end, sink))
         for sink in self._sinks:
@@ -137,18 +137,18 @@ class Dashboard(StreamCallback):
         self._sinks, self._boards, self._opened = [], [], False
 
     def _open(self, store: Store, without: str | None = None) -> None:
-        """Make the loggers, and log what they do not have yet; see `_recount`."""
+        """Create the loggers, and log what they do not have yet; see `_recount`."""
         if self._opened:
             return
         for given in self._given:
-            # What loggers write below a link would be written elsewhere, over what is there.
+            # Through a link, loggers would overwrite files elsewhere.
             name = given if isinstance(given, str) else AXES
             refuse_links_inside(store.folder, store.folder / FOLDER / name)
         self._opened = True
         try:
             axes = Axes(store.folder / FOLDER / AXES)
         except StoreError as error:
-            _log.warning("nothing is logged in this course: %s", error)
+            _log.warning("nothing is logged in this run: %s", error)
             return
         for place, given in enumerate(self._given):
             if given == "wandb" and is_disabled():
@@ -162,13 +162,13 @@ class Dashboard(StreamCallback):
         self._reading(partial(self._recount, store, without))
 
     def _configure(self, store: Store, tasks: Sequence[str]) -> None:
-        """Give the loggers what tasks were learned with."""
+        """Log the settings that tasks were learned with."""
         found = {f"tasks/{task}": settings_of(store.manifest(task)) for task in tasks}
         for sink in self._sinks:
             sink.guarded(partial(sink.settings, found))
 
     def _reading(self, act: Callable[[], None]) -> None:
-        """Read the run for the loggers; what cannot be read stops no course, and whoever checks the run tells of it."""
+        """Read the run for the loggers; unreadable files do not stop the run, and are reported by its checks."""
         if all(sink.problem is not None for sink in self._sinks):
             return
         try:
@@ -178,19 +178,19 @@ class Dashboard(StreamCallback):
                 sink.leave(error, "it could not read what was learned")
 
     def _add(self, event: TaskEvent, seconds: Mapping[str, float]) -> None:
-        """Give the loggers a task that joined those that are known."""
+        """Log the settings of a task that joined the known ones."""
         self._growth = growth(event.store, self._growth)
         values = self._numbers.add(event.task, self._row, self._certified) | self._cost(event.index, seconds)
         self._whole(event.store, event.task, event.index + 1, values)
 
     def _recount(self, store: Store, without: str | None = None) -> None:
-        """Read all rows of R once, and give the loggers those that they do not have.
+        """Read all rows of R once, and log those that the loggers do not have.
 
         Args:
             store: the run.
-            without: a task that is about to be looked at, with which all ends that is known.
+            without: a task that will be logged next, and at which the known rows end.
         """
-        self._numbers, self._growth = CourseNumbers(), growth(store)
+        self._numbers, self._growth = RunNumbers(), growth(store)
         seconds = {(line.task, line.index): line.seconds for line in store.results() if isinstance(line, TaskLine)}
         results = read_results(store)
         for number, (task, row) in enumerate(replayed(results)):
@@ -215,11 +215,11 @@ class Dashboard(StreamCallback):
         return Sink(name, same, axes, owned=False)
 
     def _whole(self, store: Store, task: str, number: int, values: Mapping[str, float]) -> None:
-        """Give a committed task to the loggers that do not have it whole."""
+        """Log a committed task in the loggers that do not have all of it."""
         index = store.link(task).index
         missing = [sink for sink in self._sinks if sink.axis.done < index and sink.problem is None]
         history = None
-        with suppress(StoreError):  # damaged: the task's check tells it
+        with suppress(StoreError):  # damage is reported by the task's check
             history = store.history(task) if missing else None
         for sink in missing:
 
@@ -238,7 +238,7 @@ class Dashboard(StreamCallback):
         return values | {f"seconds/{phase}": value for phase, value in seconds.items()}
 
     def _poll(self, trainer: L.Trainer) -> None:
-        """Log the points that joined the curve of the fit; without a course there is none."""
+        """Log the new points of the learning curve; outside of a run there is none."""
         curve = LearningCurve.of(trainer)
         if curve is None:
             return

@@ -1,23 +1,23 @@
-"""Say what a course is doing as JSON, one object a line, for programs; ``--json`` writes them to standard error.
+"""Report the progress of a run as JSON lines, for programs; ``--json`` writes them to standard error.
 
-Every object has ``event`` and ``time`` (seconds since 1970). More keys may join.
+Every object has ``event`` and ``time`` (seconds since 1970). More keys may be added.
 
 ==========  ==========================================================================================================
 event       keys
 ==========  ==========================================================================================================
-course      ``notices``: what the user should know
-task        ``task``, ``number`` (from 1), ``num_tasks``, ``notices``: it begins, or goes on, and its data is ready
-epoch       ``task``, ``epoch`` (from 1), ``step`` (optimizer steps of the task), ``loss`` (mean of the last stretch of
-            batches; null if none ended yet), ``scores`` (validation, by name; those that are not defined are left out)
-learned     ``task``, ``number``, ``num_tasks``, ``split``, ``metric``, ``value`` (null if not defined), ``num_examples``,
+run      ``notices``: notices for the user
+task        ``task``, ``number`` (from 1), ``num_tasks``, ``notices``: it starts or resumes, and its data is ready
+epoch       ``task``, ``epoch`` (from 1), ``step`` (optimizer steps of the task), ``loss`` (mean of the last range of
+            batches; null if none has ended yet), ``scores`` (validation, by name; undefined ones are left out)
+learned     ``task``, ``number``, ``num_tasks``, ``split``, ``metric``, ``value`` (null if undefined), ``num_examples``,
             ``row``: the known row of R, objects with task, metric, split, value, status
-checked     ``task``, ``checks`` (number of earlier certificates, by what was done), ``seconds`` (by phase)
+checked     ``task``, ``checks`` (number of earlier certificates, by depth), ``seconds`` (by phase)
 end         ``state`` (learned, stopped, failed), ``num_tasks`` (learned ones; null if the folder cannot be read),
-            ``message`` (null if all is well)
+            ``message`` (null if there was no error)
 ==========  ==========================================================================================================
 
-Where the fit is in another process, its epochs come when the task is committed. Other lines on standard error do not begin
-with ``{``: warnings, and the error that ends the command.
+If the fit is in another process, its epochs are reported when the task is committed. Other lines on standard error do not
+begin with ``{``: warnings, and the error that ends the command.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from typing_extensions import override
 from continual_petl.callbacks.base import StreamCallback, TaskEvent
 from continual_petl.callbacks.learning_curve import LearningCurve
 from continual_petl.errors import Interrupted, StoreError
-from continual_petl.store.history import LossPoint, ScorePoint
+from continual_petl.store.certificate.history import LossPoint, ScorePoint
 from continual_petl.store.store import Store
 
 _ROW = ("task", "metric", "split", "value", "status")
 
 
 class EventLines(StreamCallback):
-    """Write one JSON object a line. Closing the pipe stops the log, not the training.
+    """Write one JSON object per line. Closing the pipe stops the log, not the training.
 
     Args:
-        file: where to; None means standard error.
+        file: the output; None means standard error.
     """
 
     def __init__(self, file: TextIO | None = None) -> None:
@@ -54,8 +54,8 @@ class EventLines(StreamCallback):
         self._task, self._num_scores = "", 0
 
     @override
-    def on_course_start(self, notices: tuple[str, ...]) -> None:
-        self._write("course", notices=list(notices))
+    def on_run_start(self, notices: tuple[str, ...]) -> None:
+        self._write("run", notices=list(notices))
 
     @override
     def on_task_start(self, event: TaskEvent) -> None:
@@ -66,7 +66,7 @@ class EventLines(StreamCallback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         curve = LearningCurve.of(trainer)
         if curve is not None:
-            self._num_scores = len(curve.since(0, 0)[1])  # those before an interruption were told then
+            self._num_scores = len(curve.since(0, 0)[1])  # those before an interruption were reported then
 
     @override
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -79,7 +79,7 @@ class EventLines(StreamCallback):
     def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
         if event.task == self._task and not self._num_scores:
             history = None
-            with suppress(StoreError):  # damaged: the task's check tells it
+            with suppress(StoreError):  # damage is reported by the task's check
                 history = event.store.history(event.task)
             if history is not None:
                 self._epochs(event.task, list(history.curve.losses), list(history.curve.scores))
@@ -93,12 +93,12 @@ class EventLines(StreamCallback):
         self._write("checked", task=event.task, checks=checks, seconds=seconds)
 
     @override
-    def on_course_end(self, store: Store, error: BaseException | None) -> None:
+    def on_run_end(self, store: Store, error: BaseException | None) -> None:
         stopped = isinstance(error, KeyboardInterrupt | Interrupted)
         state = "learned" if error is None else "stopped" if stopped else "failed"
         message = None if error is None else str(error) or type(error).__name__
         num_tasks = None
-        with suppress(StoreError):  # what stopped the course is to be told, not this
+        with suppress(StoreError):  # the error that stopped the run matters more
             num_tasks = len(store.tasks)
         self._write("end", state=state, num_tasks=num_tasks, message=message)
 

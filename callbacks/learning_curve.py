@@ -1,8 +1,10 @@
-"""Note how a fit goes: the training loss over stretches of equal length, and the validation scores of every epoch."""
+"""Record a fit's learning curve: the training loss over ranges of equal length, and the validation scores of every epoch."""
 
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +15,31 @@ from torch import Tensor
 from typing_extensions import override
 
 from continual_petl.callbacks.base import StreamCallback
-from continual_petl.store.atomic import make_folder, write_json
-from continual_petl.store.history import Curve, LossPoint, ScorePoint
+from continual_petl.store.certificate.history import CURVE, Curve, LossPoint, ScorePoint
+from continual_petl.store.files.atomic import make_folder, write_json
 
-CURVE = "curve.json"
 MOST_LOSSES = 200
-"""Stretches that the batches of a fit are divided into."""
+"""Number of ranges that the batches of a fit are divided into."""
+SECONDS = 5.0
+"""Minimum seconds between two writes of a curve that only has new losses."""
 
 
 class LearningCurve(StreamCallback):
-    """Note the losses and scores of one fit, also across interruptions, and write them down at its end.
+    """Record the losses and scores of one fit, also across interruptions, and write them to a file.
 
-    A loss is read from its device only at the end of a stretch. Where several processes share the fit, losses are means over
-    them, and the first one writes.
+    A loss is read from its device only at the end of a range. If several processes share the fit, losses are means over
+    them, and the first one writes. During the fit, the file is only used by reports: a failed write is repeated later. A
+    resumed fit takes its points from the checkpoint, and replaces the file.
 
     Args:
-        folder: where the task keeps its progress; the curve becomes `CURVE` in it.
+        folder: the task's progress folder, where `CURVE` is written.
+        clock: monotonic seconds.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder = folder
+        self._clock = clock
+        self._written = clock()
         self._losses: list[dict[str, float | None]] = []
         self._scores: list[dict[str, Any]] = []
         self._sum: Tensor | float = 0.0
@@ -41,7 +48,7 @@ class LearningCurve(StreamCallback):
 
     @staticmethod
     def of(trainer: L.Trainer) -> LearningCurve | None:
-        """Return the one that watches a Trainer of a course; None where there is none."""
+        """Return the instance attached to a run's Trainer, or None."""
         found: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]  # Lightning sets it from outside
         return next((each for each in found if isinstance(each, LearningCurve)), None)
 
@@ -63,17 +70,21 @@ class LearningCurve(StreamCallback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         batches = trainer.num_training_batches * (trainer.max_epochs or 1)
         self._stretch = max(1, math.ceil(batches / MOST_LOSSES)) if math.isfinite(batches) else 1
+        if self._losses or self._scores:  # a kill may have left points after those of the checkpoint
+            self._write_so_far(trainer)
 
     @override
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        # Where gradients are accumulated, Lightning hands out the loss divided by the number of batches.
+        # With accumulated gradients, Lightning returns the loss divided by the number of batches.
         loss = outputs["loss"].detach()
         loss = loss.to(_widest(loss.device)) * trainer.accumulate_grad_batches
         self._sum, self._count = self._sum + loss, self._count + 1
         if self._count == self._stretch:
             self._note(trainer)
+            if self._clock() - self._written >= SECONDS:
+                self._write_so_far(trainer)
 
     @override
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -82,27 +93,35 @@ class LearningCurve(StreamCallback):
         found = {name.removeprefix("val/"): float(v) for name, v in trainer.callback_metrics.items() if "val/" in name}
         scores = {name: value for name, value in found.items() if math.isfinite(value)}
         self._scores.append({"step": trainer.global_step, "epoch": trainer.current_epoch + 1, "scores": scores})
+        self._write_so_far(trainer)
 
     @override
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self._count:
             self._note(trainer)
-        if trainer.is_global_zero:
-            make_folder(self._folder)
-            write_json(self._folder / CURVE, self.curve.model_dump(mode="json"))
+        self._write(trainer)
 
     def since(self, num_losses: int, num_scores: int) -> tuple[list[LossPoint], list[ScorePoint]]:
-        """Return the points that joined after the first so many."""
+        """Return the points added after the given numbers."""
         losses, scores = self._losses[num_losses:], self._scores[num_scores:]
         return [LossPoint.model_validate(each) for each in losses], [ScorePoint.model_validate(each) for each in scores]
 
     @property
     def curve(self) -> Curve:
-        """What was noted so far."""
+        """The curve so far."""
         return Curve(
             losses=tuple(LossPoint.model_validate(point) for point in self._losses),
             scores=tuple(ScorePoint.model_validate(point) for point in self._scores),
         )
+
+    def _write_so_far(self, trainer: L.Trainer) -> None:
+        self._written = self._clock()
+        self._write(trainer)
+
+    def _write(self, trainer: L.Trainer) -> None:
+        if trainer.is_global_zero:
+            make_folder(self._folder)
+            write_json(self._folder / CURVE, self.curve.model_dump(mode="json"))
 
     def _note(self, trainer: L.Trainer) -> None:
         device = trainer.strategy.root_device
@@ -114,5 +133,5 @@ class LearningCurve(StreamCallback):
 
 
 def _widest(device: torch.device) -> torch.dtype:
-    """Return what sums are kept in: Apple's devices have nothing wider than float32."""
+    """Return the dtype for sums: Apple's devices have nothing wider than float32."""
     return torch.float32 if device.type == "mps" else torch.float64

@@ -1,7 +1,7 @@
-"""Draw a course in a terminal while it learns: bars over tasks and steps, the time that is left, and the newest rows of R.
+"""Live terminal display of a run: progress bars over tasks and steps, the remaining time, and the newest rows of R.
 
-Nothing is drawn from a thread: a loader that forks must not find a lock held. The display is drawn anew when a batch is
-done, at most so often; the lines of `Progress` stand above it and stay.
+Nothing is drawn from a thread: a loader that forks must not inherit a held lock. The display is redrawn after a batch, at
+a limited rate; the lines of `Progress` are printed above it and stay.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rich.text import Text
 from typing_extensions import override
 
 from continual_petl.callbacks.base import TaskEvent
-from continual_petl.callbacks.pace import CoursePace, Pace, in_words
+from continual_petl.callbacks.pace import Pace, RunPace, in_words
 from continual_petl.callbacks.progress import Progress
 from continual_petl.errors import printable
 from continual_petl.report.console import can_draw
@@ -29,19 +29,19 @@ from continual_petl.report.newest import MOST_ROWS, NewestRow, newest_table
 from continual_petl.store.store import Store
 
 _SECONDS = 0.25
-"""Between two drawings."""
+"""Minimum seconds between two redraws."""
 
 
 class LiveProgress(Progress):
-    """Progress with a live display, where the console is a terminal; elsewhere its lines alone.
+    """Progress with a live display if the console is a terminal; otherwise only its lines.
 
-    Only fits in this process are drawn. Where other processes learn (``jobs``, several devices), their lines come mixed with
+    Only fits in this process are drawn. If other processes learn (``jobs``, several devices), their lines are mixed with
     those of this one, and nothing is drawn over them.
 
     Args:
         console: where to print; None means standard error.
         verbose: see `Progress`.
-        clock: seconds, never turning back.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class LiveProgress(Progress):
         self._live: Live | None = None
         self._drawn = 0.0
         self._rows: deque[NewestRow] = deque(maxlen=MOST_ROWS)
-        self._course = CoursePace()
+        self._run_pace = RunPace()
         self._pace: Pace | None = None
         self._task, self._number, self._num_tasks, self._epochs, self._loss = "", 0, 0, "", ""
 
@@ -60,7 +60,7 @@ class LiveProgress(Progress):
     def on_task_start(self, event: TaskEvent) -> None:
         super().on_task_start(event)
         self._task, self._number, self._num_tasks = event.task, event.index + 1, event.num_tasks
-        self._course.begin(self._clock())
+        self._run_pace.begin(self._clock())
         self._pace, self._epochs, self._loss = None, "", ""
         self._draw()
 
@@ -73,7 +73,7 @@ class LiveProgress(Progress):
                 auto_refresh=False,
                 transient=True,
                 get_renderable=self.renderable,
-                # Standard output is for results: what others print there stays there if it is no terminal.
+                # Standard output is for results: output of others stays there unless it is a terminal.
                 redirect_stdout=sys.stdout.isatty(),
             )
             self._tried(self._live.start)
@@ -106,16 +106,16 @@ class LiveProgress(Progress):
     @override
     def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
         super().on_task_checked(event, seconds, checks)
-        self._course.end(self._clock())
+        self._run_pace.end(self._clock())
         self._number = event.index + 1
         self._draw()
 
     @override
-    def on_course_end(self, store: Store, error: BaseException | None) -> None:
+    def on_run_end(self, store: Store, error: BaseException | None) -> None:
         live, self._live = self._live, None
         if live is not None:
             self._tried(live.stop)
-        super().on_course_end(store, error)
+        super().on_run_end(store, error)
 
     def renderable(self) -> RenderableType:
         """Return the display."""
@@ -123,9 +123,9 @@ class LiveProgress(Progress):
         width = self._console.width
         finished = len(self._rows) and self._rows[-1].number == self._number
         done = self._number - (0 if finished else 1)
-        left = self._course.left(now, self._num_tasks - done)
+        left = self._run_pace.left(now, self._num_tasks - done)
         bars = Table.grid(padding=(0, 1))
-        # Too narrow for a bar, numbers alone are left.
+        # If the terminal is too narrow for a bar, only numbers are shown.
         bar = max(0, min(30, width - 34))
         for _ in range(3 if bar >= 5 else 2):
             bars.add_column(no_wrap=True, overflow="ellipsis")

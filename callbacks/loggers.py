@@ -1,4 +1,4 @@
-"""Loggers by name, of one run folder each: what they need, where they write, and whether W&B sends anything away."""
+"""Create loggers by name for a run folder: their requirements, their paths, and whether W&B uploads anything."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from continual_petl.errors import InputError
 
 Kind = Literal["wandb", "tensorboard", "csv"]
 FOLDER = "logs"
-"""Of a run folder: what loggers wrote, and how far they came."""
+"""Where a run folder stores the output of loggers, and their positions."""
 _HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")
 
 
 def check_kinds(kinds: Sequence[str]) -> None:
-    """Refuse loggers that there are none of, or that cannot work here, before anything is learned.
+    """Reject unknown loggers, or ones that cannot work here, before anything is learned.
 
     Raises:
         InputError: naming what is missing.
@@ -47,14 +47,14 @@ def made(kind: str, run_folder: Path, run_id: str | None) -> Logger:
     """Return a logger that writes below ``logs`` in a run folder.
 
     Args:
-        kind: which.
+        kind: the name of the logger.
         run_folder: the run.
-        run_id: of its W&B run; None: `new_id`.
+        run_id: id of its W&B run; None: `new_id`.
     """
     folder = run_folder / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     if kind == "csv":
-        # Lightning's logger empties a file that is there: each start of a course gets the next number.
+        # Lightning's logger empties an existing file, so each start of a run gets the next number.
         return CSVLogger(folder, name="csv")
     if kind == "tensorboard":
         return TensorBoardLogger(folder, name="tensorboard", version="", default_hp_metric=False)
@@ -62,7 +62,7 @@ def made(kind: str, run_folder: Path, run_id: str | None) -> Logger:
 
 
 def new_id() -> str:
-    """Return an id for a W&B run. It is drawn from the system, not from the generators that learning draws from."""
+    """Return an id for a W&B run. It is drawn from the system's generator, so that learning is not affected."""
     return "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(10))
 
 
@@ -70,7 +70,7 @@ def _wandb(folder: Path, name: str, run_id: str) -> Logger:
     import wandb
 
     if wandb.run is not None:
-        # Lightning would log into it, and the end of the course would end it.
+        # Lightning would log into it, and the end of the run would end it.
         raise InputError(
             "log: a W&B run is open in this process. End it (wandb.finish()), or log into it: Dashboard([WandbLogger()])."
         )
@@ -80,16 +80,16 @@ def _wandb(folder: Path, name: str, run_id: str) -> Logger:
         save_dir=folder,
         project=os.environ.get("WANDB_PROJECT", "continual-petl"),
         id=run_id,
-        # What a course prints is not W&B's to catch: it would stand in front of the live display.
+        # W&B must not capture a run's output: it would be printed over the live display.
         settings=wandb.Settings(console="off", silent=True),
         **more,
     )
 
 
 def goes_online() -> bool | None:
-    """Return whether W&B sends what is logged; None where the user has said it: ``WANDB_MODE``, or ``wandb offline``.
+    """Return whether W&B uploads what is logged; None if the user decided it: ``WANDB_MODE``, or ``wandb offline``.
 
-    Without an account it would ask for one, and a course in a script would wait for an answer.
+    Without an account W&B would ask for one, and a run in a script would wait for an answer.
     """
     if os.environ.get("WANDB_MODE"):
         return None
@@ -102,7 +102,7 @@ def goes_online() -> bool | None:
 
 
 def has_account(url: str = "") -> bool:
-    """Return whether there is a key for W&B, in the environment or in the netrc file; nobody is asked.
+    """Return whether there is a W&B key in the environment or in the netrc file, without prompting.
 
     Args:
         url: of the server, if it is not W&B's own.
@@ -122,21 +122,19 @@ def has_account(url: str = "") -> bool:
 
 
 def is_disabled() -> bool:
-    """Return whether the user has switched W&B off."""
+    """Return whether the user has disabled W&B."""
     return os.environ.get("WANDB_MODE") == "disabled"
 
 
 def told_about(kinds: Sequence[str]) -> list[str]:
-    """Return what the user should know of the loggers before a course begins."""
+    """Return notices about the loggers to show before a run begins."""
     if "wandb" not in kinds:
         return []
     if is_disabled():
-        return [
-            "W&B: WANDB_MODE is disabled, so nothing is logged there; a later course without it logs what is missing."
-        ]
+        return ["W&B: WANDB_MODE is disabled, so nothing is logged there; a later run without it logs what is missing."]
     if goes_online() is False:
         return [
-            "W&B: no account is known here, so the run is kept on disk, below logs/wandb of the run folder; after `wandb "
-            "login`, `wandb sync` sends it. WANDB_MODE decides otherwise."
+            "W&B: no account was found, so the run is kept on disk, in logs/wandb of the run folder; after `wandb "
+            "login`, `wandb sync` uploads it. Set WANDB_MODE to change this."
         ]
     return []

@@ -15,11 +15,11 @@ from continual_petl.digests import same_bits, tensor_digests
 from continual_petl.errors import ForgettingError
 from continual_petl.learner import ContinualLearner
 from continual_petl.learner.answer import answer
-from continual_petl.store.backbone_check import check_backbone
-from continual_petl.store.environment import current_environment
-from continual_petl.store.finding import Finding, TaskCheck
-from continual_petl.store.probe import image_shape
-from continual_petl.store.verify import check_task, rotating
+from continual_petl.store.certificate.environment import current_environment
+from continual_petl.store.certificate.finding import Finding, TaskCheck
+from continual_petl.store.verify.backbone_check import check_backbone
+from continual_petl.store.verify.certificate import check_task, rotating
+from continual_petl.store.verify.probe import image_shape
 
 Policy = Literal["digests", "probe", "full"]
 _KEPT_CHECKS = 100
@@ -28,18 +28,18 @@ _KEPT_CHECKS = 100
 class NoForgetting(StreamCallback):
     """Watch the backbone, the earlier banks and their answers.
 
-    While a task is learned (also with a Trainer of your own): digests of the backbone and of every other bank in memory,
-    and the outputs of those banks on fixed inputs, are the same after as before, bit for bit.
+    While a task is learned (also with your own Trainer): digests of the backbone and of every other bank in memory,
+    and the outputs of those banks on fixed inputs, must stay the same, bit for bit.
 
     After a task is committed: the chain of certificates is whole, no entry of it is missing, earlier certificates hold as
-    the policy says, and scores, where they were measured again, are equal. Banks with ``scope: shared`` promise nothing of
-    the kind and are left out.
+    required by the policy, and re-measured scores are equal. Banks with ``scope: shared`` make no such promise and are left
+    out.
 
     Args:
         policy: ``digests`` reads the files of a rotating sample of earlier tasks; ``probe`` also answers their probes, and
             those of all tasks whose banks are in memory; ``full`` checks every earlier task, and answers its test rows
-            again where they can be reached, which costs more with every task.
-        most: size of the sample. The tasks take turns: every one is looked at after at most ``4 * N / most`` further tasks
+            again if they are available, which costs more with every task.
+        most: size of the sample. The tasks take turns: each is checked after at most ``4 * N / most`` further tasks
             of N. `Run.verify` always checks all.
 
     Raises:
@@ -61,11 +61,11 @@ class NoForgetting(StreamCallback):
         self._digests: dict[str, dict[str, str]] = {}
         self._outputs: dict[str, Tensor] = {}
         self.checks: dict[str, list[TaskCheck]] = {}
-        """By the task just learned, of the newest so many: what checking the earlier ones found."""
+        """For each of the newest learned tasks, the results of checking the earlier ones."""
         self._full: dict[str, int] = {}
 
     def kinds(self, task: str) -> list[str]:
-        """Return what was done with each earlier certificate after a task: ``digests``, ``probe`` or ``full``."""
+        """Return how each earlier certificate was checked after a task: ``digests``, ``probe`` or ``full``."""
         checks, full = self.checks.get(task, []), self._full.get(task, 0)
         probes = sum("probe" in check.how for check in checks)
         return ["full"] * full + ["probe"] * (probes - full) + ["digests"] * (len(checks) - probes)
@@ -98,7 +98,7 @@ class NoForgetting(StreamCallback):
             if not same_bits(_outputs(learner, task), self._outputs[task]):
                 raise ForgettingError(
                     f"task {task!r}: its answers on fixed inputs changed while {learner.active!r} was learned, though every "
-                    "tensor is the same. Is dropout on, was a hook left on the backbone, or does the model keep a state "
+                    "tensor is the same. Is dropout on, was a hook left on the backbone, or does the model keep state "
                     "outside its parameters and buffers?"
                 )
 
@@ -113,7 +113,7 @@ class NoForgetting(StreamCallback):
             while len(known) > _KEPT_CHECKS:
                 del known[next(iter(known))]
         for task in self._chosen(event, earlier):
-            # A task of a precision that this course does not use has no backbone here; `Run.verify` loads it.
+            # A task with a precision that this run does not use has no backbone here; `Run.verify` loads it.
             backbone = event.backbones.get(store.manifest(task).environment.precision)
             check = event.checked.get(task) or check_task(store, task, backbone, probe=self.policy != "digests")
             self._raise_if(check.findings)
@@ -130,7 +130,7 @@ class NoForgetting(StreamCallback):
         if self.policy == "full":
             return earlier
         sample = rotating(earlier, event.index, self._most)
-        also = event.residents if self.policy == "probe" else frozenset()
+        also = event.models if self.policy == "probe" else frozenset()
         return [task for task in earlier if task in sample or task in also]
 
     @staticmethod
@@ -149,7 +149,7 @@ def _check_cell(event: TaskEvent, cell: dict[str, Any]) -> None:
         raise ForgettingError(
             f"task {cell['task']!r}: its {manifest.metric} on its {cell['split']} split was {first!r} when it was "
             f"learned and is {cell['value']!r} after {event.task!r}. Its certificate holds and its rows are the same, so "
-            "look at how it is measured: the Trainer's arguments, a callback, the library of the scores."
+            "check how it is measured: the Trainer's arguments, a callback, the library that computes the scores."
         )
 
 
@@ -177,5 +177,5 @@ def _fixed(learner: ContinualLearner) -> dict[str, Tensor]:
     if learner.backbone.anatomy.images:
         return {"pixel_values": torch.randn(4, *image_shape(learner.backbone), generator=generator)}
     ids = torch.randint(int(learner.model.config.vocab_size), (4, 8), generator=generator)
-    # Generative tasks answer for their labels; the others leave them alone.
+    # Only generative tasks use labels here.
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}

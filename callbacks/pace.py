@@ -1,4 +1,4 @@
-"""How long something still takes, from the steps that are done; nothing is said before there is something to go by."""
+"""Estimate the remaining time from the steps done so far; no estimate is given without any."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class Pace:
     """Steps over time.
 
     Args:
-        total: steps in all; infinite or 0 where nobody knows.
-        done: steps that were done before, by another process: they say nothing about this one's pace.
-        now: seconds, of any clock that never turns back.
+        total: number of steps; infinite or 0 if unknown.
+        done: steps done earlier by another process, which do not count for this one's pace.
+        now: monotonic seconds.
     """
 
     def __init__(self, total: float, done: int, now: float) -> None:
@@ -23,15 +23,15 @@ class Pace:
         self._first, self._begun = done, now
 
     def left(self, now: float) -> float | None:
-        """Return the seconds that are left; None as long as that would be a guess."""
+        """Return the remaining seconds; None as long as that would be a guess."""
         steps, spent = self.done - self._first, now - self._begun
         if self.total is None or steps < SURE_STEPS or spent < SURE_SECONDS:
             return None
         return max(0.0, (self.total - self.done) * spent / steps)
 
 
-class CoursePace:
-    """Tasks over time: what is left of a course is told by the tasks that this process has finished."""
+class RunPace:
+    """Tasks over time: the remaining time of a run, estimated from the tasks that this process has finished."""
 
     def __init__(self) -> None:
         self._spent, self._num = 0.0, 0
@@ -42,17 +42,17 @@ class CoursePace:
         self._begun = now
 
     def end(self, now: float) -> None:
-        """The task is learned, and its row measured; one that an earlier process learned says nothing of the pace."""
+        """The task is learned, and its row measured; a task learned by an earlier process does not count for the pace."""
         if self._begun is None:
             return
         self._spent, self._num, self._begun = self._spent + now - self._begun, self._num + 1, now
 
     def left(self, now: float, num_left: int) -> float | None:
-        """Return the seconds that are left; None before the first task is finished.
+        """Return the remaining seconds; None before the first task is finished.
 
         Args:
-            now: of the same clock.
-            num_left: tasks that are not finished, the one that is being learned among them.
+            now: seconds of the same clock.
+            num_left: tasks that are not finished, including the current one.
         """
         if not num_left:
             return 0.0
@@ -63,7 +63,7 @@ class CoursePace:
 
 
 def in_words(seconds: float | None) -> str:
-    """Return a time for people: ``?`` where it is not known.
+    """Format a duration for people: ``?`` if it is unknown.
 
     Example:
         >>> in_words(None), in_words(7.4), in_words(75), in_words(7260), in_words(200_000)

@@ -1,4 +1,4 @@
-"""Say in lines of text what a course is doing: the task, its notices, each epoch's scores, what was learned."""
+"""Print the progress of a run as lines of text: the task, its notices, each epoch's scores, the results."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _CHECKS = {"digests": "digests", "probe": "digests and probe", "full": "digests,
 class Progress(StreamCallback):
     """Print a few lines per task; readable in a terminal, a log file and a notebook.
 
-    A reader that goes away (``2>&1 | head``) ends the lines, and not the course.
+    If the reader closes the pipe (``2>&1 | head``), the output ends, but not the run.
 
     Args:
-        console: where to print; None means standard error.
-        verbose: whether to print also each epoch's mean loss, each row of R, and how long each phase took.
+        console: the output; None means standard error.
+        verbose: whether to also print each epoch's mean loss, each row of R, and how long each phase took.
     """
 
     def __init__(self, console: Console | None = None, *, verbose: bool = False) -> None:
@@ -42,7 +42,7 @@ class Progress(StreamCallback):
         return _EpochsElsewhere()
 
     @override
-    def on_course_start(self, notices: tuple[str, ...]) -> None:
+    def on_run_start(self, notices: tuple[str, ...]) -> None:
         for notice in notices:
             self._say(escape(notice))
 
@@ -96,12 +96,12 @@ class Progress(StreamCallback):
             return
         try:
             draw()
-        except OSError:  # a pipe or a terminal that was closed: there is nobody to tell
+        except OSError:  # the pipe or terminal was closed
             self._unread = True
 
 
 class _EpochsElsewhere(L.Callback):
-    """The lines of a fit in another process: each names its task, since those of several tasks come mixed."""
+    """The lines of a fit in another process: each names its task, since those of several tasks are mixed."""
 
     def __init__(self) -> None:
         self._start = 0.0

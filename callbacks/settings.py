@@ -1,4 +1,4 @@
-"""What every task was learned with, for the configuration of a logger: runs can be filtered and compared by it."""
+"""The settings of every task for a logger's configuration, by which runs can be filtered and compared."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 from continual_petl.banks.presets import preset_of
 from continual_petl.banks.words import in_words
-from continual_petl.store.manifest import Manifest
+from continual_petl.store.certificate.manifest import Manifest
 
 MOST_TASKS = 50
-"""Tasks whose settings are logged: the first ones, as for ``score/TASK``."""
+"""Number of first tasks whose settings are logged, as for ``score/TASK``."""
 
 
 def settings_of(manifest: Manifest) -> dict[str, Any]:
-    """Return the settings of one task as plain values; no row and no text of it is among them."""
+    """Return the settings of one task as plain values, without any text of its rows."""
     training = manifest.training
     return {
         "kind": manifest.kind,
@@ -37,7 +37,7 @@ def settings_of(manifest: Manifest) -> dict[str, Any]:
 
 
 def flat(settings: Mapping[str, Any], before: str = "") -> dict[str, str | int | float | bool]:
-    """Return nested settings on one level, ``tasks/one/rows/test``; what is not set is ``none``."""
+    """Return nested settings on one level, ``tasks/one/rows/test``; unset values are ``none``."""
     found: dict[str, str | int | float | bool] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""One logger of a course, with its place on the step axis. It may fail; learning may not fail with it."""
+"""One logger of a run, with its position on the step axis. It may fail without stopping the run."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 
 from continual_petl.callbacks.axis import Axes, Axis
 from continual_petl.callbacks.settings import flat
-from continual_petl.store.history import LossPoint, ScorePoint
+from continual_petl.store.certificate.history import LossPoint, ScorePoint
 
 _log = logging.getLogger(__name__)
 
 
 class Sink:
-    """What values go into.
+    """A logger that receives values.
 
     Args:
-        name: of the logger, in what is told of it and in the file of the axes.
-        make: makes the logger, given the id of its W&B run; called once, when something is logged.
-        axes: of the run folder.
-        owned: whether the logger was made for this course, and ends with it.
+        name: name of the logger, in messages and in the file of axes.
+        make: creates the logger, given the id of its W&B run; called once, when something is logged.
+        axes: the axes of the run folder.
+        owned: whether the logger was created for this run, and is closed with it.
     """
 
     def __init__(self, name: str, make: Callable[[str | None], Logger], axes: Axes, *, owned: bool) -> None:
@@ -33,7 +33,7 @@ class Sink:
         self._logger: Logger | None = None
         self.axis: Axis = axes.of(name)
         self.problem: str | None = None
-        """Why it logs nothing any more."""
+        """Why it no longer logs anything."""
         self._how = ""
         self._settings: dict[str, Any] = {}
         self._acc = math.nan
@@ -49,7 +49,7 @@ class Sink:
         return self._logger
 
     def guarded(self, act: Callable[[], None]) -> None:
-        """Do something that may fail: that is told, and the logger is left alone from then on."""
+        """Call something that may fail: a failure is reported, and the logger is not used from then on."""
         if self.problem is not None:
             return
         try:
@@ -58,15 +58,15 @@ class Sink:
             self.leave(error)
 
     def leave(self, error: Exception, how: str = "it failed") -> None:
-        """Leave the logger alone from now on, and tell why.
+        """Stop using the logger, and report why.
 
-        A task that it misses may not be followed by one that it gets: the next start begins behind the newest that it has.
+        A task that it misses must not be followed by one that it gets: the next start continues after its newest one.
         """
         if self.problem is not None:
             return
         self.problem, self._how = " ".join(f"{type(error).__name__}: {error}".split()), how
         _log.warning(
-            "logger %s: %s, and logs nothing more in this course (%s). Learning continues; all numbers are in the run "
+            "logger %s: %s, and logs nothing more in this run (%s). Learning continues; all numbers are in the run "
             "folder, and the next start logs what is missing.",
             self.name,
             how,
@@ -74,22 +74,22 @@ class Sink:
         )
 
     def remind(self) -> None:
-        """Tell once more, at the end of a course, that the logger was left alone."""
+        """Report once more, at the end of a run, that the logger is incomplete."""
         if self.problem is not None:
-            told = "logger %s: %s in this course, and has only a part of it (%s)"
+            told = "logger %s: %s in this run, and has only a part of it (%s)"
             _log.warning(told, self.name, self._how, self.problem)
 
     def begin(self, task: str, *, anew: bool) -> None:
-        """Go to a task; see `Axis.at`."""
+        """Move to a task; see `Axis.at`."""
         self.axis = self.axis.at(task, anew=anew)
 
     def points(self, losses: Sequence[LossPoint], scores: Sequence[ScorePoint], more: Mapping[str, float]) -> None:
-        """Log points of the task's fit, those that were logged before left out.
+        """Log points of the task's fit, except those logged before.
 
         Args:
             losses: in order.
             scores: in order.
-            more: what is logged beside each.
+            more: additional values for each point.
         """
         rows: dict[int, dict[str, float]] = {}
         for loss in losses:
@@ -113,36 +113,36 @@ class Sink:
                     self._axes.put(self.name, before)
                 raise
         if rows:
-            self.logger.save()  # they are noted as logged: no buffer may lose them
+            self.logger.save()  # the points count as logged, so no buffer may lose them
 
     def whole(self, index: int, values: Mapping[str, float]) -> None:
-        """Log what is known after a task, which is then logged whole.
+        """Log the metrics after a task, which then counts as completely logged.
 
         Args:
             index: position of the task in the chain.
             values: by name.
         """
         self.log(values)
-        self._acc = values.get("course/acc", self._acc)
+        self._acc = values.get("run/acc", self._acc)
         self.logger.save()
         self._reach(self.axis.logged, {"done": index})
 
     def log(self, values: Mapping[str, float]) -> None:
-        """Log values at the newest step. What is not finite has no point: NaN breaks the axes of some loggers."""
+        """Log values at the newest step. Non-finite values are left out: NaN breaks the axes of some loggers."""
         known = {name: value for name, value in values.items() if math.isfinite(value)}
         if known:
             send(self.logger, known, self.axis.logged)
 
     def settings(self, values: Mapping[str, Any]) -> None:
-        """Log what was learned with what, beside what was logged of it before."""
+        """Log the settings of learned tasks, in addition to those logged before."""
         if values:
             self._settings |= values
             self.logger.log_hyperparams(dict(values))
 
     def end(self, *, well: bool) -> None:
-        """Have everything written, and let go of a logger that was made for this course; also of one that failed.
+        """Flush everything, and close a logger that was created for this run, even after a failure.
 
-        A W&B run that is left open would get what the next course of this process logs.
+        A W&B run that is left open would receive what the next run of this process logs.
         """
         logger = self._logger
         if logger is None:
@@ -150,7 +150,7 @@ class Sink:
 
         def close() -> None:
             if isinstance(logger, TensorBoardLogger) and self._settings and math.isfinite(self._acc):
-                # Its table of settings takes one set of each folder of events, with a score beside it.
+                # TensorBoard's hyperparameter table takes one set per event folder, together with a score.
                 name = f"settings_{len(self._settings)}_tasks"
                 logger.experiment.add_hparams(flat(self._settings), {"hparams/acc": self._acc}, run_name=name)
             logger.save()
@@ -158,7 +158,7 @@ class Sink:
 
         self.guarded(close)
         if self.owned and isinstance(logger, WandbLogger):
-            with suppress(Exception):  # the problem was told, or all is written
+            with suppress(Exception):  # the problem was reported, or everything is written
                 logger.experiment.finish(exit_code=0 if well and self.problem is None else 1)
 
     def _reach(self, step: int, update: Mapping[str, int]) -> None:
@@ -169,8 +169,8 @@ class Sink:
 def send(logger: Logger, values: Mapping[str, object], step: int) -> None:
     """Log values at a step.
 
-    W&B has an axis of its own, which counts calls unless it is told otherwise, and drops what is behind it. A run that goes
-    on offline begins at 0 again there: it is told the step.
+    W&B has its own axis, which counts calls unless a step is given, and drops earlier steps. A run that continues offline
+    begins at 0 again there, so the step is given.
     """
     if isinstance(logger, WandbLogger):
         run = logger.experiment

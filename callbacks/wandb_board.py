@@ -1,4 +1,4 @@
-"""What only W&B can show: the report's figures and tables, and banks as artifacts that say what they were learned from."""
+"""W&B-specific output: the report's figures and tables, and banks as artifacts with their provenance."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from wandb import Artifact
 
 DRAWN_UP_TO = 20
-"""Tasks after each of which everything is drawn anew; beyond, when there are a tenth more of them, and at the end."""
+"""Number of tasks after each of which everything is redrawn; beyond that, when a tenth more are learned, and at the end."""
 WHOLE_UP_TO = 100
-"""Tasks of which the table of R has every known cell; beyond, the first and the newest score of each."""
+"""Number of tasks up to which the table of R has every known cell; beyond that, the first and newest score of each."""
 
 
 class WandbBoard:
-    """The tables, figures and artifacts of one course.
+    """The tables, figures and artifacts of one run.
 
     Args:
         store: the run.
@@ -36,11 +36,11 @@ class WandbBoard:
         self._drawn = self._seen = 0
 
     def begin(self, sink: Sink) -> None:
-        """Write down what is learned; no row and no text of a task is in it."""
+        """Write the settings of learned tasks, without any text of their rows."""
         sink.logger.log_hyperparams({"continual-petl": VERSION, **learned_from(self._store)})
 
     def after(self, task: str, sink: Sink) -> None:
-        """Show a task that was learned."""
+        """Show a learned task."""
         self._seen += 1
         if self._log_banks:
             assert isinstance(sink.logger, WandbLogger)
@@ -51,12 +51,12 @@ class WandbBoard:
             self._draw(sink)
 
     def end(self, sink: Sink) -> None:
-        """Draw what the last tasks have changed."""
+        """Redraw what the last tasks have changed."""
         if self._seen:
             self._draw(sink)
 
     def _draw_task(self, task: str, sink: Sink) -> None:
-        """Draw what the report shows of one task; the same two names for all, which W&B lays behind each other."""
+        """Draw the report's figures of one task; the names are the same for all, so W&B shows them one after the other."""
         import wandb
 
         from continual_petl.report.figures import answered, curves
@@ -70,7 +70,7 @@ class WandbBoard:
     def _draw(self, sink: Sink) -> None:
         import wandb
 
-        from continual_petl.report.page.sections import sections  # with plotly, which takes a moment to import
+        from continual_petl.report.page.sections import sections  # imports plotly, which takes a moment
 
         facts = self._reader.read()
         shown = [figure for part in sections(facts) for figure in part.figures]
@@ -82,7 +82,7 @@ class WandbBoard:
 
 
 def tables(facts: RunFacts) -> dict[str, tuple[list[str | int], list[list[Any]]]]:
-    """Return R and growth: columns and rows, None for what is not known."""
+    """Return R and growth: columns and rows, None for unknown values."""
     results = facts.results
     count = len(results.tasks)
     rows = []
@@ -98,7 +98,7 @@ def tables(facts: RunFacts) -> dict[str, tuple[list[str | int], list[list[Any]]]
 
 
 def learned_from(store: Store) -> dict[str, Any]:
-    """Return what all banks of a run rest on."""
+    """Return the provenance that all banks of a run share."""
     pin = store.pin()
     stream = store.stream_file
     return {
@@ -110,7 +110,7 @@ def learned_from(store: Store) -> dict[str, Any]:
 
 
 def artifact(store: Store, task: str) -> Artifact:
-    """Return a bank as an artifact, with what it was learned from: backbone, stream, and another bank if it began as one."""
+    """Return a bank as an artifact, with its provenance: backbone, stream, and the bank it started from, if any."""
     import wandb
 
     manifest = store.manifest(task)
@@ -127,7 +127,7 @@ def artifact(store: Store, task: str) -> Artifact:
         "parameters": sum(manifest.parameters.values()),
         "continual-petl": VERSION,
     }
-    how = "its own beginning" if parent is None else f"a copy of bank-{parent.task} ({parent.digest[:12]})"
+    how = "a fresh bank" if parent is None else f"a copy of bank-{parent.task} ({parent.digest[:12]})"
     said = f"Bank of the task {task}, learned from {how} on the backbone {metadata['backbone']}."
     made = wandb.Artifact(f"bank-{task}", type="bank", description=said, metadata=metadata)
     made.add_dir(str(store.bank_folder(task)))

@@ -5,9 +5,9 @@ The names below load what they need when they are first used, so that importing 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from continual_petl._lazy import lazy_names
 from continual_petl._version import VERSION
 
 if TYPE_CHECKING:
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from continual_petl.callbacks import ParameterGrowth as ParameterGrowth
     from continual_petl.callbacks import Progress as Progress
     from continual_petl.callbacks import StreamCallback as StreamCallback
-    from continual_petl.course.loop import learn as learn
-    from continual_petl.course.reevaluate import reevaluate as reevaluate
-    from continual_petl.course.run import Run as Run
+    from continual_petl.engine.forget import forget as forget
+    from continual_petl.engine.learn import learn as learn
+    from continual_petl.engine.reevaluate import reevaluate as reevaluate
+    from continual_petl.engine.run import Run as Run
     from continual_petl.errors import DivergedError as DivergedError
     from continual_petl.errors import ForgettingError as ForgettingError
     from continual_petl.errors import InputError as InputError
@@ -37,40 +38,32 @@ if TYPE_CHECKING:
 
 __version__ = VERSION
 
-_HOME = {
-    "ContinualLearner": "continual_petl.learner",
-    "Dashboard": "continual_petl.callbacks",
-    "DivergedError": "continual_petl.errors",
-    "ForgettingError": "continual_petl.errors",
-    "InputError": "continual_petl.errors",
-    "Interrupted": "continual_petl.errors",
-    "IsolationError": "continual_petl.errors",
-    "MemoryRanOutError": "continual_petl.errors",
-    "RunInUseError": "continual_petl.errors",
-    "StoreError": "continual_petl.errors",
-    "NoForgetting": "continual_petl.callbacks",
-    "ParameterGrowth": "continual_petl.callbacks",
-    "Progress": "continual_petl.callbacks",
-    "Run": "continual_petl.course.run",
-    "StreamCallback": "continual_petl.callbacks",
-    "StreamSpec": "continual_petl.streams.schema.stream_spec",
-    "SweepResult": "continual_petl.sweep.result",
-    "SweepSpec": "continual_petl.sweep.spec",
-    "TaskStream": "continual_petl.streams.stream",
-    "begin_task": "continual_petl.learner.begin",
-    "learn": "continual_petl.course.loop",
-    "load_backbone": "continual_petl.backbones.backbone",
-    "reevaluate": "continual_petl.course.reevaluate",
-}
-
-__all__ = [*_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(_HOME)}")
-    return getattr(importlib.import_module(_HOME[name]), name)
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *_HOME]
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "ContinualLearner": "continual_petl.learner",
+        "Dashboard": "continual_petl.callbacks",
+        "DivergedError": "continual_petl.errors",
+        "ForgettingError": "continual_petl.errors",
+        "InputError": "continual_petl.errors",
+        "Interrupted": "continual_petl.errors",
+        "IsolationError": "continual_petl.errors",
+        "MemoryRanOutError": "continual_petl.errors",
+        "NoForgetting": "continual_petl.callbacks",
+        "ParameterGrowth": "continual_petl.callbacks",
+        "Progress": "continual_petl.callbacks",
+        "Run": "continual_petl.engine.run",
+        "RunInUseError": "continual_petl.errors",
+        "StoreError": "continual_petl.errors",
+        "StreamCallback": "continual_petl.callbacks",
+        "StreamSpec": "continual_petl.streams.schema.stream_spec",
+        "SweepResult": "continual_petl.sweep.result",
+        "SweepSpec": "continual_petl.sweep.spec",
+        "TaskStream": "continual_petl.streams.stream",
+        "begin_task": "continual_petl.learner.begin",
+        "forget": "continual_petl.engine.forget",
+        "learn": "continual_petl.engine.learn",
+        "load_backbone": "continual_petl.backbones.backbone",
+        "reevaluate": "continual_petl.engine.reevaluate",
+    },
+)

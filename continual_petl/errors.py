@@ -26,7 +26,7 @@ class InputError(ValueError):
     Args:
         message: one paragraph.
         key: the key of a stream file that it is about, as far as whoever raises it knows: that of a column, say, without
-            the task. `continual_petl.course.problems` puts the rest in front of it.
+            the task. `continual_petl.engine.checks.problems` puts the rest in front of it.
     """
 
     from_top = False
@@ -35,6 +35,19 @@ class InputError(ValueError):
     def __init__(self, *message: object, key: Key = ()) -> None:
         self.key = key
         super().__init__(*message)
+
+
+class MissingDataError(InputError):
+    """There is no such file or folder of data.
+
+    Args:
+        message: one paragraph.
+        path: what is missing.
+    """
+
+    def __init__(self, message: str, path: str) -> None:
+        self.path = path
+        super().__init__(message)
 
 
 class DivergedError(InputError):
@@ -71,6 +84,11 @@ class StreamFileError(InputError):
         )
         self.keys: tuple[Key, ...] = ((),) * len(self.problems) if keys is None else tuple(keys)
         super().__init__("\n".join(self.problems))
+
+
+def why_unavailable(error: InputError) -> str:
+    """Return why data cannot be read: only the path where it is missing, as it may have been removed on purpose."""
+    return f"there is no {error.path}" if isinstance(error, MissingDataError) else str(error)
 
 
 def raise_problems(problems: Sequence[str], keys: Sequence[Key] | None = None) -> None:

@@ -1,12 +1,13 @@
 """Task streams: the stream file, data sources, tokenised batches.
 
-Everything public is reachable from here and imported on first use, so that checking a stream file stays light.
+Everything public can be imported from here and is loaded on first use, so that checking a stream file stays light.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from continual_petl._lazy import lazy_names
 
 if TYPE_CHECKING:
     from continual_petl.streams.schema.stream_spec import BackboneSpec as BackboneSpec
@@ -21,29 +22,19 @@ if TYPE_CHECKING:
     from continual_petl.streams.stream_file.yaml_file import load_stream as load_stream
     from continual_petl.streams.stream_file.yaml_file import load_task as load_task
 
-_HOMES = {
-    "BackboneSpec": "schema.stream_spec",
-    "DataSpec": "schema.stream_spec",
-    "GenerationSpec": "schema.stream_spec",
-    "StreamSpec": "schema.stream_spec",
-    "TaskSpec": "schema.stream_spec",
-    "TrainingSpec": "schema.stream_spec",
-    "TaskStream": "stream",
-    "dump_stream": "stream_file.yaml_file",
-    "json_schema": "stream_file.yaml_file",
-    "load_stream": "stream_file.yaml_file",
-    "load_task": "stream_file.yaml_file",
-}
-"""Public name to the module that defines it."""
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "BackboneSpec": "continual_petl.streams.schema.stream_spec",
+        "DataSpec": "continual_petl.streams.schema.stream_spec",
+        "GenerationSpec": "continual_petl.streams.schema.stream_spec",
+        "StreamSpec": "continual_petl.streams.schema.stream_spec",
+        "TaskSpec": "continual_petl.streams.schema.stream_spec",
+        "TaskStream": "continual_petl.streams.stream",
+        "TrainingSpec": "continual_petl.streams.schema.stream_spec",
+        "dump_stream": "continual_petl.streams.stream_file.yaml_file",
+        "json_schema": "continual_petl.streams.stream_file.yaml_file",
+        "load_stream": "continual_petl.streams.stream_file.yaml_file",
+        "load_task": "continual_petl.streams.stream_file.yaml_file",
+    },
+)

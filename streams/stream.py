@@ -52,7 +52,7 @@ class TaskStream:
 
     @property
     def seed(self) -> int:
-        """Where all randomness of the stream starts."""
+        """The seed that all randomness of the stream derives from."""
         return self.spec.seed
 
     def __len__(self) -> int:
@@ -62,7 +62,7 @@ class TaskStream:
         return iter(self.spec.tasks)
 
     def __contains__(self, task: object) -> bool:
-        """Say whether ``task`` is a task of this stream, or the name of one."""
+        """Return whether ``task`` is a task of this stream, or the name of one."""
         return any(task in (own, own.name) for own in self)
 
     def __getitem__(self, task: str | int) -> TaskSpec:
@@ -101,7 +101,7 @@ class TaskStream:
 
 
 def _where(data: object) -> str:
-    """Return where a task's rows come from, never the rows."""
+    """Describe where a task's rows come from, without the rows."""
     if isinstance(data, str):
         return data
     path = data.get("path") if isinstance(data, Mapping) else getattr(data, "path", None)

@@ -1,4 +1,4 @@
-"""Tasks at hand for a learner and a Trainer of one's own, without a course; and what a run's banks are."""
+"""Tasks at hand for a learner and a Trainer of one's own, without a run; and what a run's banks are."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import lightning as L
 from torch import Tensor
 
 from continual_petl import Run
-from continual_petl.course.session import Session
 from continual_petl.digests import combined_digest, module_tensors, tensor_digests
+from continual_petl.engine.session import Session
 from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.learner.precision import resolve_precision
 from continual_petl.store.store import Store
@@ -31,7 +31,7 @@ class Desk:
     def __init__(self, tasks: TaskStream, folder: Path, learner: type[ContinualLearner] = ContinualLearner) -> None:
         self.session = Session(tasks.spec, Store(folder))
         self.precision = resolve_precision(tasks.spec.training.precision)
-        self.backbone = self.session.residents.backbone(self.precision)
+        self.backbone = self.session.models.backbone(self.precision)
         self.learner = learner(self.backbone)
         self.plans: dict[str, TaskPlan] = {}
         self.data: dict[str, TaskDataModule] = {}
@@ -41,7 +41,7 @@ class Desk:
             training = self.plans[task.name].training
             self.data[task.name] = TaskDataModule(
                 prepared,
-                pad_token_id=self.session.residents.pad_token_id,
+                pad_token_id=self.session.models.pad_token_id,
                 batch_size=training.batch_size,
                 eval_batch_size=training.batch_size,
                 seed=tasks.spec.seed,
@@ -50,7 +50,7 @@ class Desk:
     def fit(self, task: str, *, add: bool = True, **arguments: Any) -> L.Trainer:
         """Learn one task with a Trainer as a user would make it."""
         if add:
-            self.learner.add_task(self.plans[task], tokenizer=self.session.residents.tokenizer)
+            self.learner.add_task(self.plans[task], tokenizer=self.session.models.tokenizer)
         trainer = L.Trainer(**(SILENT | {"max_epochs": 2} | arguments))
         trainer.fit(self.learner, datamodule=self.data[task])
         return trainer

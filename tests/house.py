@@ -16,7 +16,7 @@ FLOORS = (
     {"__main__"},
     {"cli"},
     {"sweep"},
-    {"course"},
+    {"engine"},
     {"callbacks"},
     {"report"},
     {"predictor"},
@@ -26,21 +26,41 @@ FLOORS = (
     {"heads", "metrics"},
     {"banks"},
     {"backbones"},
-    {"digests", "errors", "seeding", "_frozen", "_notebook", "_version"},
+    {"digests", "errors", "seeding", "_frozen", "_lazy", "_notebook", "_version"},
 )
 """Top floor first. A room may import rooms of lower floors and itself; nothing else, not even under TYPE_CHECKING."""
 
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
-INSIDE_STREAMS = (
-    {"batches", "stream"},
-    {"starting"},
-    {"preparation", "stream_file"},
-    {"encoding"},
-    {"sources"},
-    {"schema", "embedded"},
-)
-"""The rooms inside streams, top floor first; its ``__init__`` re-exports from any of them."""
+INSIDE = {
+    "streams": (
+        {"batches", "stream"},
+        {"scaffold"},
+        {"preparation", "stream_file"},
+        {"encoding"},
+        {"sources"},
+        {"schema", "embedded"},
+    ),
+    "engine": (
+        {"learn", "forget", "reevaluate"},
+        {"run"},
+        {"verify", "ablation"},
+        {"parallel"},
+        {"task"},
+        {"scoring", "checks"},
+        {"session", "trainers"},
+        {"signals"},
+    ),
+    "store": (
+        {"commit", "inspect", "model_cache", "open_run"},
+        {"verify", "forget"},
+        {"store", "bank_cache", "inputs"},
+        {"folder", "strict_load"},
+        {"certificate"},
+        {"files"},
+    ),
+}
+"""The rooms inside a room, and its own files, top floor first; its ``__init__`` re-exports from any of them."""
 
 PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 MACHINE_PATH = re.compile(r"(?<![\w.$}~-])/(?:(?:work|root)/|(?:home|Users)/(?!you\b)\w)")
@@ -97,16 +117,16 @@ def upward_imports(module: str, source: str, *, is_package: bool = False) -> lis
                 wrong.append(f"{module}:{line} imports {name!r}: import from the room that defines it, not the facade")
             elif other != room and FLOOR_OF[other] <= FLOOR_OF[room]:
                 wrong.append(f"{module}:{line} imports {name!r}: {room} may only import from below, {other} is not")
-            elif room == other == "streams" and module != "continual_petl.streams":
-                wrong += _upward_in_streams(module, line, name)
+            elif room == other and room in INSIDE and module.count(".") > 1:
+                wrong += _upward_inside(room, module, line, name)
     return wrong
 
 
-def _upward_in_streams(module: str, line: int, name: str) -> list[str]:
-    floor_of = {room: number for number, rooms in enumerate(INSIDE_STREAMS) for room in rooms}
+def _upward_inside(whole: str, module: str, line: int, name: str) -> list[str]:
+    floor_of = {room: number for number, rooms in enumerate(INSIDE[whole]) for room in rooms}
     room, other = module.split(".")[2], name.split(".")[2]
     if room not in floor_of or other not in floor_of:
-        return [f"{module}:{line} imports {name!r}: unknown room in streams; give it a floor in tests/house.py"]
+        return [f"{module}:{line} imports {name!r}: unknown room in {whole}; give it a floor in tests/house.py"]
     if room == other or floor_of[room] < floor_of[other]:
         return []
     return [f"{module}:{line} imports {name!r}: {room} may only import from below, {other} is not"]

@@ -11,7 +11,7 @@ def small(preset: str) -> dict[str, Any]:
     """Return what a stream file would say under ``bank``."""
     forms = {modification.form for modification in PRESETS[preset].modifications}
     choice: dict[str, Any] = {"preset": preset}
-    if forms & {"bottleneck", "lowrank"}:
+    if forms & {"bottleneck", "lowrank", "decomposed"}:
         choice["bottleneck"] = 8
     if forms & {"attention", "prompt"}:
         choice["length"] = 3

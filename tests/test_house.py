@@ -64,7 +64,7 @@ def test_arrows_point_down(module: str) -> None:
         ("continual_petl.banks.x", "importlib.import_module('continual_petl.report')", "report is not"),
         ("continual_petl.heads.x", "from continual_petl.metrics import acc", "metrics is not"),
         ("continual_petl.streams.x", "import streams.schema", "write continual_petl.streams.schema"),
-        ("continual_petl.course.x", "from callbacks import Progress", "write continual_petl.callbacks.Progress"),
+        ("continual_petl.engine.x", "from callbacks import Progress", "write continual_petl.callbacks.Progress"),
         ("continual_petl.cli.x", "from continual_petl import learn", "not the facade"),
         ("continual_petl.cli.x", "import continual_petl", "not the facade"),
         ("continual_petl.errors", "from continual_petl.seeding import derive_seed", "seeding is not"),
@@ -81,8 +81,8 @@ def test_an_arrow_that_points_up_is_noticed(module: str, source: str, fragment: 
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("continual_petl.course.x", "from continual_petl import store"),
-        ("continual_petl.course.x", "from continual_petl.streams.schema.stream_spec import StreamSpec"),
+        ("continual_petl.engine.x", "from continual_petl import store"),
+        ("continual_petl.engine.x", "from continual_petl.streams.schema.stream_spec import StreamSpec"),
         ("continual_petl.banks.x", "from .spec import BankSpec\nfrom ..errors import InputError"),
         ("continual_petl", "from continual_petl.cli import main"),
         ("continual_petl.banks.x", "import torch, transformers.models"),

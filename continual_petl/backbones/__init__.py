@@ -1,14 +1,48 @@
-"""Backbones: where the sites of a bank are in each model family, and how one is loaded."""
+"""Backbones: load them, and locate the sites of a bank in each model family."""
 
-from continual_petl.backbones.anatomy import Anatomy as Anatomy
-from continual_petl.backbones.anatomy import Attention as Attention
-from continual_petl.backbones.anatomy import FeedForward as FeedForward
-from continual_petl.backbones.anatomy import OutputHead as OutputHead
-from continual_petl.backbones.anatomy import Pooling as Pooling
-from continual_petl.backbones.anatomy import Projection as Projection
-from continual_petl.backbones.anatomy import PromptSite as PromptSite
-from continual_petl.backbones.anatomy import Stack as Stack
-from continual_petl.backbones.anatomy import find_anatomy as find_anatomy
-from continual_petl.backbones.anatomy import known_families as known_families
-from continual_petl.backbones.anatomy import register_anatomy as register_anatomy
-from continual_petl.backbones.families import FAMILIES as FAMILIES
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from continual_petl._lazy import lazy_names
+from continual_petl.backbones.families import FAMILIES as FAMILIES  # registers them, whoever is imported first
+
+if TYPE_CHECKING:
+    from continual_petl.backbones.anatomy import Anatomy as Anatomy
+    from continual_petl.backbones.anatomy import Attention as Attention
+    from continual_petl.backbones.anatomy import FeedForward as FeedForward
+    from continual_petl.backbones.anatomy import OutputHead as OutputHead
+    from continual_petl.backbones.anatomy import Pooling as Pooling
+    from continual_petl.backbones.anatomy import Projection as Projection
+    from continual_petl.backbones.anatomy import PromptSite as PromptSite
+    from continual_petl.backbones.anatomy import Stack as Stack
+    from continual_petl.backbones.anatomy import find_anatomy as find_anatomy
+    from continual_petl.backbones.anatomy import known_families as known_families
+    from continual_petl.backbones.anatomy import register_anatomy as register_anatomy
+    from continual_petl.backbones.backbone import Backbone as Backbone
+    from continual_petl.backbones.backbone import load_backbone as load_backbone
+    from continual_petl.backbones.packaged import minilm_path as minilm_path
+    from continual_petl.backbones.sites import Sites as Sites
+    from continual_petl.backbones.tokenizer import load_tokenizer as load_tokenizer
+
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "Anatomy": "continual_petl.backbones.anatomy",
+        "Attention": "continual_petl.backbones.anatomy",
+        "Backbone": "continual_petl.backbones.backbone",
+        "FeedForward": "continual_petl.backbones.anatomy",
+        "OutputHead": "continual_petl.backbones.anatomy",
+        "Pooling": "continual_petl.backbones.anatomy",
+        "Projection": "continual_petl.backbones.anatomy",
+        "PromptSite": "continual_petl.backbones.anatomy",
+        "Sites": "continual_petl.backbones.sites",
+        "Stack": "continual_petl.backbones.anatomy",
+        "find_anatomy": "continual_petl.backbones.anatomy",
+        "known_families": "continual_petl.backbones.anatomy",
+        "load_backbone": "continual_petl.backbones.backbone",
+        "load_tokenizer": "continual_petl.backbones.tokenizer",
+        "minilm_path": "continual_petl.backbones.packaged",
+        "register_anatomy": "continual_petl.backbones.anatomy",
+    },
+)

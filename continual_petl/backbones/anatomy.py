@@ -1,8 +1,8 @@
-"""How the anatomy of a model family is written down: where its layers, attentions, projections and norms are.
+"""Describe the anatomy of a model family: the paths of its layers, attentions, projections and norms.
 
-A family is described once, as data, in `continual_petl.backbones.families`; nothing else in the project knows the name of
-a module of `transformers`. `register_anatomy` takes a description from a user. Paths of a layer's parts count from the
-layer, all others from the base model (without a language-modelling head).
+A family is described once, as data, in `continual_petl.backbones.families`; no other code contains names of modules of
+`transformers`. Users add a description with `register_anatomy`. Paths of a layer's parts are relative to the layer, all
+others to the base model (without a language-modelling head).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Pooling = Literal["first", "pooler", "mean", "last"]
 token of the text (decoders, whose earlier tokens have not seen the whole text)."""
 
 OutputHead = Literal["none", "seq2seq", "causal"]
-"""Which language-modelling head the family's checkpoints bring."""
+"""The type of language-modelling head in the family's checkpoints."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Projection:
     """Which of ``num_parts`` equal parts of the outputs."""
     num_parts: int = 1
     heads_key: str | None = None
-    """Configuration key with the number of heads, if the parts lie head by head (DeBERTa) and not block by block."""
+    """Configuration key with the number of heads, if the parts are interleaved by head (DeBERTa) rather than in blocks."""
     also_positions: bool = False
     """Whether the module projects relative positions too (DeBERTa-v2), in another call whose input has no rows."""
 
@@ -40,16 +40,16 @@ class Attention:
 
     name: Literal["self", "cross"]
     module: str
-    """The module that `transformers` hands to its attention function."""
+    """The module that `transformers` passes to its attention function."""
     query: Projection
     key: Projection
     value: Projection
     out: str
     """The projection of the concatenated heads back to the hidden size."""
     result: str
-    """The module whose output is the sub-layer's result before the residual is added, its dropout applied if it has one."""
+    """The module whose output is the sub-layer's result before the residual is added, after dropout if there is any."""
     norm: str
-    """The LayerNorm of the sub-layer: after the residual, or before the sub-layer where ``Stack.norm_first``."""
+    """The LayerNorm of the sub-layer: after the residual, or before the sub-layer with ``Stack.norm_first``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class FeedForward:
     """The FFN of a layer."""
 
     into: tuple[Projection, ...]
-    """The first projections, those of them that the model has; a gated FFN has two. Their input is the FFN's input."""
+    """The first projections, as far as the model has them; a gated FFN has two. Their input is the FFN's input."""
     out: str
     """The projection back to the hidden size."""
     result: str
@@ -68,7 +68,7 @@ class FeedForward:
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """A pile of like layers: the encoder or the decoder."""
+    """A stack of similar layers: the encoder or the decoder."""
 
     layer: str
     """Path of a layer, with ``{}`` for its number in the stack."""
@@ -79,27 +79,27 @@ class Stack:
     norm_first: bool = False
     """Whether sub-layers read the normalised stream (pre-norm) instead of normalising their sum (post-norm)."""
     root: str = ""
-    """The module that holds the stack; what of it is in no layer belongs to the stack's first layer."""
+    """The module that holds the stack; its parts outside of layers belong to the stack's first layer."""
     embedding_norm: str | None = None
     """LayerNorm of the embeddings; belongs to the stack's first layer."""
     final_norm: str | None = None
-    """LayerNorm behind the last layer; belongs to it."""
+    """LayerNorm after the last layer, to which it belongs."""
     extra_norms: tuple[str, ...] = ()
-    """More LayerNorms in a layer (those of queries and keys), where the model has them."""
+    """More LayerNorms in a layer (those of queries and keys), if the model has them."""
     outer_norms: tuple[str, ...] = ()
-    """More LayerNorms outside the layers, where the model has them; they belong to the stack's first layer."""
+    """More LayerNorms outside the layers, if the model has them; they belong to the stack's first layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PromptSite:
-    """Where prompts join the token embeddings; exactly one of ``norm`` and ``stack`` is given."""
+    """Where prompts are inserted into the token embeddings; exactly one of ``norm`` and ``stack`` is given."""
 
     norm: str | None = None
-    """A module whose input is the finished sum of all embeddings (the embeddings' LayerNorm or dropout)."""
+    """A module whose input is the complete sum of all embeddings (the embeddings' LayerNorm or dropout)."""
     stack: str | None = None
     """A module that takes ``inputs_embeds`` and makes its own masks (empty: the base model)."""
     positions: str | None = None
-    """With ``stack``: the learned absolute position embedding, which prompts get none of and must not shift."""
+    """With ``stack``: the learned absolute position embedding, which is not applied to prompts and must not be shifted."""
 
     def __post_init__(self) -> None:
         if (self.norm is None) == (self.stack is None):
@@ -117,31 +117,31 @@ class Anatomy:
     model_types: tuple[str, ...]
     """The ``model_type`` values of `transformers` configurations that have this anatomy."""
     stacks: tuple[Stack, ...]
-    """Encoder and decoder, or the only one. Layers are counted through them."""
+    """Encoder and decoder, or the only one. Layers are numbered across them."""
     hidden_size_key: str = "hidden_size"
     pooling: Pooling = "first"
-    """The family's own way to one vector."""
+    """The family's default pooling."""
     pooler: str | None = None
-    """The module that the ``pooler`` way goes through; None where the family has none."""
+    """The module used by the ``pooler`` pooling; None if the family has none."""
     attention_registry: bool = True
-    """Whether the family computes attention through the registry of `transformers`, where prefixes join."""
+    """Whether the family computes attention through the registry of `transformers`, which prefixes require."""
     prompt: PromptSite | None = None
     """None where prompts cannot be inserted."""
     output_head: OutputHead = "none"
     images: bool = False
     """Whether it reads images instead of text."""
     max_length_key: str | None = "max_position_embeddings"
-    """Configuration key with the number of tokens that the model takes; None where nothing in it sets a limit (T5, whose
-    positions are relative), and for images."""
+    """Configuration key with the maximum number of tokens; None if nothing in it sets a limit (T5, whose positions are
+    relative), and for images."""
     positions_after_padding: bool = False
-    """Whether positions count from the padding's id + 1 (RoBERTa), so that the model takes fewer tokens than that."""
+    """Whether positions start at the padding's id + 1 (RoBERTa), so that the model takes fewer tokens."""
 
 
 _ANATOMIES: dict[str, Anatomy] = {}
 
 
 def register_anatomy(anatomy: Anatomy) -> None:
-    """Make a family known. Raises `ValueError` if one of its model types already has a description."""
+    """Register a family. Raises `ValueError` if one of its model types already has a description."""
     for model_type in anatomy.model_types:
         if model_type in _ANATOMIES:
             raise ValueError(f"model type {model_type!r} already has the anatomy of {_ANATOMIES[model_type].family!r}")

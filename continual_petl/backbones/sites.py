@@ -1,4 +1,4 @@
-"""An anatomy resolved on one model: which module and which parameter is where, layer by layer, with full paths."""
+"""An anatomy resolved on one model: the full paths of all modules and parameters, layer by layer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from continual_petl.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """One layer, counted through all stacks."""
+    """One layer, numbered across all stacks."""
 
     number: int
     path: str
@@ -35,7 +35,7 @@ class Width(NamedTuple):
 
 
 class Sites:
-    """Where everything is in one model.
+    """The sites of one model.
 
     Args:
         anatomy: the family.
@@ -50,7 +50,7 @@ class Sites:
         base = model.base_model
         self.base = "" if base is model else f"{next(name for name, m in model.named_modules() if m is base)}."
         """Prefix of the base model's paths."""
-        # Sizes only: whatever keeps, copies or pickles a bank would otherwise have the whole backbone with it.
+        # Sizes only: otherwise a bank that is kept, copied or pickled would include the whole backbone.
         modules = dict(model.named_modules())
         self._paths = frozenset(modules)
         self._widths = {path: width for path, module in modules.items() if (width := _linear_width(module)) is not None}
@@ -84,11 +84,11 @@ class Sites:
         return self._widths[path]
 
     def norm_width(self, path: str) -> int | None:
-        """Return the width of a norm; None where a module without a weight stands for it."""
+        """Return the width of a norm; None if there is a module without a weight in its place."""
         return self._weights.get(path)
 
     def hidden_width(self, layer: Layer) -> int:
-        """Return the width of what sub-layers of a layer read and write."""
+        """Return the width of the inputs and outputs of a layer's sub-layers."""
         return self.module_width(layer.full(self.into(layer)[0].path)).into
 
     @property
@@ -108,7 +108,7 @@ class Sites:
         return [start + offset for start in starts for offset in range(chunk)]
 
     def norms(self, layer: Layer) -> list[str]:
-        """Return the full paths of a layer's LayerNorms; the embeddings' and the final one join at the stack's ends."""
+        """Return the full paths of a layer's LayerNorms; a stack's first and last layers include those outside layers."""
         stack, found = layer.stack, []
         if layer.first and stack.embedding_norm is not None:
             found.append(self.base + stack.embedding_norm)
@@ -124,8 +124,8 @@ class Sites:
     def owner(self, parameter: str) -> int | None:
         """Return the number of the layer that a parameter belongs to; None for the pooler.
 
-        What lies before the layers of a stack belongs to its first, what lies behind them to its last; so does an
-        output head of its own to the last of all.
+        Parameters before the layers of a stack belong to its first layer, those after them to its last; a separate
+        output head belongs to the last layer of all.
         """
         for layer in self.layers:
             if parameter.startswith(f"{layer.path}."):

@@ -1,4 +1,4 @@
-"""The backbone's tokenizer: a fast one that knows words."""
+"""Load the backbone's tokenizer, which must be a fast one with a vocabulary."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ def load_tokenizer(name: str, *, revision: str | None = None, remote_code: bool 
         declared = get_tokenizer_config(source, revision=revision).get("tokenizer_class")
         if declared in _GENERAL and type(tokenizer).__name__ not in _GENERAL:
             # For some model types (Qwen2) transformers builds the family's own tokenizer whatever the folder declares,
-            # with the family's own way to split words.
+            # with the family's own pre-tokenisation.
             tokenizer = PreTrainedTokenizerFast.from_pretrained(source, revision=revision or "main")
-    except Exception as error:  # tokenizers raises no other for a file that it cannot read
+    except Exception as error:  # tokenizers raises nothing more specific for an unreadable file
         if needs_code(error):
             raise InputError(code_refused(name, "its tokenizer")) from error
         raise InputError(
             f"backbone {name!r}: its tokenizer cannot be loaded: {first_line(error)} Put the tokenizer.json that belongs "
-            "to the model beside its config.json."
+            "to the model next to its config.json."
         ) from error
     if not tokenizer.is_fast:
         raise InputError(
             f"backbone {name!r}: its tokenizer ({type(tokenizer).__name__}) has no fast version, which this project "
-            "needs. Put a tokenizer.json beside its config.json, or choose another backbone."
+            "needs. Put a tokenizer.json next to its config.json, or choose another backbone."
         )
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
-        # Without tokenizer files transformers makes one that knows no word at all, and says nothing.
+        # Without tokenizer files transformers silently creates one without a vocabulary.
         raise InputError(
-            f"backbone {name!r}: its tokenizer knows no words; the tokenizer's files are missing. Put the tokenizer.json "
-            "that belongs to the model beside its config.json."
+            f"backbone {name!r}: its tokenizer has no vocabulary; the tokenizer's files are missing. Put the tokenizer.json "
+            "that belongs to the model next to its config.json."
         )
     return cast(PreTrainedTokenizerBase, tokenizer)

@@ -1,4 +1,4 @@
-"""The weights of a backbone, loaded strictly: nothing that the checkpoint lacks is made up."""
+"""Load the weights of a backbone strictly: tensors missing from the checkpoint are an error, never initialised."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM,
 from transformers.utils import logging as transformers_logging
 
 from continual_petl.backbones.anatomy import Anatomy
-from continual_petl.backbones.fastest import fastest
+from continual_petl.backbones.auto_defaults import fastest
 from continual_petl.digests import combined_digest, module_tensors, tensor_digests
 from continual_petl.errors import InputError
 
@@ -26,7 +26,7 @@ _KINDS: dict[str, Any] = {"none": AutoModel, "seq2seq": AutoModelForSeq2SeqLM, "
 def load_weights(
     source: str, revision: str | None, anatomy: Anatomy, attention: Attention, *, remote_code: bool = False
 ) -> tuple[PreTrainedModel, bool]:
-    """Load a model with its output head if the family has one and the checkpoint brings it.
+    """Load a model with its output head if the family has one and the checkpoint contains it.
 
     Args:
         source: Hub id or path.
@@ -39,12 +39,12 @@ def load_weights(
         The model, and whether it has an output head.
 
     Raises:
-        InputError: if tensors are missing or have other shapes.
+        InputError: if tensors are missing or have different shapes.
     """
     arguments = {
         "revision": revision,
         "attn_implementation": _implementation(source, anatomy, attention),
-        # Said also where it is not allowed: asked nothing, transformers would ask on standard input.
+        # Passed even if not allowed: otherwise transformers would prompt on standard input.
         "trust_remote_code": remote_code,
     }
     with _quiet():
@@ -54,34 +54,34 @@ def load_weights(
             generates = False
             model, missing, mismatched = _load(AutoModel, source, **arguments)
         if missing and anatomy.pooler and all(key.startswith(f"{anatomy.pooler}.") for key in missing):
-            # A pooler that the checkpoint lacks would be random, another one at every load: build without it.
+            # A pooler missing from the checkpoint would be random, and different at every load: build without it.
             model, missing, mismatched = _load(AutoModel, source, add_pooling_layer=False, **arguments)
     wrong = sorted(missing) + sorted(mismatched)
     if wrong:
         raise InputError(
-            f"backbone {source!r}: the checkpoint lacks, or has in another shape, {len(wrong)} tensors, first "
+            f"backbone {source!r}: the checkpoint lacks, or has with another shape, {len(wrong)} tensors, first "
             f"{wrong[0]!r}; they would be random. Name a complete checkpoint of this architecture."
         )
     return model, generates
 
 
 def refuse_quantised(name: str, config: Any) -> None:
-    """Raise `InputError` for a checkpoint whose weights are packed codes."""
+    """Raise `InputError` for a quantised checkpoint."""
     found = getattr(config, "quantization_config", None)
     if found is None:
         return
     method = found.get("quant_method") if isinstance(found, dict) else getattr(found, "quant_method", None)
     raise InputError(
         f"backbone {name!r}: the checkpoint is quantised (quantization_config of config.json, method "
-        f"{str(getattr(method, 'value', method))!r}). Its weights are packed codes, and which numbers they stand for "
-        "depends on the kernels of the machine: neither its digest nor the promise that an earlier task answers bit for "
-        "bit as before could be kept. Name the checkpoint that it was made from, with training.precision: bf16 to halve "
+        f"{str(getattr(method, 'value', method))!r}). Its weights are packed codes, and the numbers they represent "
+        "depend on the kernels of the machine: neither its digest nor the promise that an earlier task answers bit for "
+        "bit as before could be kept. Use the checkpoint that it was made from, with training.precision: bf16 to halve "
         "its memory."
     )
 
 
 def change_precision(model: nn.Module, dtype: torch.dtype) -> None:
-    """Give everything that came out of the checkpoint another floating-point type.
+    """Convert everything loaded from the checkpoint to another floating-point type.
 
     Tables that a model computes from its configuration (the frequencies of rotary positions) keep theirs, as they do when
     `transformers` loads a checkpoint of that type.
@@ -95,7 +95,7 @@ def change_precision(model: nn.Module, dtype: torch.dtype) -> None:
 def checkpoint_digests(model: nn.Module) -> dict[str, str]:
     """Return the digest of every parameter and buffer as loaded, by its name.
 
-    Left out are floating-point tables that a model computes from its configuration: their last bits may differ from one
+    Floating-point tables that a model computes from its configuration are left out: their last bits may differ from one
     machine to the next.
     """
     computed = _computed(model)
@@ -108,7 +108,7 @@ def checkpoint_digest(model: nn.Module) -> str:
 
 
 def cannot_load(name: str, error: BaseException) -> str:
-    """Return the message for a name behind which there is no usable model."""
+    """Return the message for a name without a usable model."""
     if needs_code(error):
         return code_refused(name, "its model")
     why = first_line(error)
@@ -117,7 +117,7 @@ def cannot_load(name: str, error: BaseException) -> str:
     elif os.path.isdir(name):
         why = f"the folder holds no usable model: {why}"
     else:
-        why = f"what the Hub has under this name is no usable model: {why}"
+        why = f"the repository on the Hub holds no usable model: {why}"
     return (
         f"backbone {name!r} cannot be loaded: {why} Give 'minilm', a folder with config.json and weights, or the id of a "
         "model on the Hub that this machine can reach or has in its cache."
@@ -125,16 +125,16 @@ def cannot_load(name: str, error: BaseException) -> str:
 
 
 def needs_code(error: BaseException) -> bool:
-    """Return whether `transformers` refused because only code beside the model could load it."""
+    """Return whether `transformers` refused because only code that comes with the model could load it."""
     return isinstance(error, ValueError) and "trust_remote_code=True" in str(error)
 
 
 def code_refused(name: str, what: str) -> str:
-    """Return the message for a part of a backbone that brings code of its own."""
+    """Return the message for a part of a backbone that needs its own code."""
     return (
-        f"backbone {name!r}: {what} needs Python code that lies beside it (auto_map in its JSON files), which is not "
-        "executed unless you say so: it can do whatever you can. Read it, then write backbone: {name: ..., remote_code: "
-        "true} in the stream file, or load_backbone(..., remote_code=True) in Python; or name another backbone."
+        f"backbone {name!r}: {what} needs Python code that comes with it (auto_map in its JSON files), which is not "
+        "executed without your permission: it can do whatever you can. Read it, then write backbone: {name: ..., "
+        "remote_code: true} in the stream file, or load_backbone(..., remote_code=True) in Python; or name another backbone."
     )
 
 
@@ -159,8 +159,8 @@ def _implementation(source: str, anatomy: Anatomy, attention: Attention) -> str:
         return attention if attention != "auto" else fastest().attention
     if attention == "sdpa":
         raise InputError(
-            f"backbone {source!r}: backbone.attention: 'sdpa' asked for, but family {anatomy.family!r} computes its "
-            "attention in its own way; allowed are 'auto' and 'eager'."
+            f"backbone {source!r}: backbone.attention: got 'sdpa', but family {anatomy.family!r} computes its "
+            "attention with its own code; allowed are 'auto' and 'eager'."
         )
     return "eager"
 
@@ -177,7 +177,7 @@ def _head(model: PreTrainedModel) -> set[str]:
 
 
 def _head_was_replaced(model: PreTrainedModel, source: str, revision: str | None) -> bool:
-    """Return whether the embeddings stand in for a head that should be the model's own.
+    """Return whether the embeddings are used in place of a head that should be the model's own.
 
     `transformers` 5.23 does that for T5 1.1 and mT5 when the file lacks the head, whatever config.json says.
     """
@@ -190,7 +190,7 @@ def _head_was_replaced(model: PreTrainedModel, source: str, revision: str | None
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence `transformers`, which reports left-out heads and missing poolers at length; both are dealt with here."""
+    """Silence `transformers`, which reports left-out heads and missing poolers at length; both are handled here."""
     level = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(logging.ERROR)
     bars = transformers_logging.is_progress_bar_enabled()

@@ -1,1 +1,35 @@
 """Banks: what a task adds to the frozen backbone (specification, presets, arithmetic, attachment)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from continual_petl._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from continual_petl.banks.attach import attached as attached
+    from continual_petl.banks.attach import run as run
+    from continual_petl.banks.bank import Bank as Bank
+    from continual_petl.banks.choice import BankChoice as BankChoice
+    from continual_petl.banks.legal import LEGAL as LEGAL
+    from continual_petl.banks.merge import merged as merged
+    from continual_petl.banks.presets import PRESETS as PRESETS
+    from continual_petl.banks.recipes import RECIPES as RECIPES
+    from continual_petl.banks.spec import BankSpec as BankSpec
+    from continual_petl.banks.spec import Modification as Modification
+
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "Bank": "continual_petl.banks.bank",
+        "BankChoice": "continual_petl.banks.choice",
+        "BankSpec": "continual_petl.banks.spec",
+        "LEGAL": "continual_petl.banks.legal",
+        "Modification": "continual_petl.banks.spec",
+        "PRESETS": "continual_petl.banks.presets",
+        "RECIPES": "continual_petl.banks.recipes",
+        "attached": "continual_petl.banks.attach",
+        "merged": "continual_petl.banks.merge",
+        "run": "continual_petl.banks.attach",
+    },
+)

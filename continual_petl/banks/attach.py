@@ -21,9 +21,10 @@ from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from continual_petl.backbones.sites import Sites, attention_of
-from continual_petl.banks.bank import Bank, PrefixPlacement
+from continual_petl.banks.bank import Bank
+from continual_petl.banks.forms import form_of, in_order
+from continual_petl.banks.forms.base import NOTHING, PrefixPlacement
 from continual_petl.banks.heads import changed_heads
-from continual_petl.banks.hooks import hook
 from continual_petl.banks.prompts import prompt_hooks, with_prompt_mask, without_prompt
 
 _turns: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
@@ -158,9 +159,8 @@ def _attached(model: PreTrainedModel, bank: Bank) -> Iterator[int]:
     handles: list[RemovableHandle] = []
     prefixes: dict[nn.Module, list[PrefixPlacement]] = {}
     try:
-        # Low-rank changes belong to the projection itself, so what else hooks the same module comes after them.
-        for placement in sorted(bank.placements(), key=lambda p: p.modification.form != "lowrank"):
-            handles += hook(model, sites, placement)
+        for placement in in_order(bank.placements()):
+            handles += form_of(placement.modification).attach(model, sites, placement, NOTHING)
         for prefix in bank.prefixes():
             path = prefix.layer.full(attention_of(prefix.layer, prefix.name).module)
             prefixes.setdefault(model.get_submodule(path), []).append(prefix)

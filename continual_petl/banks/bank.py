@@ -3,43 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from continual_petl.backbones.sites import Layer, Sites
-from continual_petl.banks.build import INPUT, TRAINED, WEIGHTS, Reads, build, key, own_names, prefix_kind
-from continual_petl.banks.forms import Form
+from continual_petl.backbones.sites import Sites
+from continual_petl.banks.forms import form_of
+from continual_petl.banks.forms.base import Form, Placement, PrefixPlacement
 from continual_petl.banks.layers import select_layers
-from continual_petl.banks.sparse import DenseDifference, SparseDifference, differences
+from continual_petl.banks.own_names import Reads, own_names
 from continual_petl.banks.spec import BankSpec, Modification
-from continual_petl.banks.vectors import Prefix, PrefixMLP, Prompt
 from continual_petl.errors import InputError
 from continual_petl.seeding import derive_seed
-
-
-@dataclass(frozen=True)
-class Placement:
-    """One form at one place of one layer."""
-
-    modification: Modification
-    layer: Layer
-    name: str
-    """Of the attention or projection, or ``ffn``."""
-    form: Form
-
-
-@dataclass(frozen=True)
-class PrefixPlacement:
-    """Keys (L, K) and values (L, V) for one attention of one layer."""
-
-    modification: Modification
-    layer: Layer
-    name: str
-    keys: Tensor
-    values: Tensor
-    scale: Tensor | float
 
 
 class Bank(nn.Module):
@@ -77,20 +52,20 @@ class Bank(nn.Module):
         self.layers = [sites.layers[number] for number in numbers]
         names = own_names(spec, model, sites, self.layers, reads)
         parameters = dict(model.named_parameters())
-        sparse = any(m.form == "sparse" for m in spec.modifications)
-        shapes = {name: parameters[name].shape for name in names} if sparse else {}
+        differences = any(m.config.own_parameters and not m.config.copies for m in spec.modifications)
+        shapes = {name: parameters[name].shape for name in names} if differences else {}
         self.modifications = nn.ModuleDict(
             {
-                str(number): build(modification, sites, self.layers, shapes, folded=folded)
+                str(number): form_of(modification).build(modification, sites, self.layers, shapes, folded=folded)
                 for number, modification in enumerate(spec.modifications)
-                if modification.form != "additive"
+                if not modification.config.copies
             }
         )
         # A slash stands for the dot that torch does not allow in the name of a parameter.
         self.own = nn.ParameterDict(
             {
                 name.replace(".", "/"): nn.Parameter(torch.empty_like(parameters[name], dtype=torch.float32))
-                for name in ([] if sparse else names)
+                for name in ([] if differences else names)
             }
         )
 
@@ -108,6 +83,8 @@ class Bank(nn.Module):
         for name, module in self.named_modules():
             if name.startswith("modifications.") and hasattr(module, "initialise"):
                 module.initialise(generators(name))
+        for placement in self.placements():
+            form_of(placement.modification).initialise(model, self.sites, placement)
         parameters = dict(model.named_parameters())
         for name, own in self.own.items():
             own.copy_(parameters[name.replace("/", ".")])
@@ -122,103 +99,50 @@ class Bank(nn.Module):
         Answers in eval mode stay the same, but for diff-pruning, which keeps the largest differences only. Call it when
         training has ended; the parameters are new objects then, frozen. A bank without such parts is left as it is.
         """
-        for number, modification in enumerate(self.spec.modifications):
-            group = self.modifications[str(number)] if modification.folds else None
-            if not isinstance(group, nn.ModuleDict):
-                continue
-            if WEIGHTS in group and isinstance(dense := group[WEIGHTS], DenseDifference):
-                group[WEIGHTS] = dense.fold().requires_grad_(False)
-            elif INPUT in group and type(encoder := group[INPUT]) is not Prompt:
-                assert isinstance(encoder, Prompt)
-                encoder.eval()
-                plain = Prompt(modification, encoder.table.shape[1]).to(encoder.table)
-                plain.table.copy_(encoder.vectors())
-                group[INPUT] = plain.requires_grad_(False)
-            elif TRAINED in group:
-                group.eval()
-                for placement in list(self._prefixes_of(modification, group)):
-                    layer = group[key(placement.layer)] if key(placement.layer) in group else nn.ModuleDict()
-                    assert isinstance(layer, nn.ModuleDict)
-                    flat = Prefix(modification, placement.keys.shape[1], placement.values.shape[1])
-                    flat.to(placement.keys)
-                    flat.key.copy_(placement.keys)
-                    flat.value.copy_(placement.values)
-                    if modification.composition == "learned":
-                        flat.scale.copy_(torch.as_tensor(placement.scale))
-                    layer[placement.name] = flat.requires_grad_(False)
-                    group[key(placement.layer)] = layer
-                del group[TRAINED]
+        for modification, form, group in self._groups():
+            form.fold(modification, self.sites, self.layers, group)
         self.train(self.training)
 
     def placements(self) -> list[Placement]:
         """Return every form that reads and writes token states, in the order of the specification, layer by layer."""
-        found = []
-        for modification, group in self._groups():
-            for layer in self.layers:
-                if key(layer) in group and isinstance(row := group[key(layer)], nn.ModuleDict):
-                    found += [Placement(modification, layer, n, f) for n, f in row.items() if isinstance(f, Form)]
-        return found
+        return [p for m, form, group in self._groups() for p in form.placements(m, self.layers, group)]
 
     def prefixes(self) -> list[PrefixPlacement]:
         """Return the learned keys and values of every attention that has some."""
-        return [p for m, group in self._groups() if m.form == "attention" for p in self._prefixes_of(m, group)]
-
-    def _prefixes_of(self, modification: Modification, group: nn.ModuleDict) -> Iterator[PrefixPlacement]:
-        trained = group[TRAINED] if TRAINED in group else nn.ModuleDict()
-        assert isinstance(trained, nn.ModuleDict)
-        mlps = {kind: m for kind, m in trained.items() if isinstance(m, PrefixMLP)}
-        made: dict[str, Iterator[tuple[tuple[Tensor, Tensor], Tensor | float]]] = {
-            kind: iter(zip(m.vectors(), m.scales(), strict=True)) for kind, m in mlps.items()
-        }
-        for layer in self.layers:
-            for attention in layer.stack.attentions:
-                scale: Tensor | float = modification.scale
-                if made:
-                    (keys, values), trained_scale = next(made[prefix_kind(self.sites, layer, attention.name)])
-                    assert isinstance(trained_scale, Tensor | float)
-                    scale = trained_scale
-                else:
-                    row = group[key(layer)]
-                    assert isinstance(row, nn.ModuleDict)
-                    prefix = row[attention.name]
-                    assert isinstance(prefix, Prefix)
-                    keys, values = prefix.vectors()
-                    scale = prefix.scale if modification.composition == "learned" else scale
-                yield PrefixPlacement(modification, layer, attention.name, keys, values, scale)
+        return [p for m, form, group in self._groups() for p in form.prefixes(m, self.sites, self.layers, group)]
 
     def prompt(self) -> Tensor | None:
         """Return the prompt (L, W), or None."""
-        for modification, group in self._groups():
-            if modification.form == "prompt":
-                part = group[INPUT]
-                assert isinstance(part, Prompt)
-                return part.vectors()
-        return None
+        found = (form.prompt(group) for _, form, group in self._groups())
+        return next((prompt for prompt in found if prompt is not None), None)
+
+    def is_folded(self) -> bool:
+        """Return whether no network is left around prefixes and prompts; see `fold`."""
+        return all(form.is_folded(group) for _, form, group in self._groups())
 
     def penalty(self) -> Tensor | None:
         """Return what the forms add to the loss, or None."""
-        terms = [m.penalty() for m in self.modifications.modules() if isinstance(m, DenseDifference)]
+        terms = [term for _, form, group in self._groups() if (term := form.penalty(group)) is not None]
         return torch.stack(terms).sum() if terms else None
 
     def covered(self) -> list[str]:
         """Return the names of the backbone parameters that the bank has a copy or a difference of."""
-        forms = [m for m in self.modifications.modules() if isinstance(m, DenseDifference | SparseDifference)]
-        return [name.replace("/", ".") for name in self.own] + [name for form in forms for name in form.shapes]
+        names = [name for _, form, group in self._groups() for name in form.covered(group)]
+        return [name.replace("/", ".") for name in self.own] + names
 
     def substitutes(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the bank's versions of backbone parameters by their names, in the backbone's dtype."""
-        forms = [m for m in self.modifications.modules() if isinstance(m, DenseDifference | SparseDifference)]
-        if not self.own and not forms:
+        differences = [found for _, form, group in self._groups() if (found := form.differences(group))]
+        if not self.own and not differences:
             return {}
         parameters = dict(model.named_parameters())
         found = {}
         for name, own in self.own.items():
             dotted = name.replace("/", ".")
             found[dotted] = own.to(parameters[dotted].dtype)
-        for form in forms:
-            for name, difference in differences(form).items():
-                base = parameters[name]
-                found[name] = (base.to(difference.dtype) + difference).to(base.dtype)
+        for name, difference in (item for each in differences for item in each.items()):
+            base = parameters[name]
+            found[name] = (base.to(difference.dtype) + difference).to(base.dtype)
         return found
 
     def tensors(self) -> dict[str, Tensor]:
@@ -243,7 +167,8 @@ class Bank(nn.Module):
         parts = {"modifications": self.modifications, "own": self.own, "head": self.head}
         return {name: sum(p.numel() for p in part.parameters()) for name, part in parts.items()}
 
-    def _groups(self) -> Iterator[tuple[Modification, nn.ModuleDict]]:
+    def _groups(self) -> Iterator[tuple[Modification, Form, nn.ModuleDict]]:
         for number, group in self.modifications.items():
             assert isinstance(group, nn.ModuleDict)
-            yield self.spec.modifications[int(number)], group
+            modification = self.spec.modifications[int(number)]
+            yield modification, form_of(modification), group

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from continual_petl._frozen import FrozenModel
 from continual_petl.banks.layers import Layers
-from continual_petl.banks.legal import NEEDS, idle_options, options_of
+from continual_petl.banks.legal import NEEDS
 from continual_petl.banks.presets import PRESETS
 from continual_petl.banks.spec import (
     MAX_MODIFICATIONS,
@@ -24,7 +24,7 @@ from continual_petl.banks.spec import (
     default_of,
 )
 
-_SIZES = {"rank": ("lowrank",), "length": ("attention", "prompt")}
+_SIZES = ("rank", "length")
 """Names of the size that belong to certain forms, where a preset has several."""
 
 
@@ -129,7 +129,7 @@ class BankChoice(FrozenModel):
         used = {key for change in changes for key in change[1]}
         for key in options:
             if key not in used:
-                known = any(key in _known_options(m) for m in row.modifications)
+                known = any(key in m.known_options for m in row.modifications)
                 without = f" without {NEEDS[key]}" if known and key in NEEDS else ""
                 raise ValueError(
                     f"{key} has no effect in preset {self.preset!r}{without}: remove it, or choose another preset"
@@ -143,12 +143,12 @@ class BankChoice(FrozenModel):
 
 def _changes(modification: Modification, row: BankSpec, options: dict[str, Any]) -> tuple[dict[str, Any], set[str]]:
     """Return what the options change in one modification of a preset, and which of them were used."""
-    use = _known_options(modification)
+    use = modification.known_options
     names = [key for key in options if key in use and key != "bottleneck"]
     changed = {key: options[key] for key in names}
     if "bottleneck" in use:
         sized = {m.form for m in row.modifications if "bottleneck" in m.options}
-        own = [key for key, forms in _SIZES.items() if modification.form in forms]
+        own = [key for key in _SIZES if key == modification.config.size]
         # One kind of form in the preset: every name of the size is its own.
         mine = ["bottleneck", *_SIZES] if len(sized) == 1 else own or ["bottleneck"]
         given = [key for key in mine if key in options]
@@ -159,13 +159,9 @@ def _changes(modification: Modification, row: BankSpec, options: dict[str, Any])
             names += given
     # What the changes leave without effect is as if nobody had said it.
     whole = modification.model_dump() | changed
-    idle = use & idle_options(modification.form, whole["reparametrise"], whole["init"])
+    idle = use & modification.config.idle(whole["reparametrise"], whole["init"])
     changed |= {name: default_of(name, modification.form) for name in idle}
     return changed, set(names) - idle
-
-
-def _known_options(modification: Modification) -> frozenset[str]:
-    return options_of(modification.form, modification.modifies, modification.insertion, modification.composition)
 
 
 def _known(name: str) -> str:

@@ -25,8 +25,8 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from continual_petl.banks.bank import PrefixPlacement
-from continual_petl.banks.forms import ACTIVATIONS
+from continual_petl.banks.forms.arithmetic import ACTIVATIONS
+from continual_petl.banks.forms.base import PrefixPlacement
 
 _PREFIX = "continual_petl_"
 _Changes = dict[nn.Module, list[PrefixPlacement]]

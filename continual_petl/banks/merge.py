@@ -1,7 +1,8 @@
 """A bank written into a copy of its backbone, where that is possible: a plain `transformers` model for one task.
 
-Low-rank changes are sums on the weights of projections (Hu et al. 2022, section 4.1), own parameters and sparse differences
-are weights already. Everything else acts between modules or inside attention and cannot be merged.
+Low-rank changes are sums on the weights of projections (Hu et al. 2022, section 4.1), learned factors are products with
+them, own parameters and sparse differences are weights already. Everything else acts between modules or inside attention
+and cannot be merged.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import torch
 from transformers import PreTrainedModel
 
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.build import projections
-from continual_petl.banks.forms import LowRank
+from continual_petl.banks.config import FORMS
+from continual_petl.banks.forms import form_of, in_order
 from continual_petl.errors import InputError
 
-MERGEABLE = ("lowrank", "additive", "sparse")
+MERGEABLE = tuple(name for name, form in FORMS.items() if form.mergeable)
 """Forms that can be merged."""
 
 
@@ -41,17 +42,10 @@ def merged(model: PreTrainedModel, bank: Bank) -> PreTrainedModel:
             "instead, as a Predictor does."
         )
     whole = copy.deepcopy(model)
-    targets = dict(whole.named_parameters())
-    for name, tensor in bank.substitutes(model).items():
+    targets, own = dict(whole.named_parameters()), bank.substitutes(model)
+    for name, tensor in own.items():
         targets[name].copy_(tensor)
-    for placement in bank.placements():
-        form, layer = placement.form, placement.layer
-        assert isinstance(form, LowRank)
-        projection = projections(bank.sites, layer, placement.modification.modifies)[placement.name]
-        module = whole.get_submodule(layer.full(projection.path))
-        weight = module.get_parameter("weight")
-        columns = bank.sites.columns(layer, projection)
-        # GPT-2's Conv1D keeps its weight with inputs first.
-        rows = weight.t() if hasattr(module, "nf") else weight
-        rows[columns] += form.weight().to(rows.dtype)
+    base = dict(model.named_parameters(remove_duplicate=False)) | own
+    for placement in in_order(bank.placements()):
+        form_of(placement.modification).merge(whole, bank.sites, placement, base)
     return whole

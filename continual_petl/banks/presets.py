@@ -15,6 +15,7 @@ _PARALLEL = {"form": "bottleneck", "insertion": "parallel", "bottleneck": 64, "a
 _SCALED = {**_PARALLEL, "modifies": "ffn", "init": "lora", "composition": "scaled", "scale": 4.0}
 _LOWRANK = {"form": "lowrank", "insertion": "parallel", "composition": "scaled", "bottleneck": 8}
 _HOULSBY = {**_SEQUENTIAL, "activation": "gelu_tanh", "init": "houlsby", "init_scale": 1e-2}
+_RESCALE = {"form": "rescale", "insertion": "sequential", "composition": "multiply"}
 _PREFIX = {"form": "attention", "modifies": "heads", "insertion": "parallel", "composition": "gated", "bottleneck": 30}
 _PREFIX_MLP = {**_PREFIX, "reparametrise": "mlp", "hidden": 800}
 _MULTIHEAD = {**_PREFIX, "composition": "add", "activation": "relu", "init": "lora"}
@@ -54,6 +55,15 @@ _ROWS: dict[str, dict[str, Any]] = {
             {**_LOWRANK, "modifies": "ffn_out", "scale": 4.0},
         )
     },
+    # Liu et al. 2024 (arXiv 2402.09353), section 4: LoRA with magnitudes of its own, in the places of lora.
+    "dora": {
+        "modifications": (
+            {**_LOWRANK, "form": "decomposed", "modifies": "query"},
+            {**_LOWRANK, "form": "decomposed", "modifies": "value"},
+        )
+    },
+    # Liu et al. 2022 (arXiv 2205.05638), section 3.3: keys, values and the FFN's inner states times learned vectors.
+    "ia3": {"modifications": tuple({**_RESCALE, "modifies": site} for site in ("key", "value", "ffn_inner"))},
     # He et al. 2022, section 4.6: prefix of 30 with a scaled parallel adapter of 512. For RoBERTa on GLUE they take
     # length 16, bottleneck 16, scale 2. As released: the prefix is trained through its MLP; flat: as plain vectors.
     "mam": {"modifications": (_PREFIX_MLP, {**_SCALED, "bottleneck": 512})},

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from transformers.pytorch_utils import Conv1D
 
-from continual_petl.backbones.sites import Layer, Sites
-from continual_petl.banks.build import own_names, projections
+from continual_petl.backbones.sites import Sites
+from continual_petl.banks.forms import form_of
 from continual_petl.banks.layers import select_layers
+from continual_petl.banks.own_names import own_names
 from continual_petl.banks.spec import BankSpec
 from continual_petl.banks.stacks import arithmetic
 
@@ -34,10 +35,9 @@ _scales: dict[type[nn.Module], bool] = {}
 
 def company(spec: BankSpec, num_layers: int) -> Company:
     """Return what other banks have to have in common with this one to share a pass with it; see `why_alone`."""
-    prompt = sum(m.bottleneck or 0 for m in spec.modifications if m.form == "prompt")
-    prefixes = [arithmetic(m) for m in spec.modifications if m.form == "attention"]
+    prefixes = [arithmetic(m) for m in spec.modifications if m.config.in_heads]
     layers = select_layers(spec.layers, num_layers) if prefixes else ()
-    return Company(prompt, (*prefixes, layers))
+    return Company(spec.num_prompt_vectors, (*prefixes, layers))
 
 
 def why_alone(spec: BankSpec, model: nn.Module, sites: Sites) -> str | None:
@@ -53,9 +53,12 @@ def why_alone(spec: BankSpec, model: nn.Module, sites: Sites) -> str | None:
             return "it has weights of its own"
     layers = [sites.layers[number] for number in select_layers(spec.layers, sites.num_layers)]
     for modification in spec.modifications:
-        if modification.form == "lowrank" and (path := _positions(sites, layers, modification.modifies)) is not None:
+        if modification.config.copies:
+            continue
+        path = form_of(modification).reads_positions(modification, sites, layers)
+        if path is not None:
             return f"it changes {path}, which projects relative positions too, and those are the same for all rows"
-    if spec.layernorms == "frozen" and all(m.form != "additive" for m in spec.modifications):
+    if spec.layernorms == "frozen" and not any(m.config.copies for m in spec.modifications):
         return None
     shared = {path for layer in layers for path in layer.stack.outer_norms} | {
         layer.full(p.path)
@@ -71,13 +74,6 @@ def why_alone(spec: BankSpec, model: nn.Module, sites: Sites) -> str | None:
         if not per_row(model.get_submodule(path), leaf):
             return f"it has a {leaf} of its own in {path}, a {type(model.get_submodule(path)).__name__}"
     return None
-
-
-def _positions(sites: Sites, layers: list[Layer], modifies: str) -> str | None:
-    paths = [
-        layer.full(p.path) for layer in layers for p in projections(sites, layer, modifies).values() if p.also_positions
-    ]
-    return paths[0] if paths else None
 
 
 def per_row(module: nn.Module, leaf: str) -> bool:

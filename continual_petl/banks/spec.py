@@ -13,18 +13,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from continual_petl._frozen import FrozenModel
+from continual_petl.banks.config import FORMS
+from continual_petl.banks.config.base import Composition, FormConfig, Insertion, Site
 from continual_petl.banks.layers import Layers
-from continual_petl.banks.legal import (
-    LEGAL,
-    NEEDS,
-    Composition,
-    Form,
-    Insertion,
-    Site,
-    idle_options,
-    nearest,
-    options_of,
-)
+from continual_petl.banks.legal import LEGAL, NEEDS, Form, nearest
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh", "leaky_relu", "elu", "sigmoid", "identity"]
 Init = Literal["houlsby", "lora", "bert"]
@@ -44,11 +36,12 @@ class Modification(FrozenModel):
     """One change at one kind of site, in every layer of the range."""
 
     form: Annotated[Form, Field(examples=["bottleneck"])]
-    """Functional form: bottleneck with a non-linearity, lowrank, attention over learned keys and values, prompt (learned
-    input vectors), or a difference added to existing parameters: additive (all of it) or sparse (a few entries of it)."""
+    """Functional form: bottleneck with a non-linearity, lowrank, decomposed (lowrank with a learned magnitude), rescale
+    (learned factors), attention over learned keys and values, prompt (learned input vectors), or a difference added to
+    existing parameters: additive (all of it) or sparse (a few entries of it)."""
     modifies: Annotated[Site, Field(examples=["ffn"])]
     """Modified representation: output of a sub-layer (attention, ffn), of the attention heads, of one projection, the
-    input, or existing parameters."""
+    FFN's inner states (ffn_inner, what its second projection reads), the input, or existing parameters."""
     insertion: Insertion | None = None
     """Sequential reads the representation that it modifies; parallel reads the input of the sub-layer or projection."""
     composition: Composition = "add"
@@ -117,35 +110,34 @@ class Modification(FrozenModel):
         for name in type(self).model_fields:
             idle = name not in _DIMENSIONS and name not in self.options
             if idle and getattr(self, name) != default_of(name, self.form):
-                known = options_of(self.form, self.modifies, self.insertion, self.composition)
-                needs = f" without {NEEDS[name]}" if name in known else ""
+                needs = f" without {NEEDS[name]}" if name in self.known_options else ""
                 raise ValueError(
                     f"{name} {getattr(self, name)} has no effect on {self.form} on {self.modifies}, insertion "
                     f"{self.insertion}, composition {self.composition}{needs}: options there are "
                     f"{', '.join(sorted(self.options)) or 'none'}"
                 )
-        self._check_values()
+        self.config.check(self)
         return self
 
-    def _check_values(self) -> None:
-        if self.reparametrise == "lstm" and self.form != "prompt":
-            raise ValueError("reparametrise lstm is P-tuning's and for prompts: a prefix takes none or mlp")
-        if self.form in ("attention", "prompt") and self.init == "lora" and self.composition in ("gated", "prepend"):
-            raise ValueError(
-                f"init lora makes a change zero, but a {self.composition} composition is never the identity: "
-                "use bert (normal of 0.02) or houlsby (with init_scale)"
-            )
+    @property
+    def config(self) -> FormConfig:
+        """The description of its form."""
+        return FORMS[self.form]
+
+    @property
+    def known_options(self) -> frozenset[str]:
+        """Names of the fields that its combination has a use for."""
+        return self.config.options_of(self.modifies, self.insertion, self.composition)
 
     @property
     def options(self) -> frozenset[str]:
         """Names of the fields that change what this modification computes."""
-        known = options_of(self.form, self.modifies, self.insertion, self.composition)
-        return known - idle_options(self.form, self.reparametrise, self.init)
+        return self.known_options - self.config.idle(self.reparametrise, self.init)
 
     @property
     def folds(self) -> bool:
         """Whether its stored form is another one than the one that is trained."""
-        return self.form == "sparse" or self.reparametrise != "none"
+        return self.config.folds(self)
 
 
 _JOINED_LATER = {"output_norm", "mlp_width"}
@@ -154,8 +146,8 @@ _DIMENSIONS = {"form", "modifies", "insertion", "composition", "bottleneck"}
 
 def default_of(name: str, form: Any) -> Any:
     """Return what an option of `Modification` is for a form when nobody says."""
-    if name == "init" and form in ("attention", "prompt"):
-        return "bert"
+    if name == "init" and isinstance(form, str) and form in FORMS:
+        return FORMS[form].init
     return Modification.model_fields[name].default
 
 
@@ -187,16 +179,9 @@ class BankSpec(FrozenModel):
                 f"scope shared goes on from the newest shared bank, so it cannot start from {self.start_from!r}: remove "
                 "start_from, or write scope: task"
             )
-        kinds = [m for m in self.modifications if m.form in ("additive", "sparse")]
-        sparse = [m for m in kinds if m.form == "sparse"]
-        if sparse and (len(kinds) > 1 or self.layernorms == "own"):
-            raise ValueError(
-                "a sparse difference covers every parameter of the layer range already: leave out other sparse or additive "
-                "modifications, and write layernorms: frozen"
-            )
-        if len([m for m in self.modifications if m.form == "prompt"]) > 1:
-            raise ValueError("a bank takes one prompt: add up the lengths")
-        outside = all(m.form == "prompt" for m in self.modifications) and self.layernorms == "frozen"
+        for config in {m.config: None for m in self.modifications}:
+            config.check_bank(self)
+        outside = all(m.config.outside for m in self.modifications) and self.layernorms == "frozen"
         if outside and self.layers != "all":
             raise ValueError(f"layers {self.layers} has no effect: nothing of this bank is in a layer, so remove it")
         folding = [m.form for m in self.modifications if m.folds]
@@ -206,3 +191,8 @@ class BankSpec(FrozenModel):
                 "when a task is learned: use scope task, or reparametrise none"
             )
         return self
+
+    @property
+    def num_prompt_vectors(self) -> int:
+        """Number of learned vectors in front of the input."""
+        return sum(m.bottleneck or 0 for m in self.modifications if m.config.outside)

@@ -39,10 +39,10 @@ def lowest_layer(bank: Bank) -> int:
     such as a probe, has the number of layers: everything below its head is frozen.
     """
     sites, numbers = bank.sites, [placement.layer.number for placement in bank.placements()]
-    forms = {modification.form for modification in bank.spec.modifications}
-    if "prompt" in forms:
+    forms = [modification.config for modification in bank.spec.modifications]
+    if any(form.outside for form in forms):
         return 0
-    if "attention" in forms:
+    if any(form.in_heads for form in forms):
         numbers += [layer.number for layer in bank.layers]
     owners = [sites.owner(name) for name in bank.covered()]
     # A pooler is behind all layers.

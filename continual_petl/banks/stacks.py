@@ -239,7 +239,7 @@ class Stacks:
                     if not name.startswith("head."):
                         tensors[name] = tensor
                         owners.append((module._parameters, name.rpartition(".")[2], tensor))
-            what = tuple(arithmetic(m) for m in bank.spec.modifications if m.form != "additive")
+            what = tuple(arithmetic(m) for m in bank.spec.modifications if not m.config.copies)
             # Tensors of another device or dtype would be copied into memory that is not of theirs.
             alike = tuple((name, t.shape, t.dtype, t.device) for name, t in tensors.items())
             entry = _Entry(tensors, owners, _version(tensors), next(_serials), (what, alike))

@@ -22,17 +22,16 @@ from transformers import PreTrainedModel
 
 from continual_petl.backbones.sites import attention_of
 from continual_petl.banks.attach import one_pass, run, turn
-from continual_petl.banks.bank import Bank, Placement, PrefixPlacement
-from continual_petl.banks.build import INPUT, TRAINED, key
+from continual_petl.banks.bank import Bank
+from continual_petl.banks.forms import form_of, in_order
+from continual_petl.banks.forms.base import Placement, PrefixPlacement
+from continual_petl.banks.forms.stacked import OnRows
 from continual_petl.banks.heads import changed_heads
-from continual_petl.banks.hooks import hook
 from continual_petl.banks.layout import Layout
 from continual_petl.banks.own_rows import OwnRows
 from continual_petl.banks.prompts import prompt_hooks
 from continual_petl.banks.sharing import Company, company, why_alone
-from continual_petl.banks.stacked import OnRows, stacked
 from continual_petl.banks.stacks import Stack, Stacks
-from continual_petl.banks.vectors import PromptEncoder
 from continual_petl.banks.without import Without
 
 
@@ -87,8 +86,7 @@ def _check(model: nn.Module, shares: Sequence[Share], inputs: Mapping[str, Tenso
 
 def _admitted(model: nn.Module, bank: Bank) -> Company:
     """Return what a bank has to have in common with others, or raise `ValueError` if it cannot share a pass."""
-    trained = any(isinstance(group, nn.ModuleDict) and TRAINED in group for group in bank.modifications.values())
-    if trained or any(isinstance(module, PromptEncoder) for module in bank.modules()):
+    if not bank.is_folded():
         raise ValueError("a bank that is still trained through a network cannot share a pass: call fold() on it")
     if isinstance(bank, Without):
         raise ValueError(
@@ -112,47 +110,47 @@ class _Group:
     def __init__(self, banks: Sequence[Bank], layout: Layout, stack: Stack) -> None:
         self.first, self.layout = banks[0], layout
         self._stack = stack
-        self._vectors = layout.per_row(stack.vectors)
+        self._modifications = [(n, m) for n, m in enumerate(self.first.spec.modifications) if not m.config.copies]
 
-    def _vector(self, name: str) -> Tensor:
-        return self._stack.vector(name, self._vectors)
-
-    def _matrix(self, name: str) -> Tensor:
-        return self.layout.per_row(self._stack.matrix(name, torch.float32))
+    def _batched(self, number: int) -> nn.ModuleDict:
+        group = self.first.modifications[str(number)]
+        assert isinstance(group, nn.ModuleDict)
+        form = form_of(self.first.spec.modifications[number])
+        return form.batched(group, f"modifications.{number}", self._stack, self.layout)
 
     def placements(self) -> list[Placement]:
-        """Return forms that act on the group's rows; low-rank ones first, see `attach`."""
-        paths = {id(module): path for path, module in self.first.named_modules()}
-        found = []
-        for placement in sorted(self.first.placements(), key=lambda p: p.modification.form != "lowrank"):
-            form = placement.form
-            if self.layout.num_banks > 1:
-                form = stacked(form, paths[id(form)], self._stack, self.layout)
-            found.append(replace(placement, form=OnRows(form, self.layout)))
-        return found
+        """Return deltas that act on the group's rows, in the order of `in_order`."""
+        found = self.first.placements()
+        if self.layout.num_banks > 1:
+            found = [
+                placement
+                for number, modification in self._modifications
+                for placement in form_of(modification).placements(
+                    modification, self.first.layers, self._batched(number)
+                )
+            ]
+        return [replace(placement, delta=OnRows(placement.delta, self.layout)) for placement in in_order(found)]
 
-    def prefixes(self) -> Iterator[PrefixPlacement]:
+    def prefixes(self) -> list[PrefixPlacement]:
         """Return keys and values (N, L, K) of every attention that has some."""
-        for number, modification in enumerate(self.first.spec.modifications):
-            if modification.form != "attention":
-                continue
-            for layer in self.first.layers:
-                for attention in layer.stack.attentions:
-                    path = f"modifications.{number}.{key(layer)}.{attention.name}"
-                    scale: Tensor | float = modification.scale
-                    if modification.composition == "learned":
-                        scale = self._vector(f"{path}.scale").view(-1, 1, 1, 1)
-                    keys, values = self._matrix(f"{path}.key"), self._matrix(f"{path}.value")
-                    yield PrefixPlacement(modification, layer, attention.name, keys, values, scale)
+        return [
+            prefix
+            for number, modification in self._modifications
+            if modification.config.in_heads
+            for prefix in form_of(modification).prefixes(
+                modification, self.first.sites, self.first.layers, self._batched(number)
+            )
+        ]
 
     def prompt(self) -> Tensor | None:
         """Return the prompts (N, L, W), or None."""
-        numbers = [number for number, m in enumerate(self.first.spec.modifications) if m.form == "prompt"]
-        return self._matrix(f"modifications.{numbers[0]}.{INPUT}.table") if numbers else None
+        outside = [(number, m) for number, m in self._modifications if m.config.outside]
+        return form_of(outside[0][1]).prompt(self._batched(outside[0][0])) if outside else None
 
     def own(self) -> dict[str, Tensor]:
         """Return own parameters (N, D) by the names of the backbone's."""
-        return {name.replace("/", "."): self._vector(f"own.{name}") for name in self.first.own}
+        rows = self.layout.per_row(self._stack.vectors)
+        return {name.replace("/", "."): self._stack.vector(f"own.{name}", rows) for name in self.first.own}
 
 
 def _groups(model: nn.Module, shares: Sequence[Share], stacks: Stacks, held: ExitStack) -> list[_Group]:
@@ -180,7 +178,7 @@ def _together(model: PreTrainedModel, groups: Sequence[_Group]) -> Iterator[tupl
         handles += own.hooks()
         for group in groups:
             for placement in group.placements():
-                handles += hook(model, sites, placement, own.behind)
+                handles += form_of(placement.modification).attach(model, sites, placement, own.behind)
         prompts = [prompt for group in groups if (prompt := group.prompt()) is not None]
         if prompts:
             handles += prompt_hooks(model, sites, torch.cat(prompts))
@@ -213,7 +211,8 @@ def _prefixes(model: nn.Module, groups: Sequence[_Group]) -> dict[nn.Module, lis
     for same in zip(*(group.prefixes() for group in groups), strict=True):
         first = same[0]
         module = model.get_submodule(first.layer.full(attention_of(first.layer, first.name).module))
-        scales = [p.scale for p in same if isinstance(p.scale, Tensor)]
+        # One number a row, for states of four dimensions.
+        scales = [p.scale.unsqueeze(-1) for p in same if isinstance(p.scale, Tensor)]
         scale = torch.cat(scales) if scales else first.scale
         keys, values = torch.cat([p.keys for p in same]), torch.cat([p.values for p in same])
         found.setdefault(module, []).append(replace(first, keys=keys, values=values, scale=scale))

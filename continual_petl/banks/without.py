@@ -16,7 +16,8 @@ from collections.abc import Collection
 from torch import Tensor, nn
 
 from continual_petl.backbones.sites import Sites
-from continual_petl.banks.bank import Bank, Placement, PrefixPlacement
+from continual_petl.banks.bank import Bank
+from continual_petl.banks.forms.base import Placement, PrefixPlacement
 
 _NAMED = 3
 """Parameters outside of the layers that are named; of more, their number is told."""

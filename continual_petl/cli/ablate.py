@@ -6,15 +6,18 @@ import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from continual_petl.cli._console import out, plain, print_json, progress
-from continual_petl.course.ablation import Spans
-from continual_petl.course.run import Run
+from continual_petl.engine.run import Run
 from continual_petl.errors import InputError, printable
 from continual_petl.report.ablation import Ablation
 from continual_petl.report.ablation_words import headline, left_off, remarks, table
 from continual_petl.report.task_lines import NOTHING_YET
-from continual_petl.store.atomic import write_json
+from continual_petl.store.files.atomic import write_json
+
+if TYPE_CHECKING:
+    from continual_petl.engine.ablation import Spans  # with Lightning
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:

@@ -16,9 +16,9 @@ from continual_petl.cli.columns_out import ANSWER, SHARES, Record, Types, as_jso
 from continual_petl.cli.task_columns import standard_columns
 from continual_petl.errors import InputError, printable
 from continual_petl.heads.words import Answer
-from continual_petl.predictor.predictor import Row
-from continual_petl.store.atomic import replace_file
-from continual_petl.store.manifest import Manifest
+from continual_petl.predictor.one_or_many import Row
+from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.files.atomic import replace_file
 
 
 def record_of(row: Row, answer: Answer, manifest: Manifest, given: Record | None = None) -> Record:

@@ -1,4 +1,4 @@
-"""``continual-petl doctor``: what a course would find on this machine; what to paste into a bug report.
+"""``continual-petl doctor``: what a run would find on this machine; what to paste into a bug report.
 
 Nothing that names a person or a place is printed: no key, no user, no host, and of folders only the one that was given.
 It does not stop at what is broken: that is told in its place.
@@ -16,7 +16,7 @@ from textwrap import wrap
 from typing import Any
 
 from continual_petl._version import VERSION
-from continual_petl.cli import looks
+from continual_petl.cli import doctor_checks
 from continual_petl.cli._console import out, print_json
 from continual_petl.errors import printable
 
@@ -26,10 +26,10 @@ _WIDTH = 92
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
-    """Run the command; return the exit code: 1 if something was found that a course may fail of."""
+    """Run the command; return the exit code: 1 if something was found that a run may fail of."""
     asked: dict[str, Callable[[], dict[str, Any]]] = {
-        **looks.LOOKS,
-        "disk": lambda: looks.disk(Path(arguments.run_dir)),
+        **doctor_checks.LOOKS,
+        "disk": lambda: doctor_checks.disk(Path(arguments.run_dir)),
     }
     found = {title: _redacted(_tried(look)) for title, look in asked.items()}
     if arguments.json:

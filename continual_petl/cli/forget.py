@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from continual_petl.cli._console import out, print_json
-from continual_petl.course.removal import forget
+from continual_petl.engine.forget import forget
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:

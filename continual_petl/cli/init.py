@@ -8,20 +8,23 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from huggingface_hub import constants
+
+from continual_petl.backbones.available import check_available
 from continual_petl.cli._console import out, print_json
 from continual_petl.cli.limits import given_limits
 from continual_petl.errors import InputError, printable
-from continual_petl.store.atomic import write_file
-from continual_petl.streams.preparation.prepare import column_remarks
+from continual_petl.store.files.atomic import write_file
+from continual_petl.streams.scaffold.choose import choose
 from continual_petl.streams.schema.data_spec import is_url
 from continual_petl.streams.schema.stream_spec import StreamSpec
-from continual_petl.streams.starting.choose import choose
-from continual_petl.streams.starting.draft import about_numbers, draft
-from continual_petl.streams.starting.guess import Guess, can_take_second, guess, with_second
-from continual_petl.streams.starting.look import look
-from continual_petl.streams.starting.profile import Column, profile
 from continual_petl.streams.stream_file.yaml_file import load_stream
+
+if TYPE_CHECKING:
+    from continual_petl.streams.scaffold.guess import Guess
+    from continual_petl.streams.scaffold.profile import Column
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
@@ -37,6 +40,11 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     _check_file(file, force=arguments.force)
     if arguments.rows < 1:
         raise InputError(f"--rows: got {arguments.rows}; allowed are whole numbers from 1")
+    from continual_petl.streams.scaffold.draft import about_numbers, draft  # with what reads data, which takes seconds
+    from continual_petl.streams.scaffold.guess import guess
+    from continual_petl.streams.scaffold.look import look
+    from continual_petl.streams.scaffold.profile import profile
+
     limits, tasks = given_limits(arguments), []
     for data in arguments.data:
         seen = look(data, limits, arguments.rows)
@@ -50,6 +58,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     text = draft(str(file), arguments.name or file.stem, tasks, str(file.parent), backbone=backbone)
     spec = _written(file, text)
     problems, remarks = _read(spec)
+    remarks += _unavailable(backbone.name)
     if arguments.json:
         made = [
             {"name": t.name, "kind": t.kind, "why": g.why, "pairing": g.pairing, "texts_not_read": g.texts_left}
@@ -93,6 +102,8 @@ def _written(file: Path, text: str) -> StreamSpec:
 
 def _read(spec: StreamSpec) -> tuple[list[str], list[str]]:
     """Return what a run would refuse of the rows, and what it would say of their columns."""
+    from continual_petl.streams.preparation.prepare import column_remarks  # with what reads data
+
     problems, remarks = [], []
     for task in spec.tasks:
         try:
@@ -102,8 +113,20 @@ def _read(spec: StreamSpec) -> tuple[list[str], list[str]]:
     return problems, remarks
 
 
+def _unavailable(backbone: str) -> list[str]:
+    """Return why the backbone cannot be loaded, where that is known without a request: the Hub is switched off."""
+    if constants.HF_HUB_OFFLINE:
+        try:
+            check_available(backbone, None)
+        except InputError as error:
+            return [str(error)]
+    return []
+
+
 def _asked(data: str, found: Guess, columns: Sequence[Column]) -> Guess:
     """Return a guess with the text that it left, if someone is there to say that it goes in as well."""
+    from continual_petl.streams.scaffold.guess import can_take_second, with_second
+
     left = [name for name in found.texts_left if can_take_second(found, name)]
     if not left or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return found

@@ -5,35 +5,19 @@ from __future__ import annotations
 import argparse
 from pathlib import PurePath
 
-from continual_petl.cli.course import learn_and_show, show_plan
-from continual_petl.course.dry_run import dry_run
-from continual_petl.course.run import Run
-from continual_petl.course.session import Session
+from continual_petl.engine.run import Run
 from continual_petl.errors import InputError
+from continual_petl.store.folder.stream_seal import check_stream
 from continual_petl.store.open_run import open_store
-from continual_petl.store.stream_seal import check_stream
+from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream import TaskStream
-from continual_petl.streams.stream_file.yaml_file import load_task
+from continual_petl.streams.stream_file.places import Places
+from continual_petl.streams.stream_file.yaml_file import load_placed_task
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
     store = open_store(arguments.run)
-    if arguments.dry_run:
-        return _learn(Run(arguments.run, remote_code=arguments.remote_code), arguments, overrides)
-    # From before the stream is read: a task that another process adds meanwhile would not be in it.
-    with store.lock(wait=arguments.wait):
-        store.clean()
-        return _learn(Run(arguments.run, remote_code=arguments.remote_code), arguments, overrides)
-
-
-def _learn(run: Run, arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
-    # From here on the stream speaks for the user.
-    run.session.residents.check_code()
-    check_stream(run.store)
-    spec = run.session.spec
-    if arguments.evaluate is not None:
-        spec = spec.model_copy(update={"evaluate": arguments.evaluate})
     if PurePath(arguments.task_file).suffix in (".csv", ".tsv", ".jsonl", ".parquet", ".gz"):
         raise InputError(
             f"{arguments.task_file}: learn needs a file that describes a task, but this one holds rows. Write a YAML file "
@@ -41,7 +25,45 @@ def _learn(run: Run, arguments: argparse.Namespace, overrides: list[tuple[str, s
             f"({{name: mine, kind: classification, data: {arguments.task_file}}}), and columns where yours have other "
             "names; what `continual-petl init` lists under tasks is made of such ones."
         )
-    task = spec.named_as_then(load_task(arguments.task_file, overrides))
+    task, places = load_placed_task(arguments.task_file, overrides)
+    if arguments.dry_run:
+        return _learn(Run(arguments.run, remote_code=arguments.remote_code), task, places, arguments)
+    # From before the stream is read: a task that another process adds meanwhile would not be in it.
+    with store.lock(wait=arguments.wait):
+        store.clean()
+        return _learn(Run(arguments.run, remote_code=arguments.remote_code), task, places, arguments)
+
+
+def _learn(run: Run, task: TaskSpec, places: Places, arguments: argparse.Namespace) -> int:
+    check_stream(run.store)
+    spec = run.spec
+    if arguments.evaluate is not None:
+        spec = spec.model_copy(update={"evaluate": arguments.evaluate})
+    task = spec.named_as_then(task)
+    stream = TaskStream(_with_task(spec, task, run, places, arguments))
+    replace = [task.name] if arguments.replace and task.name in run.store.tasks else []
+    from continual_petl.cli.learning_output import (  # with all that learns, which a mistake does not wait for
+        learn_and_show,
+        show_plan,
+    )
+    from continual_petl.engine.checks.dry_run import dry_run
+    from continual_petl.engine.checks.problems import key_of, with_lines
+    from continual_petl.engine.session import Session
+
+    # From here on the stream speaks for the user.
+    run.session.models.check_code()
+    try:
+        if arguments.dry_run:
+            return show_plan(
+                dry_run(Session(stream.spec, run.store), only=task.name, replace=replace), as_json=arguments.json
+            )
+        return learn_and_show(stream, run.store.folder, arguments, replace=replace, wait=False)
+    except InputError as error:
+        raise with_lines(error, places, key_of(stream.spec, task)) from error
+
+
+def _with_task(spec: StreamSpec, task: TaskSpec, run: Run, places: Places, arguments: argparse.Namespace) -> StreamSpec:
+    """Return the stream of a run with one more task, or with one of its own again."""
     learned = run.store.tasks
     # A stream cannot be empty: its last task stays in the file when it is forgotten, and is not learned again for that.
     forgotten = {tombstone.task for tombstone in run.store.tombstones()}.difference(learned)
@@ -52,16 +74,11 @@ def _learn(run: Run, arguments: argparse.Namespace, overrides: list[tuple[str, s
         # The same task again is how a learned or half-learned one goes on; another under its name is a mistake.
         same = known.name.casefold() == task.name.casefold() and known.name in learned
         if same and known != task and not (arguments.replace and known.name == task.name):
-            raise InputError(
-                f"{arguments.task_file}: name: the run {arguments.run} already has another task {known.name!r}; a learned "
-                "task is never replaced in silence: give the new one its own name, or say --replace"
+            problem = (
+                f"the run {arguments.run} already has another task {known.name!r}; a learned task is never replaced in "
+                "silence: give the new one its own name, or say --replace"
             )
+            raise InputError(*places.with_more([(("name",), problem)]))
     # One that was stopped or refused before it was learned may come back otherwise.
     tasks = spec.tasks if task in spec.tasks and not forgotten else (*others, task)
-    stream = TaskStream(spec.model_copy(update={"tasks": tasks}))
-    replace = [task.name] if arguments.replace and task.name in learned else []
-    if arguments.dry_run:
-        return show_plan(
-            dry_run(Session(stream.spec, run.store), only=task.name, replace=replace), as_json=arguments.json
-        )
-    return learn_and_show(stream, run.store.folder, arguments, replace=replace, wait=False)
+    return spec.model_copy(update={"tasks": tasks})

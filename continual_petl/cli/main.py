@@ -98,7 +98,7 @@ class _Ended(BaseException):
 
 @contextmanager
 def _ending_at_sigterm() -> Iterator[None]:
-    """End a command in order, with its exit code; while a course learns, its own handler stands in front."""
+    """End a command in order, with its exit code; while a run learns, its own handler stands in front."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

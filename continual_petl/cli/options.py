@@ -77,6 +77,8 @@ def _add_subject(name: str, command: argparse.ArgumentParser) -> None:
         command.add_argument(
             "--port", metavar="N", type=int, default=0, help="port of --serve (default: any that is free)"
         )
+        text = "also show the first 20 misread test rows of each task; the page then holds texts of the data"
+        command.add_argument("--rows", action="store_true", help=text)
     elif name == "doctor":
         command.add_argument(
             "--run-dir", metavar="DIR", default="runs", help="where runs would be written (default: runs)"
@@ -127,7 +129,7 @@ def _add_task(name: str, command: argparse.ArgumentParser) -> None:
             "--task-column", metavar="NAME", help="the column of --input that names the task of each row"
         )
         command.add_argument("--batch-size", metavar="N", type=int, default=32, help="rows per batch (default: 32)")
-    if name in {"learn", "verify", "reevaluate", "predict", "ablate"}:
+    if name in {"learn", "verify", "reevaluate", "predict", "ablate", "report"}:
         text = "execute the backbone's own code if RUN asks for it; read it first"
         command.add_argument("--remote-code", action="store_true", help=text)
 
@@ -197,7 +199,7 @@ def _add_sweep(command: argparse.ArgumentParser) -> None:
 
 
 def _add_telling(command: argparse.ArgumentParser) -> None:
-    """Add what is told of a course, and where."""
+    """Add what is told of a run, and where."""
     command.add_argument(
         "--log",
         metavar="LOGGER",

@@ -31,7 +31,7 @@ _COMMANDS = {
     "list": "list the tasks of a run",
     "show": "show everything that is known about one task",
     "diff": "show how two runs differ, bank by bank",
-    "doctor": "show what a course finds on this machine; paste it into a bug report",
+    "doctor": "show what a run finds on this machine; paste it into a bug report",
     "streams": "list the streams that come with the package, for run NAME",
     "schema": "print the JSON Schema of stream files, for editors",
 }
@@ -171,6 +171,7 @@ damaged.
 examples:
   continual-petl report runs/mine --open
   continual-petl report runs/mine --serve
+  continual-petl report runs/mine --rows
   continual-petl report runs/banks runs/sequential --output comparison
   continual-petl report runs/mine --json
 """,

@@ -21,11 +21,11 @@ from continual_petl.cli.limits import given_limits
 from continual_petl.cli.records_in import format_of
 from continual_petl.cli.rows_in import Named, given_rows, read_rows
 from continual_petl.cli.task_columns import TaskColumns
-from continual_petl.course.run import Run
+from continual_petl.engine.run import Run
 from continual_petl.errors import InputError
 from continual_petl.heads.words import Answer
-from continual_petl.predictor.predictor import Row
-from continual_petl.store.manifest import Manifest
+from continual_petl.predictor.one_or_many import Row
+from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.schema.data_spec import is_url
 
 NUM_BATCHES = 32
@@ -45,7 +45,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
             manifests[task] = run.store.manifest(task)
         return manifests[task]
 
-    specs = {spec.name: spec for spec in run.session.spec.tasks}
+    specs = {spec.name: spec for spec in run.spec.tasks}
 
     def columns_of(task: str) -> TaskColumns:
         return TaskColumns.of(manifest_of(task), specs.get(task))
@@ -156,7 +156,9 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.texts and arguments.input:
         raise InputError("texts and --input were both given; give one of them")
     if arguments.input and is_url(arguments.input):
-        raise InputError(f"--input {arguments.input}: addresses are not read here; fetch the file, and give its path")
+        raise InputError(
+            f"--input {arguments.input}: addresses are not read here; download the file, and give its path"
+        )
     if (arguments.task is None) == (arguments.task_column is None):
         what = "neither was" if arguments.task is None else "both were"
         raise InputError(

@@ -1,28 +1,16 @@
-"""Records of files, one at a time however large a file is: .jsonl, .csv, .tsv (each also .gz) and .parquet."""
+"""Records of the file that is given with --input."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from continual_petl.errors import InputError
 from continual_petl.streams.schema.limits_spec import LimitsSpec
-from continual_petl.streams.sources.checks import shown_columns
-from continual_petl.streams.sources.csv_text import table_lines
-from continual_petl.streams.sources.json_text import TOO_DEEP
+from continual_petl.streams.sources import records
+from continual_petl.streams.sources.records import Numbered
+from continual_petl.streams.sources.records import format_of as format_of
 from continual_petl.streams.sources.text_file import TextFile
-
-Numbered = tuple[int, dict[str, Any]]
-"""The number of a record's first line, or in parquet of its row, from 1; and the record."""
-_ROWS_AT_ONCE = 1024
-
-
-def format_of(path: Path) -> str:
-    """Return the suffix that tells a file's format, ``.gz`` aside."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    return suffixes[-2] if len(suffixes) > 1 and suffixes[-1] == ".gz" else "".join(suffixes[-1:])
 
 
 def text_file(path: Path, limits: LimitsSpec) -> TextFile:
@@ -31,15 +19,8 @@ def text_file(path: Path, limits: LimitsSpec) -> TextFile:
 
 
 def read_records(path: Path, limits: LimitsSpec) -> Iterator[Numbered]:
-    """Yield the records of a file while it is read.
-
-    Raises:
-        InputError: if it cannot be read, with the line that is at fault.
-    """
-    if format_of(path) == ".parquet":
-        return _parquet(path, limits)
-    file = text_file(path, limits)
-    return _json_lines(file) if format_of(path) == ".jsonl" else _table(file, tabs=format_of(path) == ".tsv")
+    """Yield the records of a file while it is read; see `records.read_records`."""
+    return records.read_records(f"--input {path}", path, limits)
 
 
 def check_file(path: Path) -> None:
@@ -48,60 +29,3 @@ def check_file(path: Path) -> None:
         raise InputError(f"--input {path}: there is no such file; check the path, it counts from {Path.cwd()}")
     if not path.is_file():
         raise InputError(f"--input {path}: this is a folder; give a file, or one row a line on standard input")
-
-
-def _parquet(path: Path, limits: LimitsSpec) -> Iterator[Numbered]:
-    import pyarrow as pa  # comes with datasets; a fifth of a second to import
-    import pyarrow.parquet as pq
-
-    from continual_petl.streams.sources.table_file import check_table_file, rows_at_once
-
-    try:
-        check_table_file(f"--input {path}", str(path), "parquet", limits)
-        with pq.ParquetFile(path) as file:
-            number = 0
-            for batch in file.iter_batches(batch_size=rows_at_once(file, _ROWS_AT_ONCE)):
-                for record in batch.to_pylist():
-                    number += 1
-                    yield number, record
-    except InputError:
-        raise
-    except (OSError, pa.ArrowException, ValueError) as error:
-        raise InputError(f"--input {path}: cannot be read as parquet: {' '.join(str(error).split())}") from error
-
-
-def _json_lines(file: TextFile) -> Iterator[Numbered]:
-    for number, line in enumerate(file.lines(), 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except RecursionError:
-            raise InputError(f"{file.place}:{number}: {TOO_DEEP}") from None
-        except ValueError as error:
-            raise InputError(f"{file.place}:{number}: not JSON: {error}; write one object a line") from error
-        if not isinstance(record, dict):
-            raise InputError(f'{file.place}:{number}: not a JSON object; write lines such as {{"text": "..."}}')
-        yield number, record
-
-
-def _table(file: TextFile, *, tabs: bool) -> Iterator[Numbered]:
-    """Read a table as training data is read: quotation marks mean nothing in .tsv, and every line has every field."""
-    header: list[str] | None = None
-    for start, fields in table_lines(file, tabs=tabs):
-        if header is None:
-            header = _checked_header(file, fields)
-        elif fields and len(fields) != len(header):
-            raise InputError(
-                f"{file.place}:{start}: {len(fields)} fields, but the header names {len(header)} columns "
-                f"({shown_columns(header)}); put a text that holds a comma in double quotes"
-            )
-        elif fields:
-            yield start, dict(zip(header, fields, strict=True))
-
-
-def _checked_header(file: TextFile, header: list[str]) -> list[str]:
-    twice = [name for number, name in enumerate(header) if name in header[:number]]
-    if twice:
-        raise InputError(f"{file.place}:1: the header names column {twice[0]!r} twice; give each its own name")
-    return header

@@ -5,13 +5,18 @@ from __future__ import annotations
 import argparse
 
 from continual_petl.cli._console import out, print_json
-from continual_petl.course.reevaluate import reevaluate
 from continual_petl.errors import counted, printable
 from continual_petl.report.terminal import print_report
+from continual_petl.store.open_run import open_store
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
+    open_store(arguments.run)
+    from continual_petl.engine.reevaluate import (
+        reevaluate,
+    )  # with torch, which a folder that is no run does not wait for
+
     found = reevaluate(arguments.run, remote_code=arguments.remote_code, wait=arguments.wait)
     if arguments.json:
         print_json(found.to_json())

@@ -6,12 +6,15 @@ import argparse
 import os
 import sys
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from continual_petl.cli._console import out, print_json
+from continual_petl.cli._console import out, print_json, progress
+from continual_petl.engine.run import Run
 from continual_petl.errors import InputError, printable
+from continual_petl.report.misread import MOST_TASKS, MisreadRows
 from continual_petl.report.terminal import print_report
 from continual_petl.store.open_run import open_store
 
@@ -24,19 +27,24 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     """Run the command; return the exit code."""
     _check(arguments)
     if arguments.json:
-        from continual_petl.course.run import Run  # with all that learns, which no page needs
-
-        runs = [Run(folder) for folder in arguments.runs]
-        print_json(runs[0].to_json() if len(runs) == 1 else [run.to_json() for run in runs])
+        runs = [Run(folder, remote_code=arguments.remote_code) for folder in arguments.runs]
+        found = [run.to_json() for run in runs]
+        if arguments.rows:
+            found[0]["misread"] = [each.to_json() for each in _misread(runs[0], runs[0].store.tasks)]
+        print_json(found[0] if len(found) == 1 else found)
         return 0
-    from continual_petl.report.facts import Reader  # with what draws, which a JSON report does not need
+    folder = Path(arguments.output or _beside(arguments.runs))
+    stores = [open_store(run) for run in arguments.runs]
+    from continual_petl.report.facts import Reader  # with what draws, for which a folder that is no run does not wait
     from continual_petl.report.write import PAGE, write_comparison, write_report
 
-    folder = Path(arguments.output or _beside(arguments.runs))
-    readers = [Reader(open_store(run).folder) for run in arguments.runs]
+    readers = [Reader(store.folder) for store in stores]
 
     def draw() -> list[RunFacts]:
         facts = [reader.read() for reader in readers]
+        if arguments.rows:
+            run = Run(arguments.runs[0], remote_code=arguments.remote_code)
+            facts[0] = replace(facts[0], misread=_misread(run, [task.name for task in facts[0].tasks]))
         if len(facts) == 1:
             write_report(folder, facts[0], live=arguments.serve)
         else:
@@ -52,6 +60,17 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     if len(facts) == 1:
         print_report(out(), facts[0].results, facts[0].growth, None if facts[0].ok else facts[0].checks)
     return 0 if all(each.ok for each in facts) else 1
+
+
+def _misread(run: Run, tasks: Sequence[str]) -> tuple[MisreadRows, ...]:
+    """Return the rows that the banks of the newest tasks misread."""
+    found: list[MisreadRows] = []
+    with progress("test rows") as tell:
+        for task in tasks[-MOST_TASKS:]:
+            found.append(run.misread(task))
+            if tell is not None:
+                tell(len(found), len(tasks[-MOST_TASKS:]))
+    return tuple(found)
 
 
 def _open(address: str) -> None:
@@ -102,6 +121,10 @@ def _check(arguments: argparse.Namespace) -> None:
     """Refuse what does not go together."""
     if arguments.json and (arguments.serve or arguments.open or arguments.output):
         raise InputError("--json prints a report instead of writing one: leave out --serve, --open and --output")
+    if arguments.rows and (arguments.serve or len(arguments.runs) > 1):
+        raise InputError("--rows answers the test rows of one run, once: leave out --serve and the other runs")
+    if arguments.remote_code and not arguments.rows:
+        raise InputError("--remote-code: needs --rows, which was not given; without it no code is executed")
     if arguments.port and not arguments.serve:
         raise InputError("--port: needs --serve, which was not given; add --serve, or leave --port out")
     if not 0 <= arguments.port < 2**16:

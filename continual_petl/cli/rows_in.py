@@ -13,8 +13,8 @@ from typing import Any
 from continual_petl.cli.records_in import check_file, format_of, read_records, text_file
 from continual_petl.cli.task_columns import TaskColumns
 from continual_petl.errors import InputError
-from continual_petl.predictor.predictor import Row
-from continual_petl.store.manifest import Manifest
+from continual_petl.predictor.one_or_many import Row
+from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.sources.text_file import check_regular
 

@@ -22,26 +22,26 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     try:
         stream = TaskStream.from_yaml(find_stream(arguments.stream), overrides)
     except PartlyUsableError as error:
-        from continual_petl.course.mistakes import all_mistakes  # with what reads data
+        from continual_petl.engine.checks.mistakes import all_mistakes  # with what reads data
 
-        rest = "" if error.rest is None else error.rest.name
+        rest = "" if error.rest is None else error.rest.spec.name
         raise all_mistakes(error, Path(arguments.run_dir or f"runs/{rest}")) from None
     folder = Path(arguments.run_dir or f"runs/{stream.name}")
     try:
         return _run(stream, folder, arguments, overrides)
     except InputError as error:
-        from continual_petl.course.problems import with_lines
+        from continual_petl.engine.checks.problems import with_lines
 
         raise with_lines(error, stream.places) from error
 
 
 def _run(stream: TaskStream, folder: Path, arguments: argparse.Namespace, overrides: Sequence[tuple[str, str]]) -> int:
-    from continual_petl.cli.course import (  # with all that learns, which a mistake does not wait for
+    from continual_petl.cli.learning_output import (  # with all that learns, which a mistake does not wait for
         learn_and_show,
         show_plan,
     )
-    from continual_petl.course.dry_run import dry_run
-    from continual_petl.course.session import Session
+    from continual_petl.engine.checks.dry_run import dry_run
+    from continual_petl.engine.session import Session
     from continual_petl.store.store import Store
 
     for sentence in unreached(stream.spec, overrides):

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -17,11 +18,12 @@ from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.catalog import find_stream
 from continual_petl.streams.stream_file.overrides import unreached
 from continual_petl.sweep.folder import CHOSEN
-from continual_petl.sweep.protocol import sweep
 from continual_petl.sweep.records import Record
-from continual_petl.sweep.result import SweepResult, TaskChoice
 from continual_petl.sweep.settings import chosen_tasks, described
 from continual_petl.sweep.sweep_file import load_sweep
+
+if TYPE_CHECKING:
+    from continual_petl.sweep.result import SweepResult, TaskChoice
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
@@ -33,6 +35,8 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     spec = load_sweep(arguments.sweep, stream.spec, tasks=tuple(tasks), trials=arguments.trials)
     for sentence in unreached(stream.spec, overrides):
         print(printable(f"continual-petl: {sentence}"), file=sys.stderr)
+    from continual_petl.sweep.protocol import sweep  # with all that learns, which a mistake does not wait for
+
     result = sweep(
         stream,
         spec,

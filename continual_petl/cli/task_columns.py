@@ -14,7 +14,7 @@ from typing import Any
 
 from continual_petl.errors import InputError, known_names
 from continual_petl.heads.kinds import Kind
-from continual_petl.store.manifest import Manifest
+from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.schema.of_kind import COLUMNS
 from continual_petl.streams.schema.stream_spec import TaskSpec
 from continual_petl.streams.sources.split_rows import separators_hint

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from continual_petl.cli._console import out, print_json, progress
-from continual_petl.course.run import Run
+from continual_petl.engine.run import Run
 from continual_petl.errors import printable
 from continual_petl.report.task_lines import NOTHING_YET
 from continual_petl.report.terminal import check_table

@@ -1,1 +1,21 @@
 """Heads: one head and one loss per kind of task."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from continual_petl._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from continual_petl.heads.head import Head as Head
+    from continual_petl.heads.kinds import Kind as Kind
+    from continual_petl.heads.words import Answer as Answer
+
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "Answer": "continual_petl.heads.words",
+        "Head": "continual_petl.heads.head",
+        "Kind": "continual_petl.heads.kinds",
+    },
+)

@@ -1,4 +1,4 @@
-"""Which head a kind of task gets."""
+"""Build the head for a kind of task."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def build_head(
     label_smoothing: float = 0.0,
     class_weights: tuple[float, ...] | None = None,
 ) -> Head:
-    """Return the head of a kind of task, with storage but without values.
+    """Return the head for a kind of task, with uninitialised parameters.
 
     Args:
         kind: of the task.
         width: size of the backbone's states.
         num_outputs: one per label; 1 for a regression, any for a generative task.
         dropout: on the features, in training only.
-        label_smoothing: share of a target that is spread over all labels, or over the vocabulary; regressions and
-            multilabel tasks have no use for it.
+        label_smoothing: share of a target that is spread over all labels, or over the vocabulary; not used by regressions
+            and multilabel tasks.
         class_weights: one per label; regressions and generative tasks have none.
     """
     if kind in GENERATIVE:

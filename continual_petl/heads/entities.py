@@ -1,6 +1,6 @@
 """Entity scores of tagged words, micro-averaged over entities (Tjong Kim Sang and De Meulder 2003, CoNLL-2003).
 
-Tags are read as leniently as CoNLL's own script conlleval and seqeval's default do: an entity may begin with I-.
+Tags are read as leniently as by CoNLL's own script conlleval and by seqeval's default: an entity may begin with I-.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Entity(NamedTuple):
     start: int
     """Number of its first word."""
     stop: int
-    """One past its last word."""
+    """One past the number of its last word."""
 
 
 def entities(tags: Sequence[str]) -> set[Entity]:
@@ -61,9 +61,9 @@ def _split(tag: str) -> tuple[str, str]:
 
 
 class EntityScores(Metric):
-    """Precision, recall and F1 of entities: right are those whose name, first and last word are.
+    """Precision, recall and F1 of entities, which are correct if name, first and last word are.
 
-    A score without anything to divide by is 0, as in seqeval.
+    A score with a zero denominator is 0, as in seqeval.
 
     Args:
         labels: names of the tags in the order of the head's outputs.
@@ -86,7 +86,7 @@ class EntityScores(Metric):
 
         Args:
             preds: tag numbers ``(B, W)``.
-            target: the same, -100 at what is not the first piece of a word.
+            target: the same, -100 everywhere except at the first piece of a word.
         """
         for predicted_W, true_W in zip(preds.cpu(), target.cpu(), strict=True):
             words = true_W != IGNORED

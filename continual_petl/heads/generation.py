@@ -1,4 +1,4 @@
-"""The head of generative tasks: none of its own. The backbone's frozen language-modelling head answers.
+"""The head of generative tasks, without parameters: the backbone's frozen language-modelling head is used.
 
 Shape suffixes: B rows, W tokens, V vocabulary.
 """
@@ -16,11 +16,11 @@ from continual_petl.heads.kinds import Kind
 
 
 class GenerationHead(Head):
-    """Reads the logits of the language-modelling head against target tokens, as transformers' models do.
+    """Computes the loss of the language-modelling head's logits against target tokens, as transformers' models do.
 
     Args:
-        kind: seq2seq, where the logits at a position are of the label at that position; or causal-lm, where they are of the
-            label at the next.
+        kind: seq2seq, where the logits at a position predict the label at that position; or causal-lm, where they predict
+            the label at the next.
         label_smoothing: share of a target that is spread evenly over the vocabulary.
     """
 
@@ -29,7 +29,7 @@ class GenerationHead(Head):
         self.label_smoothing = label_smoothing
 
     def initialise(self, generators: Callable[[str], torch.Generator]) -> None:
-        """There is nothing to draw."""
+        """Do nothing: there are no parameters."""
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the logits in float32."""
@@ -51,11 +51,11 @@ class GenerationHead(Head):
         )
 
     def aligned(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return logits and labels of which each position belongs together."""
+        """Align logits and labels."""
         return (outputs[:, :-1], labels[:, 1:]) if self.kind == "causal-lm" else (outputs, labels)
 
     def predictions(self, outputs: Tensor) -> Tensor:
-        """Generative tasks answer with generated texts, not from the logits of given targets."""
+        """Raise `TypeError`: generative tasks answer with generated texts, not from the logits of given targets."""
         raise TypeError(f"a {self.kind} task answers by generating: use continual_petl.learner.generate")
 
 

@@ -1,6 +1,6 @@
-"""What all heads have in common: they make outputs of a bank's features, a loss and predictions of the outputs.
+"""The base class of heads: outputs from a bank's features, a loss, and predictions from the outputs.
 
-A head belongs to its bank and is as private to the task as the rest of it. There is one small class per way of answering;
+A head belongs to its bank and is as private to the task as the rest of it. There is one small class per type of answer;
 `continual_petl.heads.build.build_head` chooses.
 """
 
@@ -17,7 +17,7 @@ from continual_petl.heads.kinds import Kind
 
 
 class Head(nn.Module, ABC):
-    """The end of a bank.
+    """The head of a bank.
 
     Args:
         kind: of the task.
@@ -29,7 +29,7 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def initialise(self, generators: Callable[[str], torch.Generator]) -> None:
-        """Draw fresh values; ``generators`` gives the random generator of a parameter by its name."""
+        """Initialise the parameters; ``generators`` returns the random generator of a parameter by its name."""
 
     @abstractmethod
     def forward(self, features: Tensor) -> Tensor:
@@ -41,10 +41,10 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def predictions(self, outputs: Tensor) -> Tensor:
-        """Return what the outputs say, in the form of the labels."""
+        """Return predictions from the outputs, in the form of the labels."""
 
 
 def weight_buffer(head: nn.Module, class_weights: tuple[float, ...] | None) -> None:
-    """Keep class weights with the head, on its device and never among the stored tensors: the plan has them."""
+    """Register class weights as a buffer that moves with the head but is not stored: the plan has them."""
     weights = None if class_weights is None else torch.tensor(class_weights, dtype=torch.float32)
     head.register_buffer("class_weights", weights, persistent=False)

@@ -1,4 +1,4 @@
-"""The kinds of task, and the scores that each can be measured by. Light: a stream file is checked against these."""
+"""The kinds of task, and the metrics of each. Imports nothing heavy: stream files are checked against these."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ METRICS: dict[Kind, tuple[str, ...]] = {
     "causal-lm": _OF_TEXTS,
     "image-classification": _OF_CLASSES,
 }
-"""The scores of each kind; the first is the default. Accuracy is the share of all rows (of all words, for
+"""The metrics of each kind; the first is the default. Accuracy is the share of all rows (of all words, for
 token-classification). Higher is better."""
 
 GENERATIVE: frozenset[Kind] = frozenset({"seq2seq", "causal-lm"})
-"""Kinds whose answer is a text of its own."""
+"""Kinds whose answer is a generated text."""
 
 LABELLED: frozenset[Kind] = frozenset({"classification", "multilabel", "token-classification", "image-classification"})
 """Kinds that have label names."""
 
 IGNORED = -100
-"""The label of what is neither learned nor scored: padding, special tokens, all but the first piece of a word."""
+"""The label of what is ignored in loss and scores: padding, special tokens, all but the first piece of a word."""

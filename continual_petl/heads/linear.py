@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from continual_petl.banks.forms import empty_linear
+from continual_petl.banks.forms.arithmetic import empty_linear
 from continual_petl.heads.head import IGNORED, Head, weight_buffer
 from continual_petl.heads.kinds import Kind
 
@@ -25,7 +25,7 @@ class LinearHead(Head):
         num_outputs: one per label; 1 for a regression.
         dropout: on the features, in training only.
         label_smoothing: share of a target that is spread evenly over all labels.
-        class_weights: one per label, on the loss only; None counts every label once.
+        class_weights: one per label, in the loss only; None weighs all labels equally.
     """
 
     class_weights: Tensor | None
@@ -48,7 +48,7 @@ class LinearHead(Head):
 
     @torch.no_grad()
     def initialise(self, generators: Callable[[str], torch.Generator]) -> None:
-        """Draw the weight as BERT's classifiers do (normal of 0.02 cut at two sigma); the bias is zero."""
+        """Initialise the weight like BERT's classifiers (normal of 0.02 truncated at two sigma); the bias is zero."""
         nn.init.trunc_normal_(self.output.weight, 0.0, 0.02, -0.04, 0.04, generator=generators("output.weight"))
         self.output.bias.zero_()
 
@@ -61,7 +61,7 @@ class LinearHead(Head):
 class ClassHead(LinearHead):
     """One of C labels for a row, or for every token of it: softmax and cross-entropy.
 
-    The mean counts every labelled row or token by the weight of its label, as ``torch.nn.CrossEntropyLoss`` does.
+    The mean weighs every labelled row or token by its label's weight, as ``torch.nn.CrossEntropyLoss`` does.
 
     Shape:
         ``(B, D)`` to ``(B, C)``, or ``(B, W, D)`` to ``(B, W, C)``.

@@ -1,4 +1,4 @@
-"""Scores of one task on one split, from torchmetrics; every split has objects of its own. Class weights never enter them."""
+"""Metrics of one task on one split, from torchmetrics; every split has its own objects. Class weights are not used."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from continual_petl.heads.kinds import Kind
 class Matthews(MulticlassConfusionMatrix):
     """Matthews correlation for any number of classes (Gorodkin 2004, https://doi.org/10.1016/j.compbiolchem.2004.09.006).
 
-    0 where it is not defined, as scikit-learn has it and GLUE's CoLA expects. torchmetrics 1.9 gives two-class predictions
-    that are all of the majority class a positive value (0.58 for three rows against one), which would make the
-    emptiest bank look like a good one.
+    0 if undefined, as in scikit-learn and expected by GLUE's CoLA. torchmetrics 1.9 gives two-class predictions that are
+    all of the majority class a positive value (0.58 for three rows against one), which would make a useless
+    bank look like a good one.
     """
 
     def compute(self) -> Tensor:
@@ -44,7 +44,7 @@ class Matthews(MulticlassConfusionMatrix):
 class Rouge(ROUGEScore):
     """F1 of ROUGE-L, ROUGE-1 and ROUGE-2 (Lin 2004), mean over rows, without stemming.
 
-    Words are what `rouge_score` takes for words: runs of the letters a to z and digits, in lower case. A text in another
+    Words are defined as in `rouge_score`: runs of the letters a to z and digits, in lower case. A text in another
     script has none.
     """
 
@@ -69,19 +69,19 @@ class Bleu(SacreBLEUScore):
     def update(self, preds: Sequence[str], target: Sequence[str]) -> None:  # type: ignore[override]
         """Count the n-grams of a batch, with one reference for each text.
 
-        torchmetrics would read a reference that is not in a list of its own as a list of letters.
+        torchmetrics would read a reference that is not in its own list as a list of letters.
         """
         super().update(preds, [[reference] for reference in target])
 
 
 def make_scores(kind: Kind, labels: Sequence[str] | None) -> MetricCollection:
-    """Return fresh score objects for one split of one task.
+    """Return fresh metric objects for one split of one task.
 
-    Each is updated with predictions and targets: what `Head.predictions` says and the labels; for a generative task the
-    generated texts and the references, each a list of strings.
+    Each is updated with predictions and targets: the result of `Head.predictions` and the labels; for a generative task
+    the generated texts and the references, each a list of strings.
 
     Accuracy is micro-averaged, the share of rows (of words, for token-classification) answered correctly: torchmetrics'
-    own default would be macro.
+    default would be macro.
 
     Args:
         kind: of the task.
@@ -97,7 +97,7 @@ def make_scores(kind: Kind, labels: Sequence[str] | None) -> MetricCollection:
         }
     elif kind == "regression":
         with warnings.catch_warnings():
-            # A rank correlation needs every row at once; one float per row is no large footprint.
+            # A rank correlation needs every row at once; one float per row takes little memory.
             warnings.filterwarnings("ignore", message="Metric `SpearmanCorrcoef` will save all")
             scores = {"spearman": SpearmanCorrCoef(), "pearson": PearsonCorrCoef()}
     elif kind == "multilabel":
@@ -113,5 +113,5 @@ def make_scores(kind: Kind, labels: Sequence[str] | None) -> MetricCollection:
         }
     else:
         scores = {"rouge": Rouge(), "bleu": Bleu()}
-    # Compute groups share state between metrics by guessing from the first batch; separate states cost little.
+    # torchmetrics guesses from the first batch which metrics can share state; separate states cost little.
     return MetricCollection(scores, compute_groups=False)

@@ -1,4 +1,4 @@
-"""Class weights: from what a stream says to one number per label. They enter the loss, never a score."""
+"""Class weights: from the stream's setting to one number per label. They are used in the loss, never in a score."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ Asked = Literal["balanced"] | Mapping[str, float] | None
 def resolve_class_weights(
     task: str, kind: Kind, asked: Asked, labels: tuple[str, ...] | None, train: NDArray[np.generic] | None
 ) -> tuple[float, ...] | None:
-    """Return one weight per label, or None where every label counts once.
+    """Return one weight per label, or None if all labels have the same weight.
 
-    ``balanced`` is scikit-learn's formula N / (C count), from the training labels of rows or of words. For multilabel each
-    label is a problem of two classes, and what multiplies its positives is the ratio of the two balanced weights: negatives
-    by positives. A mapping may leave labels out; they count once.
+    ``balanced`` is scikit-learn's formula N / (C count), from the training labels of rows or of words. For multilabel, each
+    label is a two-class problem, and its positives are multiplied by the ratio of the two balanced weights: negatives
+    by positives. A mapping may leave labels out; their weight is 1.
 
     Args:
         task: name, for messages.
         kind: of the task.
-        asked: what the stream says.
+        asked: the setting in the stream.
         labels: names in the order of the head's outputs.
         train: training labels: numbers ``(N,)``, flat tag numbers with -100 where there is none, or 0 and 1 ``(N, C)``.
 
     Raises:
-        InputError: if a name is not a label of the task, or a balanced weight is not defined.
+        InputError: if a name is not a label of the task, or a balanced weight is undefined.
     """
     if asked is None or labels is None:
         return None

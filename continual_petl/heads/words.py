@@ -1,19 +1,20 @@
-"""From a head's outputs to an answer in words: what people and files get."""
+"""Convert a head's outputs to answers in words."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from continual_petl.heads.kinds import GENERATIVE, Kind
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a task's answer means in words, for one row."""
+    """A task's answer to one row."""
 
     value: str | float | list[str]
     """The label's name; the number; the names of all labels that hold (multilabel); one tag per word
@@ -23,10 +24,10 @@ class Answer:
 
 
 def answers(kind: Kind, labels: tuple[str, ...] | None, outputs_BC: Tensor) -> list[Answer]:
-    """Turn the outputs of rows into words.
+    """Convert outputs of rows to answers.
 
     Args:
-        kind: any but the generative ones; for token-classification `tags` is meant for it.
+        kind: any but the generative ones; for token-classification use `tags`.
         labels: names in the order of the outputs.
         outputs_BC: one row of outputs per row of data.
     """
@@ -40,11 +41,11 @@ def answers(kind: Kind, labels: tuple[str, ...] | None, outputs_BC: Tensor) -> l
         return [
             Answer(
                 value=[name for name, output in zip(labels, row, strict=True) if output > 0],
-                probabilities=dict(zip(labels, torch.sigmoid(row).tolist(), strict=True)),
+                probabilities=dict(zip(labels, row.sigmoid().tolist(), strict=True)),
             )
             for row in outputs_BC
         ]
-    rows = torch.softmax(outputs_BC, -1)
+    rows = outputs_BC.softmax(-1)
     return [
         Answer(value=labels[int(row.argmax())], probabilities=dict(zip(labels, row.tolist(), strict=True)))
         for row in rows

@@ -21,12 +21,12 @@ from continual_petl.streams.stream import TaskStream
 def begin_task(learner: ContinualLearner, stream: TaskStream, task: TaskSpec | str) -> TaskDataModule:
     """Add a task of a stream to a learner and return its data, ready for ``Trainer.fit``.
 
-    The learner then holds one bank more, the only one that can be trained. Nothing is written to disk: a course
+    The learner then holds one bank more, the only one that can be trained. Nothing is written to disk: a run
     (`continual_petl.learn`) does that, and with it resuming, certificates and the result matrix.
 
     Epochs, gradient clipping and accumulation are arguments of your Trainer; the stream's are not looked at, nor is its
     ``prefix_cache``, which needs a run folder. When it has learned, ``learner.active_bank.fold()`` brings the bank into the
-    form that a course stores.
+    form that a run stores.
 
     Args:
         learner: on the backbone that the stream names, in the precision that the task asks for.

@@ -12,7 +12,7 @@ from continual_petl.learner.memory import tells_of_memory as tells_of_memory
 from continual_petl.learner.plan import TaskPlan
 
 
-class FaultsTold(L.LightningModule):
+class ReportsFaults(L.LightningModule):
     """A LightningModule whose hooks around a batch tell of memory that ran out, and whose fits stop when they diverge."""
 
     active: str | None

@@ -21,7 +21,7 @@ def why_not_kept(plan: TaskPlan, bank: Bank) -> str | None:
     sites = bank.sites
     if len(sites.anatomy.stacks) > 1:
         return f"a pass of family {sites.anatomy.family!r} goes through two stacks, an encoder and a decoder"
-    if any(modification.form == "prompt" for modification in plan.bank.modifications):
+    if plan.bank.num_prompt_vectors:
         return "its bank has a prompt, which comes in front of all layers"
     if lowest_layer(bank) == 0:
         return "its bank changes the lowest layer, so nothing below it is frozen (a bank with layers: top-3, say, does not)"

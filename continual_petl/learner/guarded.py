@@ -14,12 +14,12 @@ from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
 from continual_petl.banks.bank import Bank
-from continual_petl.learner.faults import FaultsTold
+from continual_petl.learner.faults import ReportsFaults
 from continual_petl.learner.isolation import check_frozen, check_modes, check_optimizer
 from continual_petl.seeding import derive_seed
 
 
-class Guarded(FaultsTold):
+class GuardedModule(ReportsFaults):
     """A LightningModule that refuses to train anything but its active bank."""
 
     model: PreTrainedModel
@@ -47,7 +47,7 @@ class Guarded(FaultsTold):
         check_frozen(self.plan.name, self.active_bank, self)
 
     def on_train_batch_start(self, batch: Mapping[str, Any], batch_idx: int) -> None:
-        """Seed the step, so that an interrupted course draws the same dropout as one that ran through."""
+        """Seed the step, so that an interrupted run draws the same dropout as one that ran through."""
         check_modes(self.plan.name, self.model, dropout=self.plan.training.backbone_dropout)
         torch.manual_seed(derive_seed(self.plan.seed, "step", self.current_epoch, batch_idx, self.global_rank))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from torch import nn
 from torch.optim import Optimizer
 
-from continual_petl.backbones.moving import moves_in_training
+from continual_petl.backbones.mutable_state import moves_in_training
 from continual_petl.banks.bank import Bank
 from continual_petl.errors import IsolationError
 

@@ -15,24 +15,24 @@ from transformers import PreTrainedTokenizerBase
 
 from continual_petl import _notebook
 from continual_petl.backbones.backbone import Backbone
-from continual_petl.backbones.moving import moves_in_training
+from continual_petl.backbones.mutable_state import moves_in_training
 from continual_petl.banks.bank import Bank
 from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.heads.scores import make_scores
 from continual_petl.learner.answer import answer, head_of
 from continual_petl.learner.checkpoint import bank_key, keep_only, put_back
 from continual_petl.learner.faults import tells_of_memory
-from continual_petl.learner.guarded import Guarded
+from continual_petl.learner.guarded import GuardedModule
 from continual_petl.learner.optimizer import make_optimizer, make_schedule
 from continual_petl.learner.plan import TaskPlan, build_bank
-from continual_petl.learner.respond import Said, count, references_of, respond
+from continual_petl.learner.respond import Outputs, count, references_of, respond
 from continual_petl.learner.start import copy_bank
 from continual_petl.seeding import derive_seed
 
 Batch = dict[str, Tensor]
 
 
-class ContinualLearner(Guarded):
+class ContinualLearner(GuardedModule):
     """Learns one task at a time on a frozen backbone, each with a bank of its own.
 
     Args:
@@ -187,7 +187,7 @@ class ContinualLearner(Guarded):
         self._score("test", batch)
 
     @tells_of_memory
-    def predict_step(self, batch: Batch, batch_idx: int) -> tuple[Said, Tensor]:
+    def predict_step(self, batch: Batch, batch_idx: int) -> tuple[Outputs, Tensor]:
         """Return what the active bank says, see `respond`, with the number of each row."""
         return self._respond(batch), batch["index"]
 
@@ -220,7 +220,7 @@ class ContinualLearner(Guarded):
         penalty = self.active_bank.penalty()
         return loss if penalty is None else loss + penalty
 
-    def _respond(self, batch: Batch) -> Said:
+    def _respond(self, batch: Batch) -> Outputs:
         return respond(self.backbone, self.active_bank, self.plan, batch, self.tokenizer)
 
     def _score(self, split: str, batch: Batch) -> None:

@@ -51,7 +51,7 @@ def memory_told(task: str, batch: Mapping[str, Tensor], lower: str) -> Iterator[
 def tells_of_memory(step: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
     """Wrap a hook of the learner that computes, or moves, a batch; hooks without one mean the one before.
 
-    ``self`` has ``plan``, ``training`` and ``batch_at_hand``; see `FaultsTold`.
+    ``self`` has ``plan``, ``training`` and ``batch_at_hand``; see `ReportsFaults`.
     """
 
     @functools.wraps(step)

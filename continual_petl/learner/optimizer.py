@@ -50,7 +50,7 @@ def _can_fuse(parameters: Sequence[nn.Parameter]) -> bool:
 def make_schedule(
     optimizer: Optimizer, training: ResolvedTraining, num_steps: int
 ) -> torch.optim.lr_scheduler.LambdaLR:
-    """Return the learning rate's course over ``num_steps`` optimizer steps."""
+    """Return the learning rate's run over ``num_steps`` optimizer steps."""
     return torch.optim.lr_scheduler.LambdaLR(optimizer, _factor(training, num_steps))
 
 

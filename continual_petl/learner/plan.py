@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from continual_petl.backbones import Pooling
 from continual_petl.backbones.backbone import Backbone
-from continual_petl.backbones.moving import check_positions
+from continual_petl.backbones.mutable_state import check_positions
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.build import Reads
+from continual_petl.banks.own_names import Reads
 from continual_petl.banks.spec import BankSpec
 from continual_petl.errors import InputError
 from continual_petl.heads.build import build_head
@@ -190,7 +190,7 @@ def build_bank(plan: TaskPlan, backbone: Backbone, *, folded: bool = False) -> B
 
 def _check_prompt(plan: TaskPlan, backbone: Backbone) -> None:
     """Check that a prompt in front of the longest row does not make the model compute its rotary tables anew."""
-    prompt = sum(m.bottleneck or 0 for m in plan.bank.modifications if m.form == "prompt")
+    prompt = plan.bank.num_prompt_vectors
     if prompt:
         behind = plan.generation.max_new_tokens if plan.generation is not None else 0
         remedy = "Write a shorter prompt, or a smaller backbone.max_length."

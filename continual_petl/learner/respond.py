@@ -19,14 +19,14 @@ from continual_petl.streams.encoding.tokenise import TokenisedRows
 if TYPE_CHECKING:
     from torchmetrics import MetricCollection  # a second and more to import, and nothing of it is needed to answer
 
-Said = Tensor | list[list[int]]
+Outputs = Tensor | list[list[int]]
 """Outputs (B, C); for token-classification a tag number for every token (B, W), padding included; for generative tasks the
 generated token ids of each row, without the end token."""
 
 
 def respond(
     backbone: Backbone, bank: Bank, plan: TaskPlan, batch: dict[str, Tensor], tokenizer: PreTrainedTokenizerBase | None
-) -> Said:
+) -> Outputs:
     """Return what a bank says to the rows of a batch.
 
     Args:
@@ -46,7 +46,7 @@ def respond(
 def count(
     scores: MetricCollection,
     bank: Bank,
-    said: Said,
+    said: Outputs,
     labels: Tensor | None,
     references: Sequence[str] | None,
     tokenizer: PreTrainedTokenizerBase | None,

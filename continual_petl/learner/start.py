@@ -17,9 +17,7 @@ def check_start(plan: TaskPlan, parent: TaskPlan, backbone: Backbone) -> None:
     where = f"task {plan.name!r}, bank.start_from: {parent.name!r}"
     folding = next((modification for modification in parent.bank.modifications if modification.folds), None)
     if folding is not None:
-        trained = (
-            "a mask over all weights" if folding.form == "sparse" else f"an {folding.reparametrise} around its vectors"
-        )
+        trained = folding.config.trained_through(folding)
         raise InputError(
             f"{where} cannot be started from: its {folding.form} was trained through {trained}, which is folded away when "
             "a task is learned, so there is nothing to go on training. Start from a bank that is stored as it was trained "

@@ -60,7 +60,7 @@ def learning_accuracy(R_TT: Tensor) -> Tensor:
 
 
 def average_accuracy_tri(R_TT: Tensor) -> Tensor:
-    """Average score over the whole course ``A = sum_{i>=j} R[i, j] / (T(T+1)/2)`` (Diaz-Rodriguez).
+    """Average score over the whole run ``A = sum_{i>=j} R[i, j] / (T(T+1)/2)`` (Diaz-Rodriguez).
 
     Args:
         R_TT: result matrix; the lower triangle with the diagonal is used.

@@ -70,7 +70,7 @@ def bwt_gem_code(R_TT: Tensor) -> Tensor:
 
 
 def bwt_tri(R_TT: Tensor) -> Tensor:
-    """Backward transfer over the whole course ``sum_{j<i} (R[i, j] - R[j, j]) / (T(T-1)/2)`` (Diaz-Rodriguez).
+    """Backward transfer over the whole run ``sum_{j<i} (R[i, j] - R[j, j]) / (T(T-1)/2)`` (Diaz-Rodriguez).
 
     Args:
         R_TT: result matrix; the lower triangle is used, and the diagonal without its last cell.

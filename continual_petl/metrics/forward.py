@@ -69,7 +69,7 @@ def fwt_gem_code(R_TT: Tensor, baseline_T: Tensor) -> Tensor:
 
 
 def fwt_tri(R_TT: Tensor) -> Tensor:
-    """Average zero-shot score over the whole course ``sum_{i<j} R[i, j] / (T(T-1)/2)`` (Diaz-Rodriguez).
+    """Average zero-shot score over the whole run ``sum_{i<j} R[i, j] / (T(T-1)/2)`` (Diaz-Rodriguez).
 
     Nothing is subtracted, so it says as much about the tasks as about the learner.
 

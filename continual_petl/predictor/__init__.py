@@ -1,1 +1,17 @@
-"""Answers from learned banks."""
+"""The predictor: rows of any tasks, each answered by its own bank."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from continual_petl._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from continual_petl.predictor.predictor import Predictor as Predictor
+
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "Predictor": "continual_petl.predictor.predictor",
+    },
+)

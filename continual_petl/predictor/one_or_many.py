@@ -1,20 +1,24 @@
-"""Whether one row was given, whose answer is wanted, or several, whose answers are wanted as a list."""
+"""Distinguish a single row, which gets a single answer, from several rows, which get a list."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from continual_petl.errors import InputError
-from continual_petl.store.manifest import Manifest
+from continual_petl.store.certificate.manifest import Manifest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Row = Any
+"""A text, or a pair of texts; for token-classification a list of words, or a text that is split at its spaces; for
+image-classification what its data may hold: a path, a PIL image, an array, or bytes in a mapping."""
 
 
 class PillowImage(Protocol):
-    """What ``PIL.Image.Image`` is to a type checker here, where Pillow may not be installed."""
+    """Stands in for ``PIL.Image.Image`` in type checking, since Pillow may not be installed."""
 
     @property
     def mode(self) -> str:
@@ -26,27 +30,29 @@ class PillowImage(Protocol):
 
 
 OneRow = str | os.PathLike[str] | Mapping[str, Any] | PillowImage
-"""A row for every task: a text, a path, an image of Pillow, a mapping with the bytes of an image."""
+"""A row for every task: a text, a path, a Pillow image, a mapping with the bytes of an image."""
 
-OneOrSeveral = tuple[str, str] | NDArray[Any]
+OneOrSeveral: TypeAlias = "tuple[str, str] | NDArray[Any]"
 """What the task decides: two texts are one pair to a task on pairs, else two rows; an array may be one image."""
 
 
 def as_rows(rows: Any, manifests: Callable[[], Mapping[str, Manifest]]) -> tuple[list[Any], bool]:
-    """Return the rows, and whether one was given by itself.
+    """Return the rows, and whether a single one was given.
 
     Args:
         rows: one row, or several of them in a list, a tuple, an array or anything else that can be iterated over.
-        manifests: returns those of the tasks that all rows are for, called only where they decide; none of them where each
-            row has a task of its own, so that there are several rows.
+        manifests: returns the manifests of the tasks that all rows are for, called only if needed; returns none if each
+            row has its own task, which means that there are several rows.
 
     Raises:
         InputError: if ``rows`` is neither, or two texts are one row for some of the tasks and two rows for others.
     """
+    import numpy as np  # not where only the types are needed
+
     if isinstance(rows, str | bytes | os.PathLike | Mapping) or type(rows).__module__.startswith("PIL."):
         return [rows], True
     if isinstance(rows, np.ndarray):
-        # (height, width) or (height, width, colours); of several grey images with 1 or 3 columns nobody learned.
+        # (height, width) or (height, width, colours); no task uses several grey images with 1 or 3 columns.
         image = rows.ndim == 2 or (rows.ndim == 3 and rows.shape[-1] in (1, 3))
         if image and {manifest.kind for manifest in manifests().values()} == {"image-classification"}:
             return [rows], True

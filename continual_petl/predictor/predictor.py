@@ -1,4 +1,4 @@
-"""Answers from learned banks: rows of any tasks in; labels, numbers, tags or texts out."""
+"""Predict with learned banks: rows of any tasks in; labels, numbers, tags or texts out."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from continual_petl.learner.memory import memory_told
 from continual_petl.learner.respond import respond
 from continual_petl.learner.to_all import Task, respond_to_all
 from continual_petl.learner.together import Part, respond_together
-from continual_petl.predictor.asking import Asked, ask, in_words
-from continual_petl.predictor.asking import Row as Row
-from continual_petl.predictor.lanes import batches, joined, lanes, like
+from continual_petl.predictor.batching import batches, groups, joined, like
 from continual_petl.predictor.one_or_many import OneOrSeveral, OneRow, as_rows
-from continual_petl.store.held import Held
-from continual_petl.store.manifest import Manifest
-from continual_petl.store.position import not_learned
-from continual_petl.store.residents import Residents
+from continual_petl.predictor.one_or_many import Row as Row
+from continual_petl.predictor.row_checks import Request, check_request, in_words
+from continual_petl.store.bank_cache import CachedBank
+from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.folder.position import not_learned
+from continual_petl.store.model_cache import ModelCache
 from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.batches.loaders import EvaluationLoader
 from continual_petl.streams.encoding.tokenise import TokenisedRows
@@ -31,13 +31,13 @@ class Predictor:
     """Answer rows with the banks of a run.
 
     Args:
-        residents: the run's backbone and banks.
+        models: the run's backbone and banks.
     """
 
-    def __init__(self, residents: Residents) -> None:
-        self._residents = residents
+    def __init__(self, models: ModelCache) -> None:
+        self._models = models
 
-    # A text is also a sequence (of letters), and a pair one of texts: the first signature that fits counts.
+    # A text is also a sequence (of letters), and a pair one of texts: the first matching signature applies.
     @overload
     def predict(self, rows: OneRow, task: str, *, batch_size: int = 32) -> Answer: ...
     @overload
@@ -48,21 +48,21 @@ class Predictor:
     def predict(
         self, rows: Row | Sequence[Row], task: str | Sequence[str], *, batch_size: int = 32
     ) -> Answer | list[Answer]:
-        """Return the answer to one row, or the list of answers to several, in their order.
+        """Return the answer to a single row, or the list of answers to several, in their order.
 
-        Rows of several tasks share batches, and the frozen backbone is computed once for all of them; each row gets what its
-        own task's bank alone gives it, up to rounding (1e-6 in fp32).
+        Rows of several tasks share batches, and the frozen backbone is computed once for all of them; each row gets the same
+        answer as from its task's bank alone, up to rounding (1e-6 in fp32).
 
         Args:
             rows: a list of what their task was learned on: texts; pairs of texts (tuples); lists of words (or texts, split at
-                their spaces); images. Or one row by itself: a text; a pair; a path, an image of Pillow, an array
-                ``(height, width)`` or ``(height, width, 3)``. A list is never one row: the words of one text are
-                ``[["Its", "words"]]``. A tuple of two texts is one pair to a task on pairs, and two rows to others.
+                spaces); images. Or a single row: a text; a pair; a path, a Pillow image, an array ``(height, width)`` or
+                ``(height, width, 3)``. A list is never a single row: the words of one text are
+                ``[["Its", "words"]]``. A tuple of two texts is one pair for a task on pairs, and two rows for others.
             task: the learned task that answers, or one for each row in a list.
-            batch_size: rows at a time.
+            batch_size: rows per batch.
 
         Returns:
-            An answer where one row was given by itself, else a list with one answer per row.
+            A single answer for a single row, otherwise a list with one answer per row.
 
         Raises:
             InputError: if a task is not learned, or a row is not what it expects.
@@ -76,12 +76,12 @@ class Predictor:
         rows, one = as_rows(rows, dict)
         if one:
             raise InputError(
-                f"one row was given by itself, but a list of {len(tasks)} tasks: give the name of one task as a text, or ask "
-                "several tasks the same row with predict_all"
+                f"a single row was given, but a list of {len(tasks)} tasks: give the name of one task as a text, or use "
+                "predict_all to ask several tasks about the same row"
             )
         if len(tasks) != len(rows):
             raise InputError(
-                f"{len(rows)} rows, but {len(tasks)} tasks: give one task a row, in the same order, or one name for all"
+                f"{len(rows)} rows, but {len(tasks)} tasks: give one task per row, in the same order, or one name for all"
             )
         numbers: dict[str, list[int]] = {}
         for number, name in enumerate(tasks):
@@ -108,22 +108,22 @@ class Predictor:
     ) -> dict[str, Answer] | dict[str, list[Answer]]:
         """Return the answers of several tasks to the same rows, by task, in the order of the rows.
 
-        What is frozen below the banks of tasks is computed once for all of them: with banks in upper layers only, most of
-        the backbone. Each answer is what the task alone gives, up to rounding (1e-6 in fp32).
+        The frozen layers below the banks are computed once for all tasks: with banks in upper layers only, that is most of
+        the backbone. Each answer equals that of the task alone, up to rounding (1e-6 in fp32).
 
         Args:
-            rows: what all of the tasks were learned on, or one row by itself; see `predict`.
+            rows: inputs of the kind that all tasks were learned on, or a single row; see `predict`.
             tasks: learned tasks, or the name of one.
-            batch_size: rows at a time, or rows times tasks where there are few rows.
+            batch_size: rows per batch, or rows times tasks if there are few rows.
 
         Returns:
-            By task: an answer where one row was given by itself, else a list with one answer per row.
+            By task: a single answer for a single row, otherwise a list with one answer per row.
 
         Raises:
             InputError: if a task is not learned, or a row is not what it expects; if ``rows`` is a tuple of two texts, and
                 some of the tasks were learned on pairs of texts and others not.
         """
-        store, residents = self._residents.store, self._residents
+        store, models = self._models.store, self._models
         tasks = [tasks] if isinstance(tasks, str) else list(tasks)
         self._check_learned(tasks)
         rows, one = as_rows(rows, lambda: self._manifests(tasks))
@@ -131,9 +131,9 @@ class Predictor:
         if not rows:
             return found
         numbers = range(len(rows))
-        asked = {task: ask(rows, numbers, store.manifest(task)) for task in tasks}
+        asked = {task: check_request(rows, numbers, store.manifest(task)) for task in tasks}
         manifests = {task: each.manifest for task, each in asked.items()}
-        for group in like(manifests, residents.backbone_of, residents.held_banks.most):
+        for group in like(manifests, models.backbone_of, models.held_banks.most):
             if len(group) == 1:
                 found[group[0]] = self._alone(rows, numbers, group[0], batch_size)
             else:
@@ -141,58 +141,60 @@ class Predictor:
         return {task: found[task][0] for task in tasks} if one else {task: found[task] for task in tasks}
 
     def _manifests(self, tasks: Sequence[str]) -> dict[str, Manifest]:
-        return {task: self._residents.store.manifest(task) for task in tasks}
+        return {task: self._models.store.manifest(task) for task in tasks}
 
-    def _all(self, asked: Sequence[Asked], batch_size: int) -> dict[str, list[Answer]]:
-        """Return the answers of tasks to which the same rows are the same numbers."""
-        residents = self._residents
-        encoded = asked[0].encoded(residents)
+    def _all(self, asked: Sequence[Request], batch_size: int) -> dict[str, list[Answer]]:
+        """Return the answers of tasks that encode the same rows identically."""
+        models = self._models
+        encoded = asked[0].encoded(models)
         held = [self._held(each) for each in asked]
         backbone = held[0].backbone
         backbone.model.train(False)
         tasks = [Task(each.plan, each.bank) for each in held]
         found: dict[str, dict[int, Answer]] = {each.manifest.task: {} for each in asked}
-        for batch in EvaluationLoader(encoded, batch_size, residents.pad_token_id, kind=asked[0].manifest.kind):
+        for batch in EvaluationLoader(encoded, batch_size, models.pad_token_id, kind=asked[0].manifest.kind):
             with memory_told(", ".join(found), batch, f"batch_size (it is {batch_size})"):
                 tensors = {name: tensor.to(backbone.model.device) for name, tensor in batch.items()}
-                said = respond_to_all(backbone, tasks, tensors, batch_size, residents.stacks)
+                said = respond_to_all(backbone, tasks, tensors, batch_size, models.stacks)
             positions = batch["index"].tolist()
             for each, outputs in zip(asked, said, strict=True):
-                words = in_words(outputs, each.manifest, residents, encoded, positions)
+                words = in_words(outputs, each.manifest, models, encoded, positions)
                 found[each.manifest.task] |= zip(positions, words, strict=True)
         return {task: [own[position] for position in range(len(own))] for task, own in found.items()}
 
     def _check_learned(self, tasks: Sequence[str]) -> None:
-        store = self._residents.store
+        store = self._models.store
         unknown = [task for task in tasks if not isinstance(task, str) or not store.has(task)]
         if unknown:
             known = known_names(store.tasks, unknown[0])
             more = f" (nor are {len(unknown) - 1} others of those asked)" if len(unknown) > 1 else ""
-            raise InputError(f"{not_learned(store, unknown[0])}{more}; learned are: {known}")
+            raise InputError(f"{not_learned(store, unknown[0])}{more}; learned tasks: {known}")
 
     def _alone(self, rows: Sequence[Row], numbers: Sequence[int], task: str, batch_size: int) -> list[Answer]:
         """Return the answers of one task to its rows."""
-        store, residents = self._residents.store, self._residents
-        # Rows are checked first, for to load a bank takes longer.
-        asked, held = store.steadily(lambda: (ask(rows, numbers, store.manifest(task)), residents.held(task)), task)
+        store, models = self._models.store, self._models
+        # Rows are checked first, because loading a bank takes longer.
+        asked, held = store.consistently(
+            lambda: (check_request(rows, numbers, store.manifest(task)), models.held(task)), task
+        )
         held.backbone.model.train(False)
-        encoded = asked.encoded(residents)
+        encoded = asked.encoded(models)
         found: dict[int, Answer] = {}
-        for batch in EvaluationLoader(encoded, batch_size, residents.pad_token_id, kind=asked.manifest.kind):
+        for batch in EvaluationLoader(encoded, batch_size, models.pad_token_id, kind=asked.manifest.kind):
             with memory_told(task, batch, f"batch_size (it is {batch_size})"):
                 tensors = {name: tensor.to(held.backbone.model.device) for name, tensor in batch.items()}
-                said = respond(held.backbone, held.bank, held.plan, tensors, residents.tokenizer)
+                said = respond(held.backbone, held.bank, held.plan, tensors, models.tokenizer)
             positions = batch["index"].tolist()
-            found |= zip(positions, in_words(said, asked.manifest, residents, encoded, positions), strict=True)
+            found |= zip(positions, in_words(said, asked.manifest, models, encoded, positions), strict=True)
         return [found[position] for position in range(len(numbers))]
 
     def _mixed(self, rows: Sequence[Row], numbers: Mapping[str, list[int]], batch_size: int) -> dict[int, Answer]:
         """Return the answers of several tasks by the numbers of the rows."""
-        store, residents = self._residents.store, self._residents
-        asked = {task: ask(rows, own, store.manifest(task)) for task, own in numbers.items()}
+        store, models = self._models.store, self._models
+        asked = {task: check_request(rows, own, store.manifest(task)) for task, own in numbers.items()}
         manifests = {task: each.manifest for task, each in asked.items()}
         found: dict[int, Answer] = {}
-        for lane in lanes(manifests, residents.backbone_of, residents.held_banks.most):
+        for lane in groups(manifests, models.backbone_of, models.held_banks.most):
             if len(lane) == 1:
                 own = numbers[lane[0]]
                 found |= zip(own, self._alone(rows, own, lane[0], batch_size), strict=True)
@@ -200,47 +202,47 @@ class Predictor:
                 found |= self._lane([asked[task] for task in lane], batch_size)
         return found
 
-    def _lane(self, asked: Sequence[Asked], batch_size: int) -> dict[int, Answer]:
+    def _lane(self, asked: Sequence[Request], batch_size: int) -> dict[int, Answer]:
         """Return the answers of tasks that share batches."""
-        residents = self._residents
-        parts = [each.encoded(residents) for each in asked]
+        models = self._models
+        parts = [each.encoded(models) for each in asked]
         held = [self._held(each) for each in asked]
         backbone = held[0].backbone
         backbone.model.train(False)
         kinds: dict[Hashable, int] = {}
-        kind_of = [kinds.setdefault(residents.stacks.kind(each.bank), len(kinds)) for each in held]
+        kind_of = [kinds.setdefault(models.stacks.kind(each.bank), len(kinds)) for each in held]
         together = joined(parts)
         task_N = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
         first_N = np.repeat(np.cumsum([0, *map(len, parts[:-1])]), [len(part) for part in parts])
         found: dict[int, Answer] = {}
         for rows, whose in batches(together.lengths, task_N, kind_of, batch_size):
-            batch = collate(together, rows, residents.pad_token_id, kind=asked[0].manifest.kind, train=False)
+            batch = collate(together, rows, models.pad_token_id, kind=asked[0].manifest.kind, train=False)
             shares = [Part(held[task].plan, held[task].bank, count) for task, count in whose]
             with memory_told(_names(asked, whose), batch, f"batch_size (it is {batch_size})"):
                 tensors = {name: tensor.to(backbone.model.device) for name, tensor in batch.items()}
-                said = respond_together(backbone, shares, tensors, residents.stacks)
+                said = respond_together(backbone, shares, tensors, models.stacks)
             positions = np.split((rows - first_N[rows]), np.cumsum([count for _, count in whose])[:-1])
             for (task, _), own, outputs in zip(whose, positions, said, strict=True):
                 found |= self._numbered(asked[task], parts[task], outputs, own.tolist())
         return found
 
     def _numbered(
-        self, asked: Asked, encoded: TokenisedRows, outputs: torch.Tensor, positions: list[int]
+        self, asked: Request, encoded: TokenisedRows, outputs: torch.Tensor, positions: list[int]
     ) -> dict[int, Answer]:
-        words = in_words(outputs, asked.manifest, self._residents, encoded, positions)
+        words = in_words(outputs, asked.manifest, self._models, encoded, positions)
         return {asked.numbers[position]: word for position, word in zip(positions, words, strict=True)}
 
-    def _held(self, asked: Asked) -> Held:
-        """Return a task's bank, the one that its rows were prepared for."""
-        store, task = self._residents.store, asked.manifest.task
-        now, held = store.steadily(lambda: (store.manifest(task), self._residents.held(task)), task)
+    def _held(self, asked: Request) -> CachedBank:
+        """Return a task's bank, ensuring that it is the one that its rows were prepared for."""
+        store, task = self._models.store, asked.manifest.task
+        now, held = store.consistently(lambda: (store.manifest(task), self._models.held(task)), task)
         if now.seal != asked.manifest.seal:
             raise StoreError(
-                f"task {task!r} was replaced in {store.folder} while its rows were being prepared: ask again."
+                f"task {task!r} was replaced in {store.folder} while its rows were being prepared: try again."
             )
         return held
 
 
-def _names(asked: Sequence[Asked], whose: Sequence[tuple[int, int]]) -> str:
+def _names(asked: Sequence[Request], whose: Sequence[tuple[int, int]]) -> str:
     names = [asked[task].manifest.task for task, _ in whose]
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

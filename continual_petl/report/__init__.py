@@ -1,1 +1,21 @@
-"""Reports drawn from a store."""
+"""Reports: results, growth and dashboards, read from a run folder alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from continual_petl._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from continual_petl.report.ablation import Ablation as Ablation
+    from continual_petl.report.growth import GrowthRow as GrowthRow
+    from continual_petl.report.results import Results as Results
+
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "Ablation": "continual_petl.report.ablation",
+        "GrowthRow": "continual_petl.report.growth",
+        "Results": "continual_petl.report.results",
+    },
+)

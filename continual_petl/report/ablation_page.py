@@ -1,4 +1,4 @@
-"""The ablations of some tasks as one HTML file that opens from a disk, without a network."""
+"""Write the ablations of some tasks as one HTML file that works without a network."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from continual_petl.report.figures import ablation as drawing
 from continual_petl.report.page.environment import templates
 from continual_petl.report.page.parts import Section, Shown
 from continual_petl.report.page.verdict import moment
-from continual_petl.store.atomic import write_file
+from continual_petl.store.files.atomic import write_file
 
 
 def write_ablations(path: Path, ablations: Sequence[Ablation], run: Path) -> None:
-    """Write the page: the report's own, with plotly inside.
+    """Write the page, in the report's style and with plotly included.
 
     Args:
         path: the file; it is replaced in one step.
         ablations: one figure each.
-        run: the folder that they are of, which the page names.
+        run: the run folder, which the page names.
 
     Raises:
-        StoreError: if it cannot be written; what lay there is then as it was.
+        StoreError: if it cannot be written; the old file is then unchanged.
     """
     from plotly.offline import get_plotlyjs  # reads four megabytes
 
@@ -52,7 +52,7 @@ def _section(number: int, ablation: Ablation) -> Section:
     figure = Shown(
         name=f"ablation-{number}",
         caption=headline(ablation),
-        words="Modifications are removed from the layers first (row) to last (column), and nothing is trained again "
+        words="Modifications are removed from the layers first (row) to last (column), without retraining "
         "(Houlsby et al. 2019, figure 6). Framed: a single layer. Top right: all of them.",
         figure=drawing.figure(ablation),
     )

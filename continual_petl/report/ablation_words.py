@@ -1,4 +1,4 @@
-"""An ablation in words and as a table for the terminal: a heat map of numbers where it fits, else the largest changes."""
+"""Show an ablation in the terminal: a heat map of numbers if it fits, otherwise the largest changes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from continual_petl.report.ablated import AblatedSpan
 from continual_petl.report.ablation import Ablation
 
 WIDEST = 12
-"""Layers whose spans are shown as a heat map; of more, the spans are listed."""
+"""Maximum number of layers for a heat map; for more, the spans are listed."""
 MOST_LISTED = 20
 _STRONG, _SLIGHT = -0.1, -0.01
-"""Relative changes from which on a cell is red, and yellow; those above are green."""
+"""Relative changes up to which a cell is red, and yellow; those above are green."""
 
 
 def headline(ablation: Ablation) -> str:
-    """Return what the numbers are."""
+    """Describe the numbers."""
     what = f"{ablation.split} {ablation.metric}"
     if ablation.is_relative:
         return f"Change of {what} in % of the whole bank's {ablation.full:.4f}, without the layers FIRST to LAST"
@@ -25,7 +25,7 @@ def headline(ablation: Ablation) -> str:
 
 
 def remarks(ablation: Ablation) -> list[str]:
-    """Return what the reader has to know of the numbers, one sentence or two each."""
+    """Return the notes for the reader, one or two sentences each."""
     lines = [f"{counted(ablation.num_examples, 'row')} re-evaluated for each span of {ablation.layers} layers."]
     if len(ablation.stacks) == 2:
         encoder = ablation.stacks[0]
@@ -42,7 +42,7 @@ def remarks(ablation: Ablation) -> list[str]:
 
 
 def table(ablation: Ablation) -> Table:
-    """Return the heat map, or, of many layers or of chosen spans, a line for each of the largest changes."""
+    """Return the heat map, or, for many layers or selected spans, a line for each of the largest changes."""
     count = ablation.layers
     whole = len(ablation.cells) == count * (count + 1) // 2
     return _heat_map(ablation) if whole and count <= WIDEST else _listing(ablation)
@@ -73,7 +73,7 @@ def _listing(ablation: Ablation) -> Table:
         made.add_column(Text(header), justify="left" if header == "FIRST to LAST" else "right")
     shown = ablation.cells
     if len(shown) > MOST_LISTED:
-        # A score that is not defined stands first: it is the largest change of all.
+        # An undefined score comes first, as the largest change of all.
         worst = sorted(shown, key=lambda cell: float("-inf") if cell.score is None else cell.score)[:MOST_LISTED]
         shown = tuple(cell for cell in shown if cell in worst)
     for cell in shown:
@@ -89,9 +89,9 @@ def _cell(ablation: Ablation, cell: AblatedSpan) -> Text:
     if cell.relative is None:
         return Text("n/a")
     colour = "red" if cell.relative <= _STRONG else "yellow" if cell.relative <= _SLIGHT else "green"
-    # Exactly nothing is another claim than nothing to one place.
+    # Exactly zero is a different claim than zero to one place.
     percent = 100 * cell.relative
-    # As wide as all others where everything is lost: twelve columns are to fit into a terminal.
+    # As wide as all others even if everything is lost: twelve columns have to fit into a terminal.
     return Text("0" if percent == 0 else f"{percent:+.1f}" if abs(percent) < 99.95 else f"{percent:+.0f}", style=colour)
 
 

@@ -1,4 +1,4 @@
-"""How two runs differ, task by task: plain values, read from manifests alone."""
+"""Compare two runs task by task: plain values, read from manifests alone."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from continual_petl.banks.words import changes_in_words
-from continual_petl.store.manifest import Manifest
+from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.store import Store
 
 _SAID = ("kind", "pair", "labels", "class_weights", "metric", "training", "pooling", "max_length", "seed", "generation")
 
 
 def differences(one: Store, other: Store) -> dict[str, Any]:
-    """Return how two runs differ.
+    """Return the differences between two runs.
 
     Returns:
         ``same``: whether they hold the same tasks, in the same order, with the same backbone, specifications, banks, data
         and scores. ``backbone``: whether it is the same, and ``backbones``: both, by name and digest. ``order``: whether the
-        tasks of both were learned in the same order. ``only``: for each run the tasks that the other one lacks. ``tasks``:
-        for each task of both what `_compared` returns.
+        shared tasks were learned in the same order. ``only``: for each run the tasks that the other one lacks. ``tasks``:
+        for each shared task the result of `_compared`.
     """
     tasks = one.tasks, other.tasks
     sets = set(tasks[0]), set(tasks[1])
@@ -40,12 +40,12 @@ def differences(one: Store, other: Store) -> dict[str, Any]:
 
 
 def _compared(one: Manifest, other: Manifest) -> dict[str, Any]:
-    """Return how one task's two banks differ.
+    """Return the differences between one task's two banks.
 
     Returns:
-        ``same``: whether nothing does, ``environment`` aside; ``bank``: whether it is the same, bit for bit; ``tensors``: how
-        many of how many are not; ``specification``, ``data``, ``scores``, ``environment``: what differs, by name, with both
-        values; ``answers``: by split, whether the predictions are the same; ``score``: both scores that count.
+        ``same``: whether nothing differs except ``environment``; ``bank``: whether it is the same, bit for bit; ``tensors``:
+        how many of all differ; ``specification``, ``data``, ``scores``, ``environment``: what differs, by name, with both
+        values; ``answers``: by split, whether the predictions are the same; ``score``: both reported scores.
     """
     names = one.tensors.keys() | other.tensors.keys()
     other_tensors = sum(one.tensors.get(name) != other.tensors.get(name) for name in names)
@@ -70,11 +70,11 @@ def _compared(one: Manifest, other: Manifest) -> dict[str, Any]:
 
 
 def _specification(manifest: Manifest) -> dict[str, Any]:
-    """Return what a bank came from; neither its place in a chain nor what follows from its tensors."""
+    """Return the specification of a bank, without its place in a chain and what follows from its tensors."""
     tree = manifest.model_dump(mode="json", include={*_SAID, "bank", "parameters", "preparation", "parent"})
     modifications = tree["bank"].pop("modifications")
     words = changes_in_words(manifest.bank)
-    # Of other forms everything differs: their names say it. Of the same ones, it is told in what.
+    # With different forms everything differs, so only their names are listed; otherwise each difference.
     details = {f"bank.modifications.{n}.{key}": v for n, each in enumerate(modifications) for key, v in each.items()}
     return {**_flat(tree), "bank.modifications": words, **details}
 

@@ -1,8 +1,9 @@
-"""Read what a report shows from a run folder: half-way through a course, after it, and where something is damaged."""
+"""Read everything that a report shows from a run folder, during or after a run, even if something is damaged."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -14,36 +15,36 @@ from continual_petl.report.results import results_of
 from continual_petl.report.run_facts import MOST_TASKS
 from continual_petl.report.run_facts import RunFacts as RunFacts
 from continual_petl.report.run_facts import TaskFacts as TaskFacts
-from continual_petl.store.files import Signature, entries, listing, refuse_link, signature_of
-from continual_petl.store.history import History
-from continual_petl.store.manifest import Manifest
-from continual_petl.store.position import half_learned
-from continual_petl.store.results_file import TaskLine, each_result
+from continual_petl.store.certificate.history import CURVE, Curve, History, read_curve
+from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.files.reading import Signature, entries, listing, refuse_link, signature_of
+from continual_petl.store.folder.position import half_learned
+from continual_petl.store.folder.results_file import TaskLine, each_result
+from continual_petl.store.folder.stream_seal import load_begun
+from continual_petl.store.inspect import Inspection
 from continual_petl.store.store import Store
-from continual_petl.store.stream_seal import load_begun
-from continual_petl.store.survey import Survey
-from continual_petl.store.verify import check_task
+from continual_petl.store.verify.certificate import check_task
 
 Signatures = tuple[tuple[str, Signature], ...]
 
 
 def read_facts(folder: Path) -> RunFacts:
-    """Read a run; half-way through a course what is committed by then.
+    """Read a run; during a run, everything committed so far.
 
-    Every digest is checked. What is damaged is reported in the facts, and the rest is read anyway.
+    Every digest is checked. Damage is reported in the facts, and everything else is read anyway.
 
     Args:
         folder: the run folder.
 
     Raises:
         InputError: if the folder holds no run.
-        StoreError: if the run does not hold still for as long as it takes to read it.
+        StoreError: if the run keeps changing while it is read.
     """
     return Reader(folder).read()
 
 
 class Reader:
-    """Reads a run again and again. A task whose files are still the same is not read, and not checked, a second time.
+    """Reads a run repeatedly. A task whose files are unchanged is not read, and not checked, a second time.
 
     Args:
         folder: the run folder.
@@ -55,29 +56,33 @@ class Reader:
         self._known: dict[str, tuple[Signatures, TaskFacts]] = {}
 
     def read(self) -> RunFacts:
-        """Return the run as it is now; see `read_facts`."""
+        """Return the current state of the run; see `read_facts`."""
         refuse_link(self._store.stream_file)
         if not self._store.stream_file.is_file():
             raise InputError(
                 f"{self._store.folder}: no run here (no stream.yaml in it); give a folder that `continual-petl run` made"
             )
-        return self._store.steadily(self._read)
+        return self._store.consistently(self._read)
 
     def state(self) -> object:
-        """Return what is equal to what it returned before as long as `read` would read the same; nothing is opened."""
+        """Return a value that stays equal as long as `read` would return the same; nothing is opened."""
         store = self._store
         files = [signature_of(path) for path in (store.stream_file, store.pin_file, store.results_file)]
         listings = listing(store.tombstone_folder, signature_of), listing(store.banks, _signatures)
-        return files, *listings, half_learned(store)
+        half = half_learned(store)
+        # The page of a long run takes seconds to draw, so it waits for the next checkpoint.
+        curves = [signature_of(store.progress_folder(task) / CURVE) for task in half if self._keep]
+        return files, *listings, half, curves
 
     def task(self, name: str) -> TaskFacts:
-        """Return what is known of one learned task."""
-        return self._store.steadily(lambda: self._task(name), name)
+        """Return the facts of one learned task."""
+        return self._store.consistently(lambda: self._task(name), name)
 
     def _read(self) -> RunFacts:
-        name, seed, num_planned = _planned(self._store.stream_file)
+        half = half_learned(self._store)
+        name, seed, num_planned, metrics = _planned(self._store.stream_file, half)
         self._read_tasks()
-        survey = Survey(self._store, rows=False)
+        survey = Inspection(self._store, rows=False)
         pin, wrong = survey.pinned()
         tasks = [self._task(link.task) for link in survey.links]
         guarded: dict[str, int] = {}
@@ -102,14 +107,17 @@ class Reader:
             others=(*survey.told(), *survey.lost(), *wrong),
             forgotten=tuple(stone.name for stone in survey.tombstones if stone.why != "replaced"),
             newest_shared=survey.newest_shared,
-            half_learned=half_learned(self._store),
+            half_learned=half,
+            so_far={
+                task: (metric, curve) for task, metric in metrics.items() if (curve := self._so_far(task)) is not None
+            },
             guarded=guarded,
             read_at=time.time(),
         )
 
     def _read_tasks(self) -> None:
-        """Read every task before the survey looks at it: it then finds each manifest read, and checked, already."""
-        with suppress(StoreError):  # the survey reports it
+        """Read every task before the inspection, which then finds each manifest already read and checked."""
+        with suppress(StoreError):  # the inspection reports it
             names = self._store.names()
             self._keep = len(names) <= MOST_TASKS
             for name in names:
@@ -138,9 +146,14 @@ class Reader:
             return self._store.history(name)
         return None
 
+    def _so_far(self, task: str) -> Curve | None:
+        with suppress(StoreError, OSError):  # for display only, and drawn again when the task is resumed
+            return read_curve(self._store.progress_folder(task))
+        return None
+
     def _again(self, name: str, seal: str) -> tuple[Manifest, History | None]:
         """Return manifest and history of a task that was read before."""
-        manifest = self._store.steadily(lambda: self._store.manifest(name), name)
+        manifest = self._store.consistently(lambda: self._store.manifest(name), name)
         if manifest.seal != seal:
             raise StoreError(
                 f"task {name!r} was replaced by another bank while the report was drawn; draw the report again"
@@ -148,10 +161,11 @@ class Reader:
         return manifest, self._history(name)
 
 
-def _planned(file: Path) -> tuple[str, int, int]:
-    """Return the name of a stream, its seed, and the number of its tasks, whose specifications take much memory."""
+def _planned(file: Path, half: Collection[str]) -> tuple[str, int, int, dict[str, str]]:
+    """Return a stream's name, seed, number of tasks and metrics, since all specifications take much memory."""
     spec = load_begun(file)
-    return spec.name, spec.seed, len(spec.tasks)
+    metrics = {task.name: task.resolved_metric for task in spec.tasks if task.name in half}
+    return spec.name, spec.seed, len(spec.tasks), metrics
 
 
 def _signatures(folder: str) -> object:

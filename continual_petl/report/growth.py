@@ -1,4 +1,4 @@
-"""What each task cost: parameters trained and stored, bytes on disk, against a full copy of the backbone per task."""
+"""The cost of each task: parameters trained and stored, bytes on disk, against a full copy of the backbone per task."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class GrowthRow:
     stored: int
     """Parameters on disk for all tasks so far, without the backbone."""
     active: int
-    """Parameters that take part in answering this task: backbone and bank."""
+    """Parameters used to answer this task: backbone and bank."""
     num_bytes: int
     """Bytes on disk of this task, certificate included."""
     cumulative_bytes: int
@@ -40,7 +40,7 @@ def growth(store: Store, known: Sequence[GrowthRow] = ()) -> list[GrowthRow]:
 
     Args:
         store: the run.
-        known: rows of before; if tasks have only joined since, just theirs are read.
+        known: earlier rows; if tasks have only been added since, just those are read.
     """
     pin, tasks = store.pin(), store.tasks
     if not tasks:
@@ -53,10 +53,10 @@ def growth(store: Store, known: Sequence[GrowthRow] = ()) -> list[GrowthRow]:
 
 
 def grown(rows: Sequence[GrowthRow], tasks: Iterable[tuple[str, Mapping[str, int], int]], size: int) -> list[GrowthRow]:
-    """Return rows with those of further tasks.
+    """Return rows extended by those of further tasks.
 
     Args:
-        rows: of the tasks before.
+        rows: of the earlier tasks.
         tasks: each with its parameters by part and its bytes on disk.
         size: parameters of the backbone.
     """
@@ -65,7 +65,7 @@ def grown(rows: Sequence[GrowthRow], tasks: Iterable[tuple[str, Mapping[str, int
     for number, (task, parts, num_bytes) in enumerate(tasks, len(rows) + 1):
         trainable = sum(parts.values())
         stored, cumulative = stored + trainable, cumulative + num_bytes
-        # A parameter that the bank has its own copy of stands in for the backbone's.
+        # A parameter that the bank has its own copy of replaces the backbone's.
         active = size + trainable - parts["own"]
         rows.append(
             GrowthRow(

@@ -1,4 +1,4 @@
-"""What a run holds, task by task: plain values, from the summaries of the certificates."""
+"""The tasks of a run as plain values, from the summaries of the certificates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def listed(store: Store) -> list[dict[str, Any]]:
 
 
 def entry_of(store: Store, task: str) -> dict[str, Any]:
-    """Return what a list says of one learned task."""
+    """Return the list entry of one learned task."""
     summary = store.summary(task)
     return {
         "task": task,

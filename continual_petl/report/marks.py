@@ -1,4 +1,4 @@
-"""The mark behind a score of validation rows, and the line that explains it; lists, pages and terminals share them."""
+"""The mark after a score on validation rows, and its explanation, for lists, pages and terminals."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ ON_VALIDATION = "* on validation rows: the task has no test rows"
 
 
 def mark_of(split: str) -> str:
-    """Return what stands behind a score of this split: a star unless it is of test rows."""
+    """Return the mark for a score on this split: a star unless it is the test split."""
     return "" if split == "test" else "*"

@@ -1,4 +1,4 @@
-"""The newest rows of R in a terminal of any width: the last tasks in columns, those before them in one."""
+"""The newest rows of R for a terminal of any width: the last tasks in columns, the earlier ones in one."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _COLUMN, _SPACE = 10, 2
 
 @dataclass(frozen=True, kw_only=True)
 class NewestRow:
-    """What is known after a task."""
+    """The scores after a task."""
 
     task: str
     number: int
-    """Of the task in the order of learning, from 1."""
+    """Number of the task in the order of learning, from 1."""
     scores: Mapping[str, float | None]
-    """By task; None where it is not defined."""
+    """By task; None if undefined."""
 
 
 def newest_table(rows: Sequence[NewestRow], width: int) -> Table:
-    """Return the newest rows, no wider than that.
+    """Return the newest rows, within a width.
 
     Args:
-        rows: oldest first, in the order of learning; the tasks of those are the columns, as many of the last as fit.
-        width: of the terminal.
+        rows: oldest first, in the order of learning; their tasks are the columns, as many of the last as fit.
+        width: width of the terminal.
     """
     fit = max(1, (width - _COLUMN - _SPACE) // (_COLUMN + _SPACE))
     shown = [row.task for row in rows][-fit:]

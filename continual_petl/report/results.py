@@ -1,7 +1,7 @@
 """The result matrix R of a run, read from its store.
 
-A long course measures or certifies a bounded number of tasks after each new one, so R is kept as the cells that are known:
-5,000 tasks are 100,000 cells, not 25 million.
+A long run measures or certifies a limited number of tasks after each new one, so R is stored as its known cells: 5,000 tasks
+have 100,000 of them, not 25 million.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from torch import Tensor
 from continual_petl.errors import known_names
 from continual_petl.metrics import forgetting_max
 from continual_petl.report.marks import ON_VALIDATION, mark_of
-from continual_petl.store.chain import Link
-from continual_petl.store.results_file import Line, Status, TaskLine
+from continual_petl.store.certificate.chain import Link
+from continual_petl.store.certificate.tombstone import Tombstone
+from continual_petl.store.folder.results_file import Line, Status, TaskLine
 from continual_petl.store.store import Store
-from continual_petl.store.tombstone import Tombstone
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
@@ -38,7 +38,7 @@ class ResultRow:
     columns: NDArray[np.int64]
     """Numbers of the tasks, ascending."""
     values: NDArray[np.float64]
-    """One for each of them; NaN where the score is not known, or not defined."""
+    """One for each of them; NaN if the score is unknown, or undefined."""
     status: tuple[Status, ...]
     """How each is known."""
 
@@ -47,7 +47,7 @@ class ResultRow:
 class Results:
     """Scores of every task after every task.
 
-    ``R[i, j]`` is the score on task ``j`` after learning task ``i``; NaN where it is not known. ``status[i][j]`` says
+    ``R[i, j]`` is the score on task ``j`` after learning task ``i``; NaN if it is unknown. ``status[i][j]`` says
     how it is known: measured, certified (digests and probe unchanged, the value carried over), or not measured.
     """
 
@@ -55,15 +55,15 @@ class Results:
     metrics: tuple[str, ...]
     """Name of the score of each column."""
     splits: tuple[str, ...]
-    """The split that each column's scores are of: test, or validation for a task without test rows."""
+    """The split that each column's scores are from: test, or validation for a task without test rows."""
     rows: tuple[ResultRow, ...]
     """The known cells of R, row by row."""
     seconds: dict[str, dict[str, float]]
-    """By task: time for data, training, evaluation, commit and verification."""
+    """By task: seconds of data, training, evaluation, commit and verification."""
 
     @cached_property
     def R(self) -> Tensor:
-        """The result matrix, with all of its cells: of many tasks that takes much memory, ``rows`` does not."""
+        """The result matrix with all its cells: for many tasks this takes much memory, unlike ``rows``."""
         return self._first(len(self.tasks))
 
     @cached_property
@@ -73,7 +73,7 @@ class Results:
         return tuple((*self.row_status(i), *[after] * (len(self.tasks) - i - 1)) for i in range(len(self.tasks)))
 
     def row(self, i: int) -> NDArray[np.float64]:
-        """Return the row of R after learning task ``i``, up to that task's own score; NaN where it is not known."""
+        """Return the row of R after learning task ``i``, up to that task's own score; NaN if unknown."""
         values = np.full(i + 1, np.nan)
         values[self.rows[i].columns] = self.rows[i].values
         return values
@@ -91,17 +91,17 @@ class Results:
         return np.array([row.values[-1] if i in row.columns[-1:] else np.nan for i, row in enumerate(self.rows)])
 
     def mark(self, j: int) -> str:
-        """Return what stands behind the scores of task ``j``: a star if they are of validation rows."""
+        """Return the mark after the scores of task ``j``: a star if they are from validation rows."""
         return mark_of(self.splits[j])
 
     @property
     def footnotes(self) -> list[str]:
-        """What to say below scores that bear a mark; empty if none does."""
+        """The note below scores with a mark; empty if there are none."""
         return [ON_VALIDATION] if any(map(mark_of, self.splits)) else []
 
     @cached_property
     def later(self) -> NDArray[np.float64]:
-        """The newest known score of each task that is from after a later one was learned; NaN where there is none."""
+        """The newest known score of each task from after a later one was learned; NaN if there is none."""
         found = np.full(len(self.tasks), np.nan)
         for i, row in enumerate(self.rows):
             known = ~np.isnan(row.values) & (row.columns < i)
@@ -118,9 +118,9 @@ class Results:
         return sum(how == "certified" for how in newest.values())
 
     def after(self, num_tasks: int) -> dict[str, float]:
-        """Return ACC, BWT and forgetting after so many tasks, as `continual_petl.metrics` has them of ``R[:n, :n]``.
+        """Return ACC, BWT and forgetting after so many tasks, as computed by `continual_petl.metrics` from ``R[:n, :n]``.
 
-        ACC and BWT look at two vectors. Forgetting needs every cell of the rows before, or it is not known.
+        ACC and BWT use two vectors. Forgetting needs every cell of the earlier rows, or it is unknown.
         """
         if not num_tasks:
             return {"ACC": math.nan, "BWT": math.nan, "forgetting": math.nan}
@@ -136,7 +136,7 @@ class Results:
     def _at_end(self) -> dict[str, float]:
         found = self.after(len(self.tasks))
         if self.carried:
-            later = np.append(self.later[:-1], self.own[-1:])  # NaN where no later score is known
+            later = np.append(self.later[:-1], self.own[-1:])  # NaN if no later score is known
             last = np.where(np.isnan(later), self.own, later)
             found |= {"ACC": float(last.mean()), "BWT": float((later - self.own)[:-1].mean())}
         return found
@@ -145,14 +145,14 @@ class Results:
     def carried(self) -> int:
         """Number of tasks whose score at the end is that of an earlier row.
 
-        After one task is added to a run of many, only some of the others are looked at. ACC takes the newest known scores of
-        the rest; BWT is not known unless each earlier task has a score from after a later one.
+        After one task is added to a run of many, only some of the others are re-evaluated. ACC uses the newest known scores
+        of the rest; BWT is unknown unless each earlier task has a score from after a later one.
         """
         return len(self.tasks) - len(self.rows[-1].columns) if self.tasks else 0
 
     @property
     def basis(self) -> str:
-        """What to say behind a mean over all tasks: how many scores are carried over, and of which metrics they are."""
+        """The note after a mean over all tasks: how many scores are carried over, and which metrics are mixed."""
         of = f"of {len(self.tasks):,}"
         carried = f", {self.carried:,} {of} carried over from earlier rows" if self.carried else ""
         certified = f", {self.certified:,} {of} certified and not measured again" if self.certified else ""
@@ -165,12 +165,12 @@ class Results:
 
     @cached_property
     def _num_whole(self) -> int:
-        """Number of rows at the beginning of which every score is known."""
+        """Number of rows from the beginning in which every score is known."""
         known = (np.count_nonzero(~np.isnan(row.values)) == i + 1 for i, row in enumerate(self.rows))
         return next((i for i, whole in enumerate(known) if not whole), len(self.rows))
 
     def _first(self, count: int) -> Tensor:
-        """Return R of the first tasks."""
+        """Return R restricted to the first tasks."""
         R_TT = torch.full((count, count), math.nan, dtype=torch.float64)
         for i, row in enumerate(self.rows[:count]):
             R_TT[i, torch.from_numpy(row.columns)] = torch.from_numpy(row.values)
@@ -183,7 +183,7 @@ class Results:
 
     @property
     def mixed(self) -> str:
-        """What is to be said behind a mean over tasks: which unlike scores it is of; empty if all are of one name."""
+        """The note after a mean over tasks with different metrics; empty if all have the same one."""
         names = list(dict.fromkeys(self.metrics))
         return f"; it mixes metrics: {known_names(names)}" if len(names) > 1 else ""
 
@@ -197,23 +197,37 @@ class Results:
         """Mean drop from the best earlier score (Chaudhry et al. 2018); NaN for one task."""
         return self._at_end["forgetting"]
 
-    def to_pandas(self) -> pd.DataFrame:
-        """Return R as a table of pandas: a row and a column for each task, by name; NaN where a score is not known.
+    def to_pandas(self, *, tidy: bool = False) -> pd.DataFrame:
+        """Return R as a pandas table: a row and a column for each task, by name; NaN if a score is unknown.
 
-        The row of a task has the scores after it was learned. Of many tasks the table takes much memory, as ``R`` does.
+        The row of a task has the scores after it was learned. For many tasks the table takes much memory, as ``R`` does.
+
+        Args:
+            tidy: return one row for each known score instead, with the columns ``after``, ``task``, ``score``, ``metric``,
+                ``split`` (``validation`` if a task has no test rows) and ``status`` (``certified`` if a score was
+                carried over and not measured again).
 
         Example::
 
             run.results.to_pandas().loc["trec", "topics"]  # the score on topics after learning trec
         """
-        import pandas as pd  # comes with datasets, and takes a moment to import
+        import pandas as pd  # installed with datasets, and takes a moment to import
 
+        if tidy:
+            status = self.status
+            rows = [
+                (after, task, value, self.metrics[column], self.splits[column], status[row][column])
+                for row, after in enumerate(self.tasks)
+                for column, (task, value) in enumerate(zip(self.tasks, self.R[row].tolist(), strict=True))
+                if not math.isnan(value)
+            ]
+            return pd.DataFrame(rows, columns=["after", "task", "score", "metric", "split", "status"])
         return pd.DataFrame(
             self.R.numpy(), index=pd.Index(self.tasks, name="after"), columns=pd.Index(self.tasks, name="task")
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the whole as JSON values, null for NaN."""
+        """Return everything as JSON values, null for NaN."""
         return {
             "tasks": list(self.tasks),
             "metrics": list(self.metrics),
@@ -230,7 +244,7 @@ class Results:
 
 
 def read_results(store: Store) -> Results:
-    """Return the result matrix of a run; lines of tasks that the store does not hold, or holds anew, are left out."""
+    """Return the result matrix of a run; lines of tasks that were forgotten or replaced are left out."""
     links = store.links()
     summaries = {link.task: store.summary(link.task) for link in links}
     own = {task: (summary.metric, summary.split, summary.score) for task, summary in summaries.items()}
@@ -247,14 +261,14 @@ def results_of(
 
     Args:
         links: of the learned tasks, in the order of learning.
-        tombstones: that count.
-        lines: of the results; those of tasks that are not among the links are left out. Of several lines on one cell the
-            newest counts, but a certified score never takes the place of a measured one, nor nothing that of a score.
-        own: by task its metric, the split whose scores count, and its score just after it was learned.
+        tombstones: the ones that count.
+        lines: of the results; those of tasks that are not among the links are left out. Of several lines for one cell the
+            newest counts, but a certified score never replaces a measured one, and an empty one never replaces a score.
+        own: by task its metric, its reported split, and its score just after it was learned.
     """
     tasks = [link.task for link in links]
     place: dict[tuple[str, int | None], int] = {(link.task, link.index): n for n, link in enumerate(links)}
-    # Lines of format 1 name no position; nothing was replaced then.
+    # Lines of format 1 have no position; nothing was replaced then.
     replaced = {tombstone.task for tombstone in tombstones}
     place |= {(task, None): n for n, task in enumerate(tasks) if task not in replaced}
     rows: list[dict[int, tuple[float, Status]]] = [{} for _ in tasks]
@@ -274,7 +288,7 @@ def results_of(
                 rows[i][j] = (math.nan if cell.value is None else cell.value, cell.status)
     for i, task in enumerate(tasks):
         if rows[i].get(i, (math.nan, "not measured"))[1] == "not measured":
-            # Committed a moment ago: its own score is in its certificate already.
+            # Committed a moment ago: its own score is already in its certificate.
             score = own[task][2]
             rows[i][i] = (math.nan if score is None else score, "measured")
     return Results(

@@ -16,65 +16,66 @@ from continual_petl.banks.words import in_words
 from continual_petl.errors import counted
 from continual_petl.heads.kinds import Kind
 from continual_petl.report.growth import GrowthRow
+from continual_petl.report.misread import MisreadRows
 from continual_petl.report.results import Results
-from continual_petl.store.finding import TaskCheck
-from continual_petl.store.history import History
-from continual_petl.store.manifest import PARTS, Manifest
-from continual_petl.store.pin import Pin
-from continual_petl.store.position import Position
+from continual_petl.store.certificate.finding import TaskCheck
+from continual_petl.store.certificate.history import Curve, History
+from continual_petl.store.certificate.manifest import PARTS, Manifest
+from continual_petl.store.certificate.pin import Pin
+from continual_petl.store.folder.position import Position
 from continual_petl.streams.schema.training_spec import ResolvedTraining
 
 MOST_TASKS = 500
-"""Tasks that a report shows one by one everywhere. A longer run has its bars as means of several tasks, rows of tables that
-the page makes when they are looked at, and details of many tasks in one file."""
+"""Number of tasks that a report shows one by one everywhere. A longer run has bars that are means of several tasks, tables
+whose rows are created on demand, and details of many tasks in one file."""
 MOST_STEPS = 200
-"""Steps of the course at which averages over all tasks are shown."""
+"""Maximum number of steps of the run at which averages over all tasks are shown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskFacts:
-    """One task: what all tasks of a run are shown by, and how to read the rest of it.
+    """One task: the facts shown for all tasks of a run, and a way to read the rest.
 
-    Of a long run, manifests and histories are not kept: they are read again for the details of a task, one after the other.
+    Manifests and histories of a long run are not kept: they are read again for the details of a task, one after the other.
     """
 
     name: str
     kind: Kind
     metric: str
     split: str
-    """The split whose scores count: test where there is one."""
+    """The reported split: test if there is one."""
     score: float | None
-    """Just after it was learned; None where it is not defined."""
+    """Just after it was learned; None if undefined."""
     bank: str
     """What its bank changes, in words."""
     training: str
     """Learning rate, epochs and batch size, in words."""
     scope: str
-    """Of its bank: task or shared."""
+    """Scope of its bank: task or shared."""
     parameters: Mapping[str, int]
-    """That it added, by part of the bank."""
+    """Parameters added by it, by part of the bank."""
     bytes_by_part: Mapping[str, int]
-    """Bytes on disk by part of the bank, as certified, and ``certificate``: all else that lies in the task's folder."""
+    """Bytes on disk by part of the bank, as certified, and ``certificate``: everything else in the task's folder."""
     precision: str
-    """That it was learned in."""
+    """Precision that it was learned in."""
     data: Mapping[str, str]
     """Digest of each split's content."""
     seed: int
     digest: str
-    """Of its bank."""
+    """Digest of its bank."""
     seal: str
     fit: tuple[tuple[int, float], ...]
-    """(step, score) of the validations of its fit; none without a history."""
+    """(step, score) of the validations of its fit; empty without a history."""
     has_history: bool
-    """False for a task of an older release, or if it is damaged: then a check says so."""
+    """False for a task of an older release, or if it is damaged, which is then reported in a check."""
     files: Mapping[str, int]
-    """Bytes on disk by file: the bank, and what belongs to its certificate."""
+    """Bytes on disk by file: the bank, and the files of its certificate."""
     check: TaskCheck
-    """Whether the certificate holds."""
+    """The check of its certificate."""
     checked_at: float
     """Seconds since 1970."""
     read: Callable[[], tuple[Manifest, History | None]] = field(compare=False)
-    """Returns the manifest, and the history where there is one."""
+    """Returns the manifest, and the history if there is one."""
 
     @classmethod
     def of(
@@ -91,7 +92,7 @@ class TaskFacts:
 
         Args:
             manifest: of the task.
-            history: of the task, where there is one.
+            history: of the task, if there is one.
             files: bytes on disk by file.
             check: of its certificate.
             checked_at: seconds since 1970.
@@ -104,7 +105,7 @@ class TaskFacts:
             metric=manifest.metric,
             split=manifest.counted_split,
             score=manifest.score,
-            # The words are the same for many tasks.
+            # Shared, since the words are the same for many tasks.
             bank=sys.intern(in_words(manifest.bank)),
             training=sys.intern(training_in_words(manifest.training)),
             scope=manifest.bank.scope,
@@ -126,13 +127,13 @@ class TaskFacts:
         )
 
     def opened(self) -> TaskFacts:
-        """Return the same facts with manifest and history in memory, for who asks for them more than once."""
+        """Return the same facts with manifest and history in memory, for repeated access."""
         found = self.read()
         return replace(self, read=lambda: found)
 
     @property
     def manifest(self) -> Manifest:
-        """All that is certified of it; read again if the run is long."""
+        """Its certificate; read again if the run is long."""
         return self.read()[0]
 
     @property
@@ -142,17 +143,17 @@ class TaskFacts:
 
     @property
     def num_bytes(self) -> int:
-        """On disk, certificate included."""
+        """Bytes on disk, certificate included."""
         return sum(self.files.values())
 
     @property
     def num_parameters(self) -> int:
-        """That it added."""
+        """Number of parameters added."""
         return sum(self.parameters.values())
 
 
 def training_in_words(training: ResolvedTraining) -> str:
-    """Return what a bank was trained with: learning rate, epochs and batch size."""
+    """Describe how a bank was trained: learning rate, epochs and batch size."""
     epochs = counted(training.epochs, "epoch")
     return f"learning rate {training.learning_rate:g}, {epochs}, batch size {training.batch_size}"
 
@@ -162,44 +163,48 @@ def _bytes_by_part(manifest: Manifest, num_bytes: int) -> dict[str, int]:
     for name, entry in manifest.tensors.items():
         dtype: torch.dtype = getattr(torch, entry.dtype)
         found[name.split(".", 1)[0]] += math.prod(entry.shape) * dtype.itemsize
-    # A bank that was cut off is smaller than its tensors; its check says so.
+    # A truncated bank is smaller than its tensors; its check reports that.
     return {**found, "certificate": max(0, num_bytes - found.total())}
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """A run, as it was at one moment."""
+    """A run at one moment."""
 
     name: str
-    """Of the stream."""
+    """Name of the stream."""
     folder: Path
     seed: int
-    """Of the stream."""
+    """Seed of the stream."""
     num_planned: int
-    """Tasks of the stream."""
+    """Number of tasks of the stream."""
     pin: Pin | None
-    """None before the first task, or if it is damaged: then a check says so."""
+    """None before the first task, or if it is damaged, which is then reported in a check."""
     results: Results
     growth: tuple[GrowthRow, ...]
-    """One row for each task; none if the pin is damaged."""
+    """One row for each task; empty if the pin is damaged."""
     tasks: tuple[TaskFacts, ...]
-    """That can be read, in the order of learning."""
+    """Readable tasks, in the order of learning."""
     others: tuple[TaskCheck, ...]
-    """What is wrong beside them: tasks that cannot be read or are gone, and files of the run that belong to no task."""
+    """Other problems: unreadable or missing tasks, and files of the run that belong to no task."""
     forgotten: tuple[str, ...]
     """Tasks that were dropped on purpose, and on record."""
     newest_shared: str | None
     """The task whose bank answers for all that share one."""
     half_learned: Mapping[str, Position | None]
-    """Tasks whose fit has begun and is not over, with the place of the newest checkpoint where it is known."""
+    """Tasks whose fit has begun but not ended, with the position of the newest checkpoint if known."""
+    so_far: Mapping[str, tuple[str, Curve]] = field(default_factory=dict)
+    """Metric and learning curve of those half-learned tasks that are in the stream and have one."""
+    misread: tuple[MisreadRows, ...] | None = None
+    """Rows that banks get wrong, for some tasks; None unless requested, because they show texts of the data."""
     guarded: dict[str, int]
-    """Number of earlier certificates that were checked while the course ran, by what was done."""
+    """Number of earlier certificates that were checked during the run, by depth."""
     read_at: float
     """Seconds since 1970."""
 
     @property
     def checks(self) -> tuple[TaskCheck, ...]:
-        """One for each task, and behind them what else is wrong."""
+        """One for each task, followed by other problems."""
         return (*(task.check for task in self.tasks), *self.others)
 
     @property
@@ -209,12 +214,12 @@ class RunFacts:
 
     @property
     def ok(self) -> bool:
-        """Whether everything that was checked is as it was certified."""
+        """Whether everything that was checked matches its certificate."""
         return all(check.ok for check in self.checks)
 
     @property
     def num_moved_on(self) -> int:
-        """Number of tasks that answer with a shared bank as a later task left it."""
+        """Number of tasks that answer with a shared bank as changed by a later task."""
         return sum(task.scope == "shared" and task.name != self.newest_shared for task in self.tasks)
 
     @cached_property
@@ -227,7 +232,7 @@ class RunFacts:
 
     @property
     def spaced(self) -> str:
-        """What is to be said of figures that are drawn at `steps`; empty if those are all."""
+        """The note for figures drawn at `steps`; empty if these are all."""
         if len(self.steps) == len(self.tasks):
             return ""
         return f" Drawn after {len(self.steps):,} of the {len(self.tasks):,} tasks, evenly spaced."
@@ -238,7 +243,7 @@ class RunFacts:
         return len(self.tasks) > MOST_TASKS
 
     def after(self, num_tasks: int) -> dict[str, float]:
-        """Return ACC, BWT and forgetting after so many tasks; NaN where they are not known."""
+        """Return ACC, BWT and forgetting after so many tasks; NaN if unknown."""
         if num_tasks not in self._after:
             self._after[num_tasks] = self.results.after(num_tasks)
         return self._after[num_tasks]
@@ -249,14 +254,14 @@ class RunFacts:
 
     @cached_property
     def newest(self) -> dict[str, float]:
-        """The newest known score of each task; NaN where none is."""
+        """The newest known score of each task; NaN if there is none."""
         own, later = self.results.own.tolist(), self.results.later.tolist()
         newest = (first if math.isnan(last) else last for first, last in zip(own, later, strict=True))
         return dict(zip(self.results.tasks, newest, strict=True))
 
     @cached_property
     def changes(self) -> dict[str, float]:
-        """How far the newest known score of each earlier task is from its first; tasks without a later score are left out."""
+        """Difference of each earlier task's newest known score from its first; tasks without a later score are left out."""
         changes = (self.results.later - self.results.own).tolist()
         return {
             task: change for task, change in zip(self.results.tasks, changes, strict=True) if not math.isnan(change)

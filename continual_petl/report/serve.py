@@ -1,8 +1,7 @@
-"""Serve a report on this machine while a course goes on, drawn anew when the run changes.
+"""Serve a report on this machine during a run, redrawn whenever the run folder changes.
 
-Only this machine is listened to, only requests that name it are answered (a page elsewhere whose name was made to point at
-this machine, DNS rebinding, names itself), and only the files of a report are given: nothing else of the folder that they lie
-in, nor of any other.
+It listens on this machine only, answers only requests whose host is this machine (DNS rebinding uses another name), and
+serves only the files of a report: nothing else in its folder, or in any other.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from continual_petl.errors import InputError, StoreError
 HOST = "127.0.0.1"
 _FILES = re.compile(r"/(index\.html|plotly\.min\.js|stamp|tasks/\d{6,}\.js)?(\?\d*[0-9a-f]*)?")
 _HEADERS = {
-    "Cache-Control": "no-store",  # every file is looked at again
+    "Cache-Control": "no-store",  # browsers must not cache files
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
@@ -31,22 +30,22 @@ _HEADERS = {
 
 
 class _Handler(SimpleHTTPRequestHandler):
-    timeout = 30  # a connection that says nothing is not kept
+    timeout = 30  # idle connections are closed
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""
 
     def end_headers(self) -> None:
-        """Send what keeps a page of another site from reading this one."""
+        """Send headers that prevent other sites from reading this page."""
         for name, value in _HEADERS.items():
             self.send_header(name, value)
         super().end_headers()
 
     def send_head(self) -> Any:
-        """Send the head of an answer: to GET and HEAD alike."""
+        """Send the headers of a response, for GET and HEAD alike."""
         port = self.connection.getsockname()[1]
         if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
-            self.send_error(HTTPStatus.FORBIDDEN, f"This server answers to {HOST}:{port} alone")
+            self.send_error(HTTPStatus.FORBIDDEN, f"This server only answers to {HOST}:{port}")
             return None
         if not _FILES.fullmatch(self.path) or Path(self.translate_path(self.path)).is_symlink():
             self.send_error(HTTPStatus.NOT_FOUND)
@@ -58,20 +57,20 @@ class _Http(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Pass over a reader who went away in the middle of an answer."""
+        """Ignore a client that disconnects during a response."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
 
 class Server:
-    """Serves a report to this machine alone, and calls a function again and again.
+    """Serves a report to this machine only, and calls a function periodically.
 
     Args:
         folder: the report.
-        port: 0 means any that is free.
-        again: called every so many seconds; it redraws what has changed. A run that cannot be read just now, or a page that
-            cannot be written, is reported once, and tried again; the page stays as it was.
-        tell: takes the report of what failed.
+        port: 0 means any free one.
+        again: called periodically; it redraws what has changed. A run that cannot be read at the moment, or a page that
+            cannot be written, is reported once, and tried again; the page stays unchanged.
+        tell: called with a report of the failure.
         seconds: between two calls.
 
     Raises:
@@ -95,18 +94,18 @@ class Server:
                 free = other.server_address[1]
             raise InputError(
                 f"--port: {port} cannot be used ({getattr(error, 'strerror', None) or error}); {free} is free, and 0 means "
-                "any that is"
+                "any free port"
             ) from error
         self._again, self._tell, self._seconds = again, tell, seconds
         self._stopped = threading.Event()
 
     @property
     def address(self) -> str:
-        """Where a browser finds it."""
+        """The address for a browser."""
         return f"http://{HOST}:{self._http.server_address[1]}/"
 
     def run(self) -> None:
-        """Serve until `stop` is called, or something is raised that another try does not mend."""
+        """Serve until `stop` is called, or an error is raised that a retry cannot fix."""
         thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
         thread.start()
         told = None

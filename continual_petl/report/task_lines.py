@@ -1,4 +1,4 @@
-"""Tasks as people read them in a terminal: the list of a run's, all that is known of one, how those of two runs differ."""
+"""Tasks as text for a terminal: the list of a run's tasks, the details of one, the differences between two runs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rich.text import Text
 from continual_petl.banks.words import in_words
 from continual_petl.errors import counted, known_names, printable
 from continual_petl.report.marks import ON_VALIDATION, mark_of
-from continual_petl.store.history import Confusion, History
-from continual_petl.store.manifest import Manifest
-from continual_petl.store.position import Position
+from continual_petl.store.certificate.history import Confusion, History
+from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.folder.position import Position
 
 NOTHING_YET = (
     "no task is learned yet; continual-petl run starts or resumes it. If this folder only holds your stream file, its run is "
@@ -25,13 +25,19 @@ NOTHING_YET = (
 )
 _HEADS, _WIDEST = ("task", "kind", "bank", "score", "parameters"), (24, 14, 14, None, None)
 _LAID_OUT = 500
-"""Rows of a list that rich lays out."""
+"""Maximum number of list rows that rich lays out."""
 _MOST_LABELS = 30
+_PARTS = {
+    "modifications": "in the adapters",
+    "own": "of its own copies of layer norms and biases",
+    "head": "in the head",
+}
+_LAYER_NORMS = {"own": "copied for the task and trained", "frozen": "frozen"}
 _MOST_TASKS, _MOST_LINES, _LONGEST = 40, 12, 160
 
 
 def task_table(tasks: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Return one row a task, from what `continual_petl.report.inventory.listed` says; fits into 80 columns."""
+    """Return one row per task, from the result of `continual_petl.report.inventory.listed`; fits into 80 columns."""
     rows = [_cells(task) for task in tasks]
     return _Rows(rows) if len(rows) > _LAID_OUT else _laid_out(rows)
 
@@ -57,9 +63,9 @@ def _laid_out(rows: Iterable[Sequence[str]]) -> Table:
 
 
 class _Rows:
-    """The same table of very many rows, as lines of text: rich takes longer to lay them out than it takes to read the tasks.
+    """The same table for very many rows, as lines of text: rich takes longer to lay them out than reading the tasks takes.
 
-    Where a cell has to be folded, or the console is too narrow, it is laid out all the same.
+    If a cell has to be wrapped, or the console is too narrow, rich is used anyway.
     """
 
     def __init__(self, rows: Sequence[Sequence[str]]) -> None:
@@ -80,7 +86,7 @@ class _Rows:
 
 
 def list_lines(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what is to be said below the table."""
+    """Return the lines below the table."""
     total, kept = sum(task["parameters"] for task in tasks), sum(task["bytes"] for task in tasks)
     lines = [f"{counted(len(tasks), 'task')}, {total:,} parameters, {size(kept)} on disk"]
     if any(mark_of(task["split"]) for task in tasks):
@@ -89,19 +95,19 @@ def list_lines(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def half_learned_line(tasks: Mapping[str, Position | None]) -> str:
-    """Return what is to be said of tasks that were stopped half-way, from what `half_learned` says."""
+    """Describe tasks that were stopped half-way, from the result of `half_learned`."""
     told = [task if at is None else f"{task} ({at.in_epochs}, {at.in_steps})" for task, at in tasks.items()]
     return printable(f"half learned: {', '.join(told)}; the next run of a stream with this task resumes there")
 
 
 def half_replaced_line(tasks: Mapping[str, Position | None]) -> str:
-    """Return what is to be said of learned tasks whose replacement was stopped half-way."""
+    """Describe learned tasks whose replacement was stopped half-way."""
     told = ", ".join(tasks)
     return printable(f"unchanged so far: {told}; the replacement is half learned, and run --replace resumes it")
 
 
 def size(num_bytes: int) -> str:
-    """Return a number of bytes in words."""
+    """Format a number of bytes."""
     units = ("bytes", "kB", "MB", "GB", "TB")
     number = float(num_bytes)
     place = 0
@@ -113,7 +119,7 @@ def size(num_bytes: int) -> str:
 def task_facts(
     manifest: Manifest, history: History | None, num_bytes: int, seconds: Mapping[str, float]
 ) -> RenderableType:
-    """Return what is known of one task."""
+    """Return the details of one task."""
     table = Table.grid(padding=(0, 2))
     table.add_column()
     table.add_column(overflow="fold")
@@ -129,14 +135,15 @@ def _what(manifest: Manifest) -> dict[str, str]:
         "task": manifest.task,
         "kind": manifest.kind + (", pairs of texts" if manifest.pair else ""),
         "labels": f"{len(labels)}: {known_names(labels, most=_MOST_LABELS)}" if labels else "none",
-        "bank": f"{in_words(spec)}; layers {spec.layers}, layer norms {spec.layernorms}, scope {spec.scope}",
+        "bank": f"{in_words(spec)}; layers {spec.layers}, layer norms {_LAYER_NORMS[spec.layernorms]}"
+        + ("; shared with the tasks before" if spec.scope == "shared" else ""),
         "training": f"{counted(training.epochs, 'epoch')}, batches of {training.batch_size}, learning rate "
         f"{training.learning_rate:g}",
         "parameters": f"{sum(manifest.parameters.values()):,}: "
-        + ", ".join(f"{count:,} {part}" for part, count in manifest.parameters.items()),
+        + ", ".join(f"{count:,} {_PARTS[part]}" for part, count in manifest.parameters.items()),
     }
     if manifest.max_length:
-        lines["tokens"] = f"{manifest.max_length} of a row at most"
+        lines["tokens"] = f"at most {manifest.max_length} per row"
     lines["started from"] = "a fresh bank" if manifest.parent is None else f"a copy of {manifest.parent.task!r}"
     return lines
 
@@ -160,8 +167,10 @@ def _scores(manifest: Manifest, history: History | None) -> dict[str, str]:
     for split, answers in history.answered.items():
         if isinstance(answers, Confusion) and manifest.labels is not None:
             wrong = sorted((cell for cell in answers.cells if cell[0] != cell[1]), key=lambda cell: -cell[2])[:3]
-            text = "; ".join(f"{manifest.labels[t]} as {manifest.labels[a]} {counted(n, 'time')}" for t, a, n in wrong)
-            lines[f"wrong in {split}"] = text or "nothing"
+            text = "; ".join(
+                f"{manifest.labels[t]} predicted as {manifest.labels[a]}: {counted(n, 'row')}" for t, a, n in wrong
+            )
+            lines[f"mistakes in {split}"] = text or "none"
     return lines
 
 
@@ -170,7 +179,7 @@ def _kept(manifest: Manifest, num_bytes: int, seconds: Mapping[str, float]) -> d
         "on disk": f"{num_bytes:,} bytes",
         "time": ", ".join(f"{name} {value:.1f} s" for name, value in seconds.items()) or "not recorded",
         "seed": str(manifest.seed),
-        "certificate": f"number {manifest.index} in the chain",
+        "certificate": f"entry {manifest.index} of the chain, counted from 0",
         "  bank": manifest.digest,
         "  seal": manifest.seal,
         "  backbone": manifest.backbone,
@@ -183,7 +192,7 @@ def _kept(manifest: Manifest, num_bytes: int, seconds: Mapping[str, float]) -> d
 
 
 def difference_lines(found: Mapping[str, Any], names: tuple[str, str]) -> list[str]:
-    """Return what `continual_petl.report.differences.differences` found, in lines."""
+    """Return the result of `continual_petl.report.differences.differences` as lines."""
     lines = (
         ["on each line, " + names[0] + " is left of |, and " + names[1] + " right of it"] if not found["same"] else []
     )

@@ -1,9 +1,10 @@
-"""A run as tables in the terminal: the result matrix, what was forgotten and how that is known, what each task cost."""
+"""A run as tables in the terminal: the result matrix, forgetting and its evidence, and the cost of each task."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
@@ -12,19 +13,21 @@ from rich.text import Text
 
 from continual_petl.errors import printable
 from continual_petl.report.growth import GrowthRow
-from continual_petl.report.results import Results
 from continual_petl.report.task_lines import NOTHING_YET
-from continual_petl.store.finding import TaskCheck
+from continual_petl.store.certificate.finding import TaskCheck
+
+if TYPE_CHECKING:
+    from continual_petl.report.results import Results  # with torch
 
 WHOLE_UP_TO = 12
-"""Tasks that are shown one by one; of more, the newest are."""
+"""Number of tasks that are shown one by one; of more, the newest are."""
 NEWEST = 8
 MOST_PROBLEMS = 50
-_COLOURS = {"unchanged": "green", "not checked": "yellow", "CHANGED": "red"}
+_COLOURS = {"unchanged": "green", "rows not checked": "yellow", "CHANGED": "red"}
 
 
 def _shown(text: str) -> str:
-    """Return a text for a cell: nothing in it commands the terminal or is read as markup."""
+    """Escape a text for a cell, so that it contains no terminal commands or markup."""
     return escape(printable(text))
 
 
@@ -49,7 +52,7 @@ def result_table(results: Results) -> Table:
 
 
 def _title(results: Results) -> Text:
-    """Return what stands over R: not as the title of the table, which is as narrow as the table is."""
+    """Return the heading of R, which is not the table's title because that is as narrow as the table."""
     title = "Result matrix R: score on each task (column) after learning each task (row)"
     if len(results.tasks) > WHOLE_UP_TO:
         title += f"; the last {NEWEST} of {len(results.tasks):,} tasks (the report shows all)"
@@ -57,7 +60,7 @@ def _title(results: Results) -> Text:
 
 
 def _mean(values: Sequence[float]) -> str:
-    """Return the mean of the known scores, and how many they are if not all."""
+    """Return the mean of the known scores, and their number if some are unknown."""
     known = [value for value in values if not math.isnan(value)]
     if not known:
         return "not measured"
@@ -72,7 +75,7 @@ def _cell(value: float, status: str) -> str:
 
 
 def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableType:
-    """Return ACC, BWT and forgetting, with what they rest on."""
+    """Return ACC, BWT and forgetting, with their basis."""
     lines = [
         f"ACC         {_number(results.acc)}   mean score over all tasks at the end{results.basis}",
         f"BWT         {_number(results.bwt)}   backward transfer (Lopez-Paz and Ranzato 2017)",
@@ -85,7 +88,7 @@ def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableT
             "n/a: R has cells that were not measured; `continual-petl reevaluate RUN` fills them from certificates"
         )
     elif math.isnan(results.forgetting):
-        lines.append("n/a: forgetting needs every score of the rows before the last one, and some are not known")
+        lines.append("n/a: forgetting needs every score of the rows before the last one, and some are unknown")
     if any("certified" in row.status for row in results.rows):
         lines.append("c: certified, not measured again: digests and probe are unchanged, so the value is carried over")
     lines += results.footnotes
@@ -105,7 +108,7 @@ def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableT
 
 
 def problems_in(checks: Sequence[TaskCheck]) -> list[str]:
-    """Return what was found wrong; only the first of many, and how many more there are."""
+    """Return the problems found; only the first of many, and the number of the rest."""
     found = [problem for check in checks for problem in check.problems]
     left = len(found) - MOST_PROBLEMS
     return (

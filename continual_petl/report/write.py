@@ -1,7 +1,7 @@
-"""Write the report of one run, or of several side by side: a folder that opens from a disk, without server or network.
+"""Write the report of one run, or of several side by side: a folder that works without server or network.
 
-What is written depends on the facts alone: the same ones give the same bytes. Every file takes the place of an old one in one
-step, the page last, so who reads meanwhile sees the page of before or the new one.
+The output depends on the facts alone: equal facts give equal bytes. Every file is replaced in one step, the page last, so a
+reader sees either the old page or the new one.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from continual_petl.report.page.parts import Section
 from continual_petl.report.page.sections import TOGETHER, sections
 from continual_petl.report.page.verdict import moment
 from continual_petl.report.run_facts import RunFacts
-from continual_petl.store.atomic import make_folder, write_file
-from continual_petl.store.files import refuse_links_inside
-from continual_petl.store.lock import is_alive
+from continual_petl.store.files.atomic import make_folder, write_file
+from continual_petl.store.files.lock import is_alive
+from continual_petl.store.files.reading import refuse_links_inside
 
 PAGE, STAMP, PLOTLY, TASKS = "index.html", "stamp", "plotly.min.js", "tasks"
 _NO_STAMP = "0" * 16
@@ -34,18 +34,18 @@ _UNFINISHED = re.compile(rf"\.(?:{'|'.join(map(re.escape, (PAGE, STAMP, PLOTLY))
 
 
 def write_report(folder: Path, facts: RunFacts, *, live: bool = False) -> Path:
-    """Write the report of a run; details of a task that lie there, and are still as they would be drawn, stay.
+    """Write the report of a run; details of a task that are still up to date are not rewritten.
 
     Args:
-        folder: where to; created if it does not exist.
+        folder: the output folder; created if it does not exist.
         facts: of the run.
-        live: whether the page looks for a newer one, as it does while it is served.
+        live: whether the page checks for a newer one, as it does while it is served.
 
     Returns:
         The page.
 
     Raises:
-        StoreError: if something cannot be written, or a link leads out of the run; the page is then the one of before.
+        StoreError: if something cannot be written, or a link leads out of the run; the old page then stays.
     """
     refuse_links_inside(facts.folder, folder / TASKS)
     make_folder(folder / TASKS)
@@ -58,13 +58,13 @@ def write_report(folder: Path, facts: RunFacts, *, live: bool = False) -> Path:
     page = _write_page(folder, facts.name, sections(facts), [facts], live=live)
     _remove_unfinished(folder / TASKS)
     for path in set((folder / TASKS).iterdir()) - kept:
-        if re.fullmatch(r"\d{6}\.js", path.name):  # of a run that had more tasks
+        if re.fullmatch(r"\d{6}\.js", path.name):  # from a run that had more tasks
             path.unlink(missing_ok=True)
     return page
 
 
 def write_comparison(folder: Path, runs: Sequence[RunFacts], *, live: bool = False) -> Path:
-    """Write a page that holds several runs against each other; see `write_report`."""
+    """Write a page that compares several runs; see `write_report`."""
     for facts in runs:
         refuse_links_inside(facts.folder, folder)
     make_folder(folder)
@@ -76,7 +76,7 @@ def write_comparison(folder: Path, runs: Sequence[RunFacts], *, live: bool = Fal
 
 @cache
 def drawn_by() -> str:
-    """Return what tells one way to draw from another: the digest of all that draws, and plotly's version."""
+    """Return a version of the drawing code: the digest of its sources, and plotly's version."""
     found = hashlib.sha256(f"{VERSION} {version('plotly')}".encode())
     for path in _sources(files("continual_petl.report")):
         found.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
@@ -90,7 +90,7 @@ def _sources(folder: Traversable) -> list[Traversable]:
 
 
 def _remove_unfinished(folder: Path) -> None:
-    """Remove what processes that were killed left half-written; others may write to the folder just now."""
+    """Remove half-written files of killed processes; others may be writing to the folder right now."""
     for path in folder.iterdir():
         found = _UNFINISHED.fullmatch(path.name)
         if found is not None and not is_alive(int(found[1])):
@@ -128,7 +128,7 @@ def _write_page(folder: Path, title: str, parts: Sequence[Section], runs: Sequen
         )
     )
     stamp = hashlib.sha256(page.encode()).hexdigest()[:16]
-    # Its first place: no text of a run stands before it but the title, and that has no quotation marks.
+    # The first occurrence: only the title comes before it, which contains no quotation marks.
     page = page.replace(f'data-stamp="{_NO_STAMP}"', f'data-stamp="{stamp}"', 1)
     write_file(folder / PAGE, page.encode())
     write_file(folder / STAMP, stamp.encode())

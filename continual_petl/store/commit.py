@@ -1,4 +1,4 @@
-"""The commit: a learned task becomes a folder of the store, with its certificate, in one step."""
+"""Commit a learned task: its folder and certificate appear in the store in one step."""
 
 from __future__ import annotations
 
@@ -18,26 +18,33 @@ from continual_petl.banks.bank import Bank
 from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.learner.isolation import check_modes
 from continual_petl.learner.plan import TaskPlan
-from continual_petl.store.atomic import new_folder, write_file
-from continual_petl.store.chain import Link
-from continual_petl.store.environment import current_environment
-from continual_petl.store.fill import entries_of, fitting_bank
+from continual_petl.store.certificate.chain import Link
+from continual_petl.store.certificate.environment import current_environment
+from continual_petl.store.certificate.history import History, write_history
+from continual_petl.store.certificate.manifest import (
+    HISTORY,
+    Manifest,
+    Parent,
+    SplitScores,
+    TensorEntry,
+    write_manifest,
+)
+from continual_petl.store.certificate.tensor_file import most_bytes, read_tensors
+from continual_petl.store.certificate.tombstone import Tombstone, tombstone_file, write_tombstone
+from continual_petl.store.files.atomic import new_folder, write_file
 from continual_petl.store.forget import tombstone_of
-from continual_petl.store.history import History, write_history
-from continual_petl.store.manifest import HISTORY, Manifest, Parent, SplitScores, TensorEntry, write_manifest
-from continual_petl.store.probe_file import OUTPUTS
-from continual_petl.store.replay import decode_probe, replay
 from continual_petl.store.store import Store
-from continual_petl.store.tensor_file import most_bytes, read_tensors
-from continual_petl.store.tombstone import Tombstone, tombstone_file, write_tombstone
+from continual_petl.store.strict_load import entries_of, fitting_bank
+from continual_petl.store.verify.probe_file import OUTPUTS
+from continual_petl.store.verify.replay import decode_probe, replay
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What a certificate says beside the bank itself."""
+    """What a certificate records in addition to the bank itself."""
 
     probe: Mapping[str, Tensor]
-    """Inputs; see `continual_petl.store.probe.make_probe`."""
+    """Inputs; see `continual_petl.store.verify.probe.make_probe`."""
     scores: Mapping[str, SplitScores]
     data: Mapping[str, str]
     """Digest of each split's content."""
@@ -46,7 +53,7 @@ class Evidence:
     preparation: str
     parent: Parent | None = None
     history: History | None = None
-    """How the task was learned, and what its bank answered; for people."""
+    """How the task was learned and what its bank answered; for display."""
 
 
 def commit_task(
@@ -54,27 +61,27 @@ def commit_task(
 ) -> Manifest:
     """Write a learned task with its certificate.
 
-    The certified outputs are those of the bank as read back from the disk, so a write that went wrong never becomes a task.
+    The certified outputs are computed from the bank as read back from disk, so a failed write never becomes a task.
 
     Args:
         store: the run; its lock is held.
         plan: the task.
         bank: in the form that is stored, see `Bank.fold`.
-        backbone: what it was learned on.
-        evidence: what else the certificate says.
-        replaces: the task is learned already, and this bank takes its place.
+        backbone: the one it was learned on.
+        evidence: what else the certificate records.
+        replaces: the task is already learned, and this bank replaces it.
 
     Raises:
         IsolationError: if the backbone is in training mode.
-        StoreError: if the task is in the store already and is not to be replaced, anything of the run is missing, so that the
-            position of an entry could be taken twice, or nothing can be written.
+        StoreError: if the task is already in the store and is not to be replaced; if anything of the run is missing, so that
+            the position of an entry could be taken twice; or if writing fails.
     """
     check_modes(plan.name, backbone.model, dropout=False)
     store.check_complete()
     tombstone = tombstone_of(store, plan.name, "replaced") if replaces else None
     newest = store.head() if tombstone is None else tombstone
     path = store.bank_folder(plan.name)
-    with new_folder(path, room=None if tombstone is None else _room(store, tombstone)) as folder:
+    with new_folder(path, room=None if tombstone is None else _set_aside(store, tombstone)) as folder:
         tensors = {name: tensor.to("cpu").contiguous().clone() for name, tensor in bank.tensors().items()}
         entries = entries_of(tensors, tensor_digests(tensors))
         files = {"bank.safetensors": _write(folder / "bank.safetensors", tensors)}
@@ -147,8 +154,8 @@ def _write(path: Path, tensors: Mapping[str, Tensor]) -> str:
 
 
 @contextmanager
-def _room(store: Store, tombstone: Tombstone) -> Iterator[None]:
-    """Put a tombstone in the place of a learned bank; if what comes instead cannot be put there, the bank is back."""
+def _set_aside(store: Store, tombstone: Tombstone) -> Iterator[None]:
+    """Replace a learned bank by a tombstone; if the new bank cannot be put in its place, the old one is restored."""
     path = store.bank_folder(tombstone.name)
     aside = path.with_name(f".{path.name}.{os.getpid()}.old.new")
     write_tombstone(store.tombstone_folder, tombstone)

@@ -1,19 +1,19 @@
-"""Dropping one entry of the chain on purpose: a learned task, one side of a fork, or an entry that is missing."""
+"""Drop one entry of the chain on purpose: a learned task, one side of a fork, or a missing entry."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 from continual_petl.errors import InputError, StoreError
-from continual_petl.store.atomic import remove_folder
-from continual_petl.store.chain import Link, MainLine
-from continual_petl.store.missing import Missing
+from continual_petl.store.certificate.chain import Link, MainLine
+from continual_petl.store.certificate.tombstone import Removed, Tombstone, write_tombstone
+from continual_petl.store.files.atomic import remove_folder
+from continual_petl.store.folder.missing import Missing
 from continual_petl.store.store import Store
-from continual_petl.store.tombstone import Removed, Tombstone, write_tombstone
 
 
 def tombstone_of(store: Store, task: str, why: Literal["forgotten", "replaced"]) -> Tombstone:
-    """Return the tombstone that would take a learned task's place, as the next entry of the chain."""
+    """Return the tombstone that would replace a learned task, as the next entry of the chain."""
     link, newest = store.link(task), store.head()
     assert newest is not None
     removed = Removed(index=link.index, seal=link.seal, predecessor=link.predecessor)
@@ -21,7 +21,7 @@ def tombstone_of(store: Store, task: str, why: Literal["forgotten", "replaced"])
 
 
 def forget_task(store: Store, task: str) -> Tombstone:
-    """Drop a learned task, or one whose bank is missing: its tombstone joins the chain, then its folder goes.
+    """Drop a learned task, or one whose bank is missing: its tombstone joins the chain, then its folder is deleted.
 
     Args:
         store: the run; its lock is held.
@@ -29,18 +29,20 @@ def forget_task(store: Store, task: str) -> Tombstone:
 
     Raises:
         StoreError: if something else is missing or broken: a tombstone would make that look dropped on purpose. The end of
-            a side of a fork can be dropped all the same.
+            a side of a fork can still be dropped.
     """
     if not store.has(task):
         return forget_missing(store, next(entry for entry in store.missing() if entry.task == task))
     link, progress = store.link(task), store.progress_folder(task)
     chain = MainLine(store.chain())
     aside = chain.is_end(link)
-    problems = _elsewhere(store, link) if aside else [*store.broken().values(), *_elsewhere(store, link)]
+    problems = (
+        _missing_elsewhere(store, link) if aside else [*store.broken().values(), *_missing_elsewhere(store, link)]
+    )
     if problems:
         raise StoreError(" ".join(problems))
     removed = Removed(index=link.index, seal=link.seal, predecessor=link.predecessor)
-    # First: once the tombstone is there, nothing tells what is left of it from a new start of this task.
+    # First: after the tombstone is written, the progress could not be told from that of a new start of this task.
     remove_folder(progress)
     return _write(store, task, "forgotten", removed, aside=aside)
 
@@ -62,32 +64,32 @@ def forget_entry(store: Store, number: int) -> Tombstone:
         if stone.index == number and chain.is_end(link):
             removed = Removed(index=stone.index, seal=stone.seal, predecessor=stone.predecessor)
             return _write(store, stone.task, "lost", removed, aside=True)
-        # A kill may have left the rest of the same command to be done.
+        # A kill may have left the same command half done.
         if stone.why == "lost" and stone.removed.index == number:
             return stone
     known = ", ".join(str(entry.index) for entry in missing) or "none"
     raise InputError(
-        f"--entry {number}: this entry of the chain is not missing in {store.folder}; missing are: {known}"
+        f"--entry {number}: this entry of the chain is not missing in {store.folder}; missing entries: {known}"
     )
 
 
 def forget_missing(store: Store, entry: Missing) -> Tombstone:
-    """Drop an entry that is missing: its tombstone says as much of it as is known.
+    """Drop a missing entry: its tombstone records as much of it as is known.
 
     Raises:
-        StoreError: for a run of format 1, where nothing says which entry it was.
+        StoreError: for a run of format 1, which does not record which entry it was.
     """
     if entry.index is None:
         raise StoreError(
-            f"task {entry.task!r}: its bank is missing, and nothing says which entry of the chain it was, since the run is "
+            f"task {entry.task!r}: its bank is missing, and its entry of the chain is unknown, since the run is "
             "of format 1. Restore its folder from a copy."
         )
     removed = Removed(index=entry.index, seal=entry.seal, predecessor=entry.predecessor)
     return _write(store, entry.task, "lost", removed, aside=entry.taken is not None)
 
 
-def _elsewhere(store: Store, link: Link) -> list[str]:
-    """Return what is missing beside a bank whose place this one has taken."""
+def _missing_elsewhere(store: Store, link: Link) -> list[str]:
+    """Describe what is missing, other than a bank whose place this one has taken."""
     others = [entry for entry in store.missing() if (entry.task, entry.index) != (link.task, link.index)]
     return [entry.message(store.folder) for entry in others]
 
@@ -95,7 +97,7 @@ def _elsewhere(store: Store, link: Link) -> list[str]:
 def _write(
     store: Store, task: str | None, why: Literal["forgotten", "lost"], removed: Removed, *, aside: bool
 ) -> Tombstone:
-    """Write a tombstone behind every position that was ever taken."""
+    """Write a tombstone after every position that was ever taken."""
     chain, missing = store.chain(), store.missing()
     newest = max([link.index for link in chain] + [entry.index for entry in missing if entry.index is not None])
     lost = [entry.seal or "" for entry in missing if entry.index == newest and entry.taken is None]

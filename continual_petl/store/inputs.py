@@ -1,7 +1,7 @@
-"""What makes a backbone's inputs of texts or images, and the digest of everything that decides how.
+"""A backbone's tokenizer or image processing, and the digest of everything that affects its inputs.
 
-A bank learned with one tokenizer means nothing with another: its certificate holds the digest, and no row is answered while
-it is not that of the tokenizer at hand.
+A bank learned with one tokenizer is useless with another: its certificate holds the digest, and no row is answered unless
+the current tokenizer has it too.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from continual_petl.streams.encoding.tokenise import padding_id
 from continual_petl.streams.schema.stream_spec import BackboneSpec
 
 _USUAL = {"truncation_side": "right", "split_special_tokens": False, "clean_up_tokenization_spaces": False}
-"""At which end long texts are cut, whether texts may spell special tokens, and how generated tokens become a text."""
-_IMAGES = ("processing of images", "image would become other pixels")
+"""Truncation side, special tokens inside texts, and cleanup of generated text."""
+_IMAGES = ("image processing", "image would become different pixels")
 
 
 class BackboneInputs:
-    """Tokenizer or image processing of a backbone, loaded when they are needed and only then.
+    """Tokenizer or image processing of a backbone, loaded only when needed.
 
     Args:
         spec: which backbone.
-        backbone: gives the backbone, in whatever precision, and is asked only when something else is.
+        backbone: returns the backbone in any precision; called only when needed.
     """
 
     def __init__(self, spec: BackboneSpec, backbone: Callable[[], Backbone]) -> None:
@@ -49,7 +49,7 @@ class BackboneInputs:
 
     @property
     def images(self) -> ImageProcessing | None:
-        """What makes the backbone's inputs of images; None where it reads texts."""
+        """The backbone's image processing; None where it reads texts."""
         backbone = self._backbone()
         if self._images is None and backbone.anatomy.images:
             self._images = image_processing(self._spec.name, self._spec.revision, backbone.model.config)
@@ -57,22 +57,22 @@ class BackboneInputs:
 
     @property
     def pad_token_id(self) -> int:
-        """What fills up short rows."""
+        """The token that pads short rows."""
         return 0 if self.tokenizer is None else padding_id(self.tokenizer)
 
     @property
     def digest(self) -> str:
-        """Digest of everything that decides how a text becomes token ids, or an image pixels; kept once it is made."""
+        """Digest of everything that affects how a text becomes token ids, or an image pixels; cached."""
         if self._digest is None:
             self._digest = self._made()
         return self._digest
 
     def look_again(self) -> None:
-        """Make the digest anew when it is asked for: someone may have changed the tokenizer in memory."""
+        """Compute the digest again on next access: the tokenizer may have been changed in memory."""
         self._digest = self._first = None
 
     def problems(self, task: str, then: str, written_in: int) -> list[str]:
-        """Return one problem if a task was learned with another tokenizer or image processing.
+        """Return one problem if a task was learned with a different tokenizer or image processing.
 
         Args:
             task: its name.
@@ -81,14 +81,14 @@ class BackboneInputs:
         """
         if then == self.digest or (written_in == 1 and then == self.first_digest()):
             return []
-        what, same = ("tokenizer", "text would become other tokens") if self.images is None else _IMAGES
+        what, same = ("tokenizer", "text would become different tokens") if self.images is None else _IMAGES
         return [
             f"task {task!r} was learned with a {what} of digest {then[:12]}, but that of backbone {self._spec.name!r} "
             f"has {self.digest[:12]}: the same {same}. Restore the {what}'s files."
         ]
 
     def first_digest(self) -> str | None:
-        """Return the digest that certificates of format 1 hold, which knew no generation; None for images."""
+        """Return the digest in certificates of format 1, which knew no generation; None for images."""
         if self._first is None and self.tokenizer is not None:
             inputs, pad = self.tokenizer.model_input_names, int(self.tokenizer.pad_token_id or 0)
             self._first = combined_digest({"tokenizer": self._rules(), "inputs": inputs, "pad": pad})
@@ -97,7 +97,7 @@ class BackboneInputs:
     def _rules(self) -> dict[str, Any]:
         assert self.tokenizer is not None
         rules: dict[str, Any] = json.loads(self.tokenizer.backend_tokenizer.to_str())
-        # What the last call asked for, not what the tokenizer is.
+        # Left by the last call, not part of the tokenizer.
         del rules["truncation"], rules["padding"]
         return rules
 
@@ -106,9 +106,9 @@ class BackboneInputs:
             return self.images.digest
         assert self.tokenizer is not None
         rules = self._rules()
-        # The end token is what targets end with.
+        # Targets end with the end token.
         special = {"pad": self.pad_token_id, "end": self.tokenizer.eos_token_id}
-        # Settings of tokenizer_config.json that the rules do not hold; what is usual is left out.
+        # Settings of tokenizer_config.json that are not in the rules; defaults are left out.
         named = {key: getattr(self.tokenizer, key, usual) for key, usual in _USUAL.items()}
         unusual = {key: value for key, value in named.items() if value != _USUAL[key]}
         return combined_digest({"tokenizer": rules, "inputs": self.tokenizer.model_input_names, **special, **unusual})

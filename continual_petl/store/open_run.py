@@ -1,6 +1,6 @@
-"""Opening a run folder and looking up a task, with messages that name what is there instead.
+"""Open a run folder and look up a task, with messages that name what is there instead.
 
-Nothing here imports torch, so that commands that answer without the model answer at once.
+Nothing here imports torch, so that commands that do not need the model respond quickly.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ import os
 from itertools import islice
 from pathlib import Path
 
-from continual_petl.errors import InputError, StoreError, known_names
-from continual_petl.store.files import refuse_link
-from continual_petl.store.position import not_learned
+from continual_petl.errors import InputError, StoreError, did_you_mean, known_names
+from continual_petl.store.files.reading import refuse_link
+from continual_petl.store.folder.position import not_learned
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.near import did_you_mean_path
 
 
 def open_store(folder: str | Path) -> Store:
-    """Return the store of a run folder, without a look at its stream.
+    """Return the store of a run folder, without reading its stream.
 
     Raises:
         InputError: if the folder holds no run.
@@ -25,11 +25,11 @@ def open_store(folder: str | Path) -> Store:
     """
     store = Store(Path(folder))
     refuse_link(store.stream_file)
-    if not os.path.isfile(store.stream_file):  # which takes whatever is no path for one that is not there
+    if not os.path.isfile(store.stream_file):  # also False for strings that are no valid path
         inside = sorted(each.parent.name for each in islice(store.folder.glob("*/stream.yaml"), 100))
         if inside:
             raise InputError(
-                f"{store.folder}: no run here, but it holds the runs {known_names(inside)}: give one of them"
+                f"{store.folder}: no run here, but it contains the runs {known_names(inside)}: give one of them"
             )
         there = "no stream.yaml in it" if os.path.isdir(store.folder) else f"no such folder in {Path.cwd()}"
         hint = did_you_mean_path(store.folder, [store.folder.parent, Path("runs")], _is_run)
@@ -44,10 +44,10 @@ def _is_run(folder: Path) -> bool:
 
 
 def check_learned(store: Store, task: str) -> None:
-    """Raise `InputError`, naming the learned tasks, if this is not one of them; `StoreError` if it was, and is missing."""
+    """Raise `InputError`, naming the learned tasks, if this is not one; `StoreError` if it was learned but is missing."""
     if not store.has(task):
         for entry in store.missing():
             if entry.task == task:
                 raise StoreError(entry.message(store.folder))
         known = known_names(store.tasks, task)
-        raise InputError(f"{not_learned(store, task)}; learned are: {known}")
+        raise InputError(f"{not_learned(store, task)}{did_you_mean(task, store.tasks)}; learned tasks: {known}")

@@ -1,11 +1,29 @@
-"""The settings of a task chosen on its validation split: size x learning rate x epochs, as Houlsby et al. 2019 did.
+"""Hyperparameter search on each task's validation split: size x learning rate x epochs, as in Houlsby et al. 2019.
 
-Section 3.1 and 3.2 of https://arxiv.org/abs/1902.00751: a grid of settings for each task, the best on validation is learned
-anew with several seeds, and nothing is decided by a test split.
+Section 3.1 and 3.2 of https://arxiv.org/abs/1902.00751: a grid of settings for each task; the best on validation is learned
+again with several seeds, and the test split decides nothing.
 """
 
-from continual_petl.sweep.protocol import sweep as sweep
-from continual_petl.sweep.result import SweepResult as SweepResult
-from continual_petl.sweep.spec import Range as Range
-from continual_petl.sweep.spec import SweepSpec as SweepSpec
-from continual_petl.sweep.sweep_file import load_sweep as load_sweep
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from continual_petl._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from continual_petl.sweep.protocol import sweep as sweep
+    from continual_petl.sweep.result import SweepResult as SweepResult
+    from continual_petl.sweep.spec import Range as Range
+    from continual_petl.sweep.spec import SweepSpec as SweepSpec
+    from continual_petl.sweep.sweep_file import load_sweep as load_sweep
+
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "Range": "continual_petl.sweep.spec",
+        "SweepResult": "continual_petl.sweep.result",
+        "SweepSpec": "continual_petl.sweep.spec",
+        "load_sweep": "continual_petl.sweep.sweep_file",
+        "sweep": "continual_petl.sweep.protocol",
+    },
+)

@@ -1,4 +1,4 @@
-"""The folder of a sweep: what it was begun with, of which only trials may change, and what it ends with.
+"""The folder of a sweep: its initial settings, of which only the number of trials may change, and its results.
 
 ::
 
@@ -7,9 +7,9 @@
       swept.yaml       the stream
       rows.json        digests of the tasks' rows
       trials.jsonl     every trial: settings, scores by epoch, seconds, parameters, environment
-      trials/          folders of trials that are being learned
+      trials/          folders of running trials
       chosen.yaml      the stream with the chosen settings
-      summary.json     what was found
+      summary.json     the results
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from continual_petl.errors import InputError, StoreError, counted
-from continual_petl.store.atomic import make_folder, write_file, write_json
+from continual_petl.store.files.atomic import make_folder, write_file, write_json
 from continual_petl.streams.schema.defaults import FIRST, as_written_first
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream_file.dump import dump_stream, settled
@@ -32,15 +32,15 @@ from continual_petl.sweep.spec import SweepSpec
 
 SWEEP, SWEPT, CHOSEN, SUMMARY = "sweep.json", "swept.yaml", "chosen.yaml", "summary.json"
 _MAY_CHANGE = {"trials"}
-"""A longer search goes on from a shorter one; of a shorter one the first trials count."""
+"""A longer search continues a shorter one; a shorter one uses the first trials."""
 _MOST_TOLD = 8
 
 
 def open_folder(folder: Path, sweep: SweepSpec, spec: StreamSpec) -> None:
-    """Write down what a sweep begins with, or hold that against what it was begun with.
+    """Write the settings of a new sweep, or compare them with those it was started with.
 
     Raises:
-        InputError: if it was begun with something else; the message says what.
+        InputError: if it was started with different settings; the message lists them.
         StoreError: if the folder cannot be written or read.
     """
     text = dump_stream(settled(spec.anchored()))
@@ -51,7 +51,7 @@ def open_folder(folder: Path, sweep: SweepSpec, spec: StreamSpec) -> None:
         )
     if not (folder / SWEEP).exists():
         make_folder(folder)
-        # The sweep is written last: where it is, the stream is too.
+        # The sweep is written last: if it exists, the stream does too.
         write_file(folder / SWEPT, text.encode())
         write_json(folder / SWEEP, {"format_version": 1, "sweep": plain, "versions": versions()})
         return
@@ -61,7 +61,7 @@ def open_folder(folder: Path, sweep: SweepSpec, spec: StreamSpec) -> None:
         before = parse((folder / SWEPT).read_text("utf-8")).tree
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise StoreError(
-            f"{folder}: its {SWEEP} or {SWEPT} cannot be read ({error}): begin in another folder"
+            f"{folder}: its {SWEEP} or {SWEPT} cannot be read ({error}): start in another folder"
         ) from None
     kept = {key: value for key, value in plain.items() if key not in _MAY_CHANGE}
     changed = [*_changes(("sweep",), {k: v for k, v in known.items() if k not in _MAY_CHANGE}, kept)]
@@ -71,15 +71,15 @@ def open_folder(folder: Path, sweep: SweepSpec, spec: StreamSpec) -> None:
     if changed:
         more = f", and {len(changed) - _MOST_TOLD} more" if len(changed) > _MOST_TOLD else ""
         raise InputError(
-            f"--run-dir {folder}: this sweep was begun with something else: {'; '.join(changed[:_MOST_TOLD])}{more}. Its "
-            "trials cannot be compared with new ones: give another --run-dir, or write what it was."
+            f"--run-dir {folder}: this sweep was started with different settings: {'; '.join(changed[:_MOST_TOLD])}{more}. "
+            "Its trials cannot be compared with new ones: give another --run-dir, or restore the old settings."
         )
     if known != plain:
         write_json(folder / SWEEP, {**written, "sweep": plain})
 
 
 def _changes(path: tuple[str, ...], before: Any, now: Any) -> Iterator[str]:
-    """Yield a sentence for each place at which two trees of plain data differ."""
+    """Yield a sentence for each difference between two trees of plain data."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in dict.fromkeys([*before, *now]):
             yield from _changes((*path, str(key)), before.get(key), now.get(key))
@@ -100,7 +100,7 @@ def _shown(value: Any) -> str:
 
 
 def write_result(result: SweepResult) -> None:
-    """Write what a sweep has found; nothing that has no choice for any task."""
+    """Write the results of a sweep, if any task has a choice."""
     write_json(result.folder / SUMMARY, result.to_json())
     lines = [
         f"# {choice.task}: {described(choice.settings)}; validation {choice.metric} {choice.score:.4f}\n"

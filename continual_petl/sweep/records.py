@@ -1,8 +1,8 @@
-"""``trials.jsonl``: what was tried, one JSON line when a trial begins and one when it has ended.
+"""``trials.jsonl``: the trials, one JSON line when a trial starts and one when it has ended.
 
-It is the only memory of a sweep: Optuna's study is made of it whenever one is asked. Two files that are written one after the
-other would disagree after a kill between them, and Optuna's own journal cannot be read any more once a kill has torn its last
-line and another one was written behind it.
+It is the only state of a sweep: Optuna's study is rebuilt from it whenever needed. Two files written one after the other
+would disagree after a kill between them, and Optuna's own journal becomes unreadable once a kill has torn its last line and
+another one was written after it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pydantic import Field, ValidationError
 from continual_petl._frozen import FrozenModel
 from continual_petl._version import VERSION
 from continual_petl.errors import StoreError
-from continual_petl.store.atomic import append_lines
-from continual_petl.store.environment import Environment
+from continual_petl.store.certificate.environment import Environment
+from continual_petl.store.files.atomic import append_lines
 from continual_petl.streams.schema.field_types import Name
 from continual_petl.sweep.spec import canonical
 
@@ -29,69 +29,69 @@ State = Literal["begun", "complete", "pruned", "failed"]
 
 
 class Outcome(FrozenModel):
-    """How a trial ended."""
+    """The outcome of a trial."""
 
     state: State = "begun"
     score: float | None = None
-    """The validation score of the bank that was kept; higher is better in every metric."""
+    """The validation score of the selected bank; higher is better in every metric."""
     scores: tuple[float | None, ...] = ()
-    """The validation score at the end of each epoch; None where it is not defined."""
+    """The validation score at the end of each epoch; None if undefined."""
     reason: str = ""
     """Why it failed."""
     seconds: float = 0.0
-    """Time that it took, from its data to its bank, over all starts."""
+    """Total time over all starts, from its data to its bank."""
     parameters: dict[str, int] = Field(default_factory=dict)
-    """Of the bank, by part: modifications, own, head."""
+    """Parameters of the bank, by part: modifications, own, head."""
     data: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of the rows of each split that was read."""
     environment: Environment | None = None
-    """As in certificates; of what became a bank."""
+    """Notices as in certificates, about the resulting bank."""
 
     @property
     def num_parameters(self) -> int:
-        """All of them."""
+        """Number of all parameters."""
         return sum(self.parameters.values())
 
 
 class Record(Outcome):
-    """One trial: what was tried, and how that ended."""
+    """One trial: its settings and its outcome."""
 
     task: Name
     role: Literal["search", "seed"]
-    """search: settings out of the space. seed: the chosen ones, with another seed."""
+    """search: settings from the space. seed: the chosen ones, with another seed."""
     number: int
-    """Of a search from 0, in the order of asking; of a seed from 1."""
+    """From 0 in a search, in the order of sampling; from 1 for seeds."""
     seed: int
     """The stream's seed in this trial."""
     settings: dict[str, Any]
     metric: str
     same_as: int | None = None
-    """Number of the trial that had tried these settings before, whose outcome this is."""
+    """Number of an earlier trial with the same settings, whose outcome this is."""
     kept: bool = False
-    """Whether its run folder, with the bank, was to stay."""
+    """Whether its run folder, with the bank, is kept."""
     versions: dict[str, str] = Field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, str, int, str]:
-        """What tells it from all others of a sweep."""
+        """Identifies it among all trials of a sweep."""
         return self.task, self.role, self.seed if self.role == "seed" else self.number, canonical(self.settings)
 
     @property
     def ended(self) -> bool:
-        """Whether there is nothing left to do about it."""
+        """Whether the trial has ended."""
         return self.state != "begun"
 
     def with_outcome(self, outcome: Outcome, **more: Any) -> Record:
-        """Return the record of the same trial when it has ended."""
+        """Return the record of the same trial with its outcome."""
         return Record(**self.model_dump(include={*IDENTITY}), versions=versions(), **dict(outcome), **more)
 
 
 IDENTITY = ("task", "role", "number", "seed", "settings", "metric")
-"""What is known of a trial when it begins."""
+"""The fields of a record that are known when a trial starts."""
 
 
 class Records:
-    """The trials of a sweep folder, in the order in which they began.
+    """The trials of a sweep folder, in the order in which they started.
 
     Args:
         folder: the sweep folder.
@@ -105,12 +105,12 @@ class Records:
         self._by_key = {record.key: record for record in read_records(self._file)}
 
     def add(self, record: Record) -> None:
-        """Write a record down; it takes the place of what was known of the same trial."""
+        """Write a record; it replaces the earlier record of the same trial."""
         append_lines(self._file, [record.model_dump(mode="json", exclude_defaults=True)])
         self._by_key[record.key] = record
 
     def ended(self) -> list[Record]:
-        """Return the trials of all tasks about which nothing is left to do."""
+        """Return the ended trials of all tasks."""
         return [record for record in self._by_key.values() if record.ended]
 
     def of(self, task: str, role: str) -> list[Record]:
@@ -119,13 +119,13 @@ class Records:
         return sorted(found, key=lambda record: record.number)
 
     def data_of(self, task: str, seed: int) -> dict[str, str]:
-        """Return the digests of the rows that a task was learned from, if it was, with this seed."""
+        """Return the digests of the rows that a task was learned from with this seed, if it was."""
         known = (each for each in self._by_key.values() if (each.task, each.seed) == (task, seed))
         return next((each.data for each in known if each.data), {})
 
 
 def read_records(file: Path) -> Iterable[Record]:
-    """Yield the lines of a file of trials; a torn last line, which a kill leaves, is none."""
+    """Yield the lines of a file of trials; a torn last line, left by a kill, is skipped."""
     if not file.exists():
         return
     lines = file.read_bytes().split(b"\n")
@@ -135,13 +135,13 @@ def read_records(file: Path) -> Iterable[Record]:
         except (ValidationError, ValueError) as error:
             why = " ".join(str(error).split())[:300]
             raise StoreError(
-                f"{file}:{number}: this is not a line that a sweep has written ({why}). Put it back, or delete the line: "
-                "that trial is then run again."
+                f"{file}:{number}: this line was not written by a sweep ({why}). Restore it, or delete the line: "
+                "the trial is then repeated."
             ) from None
 
 
 def versions() -> dict[str, str]:
-    """Return the software that decides what a trial becomes."""
+    """Return the software versions that affect a trial."""
     found = {"python": python_version(), "continual_petl": VERSION}
     for name in ("torch", "transformers", "optuna"):
         try:

@@ -1,4 +1,4 @@
-"""What a sweep has found: for each task the chosen settings, how far seeds move their score, and the stream with them."""
+"""The result of a sweep: for each task the chosen settings and their scores over seeds, and the stream with them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import InputError, did_you_mean
 from continual_petl.streams.schema.stream_spec import StreamSpec
-from continual_petl.sweep.asking import study_of
 from continual_petl.sweep.records import Record, versions
+from continual_petl.sweep.sampler import study_of
 from continual_petl.sweep.spec import SweepSpec
 
 if TYPE_CHECKING:
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskChoice:
-    """What was found for one task."""
+    """The result for one task."""
 
     task: str
     metric: str
     trials: tuple[Record, ...]
-    """Those of the search, by number."""
+    """The trials of the search, by number."""
     seeds: tuple[Record, ...]
-    """Those with the chosen settings that are complete, the best of the search first; empty if no trial is complete."""
+    """The completed trials with the chosen settings, that of the search first; empty if no trial is complete."""
     failed_seeds: tuple[Record, ...]
-    """Those with the chosen settings that failed; they are in no mean."""
+    """The failed trials with the chosen settings; they count in no mean."""
     num_left: int
     """Trials that have not ended."""
     carved: bool
-    """Whether the data has no validation split, so that each seed carves its own from train."""
+    """Whether the data has no validation split, so that each seed holds out its own rows of train."""
     limited: bool
     """Whether ``limits.validation`` lets each seed draw its own validation rows."""
 
     @property
     def settings(self) -> dict[str, Any] | None:
-        """The chosen ones; None if no trial is complete."""
+        """The chosen settings; None if no trial is complete."""
         return self.seeds[0].settings if self.seeds else None
 
     @property
@@ -77,7 +77,7 @@ class TaskChoice:
         return len({record.data.get("validation") for record in self.seeds}) <= 1
 
     def count(self, state: str) -> int:
-        """Return the number of trials of the search that ended so."""
+        """Return the number of trials of the search with this state."""
         return sum(record.state == state for record in self.trials)
 
     def to_json(self) -> dict[str, Any]:
@@ -114,29 +114,29 @@ def _seed(record: Record) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepResult:
-    """What a sweep has found. Written into its folder as ``summary.json`` and ``chosen.yaml``."""
+    """The result of a sweep. Written into its folder as ``summary.json`` and ``chosen.yaml``."""
 
     folder: Path
     spec: SweepSpec
     chosen: StreamSpec
-    """The stream with the chosen bank and training of each task; its seed is as it was."""
+    """The stream with the chosen bank and training of each task; its seed is unchanged."""
     tasks: Mapping[str, TaskChoice]
-    """By name, in the order of the stream: those of this call, and those that were swept in earlier ones."""
+    """By name, in the order of the stream: tasks of this call, and of earlier ones."""
     asked: tuple[str, ...]
     """Names of the tasks of this call."""
 
     @property
     def num_left(self) -> int:
-        """Trials of these tasks that have not ended; the same sweep again goes on with them."""
+        """Trials of these tasks that have not ended; the same sweep resumes with them."""
         return sum(choice.num_left for choice in self.tasks.values())
 
     @property
     def never_swept(self) -> tuple[str, ...]:
-        """Names of the tasks that no call was for; in `chosen` they have the stream's own settings."""
+        """Names of the tasks that were never swept; in `chosen` they have the stream's own settings."""
         return tuple(task.name for task in self.chosen.tasks if task.name not in self.tasks)
 
     def study(self, task: str) -> optuna.Study:
-        """Return the search of a task as a study of Optuna's, in memory, for its figures and analyses.
+        """Return the search of a task as an Optuna study, in memory, for its figures and analyses.
 
         Raises:
             InputError: if the sweep has no such task.

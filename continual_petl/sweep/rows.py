@@ -1,7 +1,7 @@
-"""``rows.json``: what every task's data was when its sweep began, so that data which changed since is noticed.
+"""``rows.json``: digests of every task's data when its sweep started, to detect later changes.
 
-The digests in `Record.data` are of the rows that a trial learned from. Where they are carved or limited by the seed, they
-say nothing of a trial with another seed. So the whole splits are digested here, before anything is taken from them.
+The digests in `Record.data` are of the rows that a trial learned from. If these are held out or limited by seed, they do
+not apply to trials with another seed. So the whole splits are digested here, before anything is taken from them.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import json
 from pathlib import Path
 
 from continual_petl.errors import InputError, StoreError
-from continual_petl.store.atomic import write_json
+from continual_petl.store.files.atomic import write_json
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 
 ROWS = "rows.json"
 
 
 class SweptRows:
-    """The rows of all tasks that a sweep has looked at.
+    """The rows of all tasks that a sweep has read.
 
     Args:
         folder: the sweep folder.
@@ -33,14 +33,14 @@ class SweptRows:
         self._looked_at: set[str] = set()
 
     def check(self, task: TaskSpec, *, again: bool = False) -> None:
-        """Write down what a task's rows are, or hold them against what they were.
+        """Record the digests of a task's rows, or compare them with the recorded ones.
 
         Args:
             task: one of the stream's, with its own settings.
-            again: also if this call of the sweep has looked at them already; they are read once otherwise.
+            again: check again even if this call of the sweep already has; otherwise they are read once.
 
         Raises:
-            InputError: if they are others now, naming the splits; or if they cannot be read.
+            InputError: if they differ, naming the splits; or if they cannot be read.
         """
         if task.name in self._looked_at and not again:
             return
@@ -54,7 +54,7 @@ class SweptRows:
         self._looked_at.add(task.name)
 
     def has_validation(self, task: str) -> bool | None:
-        """Say whether a task's data has a validation split of its own; None if nobody has looked at it."""
+        """Return whether a task's data has its own validation split; None if it was not read yet."""
         return None if task not in self._known else "validation" in self._known[task]
 
 
@@ -63,18 +63,18 @@ def check_same(task: str, before: dict[str, str], now: dict[str, str]) -> None:
     changed = [split for split in {**before, **now} if before.get(split) != now.get(split)]
     if changed:
         raise InputError(
-            f"task {task!r}: its {' and '.join(changed)} rows are not those of the trials before: they cannot be compared. "
-            "Bring back the data as it was, or begin in another folder."
+            f"task {task!r}: its {' and '.join(changed)} rows differ from those of the earlier trials, so results cannot "
+            "be compared. Restore the old data, or start in another folder."
         )
 
 
 def rows_digests(spec: StreamSpec, task: TaskSpec) -> dict[str, str]:
-    """Return the SHA-256 of a task's train and validation rows as they are read, before any is carved off or left out.
+    """Return the SHA-256 of a task's train and validation rows as they are read, before any are held out or left out.
 
     Raises:
         InputError: if they cannot be used.
     """
-    # What reads data takes seconds to import.
+    # Data libraries take seconds to import.
     from continual_petl.streams.preparation.checked import check_split, labels_of
     from continual_petl.streams.sources.read import read_splits
 
@@ -91,7 +91,7 @@ def _read(file: Path) -> dict[str, dict[str, str]]:
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        raise StoreError(f"{file}: was not written by a sweep ({error}): begin in another folder") from None
+        raise StoreError(f"{file}: was not written by a sweep ({error}): start in another folder") from None
     if not isinstance(known, dict) or not all(isinstance(splits, dict) for splits in known.values()):
-        raise StoreError(f"{file}: was not written by a sweep: begin in another folder")
+        raise StoreError(f"{file}: was not written by a sweep: start in another folder")
     return known

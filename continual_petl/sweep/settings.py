@@ -1,4 +1,4 @@
-"""Settings of a task: dotted keys with a value each, put into its place, and all combinations of a grid."""
+"""Settings of a task as dotted keys with values: apply them, check them, and enumerate a grid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from continual_petl.streams.stream_file.wording import show, word_errors
 from continual_petl.sweep.spec import Range, SweepSpec, plain_values
 
 TRIED = ("bank", "training", "pooling", "max_target_length", "generation")
-"""Keys of a task that may be tried, or keys below them: what is learned, and not what it is measured on."""
+"""Keys of a task, or parents of keys, that may be tried: how it is learned, not what it is measured on."""
 _MEASURED = ("data", "columns", "labels", "metric", "limits", "validation", "probe", "name", "kind")
 _MOST_TOLD = 5
 
@@ -33,14 +33,14 @@ class Unfit(ValueError):
 
 
 def grid(spec: SweepSpec) -> list[dict[str, Any]]:
-    """Return the settings of a grid that are tried, in order: the last key of the space changes first."""
+    """Return the settings of a grid in order: the last key of the space changes first."""
     lists = [plain_values(values) for values in spec.space.values() if not isinstance(values, Range)]
     combinations = islice(product(*lists), spec.num_trials)
     return [dict(zip(spec.space, values, strict=True)) for values in combinations]
 
 
 def with_settings(spec: StreamSpec, task: TaskSpec, settings: Settings) -> TaskSpec:
-    """Return a task with these settings in the place of its own, or of its stream's.
+    """Return a task with these settings instead of its own, or its stream's.
 
     Raises:
         Unfit: if it cannot have them.
@@ -49,7 +49,7 @@ def with_settings(spec: StreamSpec, task: TaskSpec, settings: Settings) -> TaskS
     tree: dict[str, Any] = {
         "name": task.name,
         "kind": task.kind,
-        "data": "rows",  # checked long ago, and perhaps large
+        "data": "rows",  # already validated, and perhaps large
         "bank": bank.model_dump(mode="json", exclude_none=True),
         "training": task.training.given(),
         **{key: _plain(getattr(task, key)) for key in TRIED[2:] if key in task.model_fields_set},
@@ -70,15 +70,15 @@ def with_settings(spec: StreamSpec, task: TaskSpec, settings: Settings) -> TaskS
 
 
 def alone(spec: StreamSpec, task: TaskSpec, seed: int) -> StreamSpec:
-    """Return the stream of one task: a bank is a function of its own task and the stream's seed, so it is learned alone."""
+    """Return a stream of one task: a bank depends only on its own task and the stream's seed, so it is learned alone."""
     return settled(spec.model_copy(update={"tasks": (task,), "seed": seed}))
 
 
 def misfits(space: Mapping[str, Any], spec: StreamSpec, tasks: Sequence[TaskSpec]) -> list[tuple[KeyPath, str]]:
-    """Return where in a space something does not fit the tasks that it is for, and why; every value is tried by itself.
+    """Return where a space does not fit the tasks that it is for, and why; every value is tried by itself.
 
     Args:
-        space: what is tried, as a sweep has it or as plain data; parts of a wrong type are left to the schema.
+        space: the space of a sweep, or its plain data; parts of a wrong type are left to the schema.
         spec: the stream.
         tasks: those of its tasks that the sweep is for.
     """
@@ -98,7 +98,7 @@ def misfits(space: Mapping[str, Any], spec: StreamSpec, tasks: Sequence[TaskSpec
 
 
 def unfit_combinations(sweep: SweepSpec, spec: StreamSpec, tasks: Sequence[TaskSpec]) -> list[tuple[KeyPath, str]]:
-    """Return which settings of a grid a task cannot have, though it can have each value by itself."""
+    """Return combinations of a grid that a task cannot have, though it can have each value by itself."""
     if sweep.sampler != "grid" or len(sweep.space) == 1:
         return []
     told: list[str] = []
@@ -130,7 +130,7 @@ def _each(values: Any) -> Iterator[tuple[str | int, Any]]:
 
 
 def described(settings: Settings) -> str:
-    """Return settings in words of one line."""
+    """Describe settings on one line."""
     return ", ".join(f"{key} {_in_words(value)}" for key, value in settings.items())
 
 
@@ -147,14 +147,14 @@ def _misplaced(key: str) -> str:
     if top in TRIED:
         return ""
     if top in ("max_length", "backbone"):
-        return "belongs to the backbone, which all tasks share: say it in the stream, and sweep once for each value"
+        return "belongs to the backbone, which all tasks share: set it in the stream, and sweep once for each value"
     if top in _MEASURED:
         return f"decides what a task is measured on, so scores could not be compared; allowed are {', '.join(TRIED)}"
-    return f"is no key of a task that can be tried{did_you_mean(top, TRIED)}; allowed are {', '.join(TRIED)} and keys below"
+    return f"is not a key that can be tried{did_you_mean(top, TRIED)}; allowed are {', '.join(TRIED)} and keys below"
 
 
 def _bound(spec: StreamSpec, task: TaskSpec) -> str:
-    """Say what ties a task to others, if anything does: it is learned alone here."""
+    """Describe what ties a task to others, if anything: it is learned alone here."""
     bank = task.bank or spec.bank
     if bank.start_from is not None:
         return (
@@ -163,7 +163,7 @@ def _bound(spec: StreamSpec, task: TaskSpec) -> str:
         )
     if not bank.inherits and bank.resolve().scope == "shared":
         return (
-            f"task {task.name!r} goes on with the bank of the task before it (scope: shared), and a sweep learns each task "
+            f"task {task.name!r} continues the bank of the task before it (scope: shared), and a sweep learns each task "
             "alone: sweep with scope: task"
         )
     return ""
@@ -188,7 +188,7 @@ def _put(tree: dict[str, Any], key: str, value: Any) -> None:
 
 def _entry(node: list[Any], part: str) -> Any:
     if not part.isdecimal() or int(part) >= len(node):
-        raise Unfit([f"got {part!r}; here is a list with {len(node)} entries, so it has to be 0 to {len(node) - 1}"])
+        raise Unfit([f"got {part!r}; this is a list with {len(node)} entries, so it has to be 0 to {len(node) - 1}"])
     return node[int(part)]
 
 
@@ -197,7 +197,7 @@ def _plain(value: Any) -> Any:
 
 
 def _tree(spec: StreamSpec) -> dict[str, Any]:
-    """Return what `contradictions` looks at."""
+    """Return the input of `contradictions`."""
     return {
         "training": {key: getattr(spec.training, key) for key in spec.training.model_fields_set},
         "trainer": spec.trainer,
@@ -206,10 +206,10 @@ def _tree(spec: StreamSpec) -> dict[str, Any]:
 
 
 def chosen_tasks(spec: StreamSpec, names: Sequence[str]) -> list[TaskSpec]:
-    """Return the tasks of these names, in the order of the stream; all of them, if none is given.
+    """Return the tasks of these names, in the order of the stream; all of them if none is given.
 
     Raises:
-        InputError: if there is no task of a name.
+        InputError: if there is no task of this name.
     """
     known = [task.name for task in spec.tasks]
     for name in names:

@@ -1,4 +1,4 @@
-"""A sweep as data: what a sweep file may say, checked before anything heavy is imported.
+"""The schema of a sweep file, checked before anything heavy is imported.
 
 The texts under the fields become the descriptions of the JSON Schema. Needs pydantic only.
 """
@@ -21,14 +21,14 @@ _LEAST = "it has to be above 0 with log: true"
 
 
 class Range(FrozenModel):
-    """Numbers between two ends; whole ones, if both ends are whole."""
+    """Numbers between two ends; whole ones if both ends are whole."""
 
     low: Annotated[_Number, Field(examples=[1e-5])]
     """The least."""
     high: Annotated[_Number, Field(examples=[1e-2])]
-    """The largest; it can be drawn too."""
+    """The largest value, which can be drawn too."""
     log: Bool = False
-    """Whether the logarithm is drawn evenly: as many values between 1e-5 and 1e-4 as between 1e-3 and 1e-2."""
+    """Whether to sample log-uniformly: as many values between 1e-5 and 1e-4 as between 1e-3 and 1e-2."""
 
     @property
     def is_whole(self) -> bool:
@@ -54,7 +54,7 @@ class SweepSpec(FrozenModel):
     """Which settings are tried for every task, and how.
 
     Raises:
-        pydantic.ValidationError: if it contradicts itself; `load_sweep` says so with lines.
+        pydantic.ValidationError: if it contradicts itself; `load_sweep` reports it with line numbers.
 
     Example:
         >>> SweepSpec(space={"bank.bottleneck": [8, 64], "training.epochs": [3, 20]}).num_settings
@@ -62,19 +62,19 @@ class SweepSpec(FrozenModel):
     """
 
     space: Annotated[dict[Text, Values], Field(min_length=1, examples=[{"bank.bottleneck": [8, 64]}])]
-    """What is tried: dotted keys of a task (bank, training.learning_rate, ...), each with a list of values or a range."""
+    """The search space: dotted keys of a task (bank, training.learning_rate, ...), each with a list of values or a range."""
     sampler: Literal["grid", "tpe", "random"] = "grid"
     """grid: every combination, in the order of the file. tpe: Optuna's tree-structured Parzen estimator. random: independent
     draws."""
     trials: Count | None = None
-    """Settings that are tried for each task; null: the whole grid."""
+    """Number of settings to try for each task; null: the whole grid."""
     prune: Literal["none", "median", "halving"] = "median"
     """Which trials are ended early, by the validation score at the end of an epoch: those below the median of the others, or
-    all but the best third (asynchronous successive halving). Compared are trials with the same number of epochs."""
+    all but the best third (asynchronous successive halving). Only trials with the same number of epochs are compared."""
     seeds: Count = 5
-    """Seeds that the chosen setting is learned with, that of the stream among them; 1: no other."""
+    """Number of seeds to learn the chosen settings with, including the stream's; 1: no other."""
     seed: Annotated[Int, Field(ge=0, lt=2**63)] = 0
-    """Where the randomness of the sampler starts; every task derives its own from this and its name."""
+    """Seed of the sampler; every task derives its own from this and its name."""
 
     @model_validator(mode="after")
     def _consistent(self) -> SweepSpec:
@@ -85,7 +85,7 @@ class SweepSpec(FrozenModel):
 
     @property
     def num_settings(self) -> int:
-        """Combinations of the grid; 0 where a range has no end of them."""
+        """Number of combinations of the grid; 0 if a range makes it infinite."""
         number = 1
         for values in self.space.values():
             number *= 0 if isinstance(values, Range) else len(values)
@@ -93,7 +93,7 @@ class SweepSpec(FrozenModel):
 
     @property
     def num_trials(self) -> int:
-        """Settings that are tried for each task."""
+        """Number of settings tried for each task."""
         if self.sampler == "grid":
             return min(self.num_settings, self.trials or self.num_settings)
         assert self.trials is not None
@@ -139,17 +139,15 @@ def _of_values(values: Any) -> Iterator[tuple[KeyPath, str]]:
         seen: list[Any] = []
         for number, value in enumerate(values):
             if not _is_plain(value):
-                what = (
-                    f"a {type(value).__name__} cannot stand in a sweep; use text, numbers, true, false, null, mappings"
-                )
+                what = f"a {type(value).__name__} is not allowed in a sweep; use text, numbers, true, false, null, mappings"
                 yield (number,), what
             elif value in seen:
-                yield (number,), f"{json.dumps(value)} stands in the list twice: keep one of the two"
+                yield (number,), f"{json.dumps(value)} is in the list twice: keep one of the two"
             seen.append(value)
     elif isinstance(values, dict):
         low, high, log = values.get("low"), values.get("high"), values.get("log", False)
         if not isinstance(low, int | float) or not isinstance(high, int | float):
-            return  # the schema says so
+            return  # the schema reports it
         if low >= high:
             yield ("high",), f"got {high!r}; it has to be above low, which is {low!r}"
         if log is True and low <= 0:

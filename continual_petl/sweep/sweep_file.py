@@ -32,9 +32,9 @@ def load_sweep(
 
     Args:
         path: the YAML file.
-        stream: what it is for; every value is held against it. None: that is left for later.
-        tasks: those of the stream that it is for; None: all.
-        trials: in the place of what the file says.
+        stream: the stream; every value is checked against it. None: this is done later.
+        tasks: the stream's tasks that it is for; None: all.
+        trials: overrides the value in the file.
 
     Raises:
         StreamFileError: with all mistakes.
@@ -80,7 +80,7 @@ def _checked(
 
 @cache
 def _schema() -> Schema:
-    """Return the JSON Schema of a sweep, its references replaced by what they point at."""
+    """Return the JSON Schema of a sweep, with its references resolved."""
     schema = SweepSpec.model_json_schema()
     found: Schema = _inlined(schema, schema.get("$defs", {}))
     return found

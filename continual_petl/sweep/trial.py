@@ -1,7 +1,7 @@
-"""One trial: one task learned alone, through the course that learns every task, in a folder of its own.
+"""One trial: a single task, learned by the usual run in a separate folder.
 
-Its test split is not read. The validation score of the bank that is kept decides, and the one at the end of every epoch may
-end the trial early.
+Its test split is not read. The validation score of the selected bank decides, and that at the end of every epoch may end
+the trial early.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ import lightning as L
 from lightning.pytorch.trainer.states import TrainerFn
 from typing_extensions import override
 
-from continual_petl.course.loop import learn
-from continual_petl.course.preflight import preflight
-from continual_petl.course.run import Run
-from continual_petl.course.session import Session
+from continual_petl.engine.checks.preflight import preflight
+from continual_petl.engine.learn import learn
+from continual_petl.engine.run import Run
+from continual_petl.engine.session import Session
 from continual_petl.errors import DivergedError, InputError, MemoryRanOutError
 from continual_petl.learner.memory import ran_out
-from continual_petl.store.results_file import TaskLine
+from continual_petl.store.folder.results_file import TaskLine
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream import TaskStream
 from continual_petl.sweep.records import Outcome
 
 Judge = Callable[[Sequence[float | None]], bool]
-"""Says of the scores of the epochs so far whether a trial is hopeless."""
+"""Decides from the scores of the epochs so far whether to prune a trial."""
 
 
 class Pruned(Exception):
-    """A trial was ended, for others are better."""
+    """A trial was ended because others are better."""
 
 
 class EpochScores(L.Callback):
-    """Note the validation score at the end of every epoch, and end a trial that is hopeless.
+    """Record the validation score at the end of every epoch, and prune the trial if it is hopeless.
 
     Args:
-        metric: the score that counts.
-        judge: says whether a trial is hopeless; None: no trial is.
+        metric: the score to record.
+        judge: decides whether to prune the trial; None: never.
 
     Raises:
         Pruned: at the end of an epoch.
@@ -65,7 +65,7 @@ class EpochScores(L.Callback):
         if trainer.sanity_checking or trainer.state.fn != TrainerFn.FITTING:
             return
         score = float(trainer.callback_metrics[f"val/{self._metric}"])
-        # Of several validations in one epoch the last one counts; an epoch without any has no score.
+        # The last of several validations in one epoch counts; an epoch without any has no score.
         self.scores += [None] * (trainer.current_epoch + 1 - len(self.scores))
         self.scores[trainer.current_epoch] = score if math.isfinite(score) else None
 
@@ -76,20 +76,20 @@ class EpochScores(L.Callback):
 
 
 def tried(spec: StreamSpec, folder: Path, judge: Judge | None = None, *, own: StreamSpec) -> Outcome:
-    """Learn the one task of a stream, and return how that ended; what was half-learned goes on.
+    """Learn the one task of a stream, resuming if it is half learned, and return the outcome.
 
-    A trial fails by its settings alone: a loss that diverged, memory that ran out, a bank that the backbone refuses. With
-    data that is gone, or a backbone that cannot be loaded, the next trial would end like this one, so that ends the sweep.
+    A trial fails only because of its settings: a loss that diverged, memory that ran out, a bank that the backbone rejects.
+    If data is missing, or a backbone cannot be loaded, the next trial would end in the same way, so that ends the sweep.
 
     Args:
         spec: a stream of one task.
-        folder: the trial's own.
+        folder: the folder of this trial.
         judge: see `EpochScores`.
-        own: the stream of this task with its own settings instead of those that are tried.
+        own: the stream of this task with its own settings instead of the tried ones.
 
     Raises:
         InputError: if the task cannot be learned with its own settings either.
-        Interrupted: if a stop was asked for; everything is saved.
+        Interrupted: if a stop was requested; everything is saved.
         StoreError: if the folder cannot be written.
     """
     (task,) = spec.tasks
@@ -106,17 +106,17 @@ def tried(spec: StreamSpec, folder: Path, judge: Judge | None = None, *, own: St
         seconds = time.perf_counter() - began
         return Outcome(state="failed", scores=tuple(watch.scores), reason=reason[:2000], seconds=seconds)
     finally:
-        gc.collect()  # a Trainer and its module hold each other, and the backbone
+        gc.collect()  # Trainer and module reference each other, and the backbone
     return outcome_of(run, task.name)
 
 
 def _is_of_settings(error: Exception, own: StreamSpec, folder: Path) -> bool:
-    """Say whether a trial ended by its settings, and not by what it stands on."""
+    """Return whether a trial failed because of its settings, rather than its data or backbone."""
     if isinstance(error, DivergedError | MemoryRanOutError) or ran_out(error):
         return True
     if not isinstance(error, InputError):
         return False
-    # Refusals of settings come in many words and from many places; but then all is well without these settings.
+    # Errors about settings have many forms and sources; but then the task works without these settings.
     try:
         preflight(Session(own, Store(folder), reads_test=False))
     except InputError:
@@ -125,13 +125,13 @@ def _is_of_settings(error: Exception, own: StreamSpec, folder: Path) -> bool:
 
 
 def outcome_of(run: Run, task: str) -> Outcome:
-    """Return how a trial ended that left a bank."""
+    """Return the outcome of a trial that produced a bank."""
     store = run.store
     manifest, history = store.manifest(task), store.history(task)
     points = () if history is None else history.curve.scores
     by_epoch = {point.epoch: point.scores.get(manifest.metric) for point in points}
     score = manifest.scores["validation"].scores.get(manifest.metric)
-    told = {} if score is not None else {"reason": f"its validation score is not defined ({manifest.metric})"}
+    told = {} if score is not None else {"reason": f"its validation score is undefined ({manifest.metric})"}
     return Outcome(
         state="complete" if score is not None else "failed",
         score=score,

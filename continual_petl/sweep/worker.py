@@ -1,4 +1,4 @@
-"""What a process does about a trial, whether it is that of the sweep or one that it has started."""
+"""Run a trial, in the process of the sweep or in a worker process."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from pathlib import Path
 import torch
 from pydantic import ValidationError
 
-from continual_petl.course.worker import Report
+from continual_petl.engine.parallel.worker import Report
 from continual_petl.errors import ForgettingError, InputError, Interrupted, IsolationError, StoreError
-from continual_petl.store.atomic import make_folder, write_json
-from continual_petl.store.environment import arithmetic, compute_as
+from continual_petl.store.certificate.environment import arithmetic, compute_as
+from continual_petl.store.files.atomic import make_folder, write_json
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
-from continual_petl.sweep.asking import is_hopeless
 from continual_petl.sweep.records import Outcome, Record, Records
+from continual_petl.sweep.sampler import is_hopeless
+from continual_petl.sweep.schedule import name_of
 from continual_petl.sweep.settings import Unfit, alone, with_settings
 from continual_petl.sweep.spec import SweepSpec
 from continual_petl.sweep.trial import tried
-from continual_petl.sweep.turns import name_of
 
 OUTCOME = "outcome.json"
 _TOLD = (StoreError, ForgettingError, IsolationError, InputError)
-"""What ends a sweep and is told by its own name, whichever process it happens in."""
+"""Errors that end a sweep and keep their type, whichever process they occur in."""
 _brief: SweepBrief | None = None
-"""Of a worker process."""
+"""State of a worker process."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepBrief:
-    """What a process has to know of a sweep."""
+    """What a process has to know about a sweep."""
 
     folder: str
     spec: StreamSpec
@@ -44,7 +44,7 @@ class SweepBrief:
 
 
 def brief_of(folder: Path, spec: StreamSpec, sweep: SweepSpec, *, jobs: int) -> SweepBrief:
-    """Return what processes have to know, and with how many threads each computes: the cores are shared out."""
+    """Return the description for workers, with the number of threads of each: the cores are divided among them."""
     return SweepBrief(
         folder=str(folder),
         spec=spec,
@@ -61,10 +61,10 @@ def folder_of(folder: str | Path, record: Record) -> Path:
 
 
 def carried_out(brief: SweepBrief, record: Record) -> Outcome:
-    """Learn a trial, and return how that ended.
+    """Learn a trial, and return the outcome.
 
     Raises:
-        Interrupted: if a stop was asked for; the trial goes on the next time.
+        Interrupted: if a stop was requested; the trial is resumed the next time.
         InputError: if its data or backbone cannot be used, whatever the settings.
         StoreError: if its folder cannot be written.
     """
@@ -86,7 +86,7 @@ def carried_out(brief: SweepBrief, record: Record) -> Outcome:
 
 
 def _others(brief: SweepBrief, task: TaskSpec, record: Record) -> list[Record]:
-    """Return the trials that a trial is compared with: of its task, and with its number of epochs."""
+    """Return the trials that a trial is compared with: of the same task, with the same number of epochs."""
     epochs = _epochs(brief, task, record)
     return [
         other
@@ -96,7 +96,7 @@ def _others(brief: SweepBrief, task: TaskSpec, record: Record) -> list[Record]:
 
 
 def _epochs(brief: SweepBrief, task: TaskSpec, record: Record) -> int | None:
-    """Return how long a trial learns, which may be its bank's to say; None if its settings do not go together."""
+    """Return the number of epochs, which may come from the bank's recipe; None if its settings do not go together."""
     try:
         return brief.spec.resolved_training(with_settings(brief.spec, task, record.settings)).epochs
     except Unfit:
@@ -104,7 +104,7 @@ def _epochs(brief: SweepBrief, task: TaskSpec, record: Record) -> int | None:
 
 
 def open_sweep(brief: SweepBrief) -> str:
-    """Take up a sweep in this worker process; return what went wrong, or nothing."""
+    """Open a sweep in this worker process; return an error message, or nothing."""
     global _brief
     os.chdir(brief.working_directory)
     if not Path(brief.folder).is_dir():
@@ -118,7 +118,7 @@ def open_sweep(brief: SweepBrief) -> str:
 
 
 def try_here(name: str) -> Report:
-    """Learn a trial in this worker process; how it ended is written into its folder."""
+    """Learn a trial in this worker process; the outcome is written into its folder."""
     assert _brief is not None
     try:
         records = Records(Path(_brief.folder))
@@ -139,8 +139,8 @@ def try_here(name: str) -> Report:
     return Report(task=name, state="learned")
 
 
-def try_on_ray(brief: SweepBrief, course: str, name: str) -> Report:
-    """Learn a trial in this process of Ray's."""
+def try_on_ray(brief: SweepBrief, run: str, name: str) -> Report:
+    """Learn a trial in this Ray process."""
     problem = open_sweep(brief)
     if problem:
         return Report(task=name, state="failed", error=InputError.__name__, message=problem)
@@ -148,7 +148,7 @@ def try_on_ray(brief: SweepBrief, course: str, name: str) -> Report:
 
 
 def outcome_in(folder: Path) -> Outcome | None:
-    """Return how a trial ended, if a worker wrote that down; None if it has not ended."""
+    """Return the outcome of a trial as written by a worker; None if it has not ended."""
     try:
         return Outcome.model_validate(json.loads((folder / OUTCOME).read_bytes()))
     except FileNotFoundError:

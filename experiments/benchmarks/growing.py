@@ -49,7 +49,7 @@ class Costs(StreamCallback):
         self._folder, self._tell = folder, tell
         self._before = (0.0, 0.0, 0)
 
-    def on_course_start(self, notices: tuple[str, ...]) -> None:
+    def on_run_start(self, notices: tuple[str, ...]) -> None:
         self._before = (time.perf_counter(), time.process_time(), 0)
 
     def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:

@@ -25,8 +25,8 @@ from continual_petl import Run, learn
 from continual_petl.learner.plan import build_bank
 from continual_petl.seeding import derive_seed
 from continual_petl.store.commit import Evidence, commit_task
-from continual_petl.store.probe import make_probe
-from continual_petl.store.results_file import Cell, RowLine, TaskLine
+from continual_petl.store.folder.results_file import Cell, RowLine, TaskLine
+from continual_petl.store.verify.probe import make_probe
 from continual_petl.streams.stream import TaskStream
 from experiments.benchmarks.growing import Cost, Costs, many_tasks
 from experiments.benchmarks.slope import slope
@@ -55,8 +55,8 @@ def learn_many(folder: Path, stream: TaskStream, tell: Callable[[str], None] = p
 def fill(folder: Path, count: int) -> None:
     """Commit copies of the first task's bank under other names, until the store has so many."""
     run = Run(folder)
-    store, residents = run.store, run.session.residents
-    name, backbone = store.tasks[0], residents.backbone("fp32")
+    store, models = run.store, run.session.models
+    name, backbone = store.tasks[0], models.backbone("fp32")
     first, tensors = store.manifest(name), store.tensors(name)
     known = first.scores["validation"]
     with store.lock():
@@ -66,7 +66,7 @@ def fill(folder: Path, count: int) -> None:
             bank = build_bank(plan, backbone, folded=True)
             bank.load_state_dict(tensors)
             evidence = Evidence(
-                probe=make_probe(plan, backbone, residents.tokenizer, first.max_length),
+                probe=make_probe(plan, backbone, models.tokenizer, first.max_length),
                 scores=first.scores,
                 data=first.data,
                 notices=(),
@@ -173,13 +173,13 @@ def opened_in_turns(few: Path, many: Path, repetitions: int) -> dict[str, float]
 def switch_seconds(folder: Path, *, times: int = 50) -> dict[str, float]:
     """Return the median seconds to switch the active bank: between two in memory, and to one that is only on disk."""
     run = Run(folder)
-    residents, tasks = run.session.residents, run.store.tasks
-    residents.banks(tasks[:2])
+    models, tasks = run.session.models, run.store.tasks
+    models.banks(tasks[:2])
     found: dict[str, list[float]] = {"resident": [], "disk": []}
     for number in range(times):
-        found["resident"].append(_timed(partial(residents.held, tasks[number % 2])))
+        found["resident"].append(_timed(partial(models.held, tasks[number % 2])))
     for task in tasks[2 : 2 + times]:
-        found["disk"].append(_timed(partial(residents.held, task)))
+        found["disk"].append(_timed(partial(models.held, task)))
     return {name: median(values) for name, values in found.items() if values}
 
 

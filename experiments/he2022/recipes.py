@@ -54,10 +54,13 @@ HERE: Mapping[str, Method] = {
     ),
 }
 
+NOT_TRIED = ("dora", "ia3")
+"""Presets whose rate is that of lora, or of their paper; no trial was made for them."""
+
 
 def presets(scale: Scale) -> tuple[str, ...]:
     """Return the presets; of a quick study the first and the last one that is tried here."""
-    return ("houlsby", *HERE) if scale.quick else tuple(RECIPES)
+    return ("houlsby", *HERE) if scale.quick else tuple(name for name in RECIPES if name not in NOT_TRIED)
 
 
 def grids(scale: Scale, preset: str) -> list[list[Trial]]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from continual_petl.course.run import Run
+from continual_petl.engine.run import Run
 from experiments.studies import learning
 from experiments.studies.ledger import Book
 from experiments.studies.scale import Scale

@@ -11,10 +11,10 @@ from typing import Any
 
 import lightning as L
 
-from continual_petl.course.loop import learn
-from continual_petl.course.run import Run
+from continual_petl.engine.learn import learn
+from continual_petl.engine.run import Run
 from continual_petl.errors import DivergedError
-from continual_petl.store.history import History
+from continual_petl.store.certificate.history import History
 from continual_petl.streams.stream import TaskStream
 from experiments.studies.trial import Trial
 

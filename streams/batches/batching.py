@@ -1,11 +1,11 @@
-"""Which rows make a batch; `continual_petl.streams.batches.collate` makes tensors of them.
+"""Group rows into batches of similar length; `continual_petl.streams.batches.collate` makes tensors of them.
 
-Rows of like length share a batch, so little of a batch is padding. Training: shuffle all rows, cut into chunks of 50
+Rows of similar length share a batch, so there is little padding. Training: shuffle all rows, cut into chunks of 50
 batches, sort each chunk by length, cut into batches, shuffle the batches (``group_by_length`` of transformers'
-Trainer works alike, with one fixed chunk and another order). The result is a pure function of (seed, epoch): any
-epoch can be made again at any time, which is what lets a run go on in the middle of one. With a budget of
-tokens (`continual_petl.streams.batches.budget`) the rows are first divided into stretches of like length, each with its own
-number of rows a batch, and then this is done within each.
+Trainer is similar, with one fixed chunk and another order). The result is a pure function of (seed, epoch): any
+epoch can be reproduced at any time, which is what allows a run to resume in the middle of one. With a budget of
+tokens (`continual_petl.streams.batches.budget`) the rows are first divided into stretches of similar length, each with its
+own number of rows per batch, and then this is done within each.
 
 Images have no length: their order is a plain shuffle. Shape legend: N rows.
 """
@@ -36,9 +36,9 @@ class LengthBucketed:
 
     Args:
         lengths: tokens of each row, ``(N,)``, N at least 1.
-        batch_size: most rows of a batch; the last one of an epoch may be shorter, no row is dropped.
-        seed: together with the epoch it decides the order.
-        max_tokens: most tokens of a batch, padding included: its rows times its longest row. None: as many as there are.
+        batch_size: maximum rows per batch; the last one of an epoch may be shorter, no row is dropped.
+        seed: together with the epoch it determines the order.
+        max_tokens: maximum tokens per batch, padding included: its rows times its longest row. None: no limit.
 
     Raises:
         InputError: if there are no rows, ``batch_size`` is below 1, or a row alone is longer than ``max_tokens``.
@@ -58,7 +58,7 @@ class LengthBucketed:
         _check(self.lengths, self.batch_size, self.max_tokens)
 
     def __len__(self) -> int:
-        """Return the number of batches, the same in every epoch: it follows from the lengths alone."""
+        """Return the number of batches, the same in every epoch: it depends on the lengths alone."""
         return sum(stretch.num_batches for stretch in self._stretches)
 
     @cached_property
@@ -90,14 +90,14 @@ class LengthBucketed:
 
 
 def evaluation_batches(lengths: NDArray[np.int64], batch_size: int, max_tokens: int | None = None) -> list[Batch]:
-    """Return batches by falling length, rows of one length in their own order; the same for every seed.
+    """Return batches by decreasing length, rows of the same length in their own order; the same for every seed.
 
-    The widest batch comes first, so a device that is too small says so at once.
+    The widest batch comes first, so that a device with too little memory fails immediately.
 
     Args:
         lengths: tokens of each row, ``(N,)``.
-        batch_size: most rows of a batch.
-        max_tokens: most tokens of a batch, padding included; None: as many as there are.
+        batch_size: maximum rows per batch.
+        max_tokens: maximum tokens per batch, padding included; None: no limit.
 
     Raises:
         InputError: if there are no rows, ``batch_size`` is below 1, or a row alone is longer than ``max_tokens``.

@@ -1,15 +1,15 @@
-"""Budgets of tokens: how many rows make a batch of at most so many tokens, padding included.
+"""Token budgets: how many rows make a batch of at most so many tokens, padding included.
 
-Rows are sorted by length and divided into stretches; all batches of a stretch have as many rows as fit if each were as long
-as the stretch's longest. Stretches follow from the lengths alone, never from the shuffle, so **every epoch has the same
-number of batches**: the learning-rate schedule, the place in a checkpoint and processes that share the batches all count on
-it. Samplers that fill each batch as it comes have another number in every epoch, or no length at all (PyG's
-``DynamicBatchSampler``); fairseq's ``--max-tokens`` has one number because it makes the batches once and from then on only
-shuffles them. Here the rows of a stretch meet in new batches in every epoch.
+Rows are sorted by length and divided into stretches; all batches of a stretch have as many rows as would fit if each were
+as long as the stretch's longest. Stretches depend on the lengths alone, never on the shuffle, so **every epoch has the same
+number of batches**: the learning-rate schedule, the position in a checkpoint and processes that share the batches all rely
+on it. Samplers that fill each batch as it comes have a different number in every epoch, or no length at all (PyG's
+``DynamicBatchSampler``); fairseq's ``--max-tokens`` has a fixed number because it makes the batches once and then only
+shuffles them. Here the rows of a stretch are combined into new batches in every epoch.
 
-A stretch ends where rows are an eighth shorter than its longest, so little of a budget stays unused, and it holds whole
-batches, so only the very last of an epoch is short. Where ``batch_size`` is what bounds a batch, one stretch takes all the
-rest.
+A stretch ends where rows are an eighth shorter than its longest, so little of the budget stays unused, and it holds whole
+batches, so only the very last of an epoch is short. Where ``batch_size`` limits the batches, one stretch takes all remaining
+rows.
 
 Shape legend: N rows.
 """
@@ -28,25 +28,25 @@ _SHORTEST = 7 / 8
 
 
 class Stretch(NamedTuple):
-    """Rows of like length whose batches are of one size."""
+    """Rows of similar length whose batches have the same size."""
 
     num_rows: int
     batch_size: int
-    """Rows of each batch; the last one may be shorter."""
+    """Rows per batch; the last one may be shorter."""
 
     @property
     def num_batches(self) -> int:
-        """Batches that the rows make."""
+        """Number of batches."""
         return -(-self.num_rows // self.batch_size)
 
 
 def stretches(lengths: NDArray[np.int64], batch_size: int, max_tokens: int | None) -> list[Stretch]:
-    """Divide rows, sorted by falling length, into stretches.
+    """Divide rows, sorted by decreasing length, into stretches.
 
     Args:
         lengths: tokens of each row, ``(N,)``, each at most ``max_tokens``.
-        batch_size: most rows of a batch.
-        max_tokens: most tokens of a batch; None makes one stretch of all rows.
+        batch_size: maximum rows per batch.
+        max_tokens: maximum tokens per batch; None makes one stretch of all rows.
 
     Example:
         >>> stretches(np.array([9, 1, 1, 10, 1]), batch_size=3, max_tokens=20)
@@ -70,7 +70,7 @@ def stretches(lengths: NDArray[np.int64], batch_size: int, max_tokens: int | Non
 
 
 def rows_that_fit(longest: int, batch_size: int, max_tokens: int) -> int:
-    """Return how many rows a batch may have if the longest of them has so many tokens."""
+    """Return how many rows a batch may have, given the tokens of the longest one."""
     return min(batch_size, max_tokens // max(1, longest))
 
 
@@ -79,16 +79,16 @@ def check_budget(
 ) -> None:
     """Check that every row fits into a batch of its own.
 
-    A longer row is an error, not a batch above the budget: the budget is there because more does not fit into memory.
+    A longer row is an error rather than a batch above the budget: the budget exists because more does not fit into memory.
 
     Args:
         lengths: tokens of each row, ``(N,)``.
-        max_tokens: most tokens of a batch; None: as many as there are.
+        max_tokens: maximum tokens per batch; None: no limit.
         where: what the rows are, for the message.
-        key: where the budget is written.
+        key: the setting with the budget.
 
     Raises:
-        InputError: if a row is longer, saying how many are.
+        InputError: if a row is longer; the message says how many are.
     """
     if max_tokens is None:
         return

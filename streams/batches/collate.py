@@ -1,4 +1,4 @@
-"""Rows of a batch to tensors, one layout per kind of task.
+"""Collate the rows of a batch into tensors, one layout per kind of task.
 
 Shape legend: B rows, W tokens of the longest one, V tokens of the longest target, C labels.
 """
@@ -26,21 +26,21 @@ def collate(
 ) -> dict[str, Tensor]:
     """Make one batch, padded to its longest row.
 
-    Rows are padded on the right, but a causal-lm's that are to be answered (``train=False``) on the left, so that all
-    answers begin where the row ends.
+    Rows are padded on the right, except causal-lm rows that are to be answered (``train=False``): these are padded on the
+    left, so that all answers begin where the row ends.
 
     Args:
         rows: a split.
-        indices: which of its rows, B numbers.
-        pad_token_id: fills ``input_ids`` beside a row; ``attention_mask`` and ``token_type_ids`` are filled with 0,
+        indices: the B row numbers.
+        pad_token_id: pads ``input_ids``; ``attention_mask`` and ``token_type_ids`` are padded with 0,
             ``labels`` with -100.
         kind: the kind of the task.
-        train: whether the batch is learned from; only a causal-lm's is then another one.
+        train: whether this is a training batch; it only makes a difference for causal-lm.
 
     Shape:
-        ``index`` ``(B,)`` int64, and of texts ``input_ids``, ``attention_mask`` and, where the tokenizer makes them,
-        ``token_type_ids`` ``(B, W)`` int64, of images ``pixel_values`` ``(B, 3, H, W)`` float32. ``labels``, left out
-        when the rows have none: ``(B,)`` int64 (classification, image-classification) or float32 (regression),
+        ``index`` ``(B,)`` int64; for texts ``input_ids``, ``attention_mask`` and, if the tokenizer makes them,
+        ``token_type_ids`` ``(B, W)`` int64; for images ``pixel_values`` ``(B, 3, H, W)`` float32. ``labels``, omitted
+        if the rows have none: ``(B,)`` int64 (classification, image-classification) or float32 (regression),
         ``(B, C)`` float32 (multilabel), ``(B, W)`` int64 (token-classification; causal-lm in training, where
         ``input_ids`` are source and target and the source has labels of -100; nothing is shifted), ``(B, V)`` int64
         (targets of seq2seq, and of causal-lm in evaluation).
@@ -71,7 +71,7 @@ def collate(
 
 
 def _continued(rows: TokenisedRows, index_B: NDArray[np.int64], pad_token_id: int) -> dict[str, Tensor]:
-    """Return sources with their targets behind them."""
+    """Return sources followed by their targets."""
     assert rows.target_ids is not None
     assert rows.target_offsets is not None
     sources, targets = _spans(rows.offsets, index_B), _spans(rows.target_offsets, index_B)

@@ -1,11 +1,11 @@
 """The LightningDataModule of one task: a prepared task in, loaders out.
 
-A checkpoint that Lightning writes in ``on_train_batch_end``, ``on_train_epoch_end`` or when a run dies goes on with
-exactly the batches that were still to come (see `continual_petl.streams.batches.loaders`). Two things lie with Lightning:
+A checkpoint that Lightning writes in ``on_train_batch_end``, ``on_train_epoch_end`` or when a run dies resumes with
+exactly the remaining batches (see `continual_petl.streams.batches.loaders`). Two limitations come from Lightning:
 
-* a checkpoint holds no half-summed gradients: with ``accumulate_grad_batches`` save where a step was just taken,
-  or what the first part of the window added is lost;
-* saved in ``on_train_batch_end`` of the last batch of an epoch, the continued run starts at the next epoch and never
+* a checkpoint holds no partially accumulated gradients: with ``accumulate_grad_batches`` save right after a step,
+  or the first part of the window is lost;
+* saved in ``on_train_batch_end`` of the last batch of an epoch, the resumed run starts at the next epoch and never
   runs the validation and ``on_train_epoch_end`` of that one: save in ``on_train_epoch_end`` instead.
 """
 
@@ -37,18 +37,18 @@ class TaskDataModule(L.LightningDataModule):
     """Loaders of one prepared task.
 
     Args:
-        data: what :func:`~continual_petl.streams.preparation.prepare.prepare_task` returned.
+        data: the result of :func:`~continual_petl.streams.preparation.prepare.prepare_task`.
         pad_token_id: the tokenizer's padding token.
-        batch_size: most rows of a training batch.
-        eval_batch_size: most rows of a validation, test or prediction batch.
-        seed: the stream's seed; the order of batches follows from it and the task's name alone.
+        batch_size: maximum rows per training batch.
+        eval_batch_size: maximum rows per validation, test or prediction batch.
+        seed: the stream's seed; the order of batches depends only on it and the task's name.
         num_workers: processes that make batches; 0 makes them in this one, which is fast enough for text.
-        max_tokens: most tokens of a training batch, padding included, of sources and of targets each where they are padded
-            on their own (seq2seq); None: as many as there are.
-        eval_max_tokens: most tokens of a validation, test or prediction batch, padding included, without what is generated.
+        max_tokens: maximum tokens per training batch, padding included; for sources and targets separately if they are padded
+            separately (seq2seq); None: no limit.
+        eval_max_tokens: maximum tokens per validation, test or prediction batch, padding included, without generated ones.
 
     Raises:
-        InputError: if a batch size, a budget or ``num_workers`` is out of range, or a row alone is longer than a budget.
+        InputError: if a batch size, a budget or ``num_workers`` is out of range, or a single row is longer than a budget.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class TaskDataModule(L.LightningDataModule):
         super().__init__()
         self.data = data
         self.frozen: Callable[[Batch, Split], Batch] | None = None
-        """Adds what was computed of a batch's rows before; asked in a fit for every batch."""
+        """Adds cached states to a batch's rows; called for every batch of a fit."""
         self._eval_max_tokens = eval_max_tokens
         self._pad_token_id = pad_token_id
         self._eval_batch_size = eval_batch_size
@@ -91,7 +91,7 @@ class TaskDataModule(L.LightningDataModule):
             seed: the stream's seed.
 
         Raises:
-            InputError: if a row is longer than the budget of tokens.
+            InputError: if a row is longer than the token budget.
         """
         return cls(
             data,
@@ -106,7 +106,7 @@ class TaskDataModule(L.LightningDataModule):
 
     @property
     def num_batches(self) -> int:
-        """Number of training batches in an epoch, those of all processes together."""
+        """Number of training batches in an epoch, over all processes."""
         return len(self._order)
 
     def train_dataloader(self) -> TrainLoader:
@@ -140,11 +140,11 @@ class TaskDataModule(L.LightningDataModule):
         return self._evaluation(self.data.test)
 
     def predict_dataloader(self) -> EvaluationLoader:
-        """Return the test batches; ``index`` in each batch says which rows they are."""
+        """Return the test batches; ``index`` in each batch holds the row numbers."""
         return self.test_dataloader()
 
     def on_before_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        """Add what is known of a batch, where there is something."""
+        """Add cached values to a batch, if there are any."""
         trainer = self.trainer
         if self.frozen is None or trainer is None or not (trainer.training or trainer.validating):
             return batch
@@ -169,7 +169,7 @@ class TaskDataModule(L.LightningDataModule):
     def _place(self) -> Place | None:
         if self.trainer is None or not self.trainer.training:
             return None
-        # Both are counts of what is finished at the moment Lightning draws the first batch of an epoch.
+        # Both count what is finished at the moment Lightning draws the first batch of an epoch.
         fit = self.trainer.fit_loop
         epoch = fit.epoch_progress.current
         assert isinstance(epoch, _ProcessedTracker)
@@ -177,9 +177,9 @@ class TaskDataModule(L.LightningDataModule):
 
 
 def _training_lengths(data: TaskData, *, budget: bool) -> NDArray[np.int64]:
-    """Return what training rows are sorted by, and with a budget counted by, ``(N,)``."""
+    """Return the length by which training rows are sorted, and counted in a budget, ``(N,)``."""
     if budget and data.task.kind == "seq2seq":
-        # Two tensors, each padded on its own: the longer of the two bounds both.
+        # Two tensors, each padded separately: the longer of the two limits both.
         return np.maximum(data.train.lengths, data.train.target_lengths)
     return data.train.lengths + data.train.target_lengths
 

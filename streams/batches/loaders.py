@@ -1,19 +1,19 @@
-"""The iterables that Lightning draws batches from; the one for training can go on in the middle of an epoch.
+"""The iterables that Lightning draws batches from; the training one can resume in the middle of an epoch.
 
 These are plain iterables, not ``torch.utils.data.DataLoader``: rows are already token ids in memory, so one process
 makes a batch in well under a millisecond, and a ``DataLoader`` would draw a number from the global random state at
-the start of every epoch. With ``num_workers`` a ``DataLoader`` works inside, with a generator of its own.
+the start of every epoch. With ``num_workers`` a ``DataLoader`` is used internally, with its own generator.
 
-**Going on exactly.** Lightning saves how many batches it has finished and counts on from there. The loader asks it for
-that place when the first batch is drawn, instead of trusting a count of its own: a batch that was drawn but not
-finished (the process died inside ``training_step``) is drawn again, and the end of an epoch is where Lightning says,
-also with ``limit_train_batches``. The state in the checkpoint guards that the order of batches is still the same.
+**Exact resuming.** Lightning saves how many batches it has finished and continues counting from there. The loader asks it
+for that position when the first batch is drawn, instead of keeping its own count: a batch that was drawn but not
+finished (the process died inside ``training_step``) is drawn again, and the epoch ends where Lightning says, also with
+``limit_train_batches``. The state in the checkpoint ensures that the order of batches is still the same.
 
-Read in lightning 2.6.6: ``loops/fit_loop.py`` (``setup_data``, ``on_advance_start``), ``loops/training_epoch_loop.py``
+Based on lightning 2.6.6: ``loops/fit_loop.py`` (``setup_data``, ``on_advance_start``), ``loops/training_epoch_loop.py``
 (``reset``, ``on_run_start``, ``advance``), ``loops/fetchers.py`` (a loader with a length is never prefetched).
 
-**Several devices.** Lightning leaves plain iterables alone, so each process takes its own share of the batches here.
-In training all shares have one length (the first batches are repeated to fill up); in evaluation no batch is repeated.
+**Several devices.** Lightning does not shard plain iterables, so each process takes its own share of the batches here.
+In training all shares have the same length (the first batches are repeated to fill up); in evaluation no batch is repeated.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class TrainLoader:
 
     Args:
         rows: the training split.
-        order: which rows make which batch.
+        order: which rows make up each batch.
         pad_token_id: see `collate`.
         kind: the kind of the task.
         num_workers: processes that make batches; 0 makes them in this one.
-        place: asked when an iteration starts; returns where to start, or ``None`` to go on by own count (every
+        place: called when an iteration starts; returns where to start, or ``None`` to use the loader's own count (every
             iteration is one epoch, and only the first after ``load_state_dict`` starts in the middle).
         rank: number of this process.
         world_size: number of processes that share the batches.
@@ -91,12 +91,12 @@ class TrainLoader:
         return [batches[position % len(batches)] for position in wanted]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place of the last batch drawn, and what identifies the order of batches."""
+        """Return the position of the last batch drawn, and what identifies the order of batches."""
         epoch, batches = self._seen
         return {"epoch": epoch, "batches": batches, "order": self.order.fingerprint, "world_size": self.world_size}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up a saved place.
+        """Restore a saved position.
 
         Raises:
             InputError: if the checkpoint was made with other rows, another batch size, budget, seed or number of processes.
@@ -106,23 +106,23 @@ class TrainLoader:
                 raise InputError(
                     f"checkpoint: its training batches ({key} {state_dict[key]}) are not those of this run ({ours}): "
                     "the data, max_length, batch_size, max_tokens, seed or number of devices has changed since it was saved. "
-                    "Restore them, or delete the checkpoint to learn the task from its beginning."
+                    "Restore them, or delete the checkpoint to learn the task from the start."
                 )
         self._seen = self._next = (int(state_dict["epoch"]), int(state_dict["batches"]))
 
 
 class EvaluationLoader:
-    """Batches by falling length, the same in every pass.
+    """Batches by decreasing length, the same in every pass.
 
     Args:
         rows: a split.
-        batch_size: most rows of a batch.
+        batch_size: maximum rows per batch.
         pad_token_id: see `collate`.
         kind: the kind of the task.
         num_workers: processes that make batches; 0 makes them in this one.
         rank: number of this process.
         world_size: number of processes that share the batches.
-        max_tokens: most tokens of a batch, padding included; None: as many as there are.
+        max_tokens: maximum tokens per batch, padding included; None: no limit.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class EvaluationLoader:
 
 
 def _shared(rows: TokenisedRows, batch_size: int, max_tokens: int | None, world_size: int) -> list[Batch]:
-    """Return the batches of a split, one at least for each process: Lightning leaves one out that has none."""
+    """Return the batches of a split, at least one for each process: Lightning would leave out a process without any."""
     batches = evaluation_batches(rows.lengths, batch_size, max_tokens)
     if len(batches) >= world_size:
         return batches
@@ -177,7 +177,7 @@ class _Maker:
             _Batches(batches, self._collate),
             batch_size=None,
             num_workers=min(self._num_workers, len(batches)),
-            generator=torch.Generator().manual_seed(0),  # workers draw nothing; keeps the global state untouched
+            generator=torch.Generator().manual_seed(0),  # not used by workers; keeps the global state untouched
         )
         return iter(loader)
 

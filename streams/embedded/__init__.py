@@ -1,4 +1,4 @@
-"""The embedded streams: real text that every CPython carries, so that a first run needs no download, and images.
+"""The embedded streams: real text included in every CPython, so that a first run needs no download, and images.
 
 Five tasks are cut from the documentation inside the standard library. Its sources are parsed, never imported.
 
@@ -10,11 +10,11 @@ Five tasks are cut from the documentation inside the standard library. Its sourc
 | ``chapters`` | 5 classes | which part of the language reference is this passage from? |
 | ``outcomes`` | 2 classes | does the function with this docstring return a value? |
 
-A row's split is a hash of its own text, so it depends neither on file order nor on the hash seed, and one docstring
+A row's split is a hash of its own text, so it depends neither on file order nor on the hash seed, and a docstring
 is in the same split in every task. The rows differ a little between Python versions, as the documentation does:
 compare figures within one version.
 
-``digits`` (10 classes), ``digits-low`` and ``digits-high`` (5 each) and ``digits-parity`` (2) are images, and come with
+``digits`` (10 classes), ``digits-low`` and ``digits-high`` (5 each) and ``digits-parity`` (2) are images included in
 scikit-learn: see `continual_petl.streams.embedded.digits`.
 """
 
@@ -40,24 +40,24 @@ _BUILDERS: Mapping[str, Callable[[], dict[str, tuple[Example, ...]]]] = MappingP
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of the tasks on texts."""
+    """Return the names of the text tasks."""
     return tuple(_BUILDERS)
 
 
 def image_names() -> tuple[str, ...]:
-    """Return the names of the tasks on images; these need scikit-learn."""
+    """Return the names of the image tasks, which need scikit-learn."""
     return tuple(digits.LABELS)
 
 
 def load(name: str) -> dict[str, list[dict[str, object]]]:
-    """Return the rows of one embedded task, the same ones at every call.
+    """Return the rows of one embedded task, the same at every call.
 
     Args:
         name: one of :func:`names` or :func:`image_names`.
 
     Returns:
         ``{"train": rows, "validation": rows, "test": rows}``. A row has ``text``, for ``signatures`` also
-        ``text_pair``, and ``label``, all strings. Of images it has ``image``, rows of grey values, and ``label``.
+        ``text_pair``, and ``label``, all strings. Image rows have ``image``, rows of grey values, and ``label``.
 
     Raises:
         InputError: ``name`` is unknown, this Python comes without the sources of its standard library, or scikit-learn
@@ -70,7 +70,7 @@ def load(name: str) -> dict[str, list[dict[str, object]]]:
     known = (*names(), *image_names())
     if name not in known:
         raise InputError(
-            f"There is no embedded task {name!r}. Known are {', '.join(known)}: give one of these as data.name."
+            f"There is no embedded task {name!r}. The embedded tasks are {', '.join(known)}: give one of these as data.name."
         )
     return {split: [example.row() for example in examples] for split, examples in _built(name).items()}
 

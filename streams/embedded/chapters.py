@@ -16,7 +16,7 @@ CHAPTERS: Mapping[str, str] = {
     "built-in types": "formatstrings string-methods typesmapping typesseq typesseq-mutable",
     "data model": "attribute-access callable-types context-managers customization numeric-types objects sequence-types "
     "specialnames types",
-    # The debugger alone has too few passages in some releases: its part of a split would be left to luck.
+    # The debugger alone has too few passages in some releases, so its share of a split would depend on luck.
     "execution": "bltin-code-objects debugger dynamic-features exceptions execmodel naming",
     "expressions": "atom-identifiers atom-literals attribute-references await binary bitwise booleans calls "
     "comparisons conversions dict exprlists in lambda lists operator-summary power shifting slicings subscriptions "
@@ -26,7 +26,7 @@ CHAPTERS: Mapping[str, str] = {
 }
 _SENTENCE = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z\"*])")
 _BULLET = re.compile(r"^(?:[*+-]|\d+\.)\s+")
-# Grammar, examples, headings, tables, and the notes on versions, which are alike in all chapters.
+# Grammar, examples, headings, tables, and the notes on versions, which are the same in all chapters.
 _NOT_PROSE = re.compile(r"::=|>>>|[=*~-]{4}|[|].*[|]|\+--|(?:Changed|New|Added|Deprecated) (?:in|since) ")
 _LONG_ENOUGH = 90
 

@@ -1,4 +1,4 @@
-"""Images without a download: the 1797 handwritten digits that scikit-learn carries, 8 by 8 pixels of 17 greys.
+"""Images without a download: the 1797 handwritten digits in scikit-learn, 8 by 8 pixels of 17 greys.
 
 They are the test part of E. Alpaydin and C. Kaynak, "Optical recognition of handwritten digits" (UCI, 1998,
 https://doi.org/10.24432/C50P49). Grey 0 to 16 becomes 0 to 255. An image's split is a hash of its own pixels, so it is
@@ -26,7 +26,7 @@ LABELS: Mapping[str, Callable[[int], str | None]] = MappingProxyType(
         "digits-parity": lambda digit: ("even", "odd")[digit % 2],
     }
 )
-"""Name of a task to the label of a digit in it; ``None`` for a digit that is not in it."""
+"""For each task the label of every digit in it; ``None`` for a digit that is not in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Picture:
     label: str
 
     def row(self) -> dict[str, object]:
-        """Return the row as data sources give it."""
+        """Return the row in the format of data sources."""
         return {"image": [list(line) for line in self.image], "label": self.label}
 
 
@@ -67,7 +67,7 @@ def _digits() -> tuple[tuple[Pixels, int], ...]:
         module = importlib.import_module("sklearn.datasets")
     except ImportError as error:
         raise InputError(
-            "The embedded digits come with scikit-learn, which is not installed: pip install continual-petl[image]."
+            "The embedded digits come from scikit-learn, which is not installed: pip install continual-petl[image]."
         ) from error
     found = module.load_digits()
     images = (

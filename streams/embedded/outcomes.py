@@ -1,4 +1,4 @@
-"""Does a call of the documented function return a value, or does it only act? The label is read from its code."""
+"""Does a call of the documented function return a value, or does it only act? The label is derived from its code."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Which of ten large packages does a docstring belong to?
 
-The ten names themselves are hidden wherever they stand as a word (``HTTP_COOKIE`` loses its first half,
-``HTTPConnection`` is another word and stays), so the answer has to be read from the subject.
+The ten names themselves are hidden wherever they occur as a word (``HTTP_COOKIE`` loses its first half,
+``HTTPConnection`` is another word and stays), so the answer has to be inferred from the subject.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Is this the docstring of that function? A text pair.
 
-Half of the docstrings, chosen by hash, keep their own signature. The others get that of another function of the library
-in the same split, also chosen by hash. (Drawn from the same module instead, the pairs are too hard for a first stream:
-a small encoder reads them hardly better than by chance after a few epochs.)
+Half of the docstrings, chosen by hash, keep their own signature. The others get one of another function of the library
+in the same split, also chosen by hash. (Drawn from the same module, the pairs would be too hard for a first stream:
+a small encoder is hardly better than chance after a few epochs.)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from continual_petl.streams.embedded.splits import Example, assemble, split_of
 from continual_petl.streams.embedded.stdlib import Docstring, docstrings
 from continual_petl.streams.embedded.text import content_hash, words
 
-# Functions at places given by hash (consistent hashing: a changed function changes only few pairs).
+# Functions at positions given by hash (consistent hashing: a changed function changes only few pairs).
 Ring: TypeAlias = list[tuple[int, Docstring]]
 
 
@@ -39,7 +39,7 @@ def _example(own: Docstring, ring: Ring) -> Example:
 
 
 def _differ(one: Docstring, other: Docstring) -> bool:
-    """Methods of one name in two classes may well share a docstring, and so may functions with one docstring."""
+    """Whether two functions share a name or a docstring, as methods of the same name in two classes may."""
     return _name(one) != _name(other) and words(one.text) != words(other.text)
 
 

@@ -1,4 +1,4 @@
-"""Rows to train, validation and test: by content alone, without near-copies across splits, balanced by class."""
+"""Split rows into train, validation and test by content alone, balanced by class, without near-copies across splits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Example:
     label: str
 
     def row(self) -> dict[str, object]:
-        """Return the row as data sources give it."""
+        """Return the row in the format of data sources."""
         pair = {} if self.text_pair is None else {"text_pair": self.text_pair}
         return {"text": self.text, **pair, "label": self.label}
 
@@ -40,8 +40,8 @@ def assemble(examples: Iterable[Example]) -> dict[str, tuple[Example, ...]]:
     """Return the splits of a task.
 
     A passage that occurs with two labels is ambiguous and dropped. One that is a near-copy of a passage in test is
-    dropped from train and validation, one that is a near-copy in validation is dropped from train. What is over
-    ``SIZES``, shared evenly among the classes, is dropped by hash.
+    dropped from train and validation, one that is a near-copy in validation is dropped from train. Rows beyond
+    ``SIZES``, shared evenly among the classes, are dropped by hash.
     """
     by_source: dict[tuple[str, ...], list[Example]] = defaultdict(list)
     for example in examples:

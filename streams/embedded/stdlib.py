@@ -36,7 +36,7 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Docstring:
-    """One documented class or function: its cleaned summary and the facts that tasks ask about."""
+    """One documented class or function: its cleaned summary and the facts that tasks are about."""
 
     text: str
     package: str
@@ -62,7 +62,7 @@ def library_folder() -> Path:
 
 
 def source_files(folder: Path, name: str) -> list[Path]:
-    """Return the files of one module or package; ``datetime`` may lie in ``_pydatetime.py``."""
+    """Return the files of one module or package; ``datetime`` may be in ``_pydatetime.py``."""
     inside = (
         p for p in (folder / name).rglob("*.py") if not _SKIPPED_FOLDERS.intersection(p.parts[len(folder.parts) :])
     )
@@ -86,7 +86,7 @@ def docstrings() -> tuple[Docstring, ...]:
 def read_file(file: Path, package: str) -> Iterator[Docstring]:
     """Yield the usable docstrings of one file."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # invalid escapes in somebody else's strings
+        warnings.simplefilter("ignore")  # invalid escapes in other people's strings
         tree = ast.parse(file.read_bytes())
     yield from _walk(tree.body, package, "")
 
@@ -121,7 +121,7 @@ def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef, outer: str) -> str:
 
 
 def _outcome(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Outcome:
-    """Say whether a call can give a value; a generator, or a body that is only a placeholder, is unknown."""
+    """Return whether a call can return a value; None for a generator, or a body that is only a placeholder."""
     if all(_is_placeholder(statement) for statement in node.body):
         return "unknown"
     waiting: list[ast.AST] = list(node.body)

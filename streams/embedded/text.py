@@ -1,4 +1,4 @@
-"""From a raw docstring to one short plain line, and the two views of it by which rows are compared."""
+"""Reduce a raw docstring to one short plain line, and derive two representations for comparing rows."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _WORD = re.compile(r"[a-z]+")
 
 
 def summary(docstring: str) -> str | None:
-    """Return the opening of a docstring on one line, or None where it says too little to ask about.
+    """Return the opening of a docstring on one line, or None if it says too little.
 
-    That is its first paragraph and, while this is shorter than a sentence or two, the following ones; never an
+    This is its first paragraph and, while shorter than a sentence or two, the following ones; never an
     interactive example; at most ``MAX_CHARACTERS`` characters, cut between words.
     """
     if not docstring:

@@ -1,1 +1,1 @@
-"""Texts, words and images to numbers, kept flat."""
+"""Texts, words and images to numbers, in flat arrays."""

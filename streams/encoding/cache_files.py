@@ -1,10 +1,10 @@
-"""A folder of files that may be lost at any time: found by key, checked, bounded in bytes, oldest use first to go.
+"""A file cache: entries are found by key, verified, limited in total bytes, and evicted by least recent use.
 
-Everything here may be read by nobody else, costs nothing but time when it is gone, and is never trusted: each file begins
-with the digest of its key and content, and one that does not hold, or that somebody else could have written, is removed and
-told. A disk that refuses is told too, and the work goes on without the cache.
+Entries are private to the user, cost only time when lost, and are never trusted: each file begins with the digest of its
+key and content, and a file that does not match, or that another user could have written, is removed and reported. Disk
+errors are reported too, and the work continues without the cache.
 
-``CONTINUAL_PETL_CACHE`` names the folder, or says ``off``; ``CONTINUAL_PETL_CACHE_BYTES`` bounds it.
+``CONTINUAL_PETL_CACHE`` names the folder, or is ``off``; ``CONTINUAL_PETL_CACHE_BYTES`` limits its size.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from continual_petl.errors import InputError
 
 PLACE, BOUND = "CONTINUAL_PETL_CACHE", "CONTINUAL_PETL_CACHE_BYTES"
 MOST_BYTES = 2 * 2**30
-"""What the files of one folder may take together, where nothing else is said."""
+"""Default limit for the files of one folder together."""
 _READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-"""No link to elsewhere is followed, and no pipe waited for."""
+"""Do not follow links, and do not wait for pipes."""
 _SUFFIX, _BESIDE = ".cache", ".part"
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _ABANDONED = 24 * 3600
-"""Seconds after which a half-written file is nobody's any more."""
+"""Seconds after which a half-written file is considered abandoned."""
 
 
 class CacheFiles:
     """Files by key in one folder.
 
     Args:
-        folder: made when something is first written.
-        most_bytes: what all files may take together.
+        folder: created when something is first written.
+        most_bytes: limit for all files together.
     """
 
     def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
         self.folder = folder
         self.most_bytes = most_bytes
         self.notices: list[str] = []
-        """What the user should know, and need not act on; one sentence or two each."""
+        """Notices for the user that need no action; one or two sentences each."""
 
     @classmethod
     def usual(cls, name: str) -> CacheFiles | None:
-        """Return the files of one kind in the user's cache folder; None if it is switched off or there is no home.
+        """Return the files of one kind in the user's cache folder; None if the cache is off or there is no home folder.
 
         Args:
-            name: of the kind: its folder in the cache folder.
+            name: the kind's folder in the cache folder.
 
         Raises:
-            InputError: if the environment says something else than a number of bytes, or names a folder that none can be.
+            InputError: if the environment variables hold no number of bytes, or no possible folder.
         """
         bound = os.environ.get(BOUND) or str(MOST_BYTES)
         if not (bound.isascii() and bound.isdecimal()):
@@ -87,11 +87,11 @@ class CacheFiles:
         return content[_DIGEST_BYTES:]
 
     def write(self, key: str, content: bytes) -> None:
-        """Keep content under a key: whole or not at all, also with another process at it."""
+        """Store content under a key: whole or not at all, even with other processes writing."""
         if len(content) + _DIGEST_BYTES > self.most_bytes:
             self._tell(
                 f"the cache {self.folder} holds {self.most_bytes} bytes ({BOUND}), less than the {len(content)} of one "
-                "split, which is made again in every run: raise the bound, or leave it so."
+                "split, which is tokenised again in every run: raise the limit, or leave it so."
             )
             return
         beside: str | None = None
@@ -108,19 +108,21 @@ class CacheFiles:
                 with suppress(OSError):
                     os.unlink(beside)
             self._tell(
-                f"the cache {self.folder} cannot be written to ({error.strerror or error}), so what it would hold is made "
+                f"the cache {self.folder} cannot be written to ({error.strerror or error}), so its content is computed "
                 f"again in every run: free space, or set {PLACE} to another folder or to off."
             )
 
     def refuse(self, key: str, why: str) -> None:
-        """Remove what lies under a key, and tell why it is not used."""
+        """Remove the file of a key, and report why it is not used."""
         path = self._path(key)
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
-            what = f"it could not be removed either ({error.strerror or error}), so it is made again in every run: remove it"
+            what = (
+                f"it could not be removed either ({error.strerror or error}), so it is computed in every run: remove it"
+            )
         else:
-            what = "it was removed, and is made again"
+            what = "it was removed, and is computed again"
         self._tell(f"the cache file {path} was not used, since {why}; {what}.")
 
     def _path(self, key: str) -> Path:
@@ -131,7 +133,7 @@ class CacheFiles:
             self.notices.append(notice)
 
     def _trim(self) -> None:
-        """Remove the files that were used longest ago until the rest is within the bound."""
+        """Remove the least recently used files until the rest is within the limit."""
         found = sorted(self._found(), key=lambda each: (each[1].st_mtime, each[0]))
         total = sum(about.st_size for _, about in found)
         for path, about in found:

@@ -1,4 +1,4 @@
-"""Rows of any kind of task to numbers: the one door to the tokenizer and to the images' preprocessing."""
+"""Encode rows of any kind of task: the single entry point to the tokenizer and image preprocessing."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def encode_rows(
     where: str = "rows",
     cache: CacheFiles | None = None,
 ) -> TokenisedRows:
-    """Make numbers of checked rows, with their answers or, to be predicted, without.
+    """Encode checked rows, with their answers, or without for prediction.
 
     Args:
         kind: the kind of their task.
-        inputs: texts, sources, lists of words or images, one a row; none at all checks the settings alone.
+        inputs: texts, sources, lists of words or images, one per row; an empty list only checks the settings.
         pairs: the second texts of a task on pairs.
-        answers: labels ``(N,)`` or ``(N, C)``, an array of tags a row, or target texts; ``None`` if there are none.
+        answers: labels ``(N,)`` or ``(N, C)``, an array of tags per row, or target texts; ``None`` if there are none.
         tokenizer: the fast tokenizer of the backbone; images need none.
-        max_length: most tokens of a row.
-        max_target_length: as the task says; a causal-lm's sources are cut by it too, so give it for predictions as well.
+        max_length: maximum tokens per row.
+        max_target_length: as in the task; a causal-lm's sources are cut by it too, so pass it for predictions as well.
         images: the preprocessing of the backbone, for images.
         where: what the rows are, for messages.
-        cache: where token ids of large splits are kept; None keeps none.
+        cache: where token ids of large splits are cached; None: no cache.
 
     Raises:
         InputError: if tokenizer, preprocessing or lengths do not fit the kind, or a row cannot be used.
@@ -74,9 +74,9 @@ def encode_rows(
 
 
 def _check_something_is_left(texts: Sequence[str], rows: TokenisedRows, where: str) -> None:
-    """Check that every row has a token; without one the answer would be read off what fills up the batch."""
+    """Check that every row has a token; otherwise the answer would be computed from padding."""
     for row in np.flatnonzero(rows.lengths == 0).tolist():
         raise InputError(
-            f"{where}, row {row + 1}: {show(texts[row])} is nothing to this tokenizer, which adds no tokens of its own, so "
-            "there is nothing to answer to; write a text there, or remove the row."
+            f"{where}, row {row + 1}: {show(texts[row])} gives no tokens with this tokenizer, which adds none of its own, so "
+            "there is nothing to answer; write a text there, or remove the row."
         )

@@ -1,10 +1,10 @@
-"""Images to what a vision backbone takes: resized, cut, scaled and normalised as its own folder says.
+"""Preprocess images for a vision backbone: resize, crop, rescale and normalise as the backbone's configuration says.
 
-The settings are read from the backbone's ``preprocessor_config.json``; the arithmetic is this module's, in torch.
-transformers 5 has the same arithmetic twice, over torchvision and over Pillow, takes whichever is installed, and the
-two differ: a certificate could then not say what was done to an image. Resizing is that of Pillow (antialiased, first
-across and then down, whole numbers after each): measured against Pillow 13, nearest is equal, bilinear within one of
-255 levels, bicubic too unless an edge is shrunk while the other is stretched, where Pillow turns the order around.
+The settings are read from the backbone's ``preprocessor_config.json``; the arithmetic is implemented here, in torch.
+transformers 5 implements it twice, with torchvision and with Pillow, uses whichever is installed, and the two differ:
+a certificate could not say what was done to an image. Resizing follows Pillow (antialiased, first across and then
+down, rounded after each): measured against Pillow 13, nearest is equal, bilinear within one of
+255 levels, bicubic too unless one edge shrinks while the other is stretched, where Pillow reverses the order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from continual_petl.streams.encoding.images import NotAnImage, decode
 
 FILE = "preprocessor_config.json"
 _ARITHMETIC = 1
-"""To be raised when the same settings give other pixels than before."""
+"""Increase this when the same settings give different pixels than before."""
 _MODES = {0: "nearest", 2: "bilinear", 3: "bicubic"}
 """Numbers of Pillow's filters."""
 _STEPS = {"do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb"}
@@ -43,18 +43,18 @@ Size = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class ImageProcessing:
-    """What is done to every image."""
+    """The operations applied to every image."""
 
     resize: Size | int | None
     """The size to resize to; one number for the shorter edge; ``None`` for no resizing."""
     mode: str
     crop: Size | None
-    """The size that is cut out of the middle, filled up with black where the image is smaller."""
+    """The size of the centre crop, padded with black if the image is smaller."""
     scale: float
     mean: tuple[float, ...]
     std: tuple[float, ...]
     size: Size
-    """The size that comes out."""
+    """The output size."""
 
     @property
     def digest(self) -> str:
@@ -63,13 +63,13 @@ class ImageProcessing:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def __call__(self, images: Sequence[Any]) -> NDArray[np.float32]:
-        """Return the images as the backbone takes them, ``(N, 3, H, W)``.
+        """Return the images in the backbone's format, ``(N, 3, H, W)``.
 
         Args:
-            images: anything that `continual_petl.streams.encoding.images` takes.
+            images: anything that `continual_petl.streams.encoding.images` accepts.
 
         Raises:
-            InputError: naming the first one that is no image.
+            InputError: naming the first one that is not an image.
         """
         out_N3HW = np.empty((len(images), 3, *self.size), dtype=np.float32)
         for row, image in enumerate(images):
@@ -100,7 +100,7 @@ def image_processing(backbone_name: str, revision: str | None, config: Pretraine
     """Return the preprocessing of a vision backbone.
 
     Without a ``preprocessor_config.json`` images are resized to the ``image_size`` of the model's configuration and
-    scaled to -1 to 1 (mean and standard deviation 0.5), as ViT's are.
+    scaled to -1 to 1 (mean and standard deviation 0.5), as for ViT.
 
     Args:
         backbone_name: id on the Hub, or path.
@@ -108,7 +108,7 @@ def image_processing(backbone_name: str, revision: str | None, config: Pretraine
         config: the configuration of the model.
 
     Raises:
-        InputError: if the backbone takes no images of three channels, or its preprocessing has steps that are not known.
+        InputError: if the backbone takes no images of three channels, or its preprocessing has unknown steps.
     """
     takes = getattr(config, "image_size", None)
     if takes is None or getattr(config, "num_channels", 3) != 3:
@@ -129,7 +129,7 @@ def image_processing(backbone_name: str, revision: str | None, config: Pretraine
 
 
 def _settings(name: str, revision: str | None) -> dict[str, Any] | None:
-    """Return what the backbone's folder says; ``None`` if it says nothing, which must be known and not guessed."""
+    """Return the settings in the backbone's folder; ``None`` only if it is certain that there are none."""
     path: str | None = os.path.join(name, FILE)
     try:
         if not os.path.isdir(name):
@@ -150,7 +150,7 @@ def _settings(name: str, revision: str | None) -> dict[str, Any] | None:
 def _from_hub(name: str, revision: str | None) -> str | None:
     try:
         return hf_hub_download(name, FILE, revision=revision)
-    except LocalEntryNotFoundError:  # offline; it may still be known that there is no such file
+    except LocalEntryNotFoundError:  # offline; the cache may still know that there is no such file
         if try_to_load_from_cache(name, FILE, revision=revision) is _CACHED_NO_EXIST:
             return None
         raise
@@ -193,7 +193,7 @@ def _read(name: str, settings: Mapping[str, Any]) -> ImageProcessing:
 
 
 def _pair(size: Any) -> Size:
-    """Return a height and a width; one number is both."""
+    """Return a height and a width; one number means both."""
     if isinstance(size, Mapping):
         return int(size["height"]), int(size["width"])
     return (int(size), int(size)) if isinstance(size, int) else (int(size[0]), int(size[1]))
@@ -217,7 +217,7 @@ def _resized(values_3HW: Tensor, to: Size | int, mode: str) -> Tensor:
         return values_3HW
     if mode == "nearest":
         return values_3HW[:, _nearest(height, to[0])[:, None], _nearest(width, to[1])]
-    # First across, then down, with whole numbers between the two, as Pillow does it.
+    # First across, then down, with rounding between the two, as Pillow does.
     for size in ((height, to[1]), to):
         if size != tuple(values_3HW.shape[1:]):
             resized_13HW = F.interpolate(values_3HW[None], size=size, mode=mode, antialias=True, align_corners=False)
@@ -226,7 +226,7 @@ def _resized(values_3HW: Tensor, to: Size | int, mode: str) -> Tensor:
 
 
 def _nearest(before: int, after: int) -> Tensor:
-    """Return which of the pixels each new one is: steps are summed up in double precision, which decides between two."""
+    """Return the source pixel of each new one: steps are summed in double precision, which matters between two pixels."""
     step = before / after
     return torch.from_numpy(np.cumsum([0.5 * step, *[step] * (after - 1)]).astype(np.int64))
 

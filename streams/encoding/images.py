@@ -1,8 +1,8 @@
-"""Images as they come with rows, to plain arrays of RGB bytes.
+"""Convert the images in rows to plain arrays of RGB bytes.
 
-Taken are PIL images, arrays or nested lists ``(H, W)`` or ``(H, W, 3)`` of whole numbers 0 to 255, what ``datasets``
+Accepted are PIL images, arrays or nested lists ``(H, W)`` or ``(H, W, 3)`` of whole numbers 0 to 255, what ``datasets``
 reads from its image columns (``{"bytes": ..., "path": ...}``), and paths. Grey becomes three equal channels;
-transparency is left out. Only files and PIL images need Pillow.
+transparency is dropped. Only files and PIL images need Pillow.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from continual_petl.errors import InputError
 from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
 
 _EIGHT_BITS = {"1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"}
-"""Modes of Pillow with at most eight bits a channel; others would be cut off at 255."""
+"""Modes of Pillow with at most eight bits per channel; others would be cut off at 255."""
 
 
 class NotAnImage(ValueError):
-    """A value is no image; says why."""
+    """A value is not an image; the message says why."""
 
 
 def pillow() -> Any:
@@ -39,7 +39,7 @@ def pillow() -> Any:
         return importlib.import_module("PIL.Image")
     except ImportError as error:
         raise InputError(
-            "images: files of images are read by Pillow, which is not installed: pip install continual-petl[image]."
+            "images: image files are read with Pillow, which is not installed: pip install continual-petl[image]."
         ) from error
 
 
@@ -50,16 +50,16 @@ def check_images(
 
     Args:
         where: a split.
-        column: its column of images.
-        values: what stands there.
-        base: folder from which relative paths count; ``None`` means the working directory.
+        column: its image column.
+        values: the column's values.
+        base: folder for relative paths; ``None`` means the working directory.
 
     Returns:
-        The images, paths made absolute, still as they came (decoded they could be much larger than the memory); and
-        one key a row that is the same for the same pixels, whatever they came as.
+        The images, paths made absolute, not decoded (they could be much larger than the memory); and one key per row
+        that is the same for the same pixels, in whatever form they came.
 
     Raises:
-        InputError: naming the rows without an image and what is there instead, or if Pillow is needed and missing.
+        InputError: naming the rows without an image and what they hold instead, or if Pillow is needed and missing.
     """
     images, keys, faults = [], [], []
     for row, value in enumerate(values):
@@ -81,7 +81,7 @@ def decode(image: Any) -> NDArray[np.uint8]:
     """Return an image as RGB bytes ``(H, W, 3)``.
 
     Raises:
-        NotAnImage: if it is none; the message says why.
+        NotAnImage: if it is not an image; the message says why.
         InputError: if Pillow is needed and missing.
     """
     if isinstance(image, Mapping) and {"bytes", "path"} & set(image):
@@ -118,7 +118,7 @@ def _from_file(file: Any) -> NDArray[np.uint8]:
         raise
     except module.UnidentifiedImageError:
         raise NotAnImage(f"{shown} cannot be read as an image (no format that Pillow knows)") from None
-    # SyntaxError and NotImplementedError: of Pillow, for broken files; the last: more pixels than it takes for honest.
+    # SyntaxError and NotImplementedError: raised by Pillow for broken files; the last: too many pixels to be genuine.
     except (OSError, ValueError, SyntaxError, NotImplementedError, module.DecompressionBombError) as error:
         raise NotAnImage(f"{shown} cannot be read as an image ({type(error).__name__}: {error})") from None
 

@@ -1,7 +1,7 @@
-"""A split as numbers: what its rows' inputs and answers are to a model, kept flat.
+"""An encoded split: its rows' inputs and answers as flat arrays.
 
 A list of Python lists costs about 36 bytes per token and is slow to pad; one ``int32`` array costs 4, and a batch
-is a slice. Images are one array, already of the size that the backbone takes.
+is a slice. Images are one array, already in the backbone's input size.
 
 Shape legend: N rows, T tokens of all rows together, S target tokens of all rows, C labels.
 """
@@ -42,25 +42,25 @@ class TokenisedRows:
     offsets: NDArray[np.int64]
     """Row ``i`` is ``ids[offsets[i]:offsets[i + 1]]``."""
     token_types: NDArray[np.int8] | None
-    """Which of the two texts a token belongs to; ``None`` when the tokenizer makes no such ids."""
+    """Which of the two texts a token belongs to; ``None`` if the tokenizer makes no such ids."""
     labels: NDArray[np.int64] | NDArray[np.float32] | None
     """Class indices (int64, ``(N,)``), numbers (float32, ``(N,)``), multilabel (float32 0 or 1, ``(N, C)``) or tags
-    (int64, ``(T,)``, -100 on special tokens and all but the first piece of a word). ``None`` for rows that are only to
-    be predicted, and where the answer is a text."""
+    (int64, ``(T,)``, -100 on special tokens and all but the first piece of a word). ``None`` for rows that are only
+    predicted, and if the answer is a text."""
     num_truncated: int = 0
-    """How many rows were longer than ``max_length`` and lost tokens of what goes in."""
+    """How many rows were longer than ``max_length`` and lost input tokens."""
     num_targets_truncated: int = 0
     """How many targets lost tokens."""
     first_piece: NDArray[np.bool_] | None = None
-    """token-classification: which tokens begin a word; it is there that a word's tag is read."""
+    """token-classification: the tokens that begin a word, where the word's tag is read."""
     target_ids: NDArray[np.int32] | None = None
-    """Token ids of all targets, with the end token where the tokenizer has one; ``None`` without targets."""
+    """Token ids of all targets, with the end token if the tokenizer has one; ``None`` without targets."""
     target_offsets: NDArray[np.int64] | None = None
     """Target ``i`` is ``target_ids[target_offsets[i]:target_offsets[i + 1]]``."""
     references: tuple[str, ...] | None = None
-    """The whole target texts, which answers are compared with."""
+    """The whole target texts, for comparison with answers."""
     pixels: NDArray[np.float32] | None = None
-    """The images as the backbone takes them."""
+    """The images in the backbone's format."""
 
     def __post_init__(self) -> None:
         for value in vars(self).values():
@@ -72,7 +72,7 @@ class TokenisedRows:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Number of tokens that go in with each row, ``(N,)``; 0 for images."""
+        """Number of input tokens of each row, ``(N,)``; 0 for images."""
         return np.diff(self.offsets)
 
     @property

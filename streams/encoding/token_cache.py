@@ -1,12 +1,12 @@
-"""Token ids of large splits on disk, so that the next run, and the next look at an old task, need not tokenise again.
+"""Disk cache of token ids for large splits, so that later runs need not tokenise them again.
 
-The key is a digest of everything that decides them: the texts, the tokenizer's rules and settings, how rows are cut and
-what is kept, and the versions of the libraries. A tokenizer with Python code of its own is not cached: nobody knows what it
-reads. What comes out is checked as if a stranger had written it: names, types and ranges of all arrays, and a few rows
-tokenised again. (Others key their caches by a pickled tokenizer, which changes whenever it is called, so the cache is never
-hit, or by its name, so a stale one is.)
+The key is a digest of everything that affects them: the texts, the tokenizer's rules and settings, truncation, which arrays
+are kept, and the versions of the libraries. A tokenizer with its own Python code is not cached, since its inputs are
+unknown. Cached content is checked like untrusted input: names, types and ranges of all arrays, and a few rows
+tokenised again. (Other libraries use a pickled tokenizer as key, which changes whenever it is called, so the cache is never
+hit, or its name, so a stale entry is.)
 
-Token ids are the texts, for whoever has the tokenizer: the files may be read by their owner only, and
+Token ids reveal the texts to anyone who has the tokenizer: the files are readable by their owner only, and
 ``CONTINUAL_PETL_CACHE=off`` keeps everything off the disk.
 
 Shape legend: N rows, T tokens.
@@ -31,7 +31,7 @@ from continual_petl.streams.encoding.cache_files import CacheFiles
 from continual_petl.streams.encoding.tokenizer_calls import Encoded, check_fast, encode, settings_kept
 
 FEWEST_ROWS = 2000
-"""Splits of fewer rows are tokenised faster than anyone notices."""
+"""Smaller splits are tokenised too fast for a cache to matter."""
 _FORMAT = 1
 _NUM_AGAIN = 8
 _CHUNK = 1000
@@ -46,7 +46,7 @@ _ARRAYS: dict[str, Any] = {
 
 
 def usual_cache() -> CacheFiles | None:
-    """Return the user's cache of token ids; None if it is switched off."""
+    """Return the user's cache of token ids; None if it is off."""
     return CacheFiles.usual("tokens")
 
 
@@ -61,11 +61,11 @@ def encode_cached(
     """Tokenise rows as `encode` does, or take them from the cache.
 
     Args:
-        cache: where; None tokenises.
+        cache: the cache; None always tokenises.
         tokenizer: a fast tokenizer.
-        texts: one text a row, or one list of words.
+        texts: one text per row, or one list of words.
         pairs: the second text of each row, or ``None``.
-        max_length: most tokens a row may keep.
+        max_length: maximum tokens per row.
         options: the other arguments of `encode`.
     """
     own_code = type(tokenizer).__module__.split(".")[0] != "transformers"
@@ -81,7 +81,7 @@ def encode_cached(
         cache.refuse(key, "it does not hold the tokens of these texts")
     encoded = encode(tokenizer, texts, pairs, max_length, **options)
     content = safetensors.numpy.save({name: array for name, array in vars(encoded).items() if array is not None})
-    # Some tokenizers have ids above the number of their tokens; what the check would refuse is not written.
+    # Some tokenizers have ids above the number of their tokens; content that the check would reject is not written.
     if _unpacked(content, tokenizer, texts, max_length, options) is not None:
         cache.write(key, content)
     return encoded
@@ -91,7 +91,7 @@ def _key(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[Any], pairs: Sequence[str] | None, asked: dict[str, Any]
 ) -> str:
     with settings_kept(tokenizer):
-        # What an earlier call asked for is no part of what the tokenizer is.
+        # Left by the last call, not part of the tokenizer.
         tokenizer.backend_tokenizer.no_truncation()
         tokenizer.backend_tokenizer.no_padding()
         rules = tokenizer.backend_tokenizer.to_str()
@@ -116,7 +116,7 @@ def _key(
 def _unpacked(
     content: bytes, tokenizer: PreTrainedTokenizerBase, texts: Sequence[Any], max_length: int, options: dict[str, bool]
 ) -> Encoded | None:
-    """Return the arrays of a file if they can be those of these texts."""
+    """Return the arrays of a file if they are plausible for these texts."""
     wanted = {"ids", "offsets", "cut"} | {name for name in ("types", "words") if options.get(name)}
     try:
         arrays = safetensors.numpy.load(content)
@@ -136,7 +136,7 @@ def _unpacked(
 
 
 def _sound(found: Encoded, num_rows: int, longest: int, vocabulary: int, num_words_N: NDArray[np.int64] | None) -> bool:
-    """Check every number that something is later looked up by."""
+    """Check every number that is later used as an index."""
     if found.offsets.shape != (num_rows + 1,) or found.cut.shape != (num_rows,) or found.offsets[0] != 0:
         return False
     lengths_N = np.diff(found.offsets)

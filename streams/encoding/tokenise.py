@@ -1,4 +1,4 @@
-"""Texts and words to token ids, once per split; see `tokenise_sources` for texts that are answered by texts.
+"""Tokenise texts and words, once per split; for tasks that generate text see `tokenise_sources`.
 
 Truncation is ``longest_first`` for pairs, as in BERT's own ``_truncate_seq_pair``, and is counted.
 """
@@ -35,16 +35,16 @@ def tokenise(
     """Tokenise a split of texts.
 
     Args:
-        texts: one text a row.
+        texts: one text per row.
         pairs: the second text of each row, or ``None``.
         labels: encoded labels of the rows, or ``None``.
         tokenizer: a fast tokenizer.
-        max_length: most tokens a row may keep, special tokens included.
-        cache: where token ids of large splits are kept; None keeps none.
+        max_length: maximum tokens per row, special tokens included.
+        cache: where token ids of large splits are cached; None: no cache.
 
     Raises:
         InputError: if the tokenizer is not a fast one, or ``max_length`` leaves no room for text.
-        ValueError: if ``pairs`` or ``labels`` have another number of rows than ``texts``.
+        ValueError: if ``pairs`` or ``labels`` have a different number of rows than ``texts``.
     """
     for name, other in (("pairs", pairs), ("labels", labels)):
         same_number(name, other, "texts", texts)
@@ -72,15 +72,15 @@ def tokenise_words(
     """Tokenise a split of words, each with a tag.
 
     Args:
-        rows: a list of words a row.
+        rows: a list of words per row.
         tags: the number of each word's tag, or ``None``.
         tokenizer: a fast tokenizer; one that reads words without spaces between them gets the spaces.
-        max_length: most tokens a row may keep; words behind the cut lose their tags.
+        max_length: maximum tokens per row; truncated words lose their tags.
         where: what the rows are, for messages.
-        cache: where token ids of large splits are kept; None keeps none.
+        cache: where token ids of large splits are cached; None: no cache.
 
     Raises:
-        InputError: if the tokenizer takes no words or makes nothing of one, or ``max_length`` leaves no room for them.
+        InputError: if the tokenizer does not take words or makes no tokens of one, or ``max_length`` leaves no room.
         ValueError: if ``tags`` do not fit ``rows``.
     """
     same_number("tags", tags, "rows", rows)
@@ -99,7 +99,7 @@ def tokenise_words(
     except (AssertionError, NotImplementedError, TypeError, ValueError) as error:
         raise InputError(
             f"backbone: {type(tokenizer).__name__} does not take text that is split into words ({error}), as "
-            "token-classification needs it; choose another backbone, or load the tokenizer with add_prefix_space."
+            "token-classification requires; choose another backbone, or load the tokenizer with add_prefix_space."
         ) from error
     assert encoded.words is not None
     before = np.concatenate([[-1], encoded.words[:-1]]) if len(encoded.words) else encoded.words
@@ -127,7 +127,7 @@ def same_number(name: str, other: Sequence[Any] | NDArray[Any] | None, than: str
     """Check that a column has as many rows as another.
 
     Raises:
-        ValueError: if it has not.
+        ValueError: if it does not.
     """
     if other is not None and len(other) != len(rows):
         raise ValueError(f"{name} has {len(other)} rows, {than} has {len(rows)}")
@@ -151,18 +151,18 @@ def check_room(tokenizer: PreTrainedTokenizerBase, max_length: int, *, pair: boo
 def _check_nothing_vanished(
     rows: Sequence[Sequence[str]], encoded: Encoded, first_piece: NDArray[np.bool_], where: str
 ) -> None:
-    """Check that every word that was not cut off has a token to be tagged at."""
+    """Check that every word that was not truncated has a token for its tag."""
     assert encoded.words is not None
     sums = np.concatenate([[0], np.cumsum(first_piece)])
     counts = sums[encoded.offsets[1:]] - sums[encoded.offsets[:-1]]
     for number, (row, count, cut) in enumerate(zip(rows, counts.tolist(), encoded.cut.tolist(), strict=True)):
         span = slice(int(encoded.offsets[number]), int(encoded.offsets[number + 1]))
         seen = encoded.words[span][first_piece[span]].tolist()
-        # Words are cut off at one end, whichever the tokenizer cuts at; between two that are seen none may be missing.
+        # Words are truncated at one end, depending on the tokenizer; between two visible words none may be missing.
         expected = range(seen[0], seen[-1] + 1) if cut and seen else range(0 if cut else len(row))
         if count < len(expected):
             gone = min(set(expected) - set(seen))
             raise InputError(
-                f"{where}, row {number + 1}: word {gone + 1}, {show(row[gone])}, is nothing to this tokenizer (it may "
-                "be made of invisible characters), so it cannot be tagged; remove the word and its tag, or replace it."
+                f"{where}, row {number + 1}: word {gone + 1}, {show(row[gone])}, gives no tokens with this tokenizer (it may "
+                "consist of invisible characters), so it cannot be tagged; remove the word and its tag, or replace it."
             )

@@ -1,7 +1,7 @@
-"""Sources and targets to token ids: texts that are answered by texts, of seq2seq and causal-lm.
+"""Tokenise sources and targets of seq2seq and causal-lm tasks.
 
-In a causal-lm the target goes on where the source ends: the source keeps no closing special token, the target has no
-opening one, and nothing comes between them that is not written in the texts.
+In a causal-lm the target continues where the source ends: the source has no closing special token, the target has no
+opening one, and nothing comes between them that is not in the texts.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from continual_petl.streams.encoding.tokenise import check_room, same_number
 from continual_petl.streams.encoding.tokenizer_calls import Encoded, encode
 
 TARGET_LENGTH = 128
-"""Tokens after which a target is cut where a task says nothing."""
+"""Default number of tokens after which a target is cut."""
 
 
 def room_for(kind: Literal["seq2seq", "causal-lm"], max_length: int, max_target_length: int | None) -> tuple[int, int]:
     """Return how many tokens a source and a target may keep.
 
-    In a causal-lm both stand in one row of ``max_length`` tokens, in a seq2seq each has a row of its own. Where
-    ``max_target_length`` is not said it is 128, or less where the backbone takes no more (half a row in a causal-lm).
+    In a causal-lm both share one row of ``max_length`` tokens, in a seq2seq each has its own row. The default of
+    ``max_target_length`` is 128, or less if the backbone takes no more (half a row in a causal-lm).
 
     Raises:
         InputError: if the targets leave no room for sources.
@@ -57,13 +57,13 @@ def tokenise_sources(
     """Tokenise a split whose answers are texts.
 
     Args:
-        sources: the text that goes in, one a row.
-        targets: the text that is to come out, or ``None`` for rows that are only to be predicted.
+        sources: the input text, one per row.
+        targets: the output text, or ``None`` for rows that are only predicted.
         tokenizer: a fast tokenizer.
-        max_length: most tokens of a source, of source and target together in a causal-lm; see :func:`room_for`.
+        max_length: maximum tokens of a source, of source and target together in a causal-lm; see :func:`room_for`.
         kind: which of the two.
-        max_target_length: most tokens of a target, its end token included.
-        cache: where token ids of large splits are kept; None keeps none.
+        max_target_length: maximum tokens of a target, its end token included.
+        cache: where token ids of large splits are cached; None: no cache.
 
     Raises:
         InputError: if the tokenizer is not a fast one, or there is no room for text.
@@ -100,7 +100,7 @@ def _targets(
     with_end = encode(tokenizer, ["a"], None, 64, special=special, target=True).ids
     end = tokenizer.eos_token_id
     if end in with_end:
-        end = None  # the tokenizer adds it, in mBART's case in front of the language
+        end = None  # the tokenizer adds it; mBART's comes before the language
     needed = (tokenizer.num_special_tokens_to_add(pair=False) if special else 0) + (end is not None)
     if room <= needed:
         raise InputError(
@@ -116,13 +116,13 @@ def _targets(
 
 
 def _num_closing(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Count the special tokens that the tokenizer puts behind a text."""
+    """Count the special tokens that the tokenizer adds after a text."""
     mask = tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
     return next((number for number, special in enumerate(reversed(mask)) if not special), 0)
 
 
 def _shortened(encoded: Encoded, count: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Take the last ``count`` tokens off every row."""
+    """Remove the last ``count`` tokens of every row."""
     if count == 0:
         return encoded.ids, encoded.offsets
     ends = encoded.offsets[1:]

@@ -1,10 +1,10 @@
-"""The calls of a tokenizer: many rows in, flat arrays out, the tokenizer left as it was found.
+"""Call a tokenizer: many rows in, flat arrays out, and its settings restored.
 
 Its truncation and padding settings belong to its digest, and a call with ``truncation=...`` would change them.
 
-Many rows are tokenised in parallel by the tokenizer's own threads, one a core, unless ``TOKENIZERS_PARALLELISM=false``: nine
-tenths of a call are spent there (3,500 texts of AG News: 0.61 of 0.67 CPU seconds), so processes, which would have to be
-started and sent the texts, are left out.
+Many rows are tokenised in parallel by the tokenizer's own threads, one per core, unless ``TOKENIZERS_PARALLELISM=false``:
+nine tenths of a call are spent there (3,500 texts of AG News: 0.61 of 0.67 CPU seconds), so there are no worker processes,
+which would have to be started and sent the texts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from transformers import PreTrainedTokenizerBase
 from continual_petl.errors import InputError
 from continual_petl.streams.encoding.rows import offsets_of
 
-_CHUNK = 1000  # rows handed to the tokenizer at once: bounds the memory of its Python objects
+_CHUNK = 1000  # rows passed to the tokenizer at once: limits the memory of its Python objects
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,7 +34,7 @@ class Encoded:
     offsets: NDArray[np.int64]
     types: NDArray[np.int8] | None
     words: NDArray[np.int32] | None
-    """Number of the word that a token is of, -1 for special tokens; ``(T,)``."""
+    """Number of the word that a token belongs to, -1 for special tokens; ``(T,)``."""
     cut: NDArray[np.bool_]
     """Which rows lost tokens, ``(N,)``."""
 
@@ -48,14 +48,14 @@ def check_fast(tokenizer: PreTrainedTokenizerBase) -> None:
     if not tokenizer.is_fast:
         raise InputError(
             f"backbone: {type(tokenizer).__name__} is a slow (pure Python) tokenizer; only fast tokenizers (a "
-            "tokenizer.json beside the model) are supported; convert it, or choose another backbone."
+            "tokenizer.json next to the model) are supported; convert it, or choose another backbone."
         )
 
 
 def padding_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return what fills the ends of short rows: the padding token, without one the end token, without one 0.
+    """Return the id that pads short rows: the padding token, otherwise the end token, otherwise 0.
 
-    The mask says what is padding, never the id: a decoder's end token is also a real token of its targets.
+    The mask marks padding, never the id: a decoder's end token is also a real token of its targets.
     """
     for found in (tokenizer.pad_token_id, tokenizer.eos_token_id):
         if found is not None:
@@ -74,17 +74,17 @@ def encode(
     special: bool = True,
     target: bool = False,
 ) -> Encoded:
-    """Tokenise rows, each cut to ``max_length``.
+    """Tokenise rows, truncating each to ``max_length``.
 
     Args:
         tokenizer: a fast tokenizer.
-        texts: one text a row, or with ``words`` one list of words a row.
+        texts: one text per row, or with ``words`` one list of words per row.
         pairs: the second text of each row, or ``None``.
-        max_length: most tokens a row may keep, special tokens included.
+        max_length: maximum tokens per row, special tokens included.
         types: whether to keep the token types.
-        words: whether rows are lists of words, and to say which token is of which.
+        words: whether rows are lists of words; if so, also return the word of each token.
         special: whether to add special tokens.
-        target: whether the rows are targets: some tokenizers write these in another way, and they lose their ends.
+        target: whether the rows are targets: some tokenizers encode these differently, and they are cut at their ends.
     """
     ids: list[NDArray[np.int32]] = []
     kinds: list[NDArray[np.int8]] = []
@@ -102,7 +102,7 @@ def encode(
     }
     with settings_kept(tokenizer):
         if target:
-            # A source may be read from its end, but an answer is written from its beginning.
+            # A source may be cut at its beginning, but an answer is written from its beginning.
             tokenizer.truncation_side = "right"
         for start in range(0, len(texts), _CHUNK):
             chunk = list(texts[start : start + _CHUNK])
@@ -126,10 +126,10 @@ def encode(
 
 
 def glues_words(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Say whether words that are given one by one are read without the spaces between them (GPT-2, RoBERTa).
+    """Return whether pre-split words would lose the spaces between them (GPT-2, RoBERTa).
 
-    Byte-level tokenizers, and those of SentencePiece, write a space into the token behind it; given words, they only do so
-    with ``add_prefix_space``, or a ``prepend_scheme``, and are otherwise shown words that they hardly ever saw so.
+    Byte-level tokenizers, and SentencePiece, write a space into the token after it; given words, they only do so
+    with ``add_prefix_space``, or a ``prepend_scheme``, and otherwise see word forms that hardly occurred in pre-training.
     """
 
     def parts(node: Any) -> Iterator[dict[str, Any]]:
@@ -148,8 +148,8 @@ def glues_words(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 @contextmanager
 def settings_kept(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
-    """Give the tokenizer its truncation and padding settings back."""
-    # A call with truncation=... writes the setting into the Rust tokenizer and into what it would save to disk.
+    """Restore the tokenizer's truncation and padding settings."""
+    # A call with truncation=... changes the Rust tokenizer and what it would save to disk.
     backend = tokenizer.backend_tokenizer
     truncation, padding, side = backend.truncation, backend.padding, tokenizer.truncation_side
     try:

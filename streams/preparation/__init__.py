@@ -1,1 +1,1 @@
-"""A task of a stream becomes data to learn from: labels, checks, division, limits."""
+"""Prepare a task's data for learning: labels, checks, splits, limits."""

@@ -1,4 +1,4 @@
-"""Rows of a task after every check of what is in them: inputs that can be encoded, answers as numbers or texts."""
+"""Rows of a task after all content checks: inputs that can be encoded, answers as numbers or texts."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class Checked:
     inputs: list[Any]
     pairs: list[str] | None
     answers: Any
-    """What `encode_rows` takes."""
+    """The arguments of `encode_rows`."""
     names: list[Any]
-    """The answer of every row as it is read: a name, a list of names, a text, the spelling of a number."""
+    """The readable answer of every row: a name, a list of names, a text, the spelling of a number."""
     keys: list[str]
-    """What is in every row without its answer; equal keys mean equal inputs."""
+    """A key for every row's content without its answer; equal keys mean equal inputs."""
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -81,12 +81,12 @@ class Checked:
         images: ImageProcessing | None,
         cache: CacheFiles | None = None,
     ) -> TokenisedRows:
-        """Make numbers of the rows.
+        """Encode the rows.
 
         Raises:
             InputError: if a row, or a setting, cannot be used.
         """
-        from continual_petl.streams.encoding.encode import encode_rows  # with transformers
+        from continual_petl.streams.encoding.encode import encode_rows  # imports transformers
 
         try:
             rows = encode_rows(
@@ -102,7 +102,7 @@ class Checked:
                 cache=cache,
             )
         except InputError as error:
-            # Of a row it says where; of a setting, or of an image, it does not.
+            # The message names a row, but not a setting or an image.
             text = str(error)
             raise InputError(text if text.startswith("task ") else f"{self.where}, {text}") from error
         if self.task.kind == "causal-lm" and len(rows):
@@ -110,7 +110,7 @@ class Checked:
         return rows
 
     def label_counts(self, num_labels: int) -> NDArray[np.int64]:
-        """Return how often each label is there."""
+        """Return how often each label occurs."""
         if self.task.kind == "multilabel":
             return np.asarray(self.answers.sum(0), dtype=np.int64)
         flat = np.concatenate(self.answers) if self.task.kind == "token-classification" else self.answers
@@ -142,7 +142,7 @@ def labels_of(spec: StreamSpec, task: TaskSpec, train: SplitRows) -> tuple[tuple
     if train.labels_file is not None and isinstance(task.labels, tuple) and len(task.labels) != len(given or ()):
         raise InputError(
             f"task {task.name!r}: {train.labels_file} names {len(given or ())} classes, and the task has "
-            f"{len(task.labels)} (labels: {', '.join(task.labels)}): this is a copy of something else, so name another one "
+            f"{len(task.labels)} (labels: {', '.join(task.labels)}): this copy is of another data set, so name the right one "
             f"(--tasks.{task.name}.data.local), or remove the file."
         )
     check_rows(train.where, len(train))
@@ -215,7 +215,7 @@ def _answer_column(task: TaskSpec) -> str:
 
 
 def _check_answers_fit(task: TaskSpec, rows: TokenisedRows, max_length: int) -> None:
-    """Check that the longest source leaves room in a row for the answer that is generated behind it."""
+    """Check that a row has room for the longest source and the answer generated after it."""
     longest, new = int(rows.lengths.max()), task.generation.max_new_tokens
     if longest + new > max_length:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Which rows of a task are used for what, decided by a hash of what is in them: the order of a file changes nothing."""
+"""Divide and limit a task's rows by a hash of their content, so that the order of a file changes nothing."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from continual_petl.streams.schema.defaults import FIRST
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 
 _FEW = 20
-"""Rows; with fewer, a single one moves an accuracy by more than five points."""
+"""Minimum number of rows; with fewer, a single one changes an accuracy by more than five points."""
 _SHOWN = 10
-"""Labels of which a notice gives the number of rows."""
+"""Number of labels whose rows a notice counts."""
 
 
 def carve(spec: StreamSpec, task: TaskSpec, train: Checked) -> tuple[Checked, Checked]:
     """Divide train into train and validation by the hash of the inputs; equal inputs stay together.
 
-    Where a kind allows it, validation is stratified (see `stratified`), unless the run was begun with the first defaults: its
-    certificates are of rows that were drawn without a look at their answers.
+    If the kind allows it, validation is stratified (see `stratified`), unless the run was started with the first defaults:
+    its certificates are of rows that were drawn regardless of their answers.
 
     Raises:
         InputError: if there are too few different inputs.
@@ -36,7 +36,7 @@ def carve(spec: StreamSpec, task: TaskSpec, train: Checked) -> tuple[Checked, Ch
     if spec.defaults != FIRST and task.kind in STRATIFIED:
         inside = held_out(train, np.unique(ranks, return_inverse=True)[1], wanted)
     if not inside.any():
-        # Also where each label has a single input: then one of them is missing from train, whichever is held out.
+        # Also if each label has a single input: then one of them is missing from train, whichever is held out.
         inside = ranks <= np.sort(ranks)[wanted - 1]
     if inside.all():
         what = "images" if task.kind == "image-classification" else "texts"
@@ -58,7 +58,7 @@ def carved_notice(task: TaskSpec, labels: tuple[str, ...] | None, validation: Ch
         rest = counts[_SHOWN:]
         more = f", and {counted(len(rest), 'more label')} with {_span(rest)}" if rest else ""
         held += f" (label {shown}{more})"
-    return f"task {task.name!r}: the data has no validation split; {held}."
+    return f"task {task.name!r}: no validation split is given; {held}."
 
 
 def _span(counts: list[int]) -> str:
@@ -77,12 +77,12 @@ def limited(spec: StreamSpec, task: TaskSpec, name: str, split: Checked) -> Chec
 
 
 def few_notice(task: TaskSpec, splits: Mapping[str, Checked]) -> str | None:
-    """Return a notice if the scores that count rest on so few rows that they say little."""
+    """Return a notice if the reported scores are based on too few rows to be meaningful."""
     name = "test" if "test" in splits else "validation"
     if (count := len(splits[name])) >= _FEW:
         return None
     rest_on = counted(count, f"{name} row")
-    return f"task {task.name!r}: its scores in R rest on {rest_on}: too few to say much about other rows."
+    return f"task {task.name!r}: its score is measured on only {rest_on}, which says little about other rows."
 
 
 def _ranks(contents: list[str], seed: int) -> NDArray[np.uint64]:

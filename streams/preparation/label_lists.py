@@ -1,6 +1,6 @@
-"""Labels of tasks with several per row: any number of a row's own (multilabel), or one per word (tags).
+"""Labels of tasks with several per row: any number per row (multilabel), or one per word (tags).
 
-A label is a name, as in `continual_petl.streams.preparation.labels`. CSV has no lists: there a list is written as JSON.
+A label is a name, as in `continual_petl.streams.preparation.labels`. CSV has no lists, so a list is written as JSON there.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from continual_petl.streams.sources.checks import Fault, Where, raise_faults, sh
 
 
 def as_list(value: Any) -> list[Any] | None:
-    """Return a list, also one that is written as JSON; ``None`` for anything else."""
+    """Return a list, also one written as JSON; ``None`` for anything else."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except (ValueError, RecursionError):  # the second: lists in lists in lists
+        except (ValueError, RecursionError):  # the latter: deeply nested lists
             return None
     return list(value) if isinstance(value, list | tuple | np.ndarray) else None
 
@@ -31,7 +31,7 @@ def word_lists(where: Where, column: str, values: Sequence[Any]) -> list[list[st
     """Return the words of every row.
 
     Raises:
-        InputError: naming the rows that are no list, have no words, or a word that is blank or no string.
+        InputError: naming the rows that are not a list, have no words, or have a word that is blank or not a string.
     """
     rows: list[list[str]] = []
     faults = []
@@ -55,7 +55,7 @@ def label_lists(where: Where, column: str, values: Sequence[Any]) -> list[list[s
     """Return the labels of every row of a multilabel task as names; a row may have none.
 
     Raises:
-        InputError: naming the rows that are no list, or have a label that is twice there or neither string nor integer.
+        InputError: naming the rows that are not a list, or have a duplicate label, or one that is neither string nor integer.
     """
     rows: list[list[str]] = []
     faults = []
@@ -81,11 +81,11 @@ def tag_lists(where: Where, column: str, values: Sequence[Any], words: Sequence[
     Args:
         where: a split.
         column: its column of tags.
-        values: what stands there.
+        values: the column's values.
         words: the words of every row.
 
     Raises:
-        InputError: naming the rows that are no list, have more or fewer tags than words, or a tag that is none.
+        InputError: naming the rows that are not a list, have more or fewer tags than words, or an invalid tag.
     """
     rows: list[list[str]] = []
     faults = []
@@ -111,7 +111,7 @@ def tag_lists(where: Where, column: str, values: Sequence[Any], words: Sequence[
 def encode_multilabel(
     where: Where, column: str, rows: Sequence[Sequence[str]], labels: tuple[str, ...], *, positions: bool
 ) -> NDArray[np.float32]:
-    """Return which labels each row has, 0 or 1, ``(N, C)``; arguments as in `encode_labels`.
+    """Encode the labels of each row as 0 or 1, ``(N, C)``; arguments as in `encode_labels`.
 
     Raises:
         InputError: naming the rows with a label that is not among ``labels``.
@@ -126,7 +126,7 @@ def encode_multilabel(
 def encode_tags(
     where: Where, column: str, rows: Sequence[Sequence[str]], labels: tuple[str, ...], *, positions: bool
 ) -> list[NDArray[np.int64]]:
-    """Return the number of every tag, one array a row; arguments as in `encode_labels`.
+    """Encode every tag as a number, one array per row; arguments as in `encode_labels`.
 
     Raises:
         InputError: naming the rows with a tag that is not among ``labels``.

@@ -1,7 +1,7 @@
-"""Classes of a classification task: from what stands in the label column to indices 0..n-1, and back by name.
+"""Classes of a classification task: from the values of the label column to indices 0..n-1, and back by name.
 
 Every label is a name. An integer is the name ``"3"``; a string that spells an integer is the same name (CSV knows no
-integers). Without ``labels`` the order is sorted, numerically if all are integers. With ``labels`` their order holds,
+integers). Without ``labels`` the order is sorted, numerically if all are integers. With ``labels`` their order is used,
 and a column of integers may then also hold positions in that list, provided that no name is itself an integer: in
 ``labels: ["1", "0"]`` the value 0 can only be a name.
 """
@@ -22,12 +22,12 @@ from continual_petl.errors import InputError
 from continual_petl.heads.kinds import Kind
 from continual_petl.streams.sources.checks import Fault, Where, raise_faults, show
 
-# Up to as many digits as Python reads; longer ones are names like any other.
+# Up to as many digits as Python parses; longer ones are ordinary names.
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,4000}")
 
 
 _HALF = re.compile("[\ud800-\udfff]")
-"""Half a character, which JSON can spell (``\\ud800``) and no file can hold."""
+"""A lone surrogate, which JSON can spell (``\\ud800``) and no file can hold."""
 
 
 def read_label_names(path: str | Path) -> tuple[str, ...]:
@@ -87,7 +87,7 @@ def label_names(where: Where, column: str, values: Sequence[Any]) -> list[str]:
 
 
 def label_name(value: Any) -> str | None:
-    """Return the name that a value of a label column is; ``None`` if it is none."""
+    """Return the name for a value of a label column; ``None`` if it is not a valid label."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -114,7 +114,7 @@ def class_labels(
         where: the training split.
         column: its label column.
         names: the labels of the training rows.
-        given: the order that the stream or the data set fixes; ``None`` means sorted.
+        given: the order fixed by the stream or the data set; ``None`` means sorted.
         kind: the kind of the task, for messages.
 
     Raises:
@@ -142,7 +142,7 @@ def encode_labels(
         column: its label column.
         names: the label of every row.
         labels: the classes in order.
-        positions: whether integers may be positions in ``labels``; only where ``labels`` was written by someone.
+        positions: whether integers may be positions in ``labels``; only if ``labels`` was given explicitly.
 
     Raises:
         InputError: naming the rows whose label is not among ``labels``.
@@ -161,7 +161,7 @@ def _also_positions(labels: tuple[str, ...], positions: bool) -> bool:
 
 
 def label_index(labels: tuple[str, ...], *, positions: bool) -> dict[str, int]:
-    """Return the number of each name, and where ``positions`` may stand for names, of these too."""
+    """Return the number of each name, and of positions too if they may be used instead of names."""
     index = {name: number for number, name in enumerate(labels)}
     if _also_positions(labels, positions):
         index |= {str(number): number for number in range(len(labels))}
@@ -169,7 +169,7 @@ def label_index(labels: tuple[str, ...], *, positions: bool) -> dict[str, int]:
 
 
 def unknown_rule(labels: tuple[str, ...], *, positions: bool) -> str:
-    """Say which labels there are, and what to do with rows that have another one."""
+    """Describe which labels there are, and what to do with rows that have another one."""
     source = "the list `labels`" if positions else "the training rows"
     known = ", ".join(map(repr, labels[:20])) + (f" and {len(labels) - 20} more" if len(labels) > 20 else "")
     rule = f"The classes are those of {source}: {known}"
@@ -178,7 +178,7 @@ def unknown_rule(labels: tuple[str, ...], *, positions: bool) -> str:
 
 
 def check_class_weights(task: str, weights: str | Mapping[str, float] | None, labels: tuple[str, ...]) -> None:
-    """Check that ``training.class_weights`` names labels of the task only.
+    """Check that ``training.class_weights`` only names labels of the task.
 
     Raises:
         InputError: if it names another one.
@@ -186,7 +186,7 @@ def check_class_weights(task: str, weights: str | Mapping[str, float] | None, la
     unknown = [name for name in weights if name not in labels] if isinstance(weights, Mapping) else []
     if unknown:
         raise InputError(
-            f"task {task!r}, training.class_weights: {', '.join(map(repr, unknown))} is no label of this task; its "
+            f"task {task!r}, training.class_weights: {', '.join(map(repr, unknown))} is not a label of this task; its "
             f"labels are {', '.join(map(repr, labels[:20]))}{' and more' if len(labels) > 20 else ''}.",
             key=("training", "class_weights"),
         )

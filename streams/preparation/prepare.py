@@ -1,7 +1,7 @@
-"""A task of a stream file becomes data to learn from: read, checked, divided, limited, made into numbers.
+"""Prepare a task of a stream file for learning: read, check, divide, limit and encode its rows.
 
 Every choice of rows is made by a hash of the rows' own content, seeded from (stream seed, task name): the order of
-a file, its format or the machine change nothing. Rows with the same input never end up on both sides of the
+a file, its format and the machine make no difference. Rows with the same input never end up on both sides of the
 division into train and validation.
 """
 
@@ -22,7 +22,7 @@ from continual_petl.streams.schema.stream_spec import SPLITS, DataSpec, Rows, Sp
 from continual_petl.streams.sources.checks import overlap_notice
 from continual_petl.streams.sources.read import read_splits
 
-# Checking data takes no tokenizer, and importing what does takes seconds.
+# Checking data needs no tokenizer, whose import takes seconds.
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
@@ -35,7 +35,7 @@ _WHAT: Mapping[Kind, str] = {
     "causal-lm": "source",
     "image-classification": "image",
 }
-"""What goes in, where it is not a text."""
+"""Names of the inputs of kinds without texts."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,25 +43,25 @@ class TaskData:
     """A task, ready to be learned."""
 
     task: TaskSpec
-    """The task as the stream says."""
+    """The task as given in the stream."""
     labels: tuple[str, ...] | None
     """Names of the labels in order; ``None`` for a kind without labels."""
     train: TokenisedRows
-    """Rows to learn from."""
+    """Training rows."""
     validation: TokenisedRows
-    """Rows that decide which bank is kept; carved from train where the data has none."""
+    """Rows that decide which bank is kept; taken from train if the data has none."""
     test: TokenisedRows | None
-    """Rows that are only measured on, if there are any."""
+    """Rows used only for measuring, if there are any."""
     notices: tuple[str, ...]
-    """What the user should know and need not act on; one sentence or two each."""
+    """Notices for the user that need no action; one or two sentences each."""
     digests: Mapping[str, str]
     """SHA-256 of the content of each split: inputs and answers of its rows, in order."""
     num_truncated: Mapping[str, int]
-    """Rows of each split that were cut to ``max_length``."""
+    """Number of rows of each split that were cut to ``max_length``."""
     remarks: tuple[str, ...] = ()
-    """What the user should know of the columns; it may show text of a row, and so is in no certificate."""
+    """Notices about the columns; they may contain text from a row, and are therefore not in the certificate."""
     cache_notices: tuple[str, ...] = ()
-    """What the user should know of the cache of token ids: of this machine, and so in no certificate."""
+    """Notices about the token cache; they concern this machine, and are therefore not in the certificate."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -88,10 +88,10 @@ def prepare_task(
     """Read, check and tokenise all splits of a task.
 
     Args:
-        spec: the stream; its seed and folders count.
-        task: one of its tasks, or one that joins later.
+        spec: the stream; its seed and folders are used.
+        task: one of its tasks, or one added later.
         tokenizer: the fast tokenizer of the backbone; images need none.
-        max_length: most tokens of a row.
+        max_length: maximum tokens per row.
         images: the preprocessing of the backbone's images; texts need none.
         test: whether the test split is read, if there is one.
 
@@ -119,14 +119,14 @@ def prepare_task(
 
 
 def _copy_notice(task: TaskSpec, data: str | DataSpec | Rows) -> str | None:
-    """Return a notice if the rows are those of a local copy: its certificate then says so."""
+    """Return a notice if the rows come from a local copy, for the certificate."""
     if not isinstance(data, DataSpec) or data.local is None or not isinstance(task.data, DataSpec):
         return None
     return f"task {task.name!r}: read from the local copy {task.data.local!r}, and not from {data.path} on the Hub."
 
 
 def _cuts(task: TaskSpec, splits: Mapping[str, TokenisedRows], max_length: int) -> list[str]:
-    """Say how many rows lost tokens."""
+    """Return notices about how many rows lost tokens."""
     from continual_petl.streams.encoding.tokenise_sources import room_for
 
     notices = []
@@ -151,7 +151,7 @@ def _cuts(task: TaskSpec, splits: Mapping[str, TokenisedRows], max_length: int) 
 
 
 def _without_words(task: TaskSpec, split: str, targets: Sequence[str]) -> str | None:
-    """Return a notice if ROUGE takes nothing in some targets for a word: every answer to them scores 0."""
+    """Return a notice if ROUGE finds no words in some targets: every answer to them scores 0."""
     count = sum(re.search("[a-z0-9]", target.lower()) is None for target in targets)
     if count == 0:
         return None
@@ -165,22 +165,23 @@ def _listed(counts: Mapping[str, tuple[int, int]]) -> str:
     return ", ".join(f"{count} of {total} {name}" for name, (count, total) in counts.items() if count)
 
 
-def check_data(spec: StreamSpec, task: TaskSpec, *, test: bool = True) -> tuple[str, ...] | None:
+def check_data(spec: StreamSpec, task: TaskSpec, *, test: bool = True, light: bool = False) -> tuple[str, ...] | None:
     """Read and check all splits of a task as `prepare_task` does, without tokenising; return its labels.
 
     Args:
         spec: the stream.
         task: one of its tasks.
         test: whether the test split is read, if there is one.
+        light: whether `datasets` is done without where that gives the same values; see `light_splits`.
 
     Raises:
         InputError: if the data cannot be used; the message says where and why.
     """
-    return _read(spec, task, test)[0]
+    return _read(spec, task, test, light)[0]
 
 
 def column_remarks(spec: StreamSpec, task: TaskSpec) -> list[str]:
-    """Read and check all splits of a task; return what the user should know of its columns.
+    """Read and check all splits of a task; return the notices about its columns.
 
     Raises:
         InputError: if the data cannot be used; the message says where and why.
@@ -189,14 +190,14 @@ def column_remarks(spec: StreamSpec, task: TaskSpec) -> list[str]:
 
 
 def _read(
-    spec: StreamSpec, task: TaskSpec, test: bool
+    spec: StreamSpec, task: TaskSpec, test: bool, light: bool = False
 ) -> tuple[tuple[str, ...] | None, dict[str, Checked], list[str], list[str]]:
-    """Return the labels, the checked, divided and limited splits, notices on them, and remarks on their columns."""
+    """Return the labels, the checked, divided and limited splits, notices about them, and remarks on their columns."""
     data, training = spec.resolved_data(task), spec.merged_training(task)
     wanted = SPLITS if test else tuple(split for split in SPLITS if split != "test")
     splits: dict[str, Checked]
     with about("data"):
-        raw = read_splits(task.name, data, task.columns, wanted, kind=task.kind, limits=task.limits)
+        raw = read_splits(task.name, data, task.columns, wanted, kind=task.kind, limits=task.limits, light=light)
         labels, positions = labels_of(spec, task, raw["train"])
         splits = {name: check_split(spec, task, rows, labels, positions) for name, rows in raw.items()}
     remarks = remarks_on(task, raw["train"])
@@ -205,8 +206,8 @@ def _read(
         splits["train"], splits["validation"] = carve(spec, task, splits["train"])
         notices.append(carved_notice(task, labels, splits["validation"]))
     if "test" not in splits and test:
-        same = ", on the rows that also decide which epoch is kept" if training.select == "best" else ""
-        notices.append(f"task {task.name!r}: the data has no test split, so R holds the validation metric{same}.")
+        same = ", measured on the rows that also choose the epoch" if training.select == "best" else ""
+        notices.append(f"task {task.name!r}: no test split is given; R has its validation score{same}.")
     splits = {name: limited(spec, task, name, split) for name, split in splits.items()}
     notices.append(few_notice(task, splits))
     if labels is not None:
@@ -220,32 +221,20 @@ def _read(
     return labels, splits, [notice for notice in notices if notice is not None], remarks
 
 
-def prepare_split(
-    spec: StreamSpec,
-    task: TaskSpec,
-    tokenizer: PreTrainedTokenizerBase | None,
-    max_length: int,
-    *,
-    split: SplitName = "test",
-    labels: tuple[str, ...] | None,
-    images: ImageProcessing | None = None,
-) -> SplitData:
-    """Read, check and tokenise one split of a task that was learned before, as :func:`prepare_task` did then.
+def check_again(
+    spec: StreamSpec, task: TaskSpec, *, split: SplitName = "test", labels: tuple[str, ...] | None
+) -> Checked:
+    """Read and check one split of a task that was learned before, as :func:`prepare_task` did then.
 
     Args:
         spec: the stream.
         task: one of its tasks.
-        tokenizer: the fast tokenizer of the backbone; images need none.
-        max_length: most tokens of a row.
-        split: which split; a validation split that has to be carved from train is carved again, the same way.
-        labels: the labels as the task's bank knows them; ``None`` for a kind without labels.
-        images: the preprocessing of the backbone's images; texts need none.
+        split: which split; a validation split that has to be taken from train is taken again, in the same way.
+        labels: the labels of the task's bank; ``None`` for a kind without labels.
 
     Raises:
         InputError: if the split does not exist or cannot be used.
     """
-    from continual_petl.streams.encoding.token_cache import usual_cache
-
     if (labels is None) == (task.kind in LABELLED):
         raise ValueError(f"task {task.name!r} is a {task.kind}, labels is {labels!r}")
     data = spec.resolved_data(task)
@@ -256,14 +245,36 @@ def prepare_split(
         raw = read_splits(task.name, data, task.columns, ("train",), kind=task.kind, limits=task.limits)
     if split not in raw and not carved:
         raise InputError(
-            f"task {task.name!r}: the data has no {split} split any more; restore it, or evaluate on another."
+            f"task {task.name!r}: the data no longer has a {split} split; restore it, or evaluate on another one."
         )
     rows = raw["train" if carved else split]
     positions = (task.labels is not None or rows.labels_file is not None) and rows.class_names is None
     checked = check_split(spec, task, rows, labels, positions)
     if carved:
         checked = carve(spec, task, checked)[split == "validation"]
-    checked = limited(spec, task, split, checked)
+    return limited(spec, task, split, checked)
+
+
+def encode_split(
+    checked: Checked,
+    tokenizer: PreTrainedTokenizerBase | None,
+    max_length: int,
+    *,
+    images: ImageProcessing | None = None,
+) -> SplitData:
+    """Tokenise one split of a task that was learned before.
+
+    Args:
+        checked: its rows, from :func:`check_again`.
+        tokenizer: the fast tokenizer of the backbone; images need none.
+        max_length: maximum tokens per row.
+        images: the preprocessing of the backbone's images; texts need none.
+
+    Raises:
+        InputError: if a row cannot be used.
+    """
+    from continual_petl.streams.encoding.token_cache import usual_cache
+
     cache = usual_cache()
     encoded = checked.encode(tokenizer, max_length, images, cache)
     return SplitData(rows=encoded, digest=checked.digest, cache_notices=() if cache is None else tuple(cache.notices))

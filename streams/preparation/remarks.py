@@ -1,6 +1,6 @@
-"""What the user should know of the columns that a task reads, and of those that it does not.
+"""Remarks for the user about the columns that a task reads, and those that it does not.
 
-Unlike other notices, these are in no certificate: one of them shows text of a row.
+Unlike other notices, these are in no certificate, because one of them contains text from a row.
 """
 
 from __future__ import annotations
@@ -9,28 +9,28 @@ from continual_petl.streams.schema.stream_spec import DataSpec, TaskSpec
 from continual_petl.streams.sources.split_rows import SplitRows
 
 _SHOWN = 160
-"""Characters of a row."""
+"""Number of characters shown of a row."""
 
 
 def remarks_on(task: TaskSpec, train: SplitRows) -> list[str]:
     """Return remarks on the columns of a task.
 
     Args:
-        task: as the stream has it.
+        task: as given in the stream.
         train: its training rows, checked.
     """
     return [*_unread(task, train), *_joined(task, train)]
 
 
 def _unread(task: TaskSpec, train: SplitRows) -> list[str]:
-    """Return a remark on each column of texts that is not read: it may be half of a pair."""
+    """Return a remark on each text column that is not read: it may be half of a pair."""
     read = task.columns.read_by(task.kind)
     if "text_pair" in read and read["text_pair"] is None:
         advice = "if it is the second text of a pair, write columns: {{text_pair: {0}}}"
     elif "source" in read:
         advice = "if it belongs to the source, " + _template(task, "\\n{{{0}}}")
     else:
-        advice = "if it belongs to the text, join several columns to one with data.templates"
+        advice = "if it belongs to the text, join several columns into one with data.templates"
     return [
         f"task {task.name!r}: the column {column!r} holds texts and is not read; {advice.format(column)}."
         for column in train.unread
@@ -38,7 +38,7 @@ def _unread(task: TaskSpec, train: SplitRows) -> list[str]:
 
 
 def _template(task: TaskSpec, more: str) -> str:
-    """Say how something is added to the source: text for ``str.format``, in which ``more`` is written so already."""
+    """Describe how to add something to the source: text for ``str.format``, in which ``more`` is already filled in."""
     source, data = task.columns.source, task.data
     if isinstance(data, DataSpec) and source in (data.templates or {}):
         return f"write {more} at the end of data.templates.{source}"
@@ -54,7 +54,7 @@ def _joined(task: TaskSpec, train: SplitRows) -> list[str]:
     if task.kind != "causal-lm" or _is_separated(train.inputs, train.answers):
         return []
     first = train.inputs[0] + train.answers[0]
-    start = max(0, len(train.inputs[0]) - _SHOWN // 2)  # the place where the two meet is what counts
+    start = max(0, len(train.inputs[0]) - _SHOWN // 2)  # the boundary between the two is what matters
     shown = first[start : start + _SHOWN]
     shown = ("..." if start else "") + shown + ("..." if start + _SHOWN < len(first) else "")
     return [
@@ -64,7 +64,7 @@ def _joined(task: TaskSpec, train: SplitRows) -> list[str]:
 
 
 def _is_separated(sources: list[str], targets: list[str]) -> bool:
-    """Say whether in every row white space lies between the two, or all sources end in the same mark, such as a colon."""
+    """Return whether every row has white space between the two, or all sources end in the same mark, such as a colon."""
     ends = {source[-1] for source in sources}
     if len(ends) == 1 and not (mark := next(iter(ends))).isalnum() and mark not in ".?!":
         return True

@@ -1,14 +1,14 @@
-"""Which rows are held out for validation so that every class is among them, in proportion (stratified sampling).
+"""Stratified sampling of validation rows, so that every class is among them, in proportion.
 
 Rows with the same input are one group, which is held out as a whole. Each group belongs to one stratum:
 
 * classification, of texts or images: its label; of equal inputs with different labels, the most frequent one;
-* multilabel: the rarest of its labels, which holds out each rare label; rows without a label are a stratum of their own
+* multilabel: the rarest of its labels, so that rare labels are held out too; rows without a label are their own stratum
   (a simple form of what Sechidis et al. 2011 do label by label);
 * regression: one of ten quantiles of the targets.
 
-A stratum gives its share of rows. Where as many rows are held out as there are strata, each gives at least one; and each
-keeps at least one group for training, because a label that is only validated cannot be learned.
+A stratum gives its share of rows. If at least as many rows are held out as there are strata, each gives at least one; and
+each keeps at least one group for training, because a label that is only validated cannot be learned.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from continual_petl.streams.preparation.checked import Checked
 
 STRATIFIED = frozenset({"classification", "image-classification", "multilabel", "regression"})
-"""Kinds of which rows are held out so; those of the others have no single answer that they could be sorted by."""
+"""Kinds with stratified validation; answers of other kinds cannot be grouped."""
 _QUANTILES = 10
 
 Integers = NDArray[np.int64]
@@ -30,17 +30,17 @@ def held_out(train: Checked, groups: Integers, wanted: int) -> NDArray[np.bool_]
 
     Args:
         train: the rows of a task of one of the kinds in `STRATIFIED`; N of them.
-        groups: (N,), a number for each row, from 0 on without a gap: equal for equal inputs, and in the order in which
+        groups: (N,), a number for each row, from 0 on without gaps: equal for equal inputs, and in the order in which
             groups are drawn.
         wanted: number of rows to hold out, at least 1. There are fewer if groups do not fit or must stay for training,
-            and more if the only groups that can be taken are larger.
+            and more if the only available groups are larger.
 
     Returns:
         (N,); all False if no stratum has two groups.
     """
     sizes = np.bincount(groups)
     _, first, strata = np.unique(_strata(train, groups, wanted), return_index=True, return_inverse=True)
-    # By stratum, and inside in the order of the draw; a stratum's place is that of its first group, whatever its name is.
+    # By stratum, and inside in the order of the draw; strata are ordered by their first group, not by name.
     order = np.argsort(first[strata], kind="stable")
     ends = np.cumsum(np.bincount(strata)[np.argsort(first)])
     members = [each for each in np.split(order, ends[:-1]) if len(each) > 1]
@@ -56,7 +56,7 @@ def _shares(sizes: Integers, wanted: int) -> Integers:
 
     Args:
         sizes: (S,), rows of each stratum.
-        wanted: their sum, where every stratum has so many.
+        wanted: their sum, if every stratum has that many.
     """
     if not len(sizes):
         return sizes
@@ -104,9 +104,9 @@ def _strata(train: Checked, groups: Integers, wanted: int) -> Integers:
 
 
 def _most_frequent(groups: Integers, labels: Integers, count: int) -> Integers:
-    """Return the label of each group; of equally frequent ones the first."""
+    """Return the label of each group; the first of equally frequent ones."""
     pairs, often = np.unique(np.stack([groups, labels]), axis=1, return_counts=True)
-    order = np.lexsort((-pairs[1], often, pairs[0]))  # behind all others of its group comes the one that is chosen
+    order = np.lexsort((-pairs[1], often, pairs[0]))  # the chosen label comes last in its group
     found = np.empty(count, dtype=np.int64)
     found[pairs[0][order]] = pairs[1][order]
     return found

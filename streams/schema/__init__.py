@@ -1,1 +1,1 @@
-"""What a stream may say, as data: checked before anything heavy is imported."""
+"""The schema of a stream, checked before anything heavy is imported."""

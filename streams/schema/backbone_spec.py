@@ -1,4 +1,4 @@
-"""What a stream file may say under ``backbone``."""
+"""Schema of a stream file's ``backbone`` section."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class BackboneSpec(FrozenModel):
     max_length: Annotated[Int, Field(ge=4)] | None = None
     """Tokens after which a row is cut; null means as many as the backbone takes."""
     pooling: Pooling | None = None
-    """How token states become one vector; null means the way of the model's family."""
+    """How token states become one vector; null means the default of the model's family."""
     attention: Literal["auto", "eager", "sdpa"] = "auto"
-    """Which attention kernel; auto is the one that trains fastest on the device, and in a run that of its first task."""
+    """Attention kernel; auto is the one that trains fastest on the device, and in an existing run that of its first task."""
     remote_code: Bool = False
-    """Whether Python code that lies beside the model is executed. It can do whatever you can: read it first."""
+    """Whether Python code that comes with the model is executed. It can do whatever you can: read it first."""
 
     @model_validator(mode="before")
     @classmethod

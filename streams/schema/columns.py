@@ -1,4 +1,4 @@
-"""Which columns of the data a task reads."""
+"""Schema of a task's ``columns``: which columns of the data it reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from continual_petl.streams.schema.of_kind import COLUMNS
 
 
 class ColumnsSpec(FrozenModel):
-    """Which columns of the data mean what. Only those that the task's kind reads may be written."""
+    """What the columns of the data mean. Only those that the task's kind reads may be given."""
 
     text: Text = "text"
     """The column with the text (classification, regression, multilabel)."""
@@ -18,9 +18,9 @@ class ColumnsSpec(FrozenModel):
     label: Text = "label"
     """The column with the class, the number, or (multilabel) the list of labels, in CSV a JSON list."""
     source: Text = "source"
-    """The column with the text that goes in (seq2seq, causal-lm)."""
+    """The column with the input text (seq2seq, causal-lm)."""
     target: Text = "target"
-    """The column with the text that is to come out (seq2seq, causal-lm)."""
+    """The column with the output text (seq2seq, causal-lm)."""
     tokens: Text = "tokens"
     """The column with the list of words (token-classification), in CSV a JSON list."""
     tags: Text = "tags"
@@ -29,5 +29,5 @@ class ColumnsSpec(FrozenModel):
     """The column with the image (image-classification): a path, what datasets reads, or rows of grey values or RGB."""
 
     def read_by(self, kind: Kind) -> dict[str, str | None]:
-        """Return the keys that a task of ``kind`` reads, with the names of the columns; the last is the answer's."""
+        """Return the keys that a task of ``kind`` reads, with the names of the columns; the last one is the answer."""
         return {key: getattr(self, key) for key in COLUMNS[kind]}

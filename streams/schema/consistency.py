@@ -1,6 +1,6 @@
-"""What the keys of a stream have to do with one another, checked on plain data.
+"""Check that the keys of a stream are consistent with each other, on plain data.
 
-Plain data, so that a file with other mistakes is checked for these as well and everything is reported at once.
+Plain data, so that a file with other mistakes is checked too and everything is reported at once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TRAINER_KEYS = {
     "accumulate_grad_batches": "training.accumulate",
     "gradient_clip_val": "training.gradient_clip",
 }
-"""Arguments of Lightning's Trainer that already have a place of their own."""
+"""Arguments of Lightning's Trainer that have their own key elsewhere."""
 _KNOWN = ("adamw", "adam", "sgd")
 _OPTIMIZER_KEYS = {"momentum": ("sgd",), "betas": ("adamw", "adam"), "eps": ("adamw", "adam")}
 
@@ -71,9 +71,9 @@ def contradictions(tree: Mapping[str, Any]) -> list[tuple[KeyPath, str]]:
 
 
 def _without_effect(own: Mapping[str, Any], optimizers: Sequence[Any]) -> Iterator[tuple[str, str]]:
-    """Yield the keys of ``own`` that differ from their default and that none of ``optimizers`` reads."""
+    """Yield the keys of ``own`` that differ from their default and that none of ``optimizers`` uses."""
     if not all(isinstance(optimizer, str) and optimizer in _KNOWN for optimizer in optimizers):
-        return  # the schema says so
+        return  # the schema reports it
     for key, readers in _OPTIMIZER_KEYS.items():
         default = TrainingSpec.model_fields[key].default
         unread = key in own and not set(readers) & set(optimizers)

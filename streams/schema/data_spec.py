@@ -1,6 +1,6 @@
-"""Where the rows of a task come from: a path, what `datasets.load_dataset` takes, or rows written out.
+"""Schema of a task's data: a path, arguments of `datasets.load_dataset`, or rows in the file itself.
 
-Validation only: nothing here looks at a disk or imports `datasets`.
+Validation only: nothing here reads the disk or imports `datasets`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REVISION = re.compile(r"[^\s\\\x00-\x1f\x7f]+")
 
 
 def _revision(text: str) -> str:
-    """Accept what git takes for the name of a commit, tag or branch: the cache of the Hub makes a path of it."""
+    """Accept valid git names of a commit, tag or branch: the Hub's cache uses it as a path."""
     if text.startswith(("/", "~")) or ".." in text or _REVISION.fullmatch(text) is None or re.match("[A-Za-z]:", text):
         raise ValueError(f"got {text!r}; allowed: a commit, tag or branch, such as main or refs/pr/1")
     return text
@@ -36,19 +36,19 @@ Revision = Annotated[Text, AfterValidator(_revision)]
 """Commit, tag or branch."""
 
 TAG = "\ue000"
-"""Begins the tags of unions, which stand among the keys of a validation error; no key is written with it."""
+"""First character of union tags, which occur among the keys of a validation error; no real key starts with it."""
 AS_TEXT, AS_LIST, AS_MAPPING, AS_ROWS, AS_SOURCE = (f"{TAG}{n}" for n in ("text", "list", "mapping", "rows", "source"))
 
 
 def is_url(text: str) -> bool:
-    """Say whether ``text`` is an address (https://..., hf://...) and not a path."""
+    """Return whether ``text`` is an address (https://..., hf://...) rather than a path."""
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text) is not None
 
 
 def looks_like_path(text: str) -> bool:
-    """Say whether ``text`` is written as a path: absolute, or beginning with ``./``, ``../`` or ``~``.
+    """Return whether ``text`` is written as a path: absolute, or beginning with ``./``, ``../`` or ``~``.
 
-    Everything else in a place that also takes a name (``path`` of a data set, ``name`` of a backbone) is that name.
+    Where a name is also allowed (``path`` of a data set, ``name`` of a backbone), everything else is a name.
     """
     return text in {".", ".."} or text.startswith(("./", "../", "~", ".\\", "..\\")) or os.path.isabs(text)
 
@@ -81,7 +81,7 @@ def template_fields(template: str) -> tuple[str, ...]:
     """Return the columns that ``template`` names in braces, in order.
 
     Raises:
-        ValueError: if a brace stands alone, nothing is in braces, or more than the name of a column is.
+        ValueError: if a brace is unmatched, or the braces hold nothing or more than the name of a column.
     """
     fields = []
     try:
@@ -108,7 +108,7 @@ Templates: TypeAlias = Annotated[dict[Text, Annotated[Text, AfterValidator(_temp
 
 
 class DataSpec(FrozenModel):
-    """What `datasets.load_dataset` takes, and what is made of it."""
+    """Arguments of `datasets.load_dataset`, and transformations of the result."""
 
     path: Annotated[Text, Field(examples=["nyu-mll/glue"])]
     """A reader (csv, json, parquet, arrow, text), the id of a data set on the Hub, embedded, or a ./local/folder."""
@@ -123,15 +123,15 @@ class DataSpec(FrozenModel):
     data_dir: Text | None = None
     """Folder for a reader, or inside a Hub data set."""
     templates: Templates | None = None
-    """Columns made of others, such as {text: "{title} {content}"}; a.b reaches into a column of mappings. Missing values
-    count as empty, space at both ends goes."""
+    """Columns made of others, such as {text: "{title} {content}"}; a.b accesses a column of mappings. Missing values
+    count as empty, and space at both ends is removed."""
     local: Text | None = None
-    """A copy of this data set: a folder with train/validation/test files, or a file, counted from the stream's data_dir and
-    read instead where the stream is given a data_dir; docs/catalog.md says what columns and labels it has."""
+    """A copy of this data set: a folder with train/validation/test files, or a file, relative to the stream's data_dir and
+    read instead if the stream has a data_dir; docs/catalog.md describes its columns and labels."""
 
     @property
     def is_local(self) -> bool:
-        """Whether the rows lie in files of this machine (as opposed to the Hub or a built-in data set)."""
+        """Whether the rows are in files on this machine (as opposed to the Hub or a built-in data set)."""
         return self.path in READERS or looks_like_path(self.path)
 
     @model_validator(mode="after")
@@ -185,7 +185,7 @@ Data: TypeAlias = Annotated[
 
 
 def is_near(data: str | DataSpec | Rows) -> bool:
-    """Say whether rows are read without a network: from files of this machine, a built-in data set, or as written out."""
+    """Return whether rows are read without a network: from local files, a built-in data set, or as given in the stream."""
     if isinstance(data, str):
         return not is_url(data)
     if not isinstance(data, DataSpec):
@@ -195,19 +195,19 @@ def is_near(data: str | DataSpec | Rows) -> bool:
 
 
 def join_path(base: str, path: str) -> str:
-    """Return ``path`` counted from the folder ``base``; absolute paths and addresses stay what they are."""
+    """Return ``path`` relative to the folder ``base``; absolute paths and addresses are unchanged."""
     return path if is_url(path) else os.path.normpath(os.path.join(base, path))
 
 
 def without_copy(data: str | DataSpec | Rows) -> str | DataSpec | Rows:
-    """Return ``data`` as it is read where there is no data_dir: a local copy is out of reach."""
+    """Return ``data`` as it is read without a data_dir: local copies are not used."""
     return data.model_copy(update={"local": None}) if isinstance(data, DataSpec) and data.local is not None else data
 
 
 def locate(data: str | DataSpec | Rows, base: str | None) -> str | DataSpec | Rows:
-    """Return ``data`` with every relative path of this machine counted from the folder ``base``.
+    """Return ``data`` with every relative local path resolved against the folder ``base``.
 
-    Without a ``base`` paths stay as they are (they count from the working directory), and local copies are out of reach.
+    Without a ``base``, paths are unchanged (relative to the working directory), and local copies are not used.
     """
     if base is None:
         return without_copy(data)

@@ -1,12 +1,12 @@
-"""Which release's words a stream is read by: what presets are called, what is left open, which rows are held out.
+"""Versions of the defaults of a stream: preset names, open settings, held-out rows.
 
-A run keeps the defaults that it was begun with, so that a task which was stopped half-way, or a later one, is learned as
-the run's first ones were. Streams of releases that had no key ``defaults`` are read by the first ones:
+A run keeps the defaults that it was started with, so that a stopped or later task is learned like the run's first tasks.
+Streams of releases that had no key ``defaults`` use version 1:
 
-1. ``mam`` had a prefix without an MLP, which is called ``mam_flat`` now; the learning rate and epochs of a bank with any
-   option but its size were those of the form of its first modification; validation rows were held out of train without a
-   look at their labels.
-2. ``mam`` is what was released; a preset keeps its recipe whatever its options are; validation rows are stratified.
+1. ``mam`` had a prefix without an MLP, now called ``mam_flat``; the learning rate and epochs of a bank with any option but
+   its size were those of its first modification's form; validation rows were held out of train regardless of their
+   labels.
+2. ``mam`` is as published; a preset keeps its recipe whatever its options are; validation rows are stratified.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RENAMED = {"mam": "mam_flat"}
 
 
 def as_first_named(bank: Any) -> Any:
-    """Return a bank of the first defaults, a choice or what a file says, under the name that its preset has now."""
+    """Return a bank of the first defaults, given as a choice or in a file, under its current preset name."""
     if isinstance(bank, BankChoice):
         return bank.model_copy(update={"preset": _RENAMED[bank.preset]}) if bank.preset in _RENAMED else bank
     if isinstance(bank, str):
@@ -34,7 +34,7 @@ def as_first_named(bank: Any) -> Any:
 
 
 def as_written_first(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a stream file of the first defaults says, with the names that presets have now."""
+    """Return the content of a stream file of the first defaults, with current preset names."""
     read = {**tree, "bank": as_first_named(tree["bank"])} if "bank" in tree else dict(tree)
     if isinstance(tasks := tree.get("tasks"), (list, tuple)):
         read["tasks"] = [_task(task) for task in tasks]

@@ -1,4 +1,4 @@
-"""Two kinds of value with rules of their own: names that become folders, and labels."""
+"""Field types with their own rules: names that become folders, and labels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WINDOWS_NAMES = {"CON", "PRN", "AUX", "NUL"} | {f"{port}{n}" for port in ("COM"
 
 
 def _path_safe(name: str) -> str:
-    """Accept a name that is a file name on every system, for it becomes a folder of the run."""
+    """Accept a name that is a valid file name on every system, since it becomes a folder of the run."""
     if re.fullmatch(_PATTERN[1:-1], name) is None:
         raise ValueError(
             f"{name!r} cannot be the name of a folder on every system: use 1 to 64 letters a-z, digits, '.', '_' and "

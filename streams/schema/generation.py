@@ -1,4 +1,4 @@
-"""How a task that answers in texts makes them: what its bank's answers are decoded with."""
+"""Generation settings of a task that answers with texts."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ class GenerationSpec(FrozenModel):
     """How answers are generated (seq2seq, causal-lm): searched for, or drawn with ``do_sample``."""
 
     num_beams: Annotated[Int, Field(ge=1, le=1000)] = 1
-    """Beams of the search; 1 takes the likeliest token each time."""
+    """Number of beams; 1 means greedy search."""
     max_new_tokens: Count = 64
     """Tokens after which an answer is cut."""
     min_new_tokens: Annotated[Int, Field(ge=0)] = 0
     """Tokens before which no answer ends."""
     no_repeat_ngram_size: Annotated[Int, Field(ge=0)] = 0
-    """Runs of so many tokens occur at most once in an answer; 0 allows them."""
+    """Runs of this many tokens occur at most once in an answer; 0 means no limit."""
     length_penalty: Float = 1.0
     """Exponent of the length by which the score of a beam is divided; above 0 favours longer answers."""
     early_stopping: Bool = False
-    """Stop as soon as there are num_beams whole answers, without looking for better ones."""
+    """Stop as soon as there are num_beams complete answers, without looking for better ones."""
     do_sample: Bool = False
-    """Draw tokens by their probability in place of taking the likeliest. What is drawn depends on the task's seed and on the
+    """Sample tokens by their probability instead of taking the likeliest. The samples depend on the task's seed and on the
     row's tokens: the same row has the same answer each time, whatever batch it is in."""
     temperature: Annotated[Float, Field(gt=0)] = 1.0
-    """Of do_sample: logits are divided by it; below 1 favours likely tokens."""
+    """For do_sample: logits are divided by it; below 1 favours likely tokens."""
     top_p: Annotated[Float, Field(gt=0, le=1)] = 1.0
-    """Of do_sample: only the likeliest tokens whose probabilities add up to this are drawn."""
+    """For do_sample: only the likeliest tokens whose probabilities add up to this are drawn."""
     stop: Annotated[tuple[StopText, ...], Field(max_length=16)] = ()
-    """Texts that end an answer; neither they nor what follows is part of it."""
+    """Texts that end an answer; neither they nor anything after them is part of it."""
 
     @model_validator(mode="after")
     def _consistent(self) -> GenerationSpec:
@@ -57,7 +57,7 @@ class GenerationSpec(FrozenModel):
 
     @model_serializer(mode="wrap")
     def _as_ever(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Certificates from before there were these keys stay what they were, byte for byte.
+        # Certificates from before these keys existed stay unchanged, byte for byte.
         defaults = {key: type(self).model_fields[key].default for key in ("do_sample", "temperature", "top_p", "stop")}
         return {
             key: value

@@ -1,4 +1,4 @@
-"""How many rows of a split a task takes, and how large its files may be."""
+"""Schema of a task's ``limits``: rows per split, and file sizes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SIZES = ("cell_mb", "unpacked_gb", "ratio")
 
 
 class LimitsSpec(FrozenModel):
-    """Take only so many rows of a split, chosen by the seed and not by their order in the file; refuse oversized files."""
+    """Use only this many rows of a split, chosen by the seed and not by their order in the file; reject oversized files."""
 
     train: Count | None = None
     """Rows of the training split; null means all."""
@@ -21,7 +21,7 @@ class LimitsSpec(FrozenModel):
     cell_mb: Rate = 4.0
     """Longest text in one cell, in millions of characters; tokenizing takes about 300 bytes of memory per character."""
     unpacked_gb: Rate = 16.0
-    """Largest size of a compressed, parquet or arrow file once it is unpacked, in GB; plain text files may have any size."""
+    """Largest size of a compressed, parquet or arrow file after unpacking, in GB; plain text files may have any size."""
     ratio: Rate = 100.0
     """How many times its own size such a file may unpack to, beyond the first 100 MB; text is seldom compressed 30 times."""
 
@@ -35,4 +35,4 @@ class LimitsSpec(FrozenModel):
 
 
 DEFAULTS = LimitsSpec()
-"""No limits on rows, and generous ones on files."""
+"""No limits on rows, and generous limits on files."""

@@ -1,4 +1,4 @@
-"""Which options of a task its kind has a use for; writing another one is an error, not a wish without effect."""
+"""Which options each kind of task uses; giving another one is an error rather than silently ignored."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ COLUMNS: Mapping[Kind, tuple[str, ...]] = {
     "causal-lm": ("source", "target"),
     "image-classification": ("image", "label"),
 }
-"""The keys of ``columns`` that each kind reads: what goes in (and its pair), and last the answer."""
+"""The keys of ``columns`` that each kind reads: the input (and its pair), and last the answer."""
 
 ALL = frozenset(METRICS)
 POOLED: frozenset[Kind] = ALL - GENERATIVE - {"token-classification"}
-"""Kinds that make one vector of a row."""
+"""Kinds that use one vector per row."""
 
 TRAINING: Mapping[str, frozenset[Kind]] = {
     "label_smoothing": ALL - {"regression", "multilabel"},
     "class_weights": LABELLED,
     "head_dropout": ALL - GENERATIVE,
 }
-"""Which kinds have a use for these keys of ``training``; all kinds have one for the others."""
+"""Kinds that use these keys of ``training``; all kinds use the others."""
 
 
 def only_for(kinds: Iterable[Kind], kind: Kind) -> str:
-    """Say that an option has no effect on a task of ``kind``, and on which it has."""
+    """Return a message that an option has no effect on a task of ``kind``, naming the kinds it is for."""
     listed = ", ".join(other for other in METRICS if other in set(kinds))
     return f"has no effect on a {kind} (it is for {listed}): remove it"
 
@@ -45,7 +45,7 @@ def misplaced(title: str, problems: Iterable[tuple[str, Any, str]]) -> None:
 
     Args:
         title: the key of the mapping.
-        problems: key, what was written there, and what is wrong with it.
+        problems: key, its value, and what is wrong with it.
 
     Raises:
         ValidationError: if there is a problem.
@@ -59,7 +59,7 @@ def misplaced(title: str, problems: Iterable[tuple[str, Any, str]]) -> None:
 
 
 def without_idle_options(kind: Kind, tree: dict[str, Any]) -> dict[str, Any]:
-    """Return the plain data of a task without the options that may not be written for its kind."""
+    """Return the plain data of a task without the options that are not allowed for its kind."""
     tree = {key: v for key, v in tree.items() if kind in GENERATIVE or key not in ("generation", "max_target_length")}
     if "columns" in tree:
         tree["columns"] = {key: name for key, name in tree["columns"].items() if key in COLUMNS[kind]}
@@ -67,6 +67,6 @@ def without_idle_options(kind: Kind, tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def idle(training: TrainingSpec, kind: Kind) -> dict[str, Any]:
-    """Return the keys that a kind has no use for and that say something, each with its silent value."""
+    """Return the set keys that a kind does not use, each with its neutral value."""
     silent = {key: TrainingSpec.model_fields[key].default for key, kinds in TRAINING.items() if kind not in kinds}
     return {key: value for key, value in silent.items() if getattr(training, key) != value}

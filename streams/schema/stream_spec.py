@@ -1,7 +1,7 @@
-"""A stream as data: what a stream file may say, checked before anything heavy is imported.
+"""The schema of a stream file, checked before anything heavy is imported.
 
 The texts under the fields become the descriptions of the JSON Schema. `streams.stream_file.yaml_file` reads these
-models from files and turns what is wrong into paragraphs with line numbers. Needs pydantic only.
+models from files and turns errors into paragraphs with line numbers. Needs pydantic only.
 """
 
 from __future__ import annotations
@@ -65,35 +65,35 @@ class TaskSpec(FrozenModel):
     """One task of a stream."""
 
     name: Annotated[Name, Field(examples=["topics"])]
-    """Unique in the stream; becomes the folder of the task's bank."""
+    """Unique in the stream; also the name of the bank's folder."""
     kind: Annotated[Kind, Field(examples=["classification"])]
     """What is predicted. A task on pairs of texts is one of these with columns.text_pair."""
     data: Annotated[Data, Field(examples=["data/topics.csv"])]
     """A path (file, folder with train/validation/test files, glob), what datasets.load_dataset takes, or rows."""
     columns: ColumnsSpec = ColumnsSpec()
-    """Which columns of the data mean what."""
+    """What the columns of the data mean."""
     labels: Labels | None = None
     """The labels in the order of the classes, or a JSON file with them; null means sorted as found in train."""
     bank: BankChoice | None = None
-    """The bank of this task; null means the stream's. Replaces the stream's as a whole."""
+    """The bank of this task; null means the stream's. Replaces the stream's bank as a whole."""
     training: TrainingOverride = TrainingOverride()
-    """What this task trains otherwise than the stream: keys of training, each optional."""
+    """Training settings of this task that differ from the stream's: keys of training, each optional."""
     metric: str | None = None
     """The metric in R and for select: best. Null means the first of its kind: accuracy, spearman, micro_f1, entity_f1,
     rougeL."""
     pooling: Pooling | None = None
-    """How token states become one vector for this task; null means as the stream's backbone says."""
+    """How token states become one vector for this task; null means the backbone's setting in the stream."""
     probe: Probe | None = None
-    """What this task is certified on; null means as the stream says."""
+    """The inputs of this task's certificate; null means the stream's setting."""
     limits: LimitsSpec = LimitsSpec()
-    """Take only so many rows of a split."""
+    """Use only this many rows of a split."""
     validation: Annotated[Float, Field(gt=0, lt=1)] = 0.1
-    """Share of train that is carved off for validation where the data has no validation split: of each label its share, of a
-    regression's targets that of each quantile."""
+    """Share of train to hold out for validation if the data has no validation split, stratified by label or, for
+    regression, by quantile of the target."""
     generation: GenerationSpec = GenerationSpec()
     """How answers are generated (seq2seq, causal-lm)."""
     max_target_length: Count | None = None
-    """Tokens after which a target is cut while learning; null means 128, or less where the backbone takes no more."""
+    """Tokens after which a training target is cut; null means 128, or less if the backbone takes no more."""
 
     @field_validator("columns")
     @classmethod
@@ -151,7 +151,7 @@ class TaskSpec(FrozenModel):
 
     @property
     def resolved_metric(self) -> str:
-        """The metric that counts: the one written, or the default of the kind."""
+        """The metric that is reported: the given one, or the default of the kind."""
         return METRICS[self.kind][0] if self.metric is None else self.metric
 
     @model_serializer(mode="wrap")
@@ -163,34 +163,34 @@ class TaskSpec(FrozenModel):
 class StreamSpec(FrozenModel):
     """An ordered list of tasks on one frozen backbone.
 
-    Paths: the data of tasks and label files count from `data_dir` (from the working directory where that is null;
+    Paths: the data of tasks and label files are relative to `data_dir` (to the working directory if it is null;
     reading a stream file sets it to the file's folder). Use the ``resolved_...`` methods to read a task.
     """
 
     name: Annotated[Name, Field(examples=["support-desk"])]
-    """Name of the stream; also of its run folder unless another is given."""
+    """Name of the stream; also the default name of its run folder."""
     seed: Annotated[Int, Field(ge=0, lt=2**63)] = 0
-    """Where all randomness starts; every task derives its own from this and its name."""
+    """Source of all randomness; every task derives its own seed from this and its name."""
     backbone: Annotated[BackboneSpec, Field(examples=["minilm"])]
     """The frozen pre-trained transformer that all tasks share."""
     bank: BankChoice = BankChoice(preset="houlsby")
-    """What each task adds to the backbone, unless it says otherwise."""
+    """What each task adds to the backbone, unless the task has its own setting."""
     training: TrainingSpec = TrainingSpec()
-    """How each bank is trained, unless its task says otherwise."""
+    """How each bank is trained, unless the task has its own setting."""
     trainer: dict[str, Any] = Field(default_factory=dict)
-    """Anything Lightning's Trainer takes, such as {devices: 1}."""
+    """Arguments of Lightning's Trainer, such as {devices: 1}."""
     defaults: Annotated[Int, Field(ge=FIRST, le=NEWEST)] = NEWEST
-    """Which defaults fill in what is left open. A run keeps those that it was begun with; 1 are those of streams without this
-    key, by which mam had a prefix without an MLP (mam_flat now), options changed a preset's learning rate and epochs, and
-    validation rows were held out of train without a look at their labels."""
+    """Version of the defaults for everything left open. A run keeps the version it was started with; 1 is that of streams
+    without this key: mam had a prefix without an MLP (now mam_flat), options changed a preset's learning rate and epochs, and
+    validation rows were held out of train regardless of their labels."""
     evaluate: Literal["auto", "all", "sample", "certified"] = "auto"
     """How earlier tasks are evaluated after a new one; auto means all up to 20 tasks, then certified."""
     probe: Probe = "random"
-    """Inputs that a task's certificate holds the answers to. random: tokens or pixels drawn by the task's seed, so that it
-    shows no data. validation: rows of the validation split, which everyone who has the run folder can then read."""
+    """Inputs whose answers a task's certificate holds. random: tokens or pixels drawn with the task's seed, so that it
+    contains no data. validation: rows of the validation split, which everyone with the run folder can then read."""
     data_dir: Text | None = None
-    """Folder from which relative data paths count, and where local copies lie (data.local of a task); null means the
-    folder of the stream file, and no copies."""
+    """Folder for relative data paths and local copies (data.local of a task); null means the folder of the stream file, and
+    no copies."""
     tasks: Annotated[tuple[TaskSpec, ...], Field(min_length=1, examples=[_TASKS])]
     """The tasks, in the order in which they arrive."""
 
@@ -219,7 +219,7 @@ class StreamSpec(FrozenModel):
         return self
 
     def begun_with(self, defaults: int | None) -> StreamSpec:
-        """Return the same stream by the defaults that its run was begun with, unless it says itself by which.
+        """Return the same stream with the defaults that its run was started with, unless it sets them itself.
 
         Args:
             defaults: those of the run; None if there is none yet.
@@ -233,12 +233,12 @@ class StreamSpec(FrozenModel):
         )
 
     def named_as_then(self, task: TaskSpec) -> TaskSpec:
-        """Return a task with the bank that its words mean by the defaults of this stream."""
+        """Return a task with its bank as named in the defaults of this stream."""
         bank = as_first_named(task.bank) if self.defaults == FIRST else task.bank
         return task if bank is task.bank else task.model_copy(update={"bank": bank})
 
     def anchored(self) -> StreamSpec:
-        """Return the same stream with paths that mean the same from every working directory."""
+        """Return the same stream with paths that are valid from every working directory."""
         name = self.backbone.name
         backbone = {"name": join_path(os.getcwd(), os.path.expanduser(name))} if looks_like_path(name) else {}
         data_dir = join_path(os.getcwd(), self.data_dir or os.curdir)
@@ -251,37 +251,37 @@ class StreamSpec(FrozenModel):
         return self.model_copy(update={"tasks": tasks})
 
     def merged_training(self, task: TaskSpec) -> TrainingSpec:
-        """Return the stream's settings with the task's own in their place; what only other kinds of tasks use is left out."""
+        """Return the stream's settings overridden by the task's; settings for other kinds of tasks are left out."""
         whole = task.training.over(self.training)
         return whole.model_copy(update=idle(whole, task.kind))
 
     def resolved_training(self, task: TaskSpec, bank: BankSpec | None = None) -> ResolvedTraining:
-        """Return how ``task`` is trained; what is left open is the recipe of its bank, by default the one the stream says."""
+        """Return how ``task`` is trained; open settings come from a recipe, by default that of the bank in the stream."""
         bank = bank or self.resolved_bank(task)
         written = (task.bank or self.bank).preset
         recipe = first_recipe_of(bank) if self.defaults == FIRST else recipe_of(bank, written)
         return ResolvedTraining.of(self.merged_training(task), bank, recipe)
 
     def resolved_bank(self, task: TaskSpec, learned: Learned = none_is_learned) -> BankSpec:
-        """Return the bank of ``task`` in full: its own choice, or the stream's; see `resolve_bank`."""
+        """Return the complete bank configuration of ``task``: its own, or the stream's; see `resolve_bank`."""
         choice = task.bank or self.bank
         known = (*self.tasks, task) if choice.inherits else (task,)
         return resolve_bank(task.name, {each.name: each.bank or self.bank for each in known}, learned)
 
     def resolved_pooling(self, task: TaskSpec) -> Pooling | None:
-        """Return the pooling that was chosen for ``task``; None means the way of the backbone's family."""
+        """Return the pooling that was set for ``task``; None means the default of the backbone's family."""
         return self.backbone.pooling if task.pooling is None else task.pooling
 
     def resolved_probe(self, task: TaskSpec) -> Probe:
-        """Return what ``task`` is certified on."""
+        """Return the probe setting of ``task``."""
         return self.probe if task.probe is None else task.probe
 
     def resolved_data(self, task: TaskSpec) -> str | DataSpec | Rows:
-        """Return the data of ``task`` with relative paths counted from `data_dir`."""
+        """Return the data of ``task`` with relative paths resolved against `data_dir`."""
         return locate(task.data, self.data_dir)
 
     def resolved_labels(self, task: TaskSpec) -> tuple[str, ...] | str | None:
-        """Return the labels of ``task``; the path of a label file counts from `data_dir`."""
+        """Return the labels of ``task``; the path of a label file is relative to `data_dir`."""
         if isinstance(task.labels, str):
             return join_path(self.data_dir or os.curdir, task.labels)
         return task.labels

@@ -1,7 +1,7 @@
-"""How a bank is trained: the stream's settings, and what one task says otherwise.
+"""Schema of the training settings: the stream's, and the overrides of one task.
 
-Defaults follow Houlsby et al. 2019 (https://arxiv.org/abs/1902.00751), section 3.1, where they say anything: Adam, a
-learning rate that warms up over the first tenth of the steps and then falls linearly to zero, batches of 32.
+Defaults follow Houlsby et al. 2019 (https://arxiv.org/abs/1902.00751), section 3.1, where specified: Adam, a
+learning rate that warms up over the first tenth of the steps and then decreases linearly to zero, batches of 32.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Rate = Annotated[Float, Field(gt=0)]
 
 
 def _named_by_number(value: Any) -> Any:
-    """A label that is a number is a name: YAML and JSON read ``3: 2.0`` with the number 3 as its key."""
+    """Treat numeric labels as names: YAML and JSON read ``3: 2.0`` with the number 3 as its key."""
     if not isinstance(value, dict):
         return value
     named = {str(k) if isinstance(k, int) and not isinstance(k, bool) else k: v for k, v in value.items()}
     if len(named) < len(value):
-        raise ValueError("a label is written twice, as a number and as a text: keep one of the two")
+        raise ValueError("a label is given twice, as a number and as a text: keep one of the two")
     return named
 
 
@@ -57,20 +57,20 @@ class TrainingSpec(FrozenModel):
     """Optimizer, schedule, batches and checkpoints."""
 
     epochs: Count | None = None
-    """Passes over the training split; null means as many as suit the bank's preset, see `continual_petl.banks.recipes`."""
+    """Passes over the training split; null means the default of the bank's preset, see `continual_petl.banks.recipes`."""
     batch_size: Count = 32
-    """Rows of one optimizer step on one device, before `accumulate`; with max_tokens the most there may be."""
+    """Rows per step on one device, before `accumulate`; with max_tokens the maximum."""
     eval_batch_size: Count | None = None
     """Rows of one evaluation batch; null means the same as batch_size."""
     max_tokens: Count | None = None
-    """Most tokens of a batch, padding included (rows times the longest row), beside batch_size; null means no such bound."""
+    """Maximum tokens per batch, padding included (rows times the longest row), besides batch_size; null means no limit."""
     eval_max_tokens: Count | None = None
-    """Most tokens of an evaluation batch, padding included; null means the same as max_tokens."""
+    """Maximum tokens per evaluation batch, padding included; null means the same as max_tokens."""
     learning_rate: Rate | None = None
-    """The highest learning rate of the schedule; null means the one that suits the bank's preset, see
+    """Peak learning rate of the schedule; null means the default of the bank's preset, see
     `continual_petl.banks.recipes`."""
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
-    """Which optimizer; each task gets a new one that holds only its own bank."""
+    """Which optimizer; each task gets a new one with the parameters of its own bank only."""
     weight_decay: Annotated[Float, Field(ge=0)] = 0.01
     """Weight decay (decoupled in adamw, L2 in adam and sgd)."""
     momentum: Annotated[Float, Field(ge=0, lt=1)] = 0.9
@@ -80,34 +80,34 @@ class TrainingSpec(FrozenModel):
     eps: Annotated[Float, Field(gt=0)] = 1e-8
     """The epsilon of adamw and adam."""
     schedule: Literal["linear", "constant"] = "linear"
-    """What the learning rate does after the warm-up: fall linearly to zero, or stay."""
+    """The learning rate after the warm-up: decrease linearly to zero, or stay constant."""
     warmup: Annotated[Float, Field(ge=0, le=1)] = 0.1
     """Share of all steps over which the learning rate rises from zero."""
     gradient_clip: Annotated[Float, Field(gt=0)] | None = 1.0
-    """Largest norm of the gradient; null means no clipping."""
+    """Maximum norm of the gradient; null means no clipping."""
     accumulate: Count = 1
-    """Batches whose gradients are added up for one optimizer step."""
+    """Number of batches whose gradients are accumulated for one optimizer step."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """Arithmetic of the backbone; auto is bf16 where the device is fast at it."""
+    """Precision of the backbone; auto is bf16 if the device is fast at it."""
     head_dropout: Annotated[Float, Field(ge=0, lt=1)] = 0.1
-    """Dropout in front of the head."""
+    """Dropout before the head."""
     label_smoothing: Annotated[Float, Field(ge=0, lt=1)] = 0.0
-    """Share of the target that is spread over all classes or tokens (not for regression and multilabel)."""
+    """Label smoothing: share of the target spread over all classes or tokens (not for regression and multilabel)."""
     class_weights: ClassWeights | None = None
-    """Weights of the labels in the loss: balanced (by their rows), or a mapping from label to weight (others weigh 1)."""
+    """Class weights in the loss: balanced (by number of rows), or a mapping from label to weight (others weigh 1)."""
     backbone_dropout: Bool = False
-    """Switch on the dropout that the backbone was pre-trained with (as the papers did)."""
+    """Enable the dropout that the backbone was pre-trained with (as in the papers)."""
     prefix_cache: Literal["auto", "on", "off"] = "auto"
-    """Whether states below the lowest layer that the bank changes are computed once and kept on disk while the task is
-    learned; auto does it on a CPU, where it pays."""
+    """Whether hidden states below the lowest layer that the bank changes are computed once and kept on disk while the task
+    is learned; auto does it on a CPU, where it pays off."""
     prefix_cache_bytes: Count = 4 * 2**30
-    """Most bytes on disk for these states; a split whose states are more is computed anew in every epoch."""
+    """Maximum bytes on disk for these states; a split that needs more is recomputed in every epoch."""
     select: Literal["best", "last"] = "best"
-    """Which bank is kept: the best by the validation metric over the epochs, or that of the last step."""
+    """Which bank is kept: the best epoch by the validation metric, or the last step."""
     checkpoint_every: Count = 200
-    """Optimizer steps between two checkpoints of a half-learned bank; also at the end of every epoch."""
+    """Optimizer steps between two checkpoints of a half-learned bank; one is also saved at the end of every epoch."""
     num_workers: Annotated[Int, Field(ge=0)] = 0
-    """Processes that collate batches; 0 means none beside the main one."""
+    """Processes that collate batches; 0 means none besides the main one."""
 
 
 class ResolvedTraining(TrainingSpec):
@@ -116,11 +116,11 @@ class ResolvedTraining(TrainingSpec):
     epochs: Count
     """Passes over the training split."""
     learning_rate: Rate
-    """The highest learning rate of the schedule."""
+    """Peak learning rate of the schedule."""
 
     @classmethod
     def of(cls, training: TrainingSpec, bank: BankSpec, recipe: Recipe | None = None) -> ResolvedTraining:
-        """Return the settings with what they leave open taken from a recipe, by default that of a bank."""
+        """Return the settings completed from a recipe, by default that of a bank."""
         recipe = recipe or recipe_of(bank)
         filled = {
             "epochs": recipe.epochs if training.epochs is None else training.epochs,
@@ -130,18 +130,18 @@ class ResolvedTraining(TrainingSpec):
 
 
 class TrainingOverride(TrainingSpec):
-    """What one task says otherwise: the keys of `training`, each optional; what is left out is the stream's.
+    """Overrides of one task: the keys of `training`, each optional; the stream's settings apply to the rest.
 
     Read it through `StreamSpec.merged_training`; a field that was left out holds a default without meaning here.
-    Equality, hash and `model_dump` count only what was given.
+    Equality, hash and `model_dump` only use the given fields.
     """
 
     def given(self) -> dict[str, Any]:
-        """Return the fields that were written, with their values."""
+        """Return the given fields, with their values."""
         return {name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set}
 
     def over(self, base: TrainingSpec) -> TrainingSpec:
-        """Return ``base`` with everything that was given here in its place."""
+        """Return ``base`` with the given fields replaced."""
         return base.model_copy(update=self.given())
 
     @model_serializer(mode="wrap")

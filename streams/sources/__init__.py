@@ -1,1 +1,1 @@
-"""Where rows come from: files, the Hub, the stream file itself, the embedded data sets."""
+"""Sources of rows: files, the Hub, the stream file itself, the embedded data sets."""

@@ -1,4 +1,4 @@
-"""What rows must satisfy before a bank is trained on them; everything else is an error that says where.
+"""Conditions that rows must meet before a bank is trained on them; violations are errors that name the place.
 
 Rows are counted from 1: row 1 is the first line of a JSONL file and the first line after the header of a CSV file.
 """
@@ -11,15 +11,16 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import LONGEST_TYPO, InputError, known_names
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 _SHOWN = 5
-_LARGEST = float(np.finfo(np.float32).max)
+_LARGEST = (2 - 2**-23) * 2.0**127  # of float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +69,7 @@ def show(value: object, width: int = 60) -> str:
 
 
 def shown_columns(names: Iterable[str], wanted: str = "") -> str:
-    """Return the names of columns for a message, which must not repeat a whole file."""
+    """Return the names of columns for a message, shortened."""
     return known_names([show(name) for name in names], wanted)
 
 
@@ -85,10 +86,10 @@ def check_rows(where: Where, num_rows: int, minimum: int = 1) -> None:
 
 
 def check_texts(where: Where, column: str, values: Sequence[Any]) -> None:
-    """Check that every value is a string with something in it.
+    """Check that every value is a non-blank string.
 
     Raises:
-        InputError: naming the rows that are missing, empty, blank or no strings.
+        InputError: naming the rows that are missing, empty, blank or not strings.
     """
     faults = []
     for row, value in enumerate(values):
@@ -105,8 +106,10 @@ def regression_targets(where: Where, column: str, values: Sequence[Any]) -> NDAr
     """Return the targets as float32 ``(N,)``; strings that spell a number are accepted, as CSV has nothing else.
 
     Raises:
-        InputError: naming the rows that are missing, no number, not finite or beyond float32.
+        InputError: naming the rows that are missing, not numbers, not finite or beyond float32.
     """
+    import numpy as np  # what reads files for `predict` does without
+
     targets = np.empty(len(values), dtype=np.float32)
     faults = []
     for row, value in enumerate(values):
@@ -139,10 +142,10 @@ def overlap_notice(
 
     Args:
         task: its name.
-        train: one key a training row.
-        others: one key a row of ``split``.
+        train: one key per training row.
+        others: one key per row of ``split``.
         split: its name.
-        what: what goes in with a row.
+        what: name of the inputs.
     """
     num_shared = len(others) - sum(key not in known for known in (set(train),) for key in others)
     if num_shared == 0:
@@ -154,17 +157,17 @@ def overlap_notice(
 
 
 def names_in(folder: str | Path) -> str:
-    """Return what a folder holds, for a message."""
+    """Describe the content of a folder for a message."""
     names = _visible(folder)
     return known_names(names, most=12) if names else "nothing"
 
 
 def nearest_in(folder: str | Path, wanted: str) -> str:
-    """Return which names in a folder are like one that is missing, for a message; if none is, some of those that it has.
+    """Return the names in a folder that are similar to a missing one, for a message; if there are none, some of its names.
 
     Args:
-        folder: exists.
-        wanted: what is missing, without its folder.
+        folder: an existing folder.
+        wanted: the missing name, without its folder.
     """
     names = _visible(folder)
     alike = difflib.get_close_matches(wanted[:LONGEST_TYPO], names, n=3)

@@ -1,8 +1,8 @@
-"""CSV and TSV, read as text and nothing else.
+"""Read CSV and TSV as plain text.
 
-CSV is read as text and nothing else: pandas, which ``datasets`` uses, would otherwise turn the word "None" or "NA"
+Values stay text: pandas, which ``datasets`` uses, would otherwise turn the word "None" or "NA"
 into a missing value and "007" into 7. In TSV a quotation mark is an ordinary character (as IANA registers the
-format): with quoting, one stray mark swallows all lines up to the next one.
+format): with quoting, one stray mark would swallow all lines up to the next one.
 """
 
 from __future__ import annotations
@@ -19,31 +19,41 @@ from continual_petl.streams.sources.text_file import TextFile
 
 
 def csv_options(task: str, files: Sequence[str], limits: LimitsSpec) -> dict[str, Any]:
-    """Return what ``datasets`` has to know to read these files.
+    """Return the arguments with which ``datasets`` reads these files.
 
     Raises:
-        InputError: if csv and tsv are mixed, headers differ, a line has another number of fields, or a file cannot be read.
+        InputError: if csv and tsv are mixed, headers differ, a line has a wrong number of fields, or a file cannot be read.
     """
     import datasets  # type: ignore[import-untyped]  # takes seconds, and `predict` reads tables without it
 
+    tabs, names = csv_header(task, files, limits)
+    style: dict[str, Any] = {"sep": "\t", "quoting": csv.QUOTE_NONE} if tabs else {"sep": ","}
+    options = style | {"keep_default_na": False, "na_filter": False, "encoding": "utf-8-sig"}
+    if names is not None:
+        options["features"] = datasets.Features({name: datasets.Value("string") for name in names})
+    return options
+
+
+def csv_header(task: str, files: Sequence[str], limits: LimitsSpec) -> tuple[bool, list[str] | None]:
+    """Return whether tabs separate the columns of these files, and their names; None where no file is on this machine.
+
+    Raises:
+        InputError: as in `csv_options`.
+    """
     local = [file for file in files if "://" not in file]
     tabs = {".tsv" in Path(file).suffixes for file in files}
     if len(tabs) > 1:
         raise InputError(f"task {task!r}: csv and tsv files cannot be mixed in one task; convert one of them.")
-    style: dict[str, Any] = {"sep": "\t", "quoting": csv.QUOTE_NONE} if tabs == {True} else {"sep": ","}
-    options = style | {"keep_default_na": False, "na_filter": False, "encoding": "utf-8-sig"}
     headers = {file: _header(task, TextFile(file, f"task {task!r}, {file}", limits), tabs == {True}) for file in local}
-    if headers:
-        first = next(iter(headers.values()))
-        for file, header in headers.items():
-            if sorted(header) != sorted(first):
-                raise InputError(
-                    f"task {task!r}: {file} has the columns {shown_columns(header)}, but {local[0]} has "
-                    f"{shown_columns(first)}; all "
-                    "files of a task need the same header line."
-                )
-        options["features"] = datasets.Features({name: datasets.Value("string") for name in first})
-    return options
+    first = next(iter(headers.values()), None)
+    for file, header in headers.items():
+        if first is not None and sorted(header) != sorted(first):
+            raise InputError(
+                f"task {task!r}: {file} has the columns {shown_columns(header)}, but {local[0]} has "
+                f"{shown_columns(first)}; all "
+                "files of a task need the same header line."
+            )
+    return tabs == {True}, first
 
 
 def table_lines(file: TextFile, *, tabs: bool) -> Iterator[tuple[int, list[str]]]:
@@ -72,14 +82,14 @@ def table_lines(file: TextFile, *, tabs: bool) -> Iterator[tuple[int, list[str]]
         if not tabs and lines.ended and _is_open(lines.last, file.most_letters):
             raise InputError(
                 f"{file.place}: row {row:,}, in line {start:,}, opens a cell with a quotation mark that is never closed, so "
-                'all that follows belongs to it. Close it, or double it ("") if it is part of a quoted text.'
+                'everything after it is part of it. Close it, or double it ("") if it is part of a quoted text.'
             )
         yield start, fields
         start = reader.line_num + 1
 
 
 def _is_open(lines: Sequence[str], most: int) -> bool:
-    """Return whether a row ends inside of quotation marks: then a line that follows would be a part of it."""
+    """Return whether a row ends inside quotation marks, so that the next line would be part of it."""
     reader = csv.reader([*lines, "x"])
     _next(reader, most + len("\nx"))
     return _next(reader, most) is None
@@ -98,7 +108,7 @@ def _fault(file: TextFile, error: csv.Error, row: int, start: int, num_lines: in
 
 
 class _Remembered:
-    """Lines of a file; the last few are kept, so that those of a bad row can be reported."""
+    """Lines of a file; the last few are kept to report those of a bad row."""
 
     def __init__(self, lines: Iterator[str]) -> None:
         self._lines, self._ahead = lines, next(lines, None)
@@ -120,7 +130,7 @@ class _Remembered:
 
 
 def _next(reader: Iterator[list[str]], most: int) -> list[str] | None:
-    """Return the next row's fields; the limit of a field is one for all readers of the process, so it is put back."""
+    """Return the next row's fields; the field size limit is global for the process, so it is restored."""
     limit = csv.field_size_limit(most)
     try:
         return next(reader, None)
@@ -152,5 +162,5 @@ def _header(task: str, file: TextFile, tabs: bool) -> list[str]:
             f"{'1 line has' if num_ragged == 1 else f'{num_ragged} lines have'} another number of fields: "
             f"{'; '.join(shown)}{more}. Repair these lines: {advice}."
         )
-    # A data frame written with its row numbers has a column without a name; pandas calls it so.
+    # A data frame written with its row numbers has a column without a name; this is pandas' name for it.
     return [name or f"Unnamed: {number}" for number, name in enumerate(header)]

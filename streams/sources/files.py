@@ -1,7 +1,7 @@
-"""Files of this machine: which of them hold which split, and reading them with ``datasets``.
+"""Files of this machine: which of them hold which split, and reading them with ``datasets``, which takes seconds to import.
 
-``datasets`` writes what it reads into a cache first; for local files that cache is a temporary folder, so nothing
-stays behind, beside the data or elsewhere, and a changed file is never answered from an old copy.
+``datasets`` first writes what it reads into a cache; for local files that cache is a temporary folder, so nothing
+is left behind, next to the data or elsewhere, and a changed file is never read from an old copy.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
-import datasets  # type: ignore[import-untyped]
-
-from continual_petl.errors import PATHS_COUNT, InputError
+from continual_petl.errors import PATHS_COUNT, InputError, MissingDataError
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.schema.stream_spec import SPLITS, SplitName
 from continual_petl.streams.sources.before_reading import bad_line_of, check_before_reading, package_missing
 from continual_petl.streams.sources.checks import Where, check_rows, names_in, nearest_in
 from continual_petl.streams.sources.csv_text import csv_options
+from continual_petl.streams.sources.light import light_splits
 from continual_petl.streams.sources.plain_values import columns_of
 from continual_petl.streams.sources.text_file import check_regular
 
@@ -40,7 +39,7 @@ READER_OF_SUFFIX = {
     ".arrow": "arrow",
     ".txt": "text",
 }
-"""Which reader of ``datasets`` a file needs; ``.gz`` may follow, except on parquet and arrow."""
+"""The ``datasets`` reader for each suffix; ``.gz`` may follow, except on parquet and arrow."""
 
 ALIASES: dict[str, SplitName] = {
     "train": "train",
@@ -51,18 +50,17 @@ ALIASES: dict[str, SplitName] = {
     "dev": "validation",
     "test": "test",
 }
-"""Names under which a split is found."""
+"""Accepted names of each split."""
 
 _FORMATS = "csv, tsv, json, jsonl, parquet (and .gz of the text formats)"
-_READ_ERRORS = (
-    datasets.exceptions.DatasetsError,
+_READ_ERRORS = (  # and those of `datasets` itself
     OSError,
     ValueError,
     EOFError,
     RuntimeError,
     LookupError,
-    StopIteration,  # of the JSON reader, for a file without rows
-    zipfile.BadZipFile,  # these four of files that are fetched: those of this machine were unpacked once before
+    StopIteration,  # raised by the JSON reader for a file without rows
+    zipfile.BadZipFile,  # these four for downloaded files: local ones were unpacked once before
     tarfile.TarError,
     lzma.LZMAError,
     zlib.error,
@@ -70,7 +68,7 @@ _READ_ERRORS = (
 
 
 def reader_of(path: str) -> str | None:
-    """Return the reader for a file by its name, or ``None``."""
+    """Return the reader for a file by its suffix, or ``None``."""
     suffixes = [suffix.lower() for suffix in Path(path).suffixes]
     if suffixes and suffixes[-1] == ".gz":
         reader = READER_OF_SUFFIX.get(suffixes[-2]) if len(suffixes) > 1 else None
@@ -87,15 +85,15 @@ def split_of(path: str) -> SplitName | None:
 def find_files(task: str, path: str) -> dict[SplitName, list[str]]:
     """Find the files of a task.
 
-    A folder gives the files that are named after a split, others are left alone. A single file is the training
-    split. A glob gives splits if all its files are named after one, and the training split if none is.
+    A folder provides the files named after a split, and others are ignored. A single file is the training
+    split. A glob provides splits if all its files are named after one, and the training split if none is.
 
     Args:
         task: name of the task, for messages.
         path: a file, a folder or a glob.
 
     Raises:
-        InputError: if nothing is found, two names mean one split, or a format is unknown.
+        InputError: if nothing is found, two names mean the same split, or a format is unknown.
     """
     here = f"task {task!r}, data {path}"
     found: dict[SplitName, list[str]]
@@ -117,18 +115,18 @@ def find_files(task: str, path: str) -> dict[SplitName, list[str]]:
             other = next(name for name in files if not split_of(name))
             raise InputError(
                 f"{here}: {named[0]} is named after a split and {other} is not, so it is unclear which rows are "
-                "trained on; narrow the glob, or list the files under data.data_files: {train: ..., test: ...}."
+                "for training; narrow the glob, or list the files under data.data_files: {train: ..., test: ...}."
             )
         found = _by_split(here, files) if named else {"train": files} if files else {}
     else:
         found = {}
     if not found:
-        raise InputError(f"{here}: {_nothing_there(path)}")
+        raise MissingDataError(f"{here}: {_nothing_there(path)}", path)
     for file in (name for names in found.values() for name in names):
         if reader_of(file) is None:
             raise InputError(
-                f"{here}: the format of {file} is not known by its name; allowed: {_FORMATS}. Rename the file, or say "
-                "which reader it needs: data: {path: csv, data_files: ...}."
+                f"{here}: the format of {file} is not recognised by its name; allowed: {_FORMATS}. Rename the file, or give "
+                "the reader: data: {path: csv, data_files: ...}."
             )
     return found
 
@@ -147,7 +145,7 @@ def expand(task: str, patterns: str | Sequence[str]) -> list[str]:
         check_regular(f"task {task!r}, data.data_files {pattern}", pattern)
         names = [pattern] if os.path.isfile(pattern) else sorted(filter(os.path.isfile, glob(pattern, recursive=True)))
         if not names:
-            raise InputError(f"task {task!r}, data.data_files {pattern}: {_nothing_there(pattern)}")
+            raise MissingDataError(f"task {task!r}, data.data_files {pattern}: {_nothing_there(pattern)}", pattern)
         files += names
     return files
 
@@ -183,6 +181,8 @@ def read_files(
     files: Mapping[SplitName, Sequence[str]],
     expressions: Mapping[SplitName, str],
     limits: LimitsSpec,
+    *,
+    light: bool = False,
 ) -> dict[SplitName, dict[str, list[Any]]]:
     """Read splits into columns.
 
@@ -192,10 +192,15 @@ def read_files(
         files: the files of each split.
         expressions: which rows make up each wanted split, such as ``train[:80%]``.
         limits: how large files and cells may be.
+        light: whether `datasets` is done without where that gives the same values.
 
     Raises:
         InputError: if a file cannot be read or is beyond a limit, or an expression does not fit.
     """
+    if light and (found := light_splits(task, reader, files, expressions, limits)) is not None:
+        return found
+    import datasets  # type: ignore[import-untyped]
+
     options: dict[str, Any] = {}
     if reader == "csv":
         options = csv_options(task, [file for names in files.values() for file in names], limits)
@@ -219,7 +224,7 @@ def read_files(
                 raise
             except ImportError as error:
                 raise InputError(package_missing(task, paths, error)) from error
-            except _READ_ERRORS as error:
+            except (datasets.exceptions.DatasetsError, *_READ_ERRORS) as error:
                 cause = error.__cause__ or error
                 if isinstance(cause, StopIteration) or "corresponds to no data" in str(cause):
                     check_rows(Where(task=task, split=split, origin=", ".join(paths)), 0)
@@ -227,14 +232,14 @@ def read_files(
                 why = place or f"{type(cause).__name__}: {' '.join(str(cause).split()).rstrip('.')}"
                 raise InputError(
                     f"task {task!r}, split {split}: cannot read {expression!r} of {', '.join(paths)} as {reader}: {why}. "
-                    "Repair the file, or say which reader it needs: data: {path: json, data_files: ...}."
+                    "Repair the file, or give the reader it needs: data: {path: json, data_files: ...}."
                 ) from error
             del dataset
     return columns
 
 
 def _named_in(expression: str, files: Mapping[SplitName, Sequence[str]]) -> dict[str, list[str]]:
-    """Return the files that an expression speaks of, so that no other split's mistakes are blamed on it."""
+    """Return the files that an expression refers to, so that mistakes in other splits are not reported."""
     named = {part.partition("[")[0].strip() for part in expression.split("+")}
     return {name: list(paths) for name, paths in files.items() if name in named or not named <= set(files)}
 
@@ -242,6 +247,8 @@ def _named_in(expression: str, files: Mapping[SplitName, Sequence[str]]) -> dict
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence the progress bars of ``datasets`` for small local work."""
+    import datasets
+
     were_on = datasets.are_progress_bars_disabled() is False
     datasets.disable_progress_bars()
     try:

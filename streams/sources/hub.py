@@ -1,11 +1,9 @@
-"""Data sets of the Hub, read by ``datasets``."""
+"""Read data sets from the Hub with ``datasets``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-
-import datasets  # type: ignore[import-untyped]
 
 from continual_petl.errors import InputError
 from continual_petl.streams.schema.limits_spec import LimitsSpec
@@ -16,21 +14,21 @@ from continual_petl.streams.sources.plain_values import columns_of
 from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
 from continual_petl.streams.sources.templates import fill_templates
 
-_HUB_ERRORS = (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError, LookupError)
-
 
 def from_hub(
     task: str, data: DataSpec, columns: Columns, splits: Sequence[SplitName], limits: LimitsSpec
 ) -> dict[SplitName, SplitRows]:
-    """Read the splits of a data set of the Hub.
+    """Read the splits of a data set from the Hub.
 
     Raises:
         InputError: if it cannot be loaded, has no training split or no such column, or a text is too long.
     """
+    import datasets  # type: ignore[import-untyped]  # takes seconds, and files are checked without it
+
     loaded: dict[SplitName, datasets.Dataset] = {}
 
     def load(expression: str | None) -> Any:
-        files: Any = data.model_dump(mode="json")["data_files"]  # lists for tuples
+        files: Any = data.model_dump(mode="json")["data_files"]  # lists instead of tuples
         return datasets.load_dataset(
             data.path, data.name, revision=data.revision, data_files=files, data_dir=data.data_dir, split=expression
         )
@@ -46,7 +44,7 @@ def from_hub(
                 split = ALIASES.get(name)
                 if split in splits and split is not None:
                     loaded.setdefault(split, everything[name])
-    except _HUB_ERRORS as error:
+    except (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError, LookupError) as error:
         config = f" (configuration {data.name})" if data.name else ""
         raise InputError(
             f"task {task!r}, data: cannot load {data.path!r}{config} from the Hub: {type(error).__name__}: {error}. "
@@ -74,6 +72,8 @@ def from_hub(
 
 def class_names(feature: Any) -> tuple[str, ...] | None:
     """Return the names that a data set declares for its labels, also where a row has a list of them."""
+    import datasets
+
     while not isinstance(feature, datasets.ClassLabel) and hasattr(feature, "feature"):
         feature = feature.feature
     return tuple(feature.names) if isinstance(feature, datasets.ClassLabel) else None

@@ -1,4 +1,4 @@
-"""JSON files, checked line by line before they are read: what `datasets` says of a broken one names no line."""
+"""Check JSON files line by line before they are read: the messages of `datasets` name no line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from continual_petl.errors import InputError
 from continual_petl.streams.sources.text_file import TextFile
 
 _MANY_BRACKETS = 500
-"""Only lines with so many are parsed to see how deep they are nested: Python gives up at about a thousand levels."""
+"""Only lines with this many brackets are parsed to check their nesting: Python fails at about a thousand levels."""
 
 TOO_DEEP = "nested too deep (brackets within brackets) to be read: repair this line, or leave it out"
 
@@ -19,7 +19,7 @@ def check_json(file: TextFile) -> None:
     Raises:
         InputError: naming the line.
     """
-    if next(file.pieces(), "").lstrip()[:1] == "[":  # one list, of which a single line may be all
+    if next(file.pieces(), "").lstrip()[:1] == "[":  # a JSON list, which may be a single line
         for _ in file.pieces():
             pass
         return
@@ -30,7 +30,7 @@ def check_json(file: TextFile) -> None:
             except RecursionError:
                 raise InputError(f"{file.place}: line {number:,} is {TOO_DEEP}") from None
             except ValueError:
-                pass  # told where it is read
+                pass  # reported when it is read
 
 
 def bad_json_line(file: TextFile) -> str | None:

@@ -1,7 +1,7 @@
-"""Local copies of data sets of the Hub, for machines without it: read from the data_dir of a stream.
+"""Local copies of data sets from the Hub, for machines without network: read from the data_dir of a stream.
 
-A copy has the columns that the Hub's data set has, or the usual ones of the task's kind (``text``, ``label``, ...): all of
-the ones, or all of the others. Its numbers mean the names of a ``labels.json`` beside its files, where there is one.
+A copy has either all columns of the Hub's data set, or all the usual ones of the task's kind (``text``, ``label``, ...).
+Its numbers mean the names in a ``labels.json`` next to its files, if there is one.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from continual_petl.streams.sources.split_rows import Columns, SplitRows, pick
 from continual_petl.streams.sources.templates import Table, fill_templates, has_fields
 
 Take = Callable[[Where, Mapping[str, list[Any]]], SplitRows]
-"""Makes rows of the table of a split."""
+"""Turns the table of a split into rows."""
 
 LABELS_FILE = "labels.json"
-"""Names the classes of a copy in the order of their numbers: a list, or a mapping with a list under ``names``."""
+"""File that names the classes of a copy in the order of their numbers: a list, or a mapping with a list under ``names``."""
 
 
 def check_copy(task: str, data: DataSpec) -> str:
     """Return the path of the local copy of ``data``.
 
     Raises:
-        InputError: if nothing is there; it says what is, and what to do.
+        InputError: if nothing is there; the message says what is, and what to do.
     """
     assert data.local is not None
     path = os.path.expanduser(data.local)
@@ -53,7 +53,7 @@ def labels_file(task: str, path: str, kind: Kind) -> str | None:
     """Return the file that names the classes of the copy at ``path``, if it has one and the kind has classes.
 
     Raises:
-        InputError: if the copy is a file, or several, and names of classes lie beside it: nothing says that they are its own.
+        InputError: if the copy is one or several files and a file of class names is next to them: it may not be theirs.
     """
     if kind not in LABELLED:
         return None
@@ -71,7 +71,7 @@ def labels_file(task: str, path: str, kind: Kind) -> str | None:
 
 
 def taker(data: DataSpec, columns: ColumnsSpec, kind: Kind, names: str | None) -> Take:
-    """Return what makes rows of the tables of a copy: by the Hub's columns if all are there, else by the usual ones."""
+    """Return the function that turns a copy's table into rows: by the Hub's columns if all are there, else the usual ones."""
     hub = columns.read_by(kind)
     usual = ColumnsSpec(text_pair=None if columns.text_pair is None else "text_pair").read_by(kind)
     made: Mapping[str, str] = data.templates or {}

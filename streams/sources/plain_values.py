@@ -1,4 +1,4 @@
-"""Columns of a data set as plain values."""
+"""Convert columns of a data set to plain values."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from continual_petl.streams.schema.limits_spec import LimitsSpec
-from continual_petl.streams.sources.table_file import check_cells
 
 
 def columns_of(dataset: Any, place: str, limits: LimitsSpec) -> dict[str, list[Any]]:
-    """Return the columns of a data set as plain values; images and the like stay the bytes and paths that they came as.
+    """Return the columns of a data set as plain values; images and the like stay bytes and paths.
 
-    A column of JSON with values of several types (texts and a number) comes from ``datasets`` with every one of its values
-    spelled as JSON, texts in quotation marks: these are read back.
+    For a JSON column with values of several types (texts and a number), ``datasets`` returns every value encoded as JSON,
+    texts in quotation marks: these are decoded.
 
     Args:
         dataset: of `datasets`.
-        place: of the data set, for messages.
+        place: name of the data set, for messages.
         limits: of the task.
 
     Raises:
         InputError: if the text of a cell is too long.
     """
+    from continual_petl.streams.sources.table_file import check_cells  # with pyarrow, which `datasets` has imported
+
     rows = dataset.with_format("arrow")[:]
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         check_cells(place, name, column, limits)

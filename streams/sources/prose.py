@@ -1,4 +1,4 @@
-"""Which columns hold running text: several words in most rows, as opposed to codes, dates, addresses and names of labels."""
+"""Detect running text in columns: several words in most rows, as opposed to codes, dates, addresses and label names."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from itertools import islice
 from typing import Any
 
 _LOOKED_AT = 1_000
-"""Values of a column."""
+"""Number of values to look at in a column."""
 _IDEOGRAPHS = "\u2e80"
-"""From this character on most scripts write no spaces, and one character is about a word."""
+"""From this character on most scripts are written without spaces, and one character is about a word."""
 _FEWEST = 2.0
-"""Words of a value, on average."""
+"""Minimum average number of words of a value."""
 
 
 def num_words(text: str) -> int:
@@ -27,11 +27,11 @@ def num_words(text: str) -> int:
 
 
 def is_prose(values: Sequence[Any]) -> bool:
-    """Say whether the values that are there are texts of at least two words on average."""
+    """Return whether the non-missing values are texts of at least two words on average."""
     known = list(islice((value for value in values if value is not None and value != ""), _LOOKED_AT))
     if not known or not all(isinstance(value, str) for value in known):
         return False
-    # A list that a CSV file writes as JSON is no text.
+    # A list that a CSV file encodes as JSON is not a text.
     if all(value.startswith("[") for value in known):
         return False
     return sum(map(num_words, known)) / len(known) >= _FEWEST

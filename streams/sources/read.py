@@ -1,6 +1,6 @@
-"""The rows of a task, wherever they are: files, the Hub, the stream file itself, or a built-in data set.
+"""Read the rows of a task from any source: files, the Hub, the stream file itself, or a built-in data set.
 
-Files and the Hub are read by ``datasets``; every source ends as :class:`~.split_rows.SplitRows`.
+Files and the Hub are read by ``datasets``; every source returns :class:`~.split_rows.SplitRows`.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ def read_splits(
     *,
     kind: Kind = "classification",
     limits: LimitsSpec = DEFAULTS,
+    light: bool = False,
 ) -> dict[SplitName, SplitRows]:
     """Read the splits of a task.
 
     Args:
         task: name of the task, for messages.
-        data: a path, what ``datasets.load_dataset`` takes, or rows; relative paths count from the working directory, and
-            where there is a local copy, that is read.
-        columns: which columns mean what.
+        data: a path, arguments of ``datasets.load_dataset``, or rows; relative paths count from the working directory, and
+            a local copy is read if there is one.
+        columns: what the columns mean.
         splits: which splits to read, if they exist.
         kind: the kind of the task, which decides what columns are read.
         limits: how large files and cells may be.
+        light: whether `datasets` is done without where that gives the same values; see `light_splits`.
 
     Returns:
         The splits that exist, in the order train, validation, test.
@@ -56,11 +58,13 @@ def read_splits(
         return pick(where, fill_templates(where, table, templates), read, None, templates=templates)
 
     if isinstance(data, str):
-        return _from_path(task, data, take, splits, None, limits)
+        return _from_path(task, data, take, splits, None, limits, light)
     if isinstance(data, Mapping):
         return _from_rows(task, data, "rows given in the task", read, splits)
     if data.path == "embedded":
-        embedded = importlib.import_module("continual_petl.streams.embedded")  # parses sources: only when asked for
+        embedded = importlib.import_module(
+            "continual_petl.streams.embedded"
+        )  # parses sources, so imported only if needed
         try:
             rows = embedded.load(data.name)
         except InputError as error:
@@ -68,16 +72,24 @@ def read_splits(
         return _from_rows(task, rows, f"embedded {data.name}", read, splits)
     if data.local is not None:
         path = check_copy(task, data)
-        return _from_path(task, path, taker(data, columns, kind, labels_file(task, path, kind)), splits, None, limits)
+        return _from_path(
+            task, path, taker(data, columns, kind, labels_file(task, path, kind)), splits, None, limits, light
+        )
     if not data.is_local:
         return from_hub(task, data, read, splits, limits)
     if data.data_files is None:
-        return _from_path(task, data.data_dir or data.path, take, splits, data, limits)
-    return _from_data_files(task, data, take, splits, limits)
+        return _from_path(task, data.data_dir or data.path, take, splits, data, limits, light)
+    return _from_data_files(task, data, take, splits, limits, light)
 
 
 def _from_path(
-    task: str, path: str, take: Take, splits: Sequence[SplitName], spec: DataSpec | None, limits: LimitsSpec
+    task: str,
+    path: str,
+    take: Take,
+    splits: Sequence[SplitName],
+    spec: DataSpec | None,
+    limits: LimitsSpec,
+    light: bool,
 ) -> dict[SplitName, SplitRows]:
     files = {"train": [path]} if "://" in path else find_files(task, os.path.expanduser(path))
     files = cast("dict[SplitName, list[str]]", files)
@@ -95,17 +107,17 @@ def _from_path(
     for reader, group in by_reader.items():
         if reader is None:
             raise InputError(f"task {task!r}, data {path}: name a reader: data: {{path: csv, data_files: {path}}}.")
-        found |= _from_files(task, reader, group, take, splits, None if spec is None else spec.split, limits)
+        found |= _from_files(task, reader, group, take, splits, None if spec is None else spec.split, limits, light)
     return _checked(task, path, found, splits)
 
 
 def _from_data_files(
-    task: str, data: DataSpec, take: Take, splits: Sequence[SplitName], limits: LimitsSpec
+    task: str, data: DataSpec, take: Take, splits: Sequence[SplitName], limits: LimitsSpec, light: bool
 ) -> dict[SplitName, SplitRows]:
     if data.data_dir is not None or data.path not in READERS:
         raise InputError(
             f"task {task!r}, data: got path {data.path} and data_dir {data.data_dir} together with data_files; with "
-            "data_files, path is a reader (csv, json, parquet, arrow, text) and data_dir stays away."
+            "data_files, path is a reader (csv, json, parquet, arrow, text) and data_dir must be left out."
         )
     given = data.data_files
     assert given is not None
@@ -114,7 +126,7 @@ def _from_data_files(
         files = {split: expand(task, given[split]) for split in SPLITS if split in given}
     else:
         files = {"train": expand(task, given)}
-    found = _from_files(task, data.path, files, take, splits, data.split, limits)
+    found = _from_files(task, data.path, files, take, splits, data.split, limits, light)
     return _checked(task, ", ".join(name for names in files.values() for name in names), found, splits)
 
 
@@ -126,6 +138,7 @@ def _from_files(
     splits: Sequence[SplitName],
     expressions: Mapping[SplitName, str] | None,
     limits: LimitsSpec,
+    light: bool,
 ) -> dict[SplitName, SplitRows]:
     chosen = expressions or {split: split for split in files}
     wanted = {split: chosen[split] for split in SPLITS if split in chosen and split in splits}
@@ -134,7 +147,7 @@ def _from_files(
     if not expressions:
         files = {split: files[split] for split in wanted}
     found = {}
-    for split, table in read_files(task, reader, files, wanted, limits).items():
+    for split, table in read_files(task, reader, files, wanted, limits, light=light).items():
         origin = chosen[split] if expressions else ", ".join(files[split])
         found[split] = take(Where(task=task, split=split, origin=origin), table)
     return found

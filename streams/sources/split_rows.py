@@ -1,4 +1,4 @@
-"""The shape that all sources end in: plain columns of Python values for each split, before any check of what is in them."""
+"""The common result of all sources: plain columns of Python values for each split, before their content is checked."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from continual_petl.errors import raise_problems
+from continual_petl.errors import did_you_mean, raise_problems
 from continual_petl.streams.schema.data_spec import template_fields
 from continual_petl.streams.sources.checks import Where, shown_columns
 from continual_petl.streams.sources.prose import is_prose
 
 Columns = Mapping[str, str | None]
-"""The keys of ``columns`` that the task reads, with the names of the columns; the last is the answer's."""
+"""The keys of ``columns`` that the task reads, with the names of the columns; the last one is the answer."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -22,29 +22,29 @@ class SplitRows:
     where: Where
     """Task, split and origin, for messages."""
     inputs: list[Any]
-    """What goes in with every row: the ``columns.text``, ``source``, ``tokens`` or ``image``."""
+    """The input of every row: the ``columns.text``, ``source``, ``tokens`` or ``image``."""
     pairs: list[Any] | None
-    """The ``columns.text_pair`` of every row, where there is one."""
+    """The ``columns.text_pair`` of every row, if there is one."""
     answers: list[Any]
     """The ``columns.label``, ``target`` or ``tags`` of every row; class numbers of a Hub data set are already names."""
     class_names: tuple[str, ...] | None
-    """The classes in order, where the data set itself declares them."""
+    """The classes in order, if the data set itself declares them."""
     labels_file: str | None = None
-    """A JSON file that names the classes in order instead of the task, beside a local copy."""
+    """A JSON file next to a local copy that names the classes in order, instead of the task."""
     unread: tuple[str, ...] = ()
-    """Columns that hold running text and have no part in the task."""
+    """Columns that hold running text and are not used by the task."""
 
     def __len__(self) -> int:
         return len(self.inputs)
 
 
 def separators_hint(columns: Collection[str]) -> str:
-    """Return a sentence if what is one column looks like several that another sign separates; else nothing."""
+    """Return a hint if a single column looks like several with a different separator; otherwise nothing."""
     if len(columns) != 1 or not set(";|\t") & set(next(iter(columns))):
         return ""
     return (
-        ' Is that several columns? Commas separate them in .csv and tabs in .tsv: save the table so, with "..." around '
-        "texts that hold a comma."
+        ' Is that several columns? .csv files use commas and .tsv files tabs: save the table that way, with "..." around '
+        "texts that contain a comma."
     )
 
 
@@ -61,11 +61,11 @@ def pick(
 
     Args:
         where: the split, for messages.
-        table: its columns, those that templates made among them.
+        table: its columns, including those made by templates.
         columns: those that the task reads.
-        class_names: the classes in order, where the data set itself declares them.
+        class_names: the classes in order, if the data set itself declares them.
         labels_file: as in `SplitRows`.
-        templates: what made columns of others, which count as read.
+        templates: the templates that made columns of others, which count as read.
 
     Raises:
         InputError: if there is no such column.
@@ -73,7 +73,7 @@ def pick(
     missing = {key: name for key, name in columns.items() if name is not None and name not in table}
     raise_problems(
         [
-            f"{where}: columns.{key} is {name!r}, but there is no such column; there are "
+            f"{where}: columns.{key} is {name!r}, but there is no such column{did_you_mean(str(name), table)}; there are "
             f"{shown_columns(table)}. Name the right one: columns: {{{key}: ...}}.{separators_hint(table)}"
             for key, name in missing.items()
         ],
@@ -101,5 +101,5 @@ def pick(
 def _named(answer: Any, names: tuple[str, ...]) -> Any:
     if isinstance(answer, list):
         return [_named(entry, names) for entry in answer]
-    # A Hub test split with hidden labels says -1, which becomes a missing label.
+    # A Hub test split with hidden labels has -1, which becomes a missing label.
     return None if answer is None or answer < 0 else names[answer]

@@ -1,7 +1,7 @@
-"""Untrusted parquet and arrow files: what they unpack to is checked before they are read.
+"""Check what untrusted parquet and arrow files unpack to before they are read.
 
-The footer of a parquet file gives the size of its encoded columns only: a text that is repeated in a million rows is stored
-once. So columns are read as dictionaries here, which takes the memory of what is stored, and the texts are counted.
+The footer of a parquet file only has the size of its encoded columns: a text that is repeated in a million rows is stored
+once. So columns are read as dictionaries here, which only takes the memory of the stored values, and the texts are counted.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def check_table_file(place: str, path: str, reader: str, limits: LimitsSpec) -> 
 
 
 def check_cells(place: str, name: str, column: Any, limits: LimitsSpec, before: int = 0) -> None:
-    """Check the lengths of the texts in a column of arrow, also those in lists and mappings.
+    """Check the lengths of the texts in an arrow column, also those in lists and mappings.
 
     Args:
-        place: of the column, for the message.
+        place: where the column is, for the message.
         name: of the column.
         column: an array, chunked or not.
         limits: of the task.
@@ -90,12 +90,12 @@ def _arrow(path: str) -> Iterator[Any]:
             reader = pyarrow.ipc.open_file(file)
             batches = map(reader.get_batch, range(reader.num_record_batches))
         for batch in batches:
-            batch.validate(full=True)  # offsets that point outside of the file would be followed
+            batch.validate(full=True)  # otherwise offsets outside of the file would be followed
             yield batch
 
 
 def _size(array: Any) -> int:
-    """Return the bytes of an array once its dictionaries are written out."""
+    """Return the size of an array in bytes with its dictionaries expanded."""
     kind = array.type
     if pa.types.is_dictionary(kind):
         if not _has_length(kind.value_type):
@@ -124,6 +124,8 @@ def _first_beyond(array: Any, most: int) -> int | None:
         rows = [row for field in array.flatten() if (row := _first_beyond(field, most)) is not None]
         return min(rows, default=None)
     else:
+        return None
+    if (pc.max(lengths).as_py() or 0) <= most:  # nearly always; to compare with a number, pyarrow imports pandas
         return None
     found = int(pc.index(pc.greater(lengths, most), True).as_py())
     return None if found < 0 else found

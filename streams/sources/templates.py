@@ -1,6 +1,6 @@
-"""Columns made of others: a data set with title and content becomes one with a text.
+"""Columns made of others: a data set with title and content gets a text column.
 
-What a template may say is checked by the schema; here it meets the rows.
+The schema checks the syntax of templates; here they are applied to the rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Table = Mapping[str, list[Any]]
 
 
 def has_fields(table: Table, templates: Mapping[str, str]) -> bool:
-    """Say whether ``table`` has every column that the templates name."""
+    """Return whether ``table`` has every column that the templates name."""
     return all(_column(table, field) is not None for text in templates.values() for field in template_fields(text))
 
 
@@ -28,11 +28,11 @@ def fill_templates(where: Where, table: Table, templates: Mapping[str, str] | No
     Args:
         where: the split, for messages.
         table: its columns as they were read.
-        templates: name of a new column to a text with columns in braces; a missing value counts as empty, and space at
-            both ends goes.
+        templates: for each new column a text with column names in braces; a missing value counts as empty, and space at
+            both ends is removed.
 
     Raises:
-        InputError: if a column is missing or there already, or a value is neither a text nor a whole number.
+        InputError: if a column is missing or already exists, or a value is neither a text nor a whole number.
     """
     if not templates:
         return table
@@ -41,8 +41,8 @@ def fill_templates(where: Where, table: Table, templates: Mapping[str, str] | No
     for name, template in templates.items():
         if name in table:
             raise InputError(
-                f"{where}: data.templates makes a column {name!r}, but there is one already; {there}. Give it another "
-                "name, there and under columns."
+                f"{where}: data.templates makes a column {name!r}, but there is one already; {there}. Rename it, "
+                "there and under columns."
             )
         columns = {}
         for field in template_fields(template):
@@ -59,7 +59,7 @@ def fill_templates(where: Where, table: Table, templates: Mapping[str, str] | No
 
 
 def _column(table: Table, field: str) -> list[Any] | None:
-    """Return a column by its name, or what stands under ``b`` in every mapping of column ``a`` where ``field`` is ``a.b``."""
+    """Return a column by its name, or for ``a.b`` the values under ``b`` in every mapping of column ``a``."""
     if field in table:
         return table[field]
     name, dot, key = field.partition(".")

@@ -1,4 +1,4 @@
-"""Untrusted text files, compressed or not: streamed within the task's limits, and every fault is reported with its place.
+"""Read untrusted text files, compressed or not: streamed within the task's limits, with every fault located.
 
 A few megabytes of ``.gz`` can unpack to any size, so nothing is read before it is checked.
 """
@@ -24,7 +24,7 @@ from continual_petl.errors import InputError
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 
 FREE_BYTES = 100 * 10**6
-"""Whatever unpacks to no more than this is read at any ratio: some rows may be repeated many times."""
+"""Files that unpack to no more than this are read at any ratio, since some rows may be repeated many times."""
 _OPEN: dict[str, Callable[[Any], Any]] = {"gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open}
 _MAGIC = {
     b"\x1f\x8b": "gzip",
@@ -38,11 +38,11 @@ _MAGIC = {
     b"Rar!\x1a\x07": "rar",
     b"7z\xbc\xaf": "7z",
 }
-"""How compressed files begin. `datasets` unpacks all of these whatever they are called, and without a limit."""
+"""First bytes of compressed files. `datasets` unpacks all of these whatever their names, and without a limit."""
 _UNPACK = {"gzip": "gzip -dc <", "bz2": "bzip2 -dc <", "xz": "xz -dc <"}
 _DAMAGED = (OSError, EOFError, zlib.error, lzma.LZMAError)
 _LINE_OF_CELLS = 16
-"""A line may be as long as so many of the largest cells: images can be written as long lists of numbers."""
+"""Maximum length of a line, in cells of maximum size: images can be written as long lists of numbers."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class TextFile:
 
     Args:
         path: of the file.
-        place: how messages about it begin; names the file.
+        place: beginning of its messages; names the file.
         limits: of its task.
     """
 
@@ -61,14 +61,14 @@ class TextFile:
 
     @property
     def most_letters(self) -> int:
-        """Characters that a cell may have."""
+        """Maximum number of characters of a cell."""
         return int(self.limits.cell_mb * 1e6)
 
     def lines(self, newline: Literal["", "\n"] = "\n") -> Iterator[str]:
         r"""Yield the lines with their ends, without a byte order mark.
 
         Args:
-            newline: only line feeds end a line, as in JSON lines; or all of ``\n``, ``\r``, ``\r\n`` do, as in tables.
+            newline: whether only line feeds end a line, as in JSON lines; else ``\n``, ``\r`` and ``\r\n``, as in tables.
 
         Raises:
             InputError: if the file is damaged, not UTF-8, or beyond a limit.
@@ -84,7 +84,7 @@ class TextFile:
             yield line
 
     def pieces(self, newline: Literal["", "\n"] = "\n", most: int = 2**20) -> Iterator[str]:
-        """Yield lines in pieces of at most so many characters; otherwise like `lines`."""
+        """Yield lines in pieces of limited length; otherwise like `lines`."""
         try:
             with self._open() as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline=newline) as text:
                 yield from iter(partial(text.readline, most), "")
@@ -124,7 +124,7 @@ class TextFile:
         raise problem
 
     def _with_nul(self, head: bytes) -> InputError:
-        """Return what to raise for binary data, and for UTF-16 without a mark, where half the bytes of most letters are 0."""
+        """Return the error for binary data, and for UTF-16 without a mark, where half the bytes of most letters are 0."""
         at = head.index(0)
         odd, even = head[1::2].count(0), head[::2].count(0)
         if max(odd, even) < len(head) / 4 or min(odd, even) > len(head) / 8:
@@ -141,7 +141,7 @@ class TextFile:
         )
 
     def _bad_byte(self) -> InputError:
-        """Return what to raise for a file that is not UTF-8, with the place of the first byte that is not."""
+        """Return the error for a file that is not UTF-8, with the position of the first invalid byte."""
         decoder = codecs.getincrementaldecoder("utf-8")()
         offset, line = 0, 1
         with self._open() as raw:
@@ -155,7 +155,7 @@ class TextFile:
                 offset += len(piece)
                 line += piece.endswith(b"\n")
             else:
-                at = offset - len(decoder.getstate()[0])  # the last character is cut off
+                at = offset - len(decoder.getstate()[0])  # the last character is incomplete
         return self._undecodable(
             at, line, "not UTF-8", "WINDOWS-1252", " (usual in Western Europe; Latin-1 is part of it)"
         )
@@ -171,7 +171,7 @@ class TextFile:
 
 
 def _packing_of(path: str) -> str | None:
-    """Return how a file is compressed, as its first bytes say, whatever its name is."""
+    """Return how a file is compressed, judging by its first bytes, not its name."""
     with open(path, "rb") as file:
         start = file.read(8)
     found = next((name for magic, name in _MAGIC.items() if start.startswith(magic)), None)
@@ -181,7 +181,7 @@ def _packing_of(path: str) -> str | None:
 
 
 def _is_text(head: bytes) -> bool:
-    """Return whether this is UTF-8 with a NUL byte here and there, which a text may have."""
+    """Return whether this is UTF-8 with an occasional NUL byte, which a text may have."""
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
@@ -198,10 +198,10 @@ def _is_tar(block: bytes) -> bool:
 
 
 def check_unpacked(place: str, packed: int, size: int, limits: LimitsSpec) -> None:
-    """Check the size that a file, or what was read of it by now, unpacks to.
+    """Check the unpacked size of a file, or of the part read so far.
 
     Args:
-        place: how the message begins.
+        place: beginning of the message.
         packed: bytes in the file.
         size: bytes that they unpack to, at least.
         limits: of the task.

@@ -1,1 +1,1 @@
-"""Stream files: YAML to a specification and back, and what is said where one is wrong."""
+"""Stream files: YAML to a specification and back, with messages for every mistake."""

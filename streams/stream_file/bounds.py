@@ -1,6 +1,6 @@
-"""How much a stream file may hold, and which texts and numbers can stand in one: files come from strangers.
+"""Limits on the size of a stream file, and on its texts and numbers: files may be untrusted.
 
-Reading and writing keep to the same bounds, so what was written can be read.
+Reading and writing use the same limits, so whatever was written can be read.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import re
 import sys
 
 MAX_BYTES = 16 * 2**20
-"""Largest stream file, and most characters that its aliases may make of it; rows belong into data files."""
+"""Maximum size of a stream file, and maximum characters after alias expansion; rows belong into data files."""
 MAX_DEPTH = 40
 MAX_ENTRIES = 200_000
 MAX_TASKS = 10_000
-"""Tasks of a stream, counted while the file is read: as many mappings take seconds to read and to check."""
+"""Maximum number of tasks, counted while the file is read: as many mappings take seconds to read and to check."""
 MAX_PROBLEMS = 200
-"""Mistakes of a file that are told; a file that is no stream at all has one a line."""
+"""Maximum number of reported mistakes; a file that is no stream at all has one per line."""
 _DIGITS = 320
 _HALF = re.compile("[\ud800-\udfff]")
 
@@ -24,7 +24,7 @@ def whole_number(text: str, base: int) -> int:
     """Return the whole number that ``text`` spells.
 
     Raises:
-        ValueError: if it is no number, or beyond the largest float: nothing here counts so far.
+        ValueError: if it is not a number, or beyond the largest float, which nothing here needs.
     """
     if len(text) > _DIGITS:
         raise ValueError(f"a number of {len(text)} digits")
@@ -40,11 +40,11 @@ def check_number(number: int) -> None:
 
 
 def half_character(text: str) -> str | None:
-    """Return the first half of a surrogate pair that stands alone, as it is escaped; no file can hold one as UTF-8."""
+    """Return the first lone surrogate, escaped; no file can hold one as UTF-8."""
     found = _HALF.search(text)
     return None if found is None else f"\\u{ord(found[0]):04x}"
 
 
 def shorten(text: str, width: int = 4000) -> str:
-    """Return ``text`` without its middle if it is longer than ``width``; an error must not repeat a whole file."""
+    """Return ``text`` without its middle if it is longer than ``width``, to keep error messages short."""
     return text if len(text) <= width else f"{text[: width * 3 // 4]} ... {text[-width // 4 :]}"

@@ -1,6 +1,6 @@
-"""The streams that come with the package, by name: ``streams/catalog/*.yaml``.
+"""The streams included in the package, by name: ``streams/catalog/*.yaml``.
 
-Needs no more than the standard library, so that a wrong name is answered at once.
+Needs only the standard library, so that a wrong name is reported immediately.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from continual_petl.errors import InputError, did_you_mean
 from continual_petl.streams.stream_file.near import did_you_mean_path
 
 ALIASES = {"classic5-1": "classic5", "long15-4": "long15"}
-"""Other names of catalog streams, by the number that the literature gives their order."""
+"""Aliases of catalog streams, by the number of their task order in the literature."""
 
 
 def catalog() -> dict[str, Path]:
@@ -24,7 +24,7 @@ def catalog() -> dict[str, Path]:
 
 
 def description(file: Path) -> str:
-    """Return what a catalog file says of itself: the text of its first line, which is a comment."""
+    """Return the description of a catalog file: its first line, which is a comment."""
     with file.open(encoding="utf-8") as handle:
         return handle.readline().lstrip("# ").rstrip()
 
@@ -36,7 +36,7 @@ def find_stream(name: str) -> Path:
         InputError: if there is neither.
     """
     path = Path(name)
-    if os.path.isfile(path):  # which takes whatever is no path for one that is not there
+    if os.path.isfile(path):  # also False for strings that are no valid path
         return path
     if os.path.isdir(path):
         raise InputError(f"{name}: this is a folder; give the stream file itself, such as {path / 'stream.yaml'}")
@@ -46,7 +46,7 @@ def find_stream(name: str) -> Path:
     hint = did_you_mean(name, known) or did_you_mean_path(path, [path.parent], _is_stream)
     raise InputError(
         f"{name}: there is no such file, and no such catalog stream{hint}; the catalog has {', '.join(known)} "
-        f"(continual-petl streams says what they are). Check the path: it counts from {Path.cwd()}"
+        f"(continual-petl streams describes them). Check the path: it is relative to {Path.cwd()}"
     )
 
 

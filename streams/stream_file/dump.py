@@ -1,4 +1,4 @@
-"""A stream written out as YAML, every default included, that reads back as an equal stream."""
+"""Write a stream as YAML, with every default, such that it reads back as an equal stream."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from continual_petl.streams.stream_file.yaml_nodes import CORE
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what either YAML 1.1 or 1.2 would read as something other than text."""
+    """Quotes texts that YAML 1.1 or 1.2 would read as something else."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    # PyYAML takes these for ends of lines when it writes and, elsewhere than in double quotes, not when it reads.
+    # PyYAML treats these as line ends when it writes and, except in double quotes, not when it reads.
     style = '"' if _BREAKS.intersection(text) else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
@@ -47,7 +47,7 @@ def dump_stream(spec: StreamSpec) -> str:
     """Return ``spec`` as YAML; `load_stream` makes an equal `StreamSpec` of it.
 
     Raises:
-        InputError: if ``trainer`` or rows from Python hold something that YAML has no word for, or more than a stream
+        InputError: if ``trainer`` or rows from Python hold something that YAML cannot represent, or more than a stream
             file may hold.
     """
     _check_size("tasks", len(spec.tasks), MAX_TASKS)
@@ -59,12 +59,12 @@ def dump_stream(spec: StreamSpec) -> str:
 
 
 def contradictions_of(spec: StreamSpec) -> list[tuple[KeyPath, str]]:
-    """Return what `load_stream` would refuse of a stream that was put together from parts of others, which nobody checked."""
+    """Return the problems that `load_stream` would report for a stream assembled from parts of others, unchecked so far."""
     return contradictions(_plain(spec, ()))
 
 
 def settled(spec: StreamSpec) -> StreamSpec:
-    """Return a stream whose tasks have changed without the settings of `training` that none of them reads any more."""
+    """Return a stream whose tasks have changed, without the settings of `training` that none of them uses any more."""
     unread = {str(path[1]) for path, _ in contradictions_of(spec) if path[0] == "training"}
     defaults = {key: TrainingSpec.model_fields[key].default for key in unread}
     return spec.model_copy(update={"training": spec.training.model_copy(update=defaults)}) if unread else spec
@@ -99,7 +99,7 @@ def _plain(value: Any, path: tuple[str | int, ...]) -> Any:
     if isinstance(value, TrainingOverride):
         return _plain(value.given(), path)
     if isinstance(value, BaseModel):
-        # A null that is also the default says nothing.
+        # A null that is also the default adds nothing.
         fields = {name: (getattr(value, name), info.default) for name, info in type(value).model_fields.items()}
         tree = {n: _plain(v, (*path, n)) for n, (v, default) in fields.items() if not (v is None and default is None)}
         return without_idle_options(value.kind, tree) if isinstance(value, TaskSpec) else tree

@@ -1,7 +1,7 @@
-"""The JSON Schema of a stream file, for editors and for the sentences that say what is allowed.
+"""The JSON Schema of a stream file, for editors and for messages that say what is allowed.
 
-pydantic writes most of it; what the models accept through validators is added here: bare names, the presets and
-metrics that exist, the other names of ``bottleneck``, layer numbers.
+pydantic generates most of it; what the models accept through validators is added here: bare names, the existing presets
+and metrics, the aliases of ``bottleneck``, layer numbers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def json_schema() -> Schema:
 
 @cache
 def cached_schema() -> Schema:
-    """Return the one shared copy of the schema; not to be changed."""
+    """Return the one shared copy of the schema, which must not be changed."""
     schema = StreamSpec.model_json_schema()
     definitions = schema["$defs"]
     for model in (BankChoice, Modification):
@@ -50,7 +50,7 @@ def cached_schema() -> Schema:
         dict.fromkeys(metric for metrics in METRICS.values() for metric in metrics)
     )
     for override in definitions["TrainingOverride"]["properties"].values():
-        del override["default"]  # what is left out is the stream's
+        del override["default"]  # the stream's setting applies to what is left out
     schema["properties"]["bank"]["default"] = StreamSpec.model_fields["bank"].default.preset
     for holder in (schema["properties"], task):
         for node in holder.values():
@@ -74,7 +74,7 @@ def _add_other_names(model: type[BaseModel], definition: Schema) -> None:
 
 
 def follow(node: Schema) -> Schema:
-    """Replace a reference by what it points at."""
+    """Replace a reference by its target."""
     if "$ref" not in node:
         return node
     target: Schema = cached_schema()["$defs"][node["$ref"].rsplit("/", 1)[1]]
@@ -92,7 +92,7 @@ _SHAPES = {AS_TEXT: "string", AS_LIST: "array", AS_MAPPING: "object", AS_ROWS: "
 
 
 def node_at(root: Schema, loc: tuple[str | int, ...]) -> Schema | None:
-    """Return the node that describes the place ``loc`` of a validation error, None for an unknown key.
+    """Return the node for the location ``loc`` of a validation error, None for an unknown key.
 
     Args:
         root: where ``loc`` begins.
@@ -123,7 +123,7 @@ def _below(node: Schema, part: str | int) -> Schema | None:
 
 
 def keys_of(node: Schema, *, other_names: bool = False) -> list[str]:
-    """Return the keys that a mapping at ``node`` may have; other names of the same key only if asked for."""
+    """Return the allowed keys of a mapping at ``node``; aliases of the same key only if requested."""
     found: dict[str, None] = {}
     for option in options(node):
         names = option.get("propertyNames", {}).get("enum", [])

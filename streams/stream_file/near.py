@@ -1,4 +1,4 @@
-"""Files and folders that are called like one that is not there, for a hint in a message."""
+"""Find files and folders with names similar to a missing one, for a hint in a message."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from pathlib import Path
 from continual_petl.errors import LONGEST_TYPO
 
 _LOOKED_AT = 1_000
-"""Entries of a folder."""
+"""Maximum number of folder entries to look at."""
 
 
 def did_you_mean_path(wanted: str | Path, places: Iterable[Path], fits: Callable[[Path], bool]) -> str:
-    """Return a hint: the path whose last name is most like that of a path that is not there, or nothing.
+    """Return a hint: the path whose last name is most similar to that of a missing path, or nothing.
 
     Args:
-        wanted: what was asked for.
-        places: folders that are looked into, in this order.
-        fits: whether what was found is of use.
+        wanted: the missing path.
+        places: folders to search, in this order.
+        fits: whether a path found is usable.
     """
     found: dict[str, Path] = {}
     for place in dict.fromkeys(places):
-        with suppress(OSError, ValueError):  # there is no such place, it may not be read, or it can have no such name
+        with suppress(OSError, ValueError):  # the folder is missing or unreadable, or cannot have such a name
             for each in islice(place.iterdir(), _LOOKED_AT):
                 found.setdefault(each.name, each)
     for name in difflib.get_close_matches(Path(wanted).name[:LONGEST_TYPO], found, n=5):

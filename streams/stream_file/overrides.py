@@ -1,7 +1,7 @@
 """Dotted overrides from the command line, applied to the plain data of a stream file.
 
 ``training.learning_rate`` goes down the keys, ``tasks.agnews.training.epochs`` finds a task by its name,
-``tasks.0.training.epochs`` by its number, and ``tasks.*.limits.train`` means every task. What a value means is decided as in
+``tasks.0.training.epochs`` by its number, and ``tasks.*.limits.train`` means every task. Values are parsed as in
 the file.
 """
 
@@ -20,7 +20,7 @@ from continual_petl.streams.stream_file.wording import show
 from continual_petl.streams.stream_file.yaml_nodes import parse, plain_scalar
 
 _BARE = {"backbone": "name", "bank": "preset"}
-"""Keys whose value may be a bare name, and the key that it stands for."""
+"""Keys whose value may be a bare name, and the key that it sets."""
 _DEFAULTS = {"bank": {"preset": "houlsby"}}
 
 
@@ -38,7 +38,7 @@ def apply_overrides(tree: dict[str, Any], overrides: Sequence[tuple[str, str]], 
 
 
 def unreached(spec: StreamSpec, overrides: Sequence[tuple[str, str]]) -> list[str]:
-    """Return a sentence for each override of the stream that some tasks do not take over, for they have a value of their own.
+    """Return a sentence for each override of the stream that does not reach some tasks, because they have their own value.
 
     Args:
         spec: the stream, with the overrides in it.
@@ -55,7 +55,7 @@ def unreached(spec: StreamSpec, overrides: Sequence[tuple[str, str]]) -> list[st
             if any(
                 other.removeprefix("--").startswith("tasks.") and other.endswith(f".{path}") for other, _ in overrides
             ):
-                continue  # whoever gave both knows
+                continue  # the user gave both
             own = [task.name for task in spec.tasks if _differs(spec, task, top, key)]
             if own:
                 told[
@@ -66,7 +66,7 @@ def unreached(spec: StreamSpec, overrides: Sequence[tuple[str, str]]) -> list[st
 
 
 def _differs(spec: StreamSpec, task: TaskSpec, top: str, key: str) -> bool:
-    """Return whether a task has a value of its own, and another one than the stream."""
+    """Return whether a task has its own value, and a different one than the stream."""
     if top == "bank":
         return task.bank is not None and task.bank != spec.bank
     own = task.training.given()
@@ -95,7 +95,7 @@ def _key_path(key: str, parts: list[str], tree: dict[str, Any]) -> KeyPath:
     if parts[0] != "tasks" or len(parts) == 1:
         return tuple(parts)
     rest, names = key.removeprefix("tasks."), task_names(tree)
-    # A name may hold dots, so the longest that fits is meant.
+    # A name may contain dots, so the longest match is meant.
     fitting = [name for name in names if name and (rest == name or rest.startswith(f"{name}."))]
     by_number = _number(parts[1], len(names))
     if not fitting:
@@ -126,7 +126,7 @@ def _no_such_task(wanted: str, names: list[str | None]) -> str:
 
 
 def _value(text: str) -> Any:
-    """Read a value: quoted text, lists and mappings as YAML, everything else as one unquoted scalar."""
+    """Parse a value: quoted text, lists and mappings as YAML, everything else as one unquoted scalar."""
     stripped = text.strip()
     if (half := half_character(text)) is not None:
         raise _Unusable(f"got {show(text)}: {half} is not a character; write UTF-8")
@@ -138,12 +138,12 @@ def _value(text: str) -> Any:
     parsed = parse(stripped)
     if parsed.problems:
         why = "; ".join(problem for _, _, problem in parsed.problems)
-        raise _Unusable(f"got {show(text)}: {why}. To give it as plain text, put it in quotes of its own")
+        raise _Unusable(f"got {show(text)}: {why}. To give it as plain text, put it in extra quotes")
     return parsed.tree
 
 
 def _set(tree: dict[str, Any], path: KeyPath, value: Any, option: str, places: Places) -> None:
-    # In a file the whole of it is one level too.
+    # In a file, the whole of it is one level too.
     if 1 + len(path) + _depth(value) > MAX_DEPTH:
         raise _Unusable(f"this is nested more than {MAX_DEPTH} levels deep")
     if half_character(".".join(map(str, path))) is not None:
@@ -155,7 +155,7 @@ def _set(tree: dict[str, Any], path: KeyPath, value: Any, option: str, places: P
         if isinstance(child, str) and part in _BARE and (depth == 0 or here[0] == "tasks"):
             child = {_BARE[part]: child}
         elif child is None:
-            # A bank that is said to start from another one has that one's settings, and not those of the default.
+            # A bank that starts from another one has that one's settings, and not the defaults.
             whole = depth == 0 and path[-1] != "start_from"
             child = dict(_DEFAULTS.get(str(part), {})) if whole else {}
             places.replace(here, option)

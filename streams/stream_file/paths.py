@@ -20,8 +20,8 @@ _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 def expand_paths(tree: dict[str, Any], folder: str, places: Places) -> None:
     """Expand every path in ``tree``, in place.
 
-    ``data_dir`` and a backbone that is a path become absolute, counted from ``folder``, or from the working directory
-    when they were given on the command line. The paths of data stay as they are: they count from ``data_dir``.
+    ``data_dir`` and a backbone that is a path become absolute, relative to ``folder``, or to the working directory
+    if they were given on the command line. The paths of data are unchanged: they are relative to ``data_dir``.
     """
     for path, parent in list(_paths(tree, ())):
         try:
@@ -41,7 +41,7 @@ def _expand(text: str) -> str:
         raise ValueError(f"{text!r} holds the character \\x00, which no path can: remove it")
     if "://" in text and _VARIABLE.search(text):
         raise ValueError(
-            f"{text!r} is an address, and a stream of someone else could send away what a variable holds: write it out"
+            f"{text!r} is an address, and an untrusted stream could send the value of a variable there: write it out"
         )
     for variable in _VARIABLE.findall(text):
         if not os.environ.get(variable):

@@ -1,4 +1,4 @@
-"""Where a key of a stream was written: a line of the file, or an option of the command line."""
+"""Where each key of a stream was set: a line of the file, or an option on the command line."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ class Places:
     file: str
     """The file as the user wrote it."""
     lines: dict[KeyPath, int]
-    """Line of every key path that the file holds."""
+    """Line of every key path in the file."""
     options: dict[KeyPath, str] = field(default_factory=dict)
     """The option that set a key path, such as ``--training.epochs``."""
     wrong: list[KeyPath] = field(default_factory=list)
-    """The key paths that problems were reported at."""
+    """The key paths with reported problems."""
     _found: list[tuple[tuple[int, int], str]] = field(default_factory=list)
 
     def replace(self, path: KeyPath, option: str) -> None:
-        """Note that ``option`` set what lies at ``path``, and everything below it."""
+        """Record that ``option`` set the value at ``path``, and everything below it."""
         for known in (self.lines, self.options):
             for other in [other for other in known if other[: len(path)] == path]:
                 del known[other]
         self.options[path] = option
 
     def from_option(self, path: KeyPath) -> bool:
-        """Say whether the value at ``path`` came from the command line."""
+        """Return whether the value at ``path`` came from the command line."""
         return self._nearest(path) in self.options
 
     def report(self, path: KeyPath, text: str, tree: Any = None, *, line: int | None = None) -> None:
-        """Note a problem at ``path``, prefixed by where that is (in ``line`` of the file, if given)."""
+        """Record a problem at ``path``, prefixed by its place (``line`` of the file, if given)."""
         self.wrong.append(path)
         nearest = self._nearest(path)
         key = f"key {dotted(path)}{_task_name(path, tree)}: " if path else ""
@@ -48,7 +48,7 @@ class Places:
         self._found.append((rank, shorten(where + text)))
 
     def with_more(self, found: Iterable[tuple[KeyPath, str]]) -> tuple[str, ...]:
-        """Return what was reported and what was found behind it, in the order of `problems`; what is about no key is last."""
+        """Return the reported problems and those found later, in the order of `problems`; those without a key come last."""
         both = replace(self, wrong=list(self.wrong), _found=list(self._found))
         for path, text in found:
             if path:
@@ -58,13 +58,13 @@ class Places:
         return both.problems
 
     def report_option(self, option: str, text: str) -> None:
-        """Note a problem with an option that reaches no key."""
+        """Record a problem with an option that matches no key."""
         self.wrong.append(())
         self._found.append(((1, len(self._found)), shorten(f"{shorten(option, 200)}: {text}")))
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What was reported, by line, then by option, each once; of very many the first."""
+        """The reported problems, by line, then by option, each once; of very many the first."""
         found = tuple(dict.fromkeys(text for _, text in sorted(self._found, key=lambda found: found[0])))
         if len(found) <= MAX_PROBLEMS:
             return found
@@ -77,7 +77,7 @@ class Places:
 
 
 def dotted(path: Iterable[str | int]) -> str:
-    """Write a key path as on the command line."""
+    """Format a key path as on the command line."""
     return ".".join(map(str, path))
 
 

@@ -1,26 +1,43 @@
-"""What is left of a stream file once the keys with mistakes are taken out, so that the rest is checked in the same pass.
+"""Remove the keys with mistakes from a stream file, so that the rest is checked in the same pass.
 
-A task with a mistake in what says where its rows are and how they are read is left out as a whole: checked with a default in
-that place, it would be refused for what nobody wrote.
+A task with a mistake in where its rows are or how they are read is left out as a whole: with a default in that place,
+it would be rejected for something that nobody wrote.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
 
+from continual_petl.errors import did_you_mean
 from continual_petl.streams.schema.consistency import KeyPath
 from continual_petl.streams.schema.stream_spec import StreamSpec
 
 _OF_TASK = {"bank", "training", "metric", "pooling", "probe", "generation", "max_target_length"}
-"""Keys of a task without which its rows mean the same."""
+"""Keys of a task that do not affect the meaning of its rows."""
 _OF_STREAM = {"bank", "training", "trainer", "evaluate", "probe", "seed"}
+_NO_TASK = {"name": "none", "kind": "classification", "data": {"train": []}}
+"""A stream cannot be empty, so this stands in it where every task has a mistake; no number is its own."""
 
 
-def usable_part(tree: dict[str, Any], wrong: Iterable[KeyPath]) -> StreamSpec | None:
+@dataclass(frozen=True)
+class UsablePart:
+    """A stream without the keys that have mistakes."""
+
+    spec: StreamSpec
+    numbers: tuple[int, ...]
+    """Which of the file's tasks its tasks are, counted from 0."""
+
+    def without_copies(self) -> UsablePart:
+        """Return the same part without local copies of data; see `StreamSpec.without_copies`."""
+        return replace(self, spec=self.spec.without_copies())
+
+
+def usable_part(tree: dict[str, Any], wrong: Iterable[KeyPath]) -> UsablePart | None:
     """Return the stream without the keys that have mistakes; None if too little is left.
 
     Args:
@@ -28,7 +45,7 @@ def usable_part(tree: dict[str, Any], wrong: Iterable[KeyPath]) -> StreamSpec | 
         wrong: the keys with mistakes.
     """
     left, without = copy.deepcopy(tree), set()
-    tasks = left.get("tasks")
+    tasks, numbers = left.get("tasks"), list[int]()
     for path in wrong:
         match path:
             case ("tasks", int(number), str(key), *_) if key in _OF_TASK:
@@ -36,7 +53,7 @@ def usable_part(tree: dict[str, Any], wrong: Iterable[KeyPath]) -> StreamSpec | 
                     tasks[number].pop(key, None)
             case ("tasks", int(number), *_):
                 without.add(number)
-            case (str(key), *_) if key in _OF_STREAM:
+            case (str(key), *_) if key in _OF_STREAM or _is_misspelt(key):
                 left.pop(key, None)
             case ("backbone", str(key), *_) if key != "name" and isinstance(left.get("backbone"), dict):
                 left["backbone"].pop(key, None)
@@ -45,8 +62,15 @@ def usable_part(tree: dict[str, Any], wrong: Iterable[KeyPath]) -> StreamSpec | 
             case _:
                 return None
     if isinstance(tasks, list):
-        left["tasks"] = [task for number, task in enumerate(tasks) if number not in without]
+        numbers = [number for number in range(len(tasks)) if number not in without]
+        left["tasks"] = [tasks[number] for number in numbers] or [_NO_TASK] * bool(tasks)
     try:
-        return StreamSpec.model_validate(left)
+        return UsablePart(StreamSpec.model_validate(left), tuple(numbers))
     except ValidationError:
         return None
+
+
+def _is_misspelt(key: str) -> bool:
+    """Say whether a key is none of a stream, but written like one of those without which its tasks mean the same."""
+    known = StreamSpec.model_fields
+    return key not in known and any(f"{name!r}" in did_you_mean(key.casefold(), known) for name in _OF_STREAM)

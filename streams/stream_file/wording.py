@@ -1,4 +1,4 @@
-"""Validation errors of pydantic, said in the words of a stream file: what came, what is allowed, what to do."""
+"""Rephrase pydantic's validation errors in terms of a stream file: what was given, what is allowed, what to do."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def word_errors(error: ValidationError, root: Schema) -> Iterator[tuple[KeyPath,
     """Yield the key path and the paragraph of every mistake.
 
     Args:
-        error: what a model of the schema raised.
+        error: a validation error of a model of the schema.
         root: the JSON Schema of that model.
     """
     yield from _word(error, root, ())
@@ -47,12 +47,12 @@ def _word(error: ValidationError, root: Schema, above: KeyPath) -> Iterator[tupl
 
 
 def _is_about_key(loc: KeyPath) -> bool:
-    """Say whether a key of a mapping with free keys is wrong, not its value."""
+    """Return whether a key of a mapping with free keys is wrong, rather than its value."""
     return loc[-1:] == ("[key]",)
 
 
 def _all_entries_were_wrong(details: ErrorDetails) -> bool:
-    """Say whether a list counts as too short only because its entries have mistakes of their own."""
+    """Return whether a list counts as too short only because its entries have mistakes of their own."""
     if details["type"] != "too_short":
         return False
     given = details["input"]
@@ -95,6 +95,9 @@ def _unknown_key(key: str, given: Any, parent: Schema, details: ErrorDetails) ->
         return f"is a{named['description'][1:-1]}, which is given as well: keep one of the two"
     hint = _did_you_mean(key, keys_of(parent, other_names=True))
     homes = [name for name in allowed if key in keys_of(node_at(parent, (name,)) or {})]
+    each = {key for task in options(node_at(parent, ("tasks", 0)) or {}) for key in task.get("properties", {})}
+    if not homes and not hint and key in each:
+        hint = f" (it belongs to a task; on the command line: --tasks.0.{key}, or --tasks.*.{key} for all tasks)"
     if homes and not hint:
         hint = f" (it belongs under {' or '.join(homes)})"
     return f"unknown key {key!r}{hint}; allowed here: {', '.join(allowed)}"
@@ -108,7 +111,7 @@ def _did_you_mean(given: Any, known: Iterable[str]) -> str:
 
 
 def _flow(value: Any, node: Schema) -> str:
-    """Write an example as YAML of one line, keys in the order of the schema."""
+    """Format an example as one line of YAML, keys in the order of the schema."""
     if isinstance(value, list):
         return f"[{', '.join(_flow(each, node_at(node, (0,)) or {}) for each in value)}]"
     if isinstance(value, dict):
@@ -118,7 +121,7 @@ def _flow(value: Any, node: Schema) -> str:
 
 
 def show(value: Any) -> str:
-    """Write a value as the user would recognise it, shortened."""
+    """Format a value as the user would recognise it, shortened."""
     if value is None:
         return "nothing (null)"
     if isinstance(value, bool):
@@ -132,7 +135,7 @@ def show(value: Any) -> str:
 
 
 def describe(node: Schema) -> str:
-    """Say in words what a node of the schema allows; empty if it allows anything."""
+    """Describe in words what a node of the schema allows; empty if it allows anything."""
     return " or ".join(dict.fromkeys(text for option in options(node) if (text := _describe_one(option))))
 
 

@@ -1,4 +1,4 @@
-"""Stream files: YAML in, a whole `StreamSpec` or every mistake at once out; and back.
+"""Stream files: YAML in, a complete `StreamSpec` or all mistakes at once out; and back.
 
 Each mistake is one paragraph that begins with ``FILE:LINE: key tasks.2.training.epochs:``, or with the option of the
 command line that caused it.
@@ -27,7 +27,7 @@ from continual_petl.streams.stream_file.json_schema import json_schema as json_s
 from continual_petl.streams.stream_file.overrides import apply_overrides
 from continual_petl.streams.stream_file.paths import expand_paths
 from continual_petl.streams.stream_file.places import Places
-from continual_petl.streams.stream_file.usable import usable_part
+from continual_petl.streams.stream_file.usable import UsablePart, usable_part
 from continual_petl.streams.stream_file.wording import show, word_errors
 from continual_petl.streams.stream_file.yaml_nodes import parse
 
@@ -38,13 +38,13 @@ def load_stream(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str
     """Read and check a stream file.
 
     Args:
-        path: the YAML file. Relative paths of data in it count from its `data_dir`, and that from the file's folder.
+        path: the YAML file. Relative data paths in it count from its `data_dir`, and that from the file's folder.
         overrides: dotted keys and texts from the command line, such as ``("tasks.agnews.training.epochs", "1")``;
-            of two for the same key the later one holds. A relative ``data_dir``, or path of a backbone, counts from the
-            working directory here; the data of tasks count from ``data_dir`` wherever they are written.
+            if a key is given twice, the later one wins. A relative ``data_dir``, or path of a backbone, is relative to the
+            working directory here; the data of tasks is relative to ``data_dir`` in any case.
 
     Returns:
-        The stream. Local copies of its data (``data.local``) are left out where no ``data_dir`` is given.
+        The stream. Local copies of its data (``data.local``) are left out if no ``data_dir`` is given.
 
     Raises:
         StreamFileError: with all mistakes of file and overrides.
@@ -53,20 +53,20 @@ def load_stream(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str
 
 
 class PartlyUsableError(StreamFileError):
-    """A stream file has mistakes, and the rest of it can be checked as well.
+    """A stream file has mistakes, but the rest of it can be checked as well.
 
     Args:
         places: the mistakes, and where the keys of the file are.
-        rest: the stream without the keys that have mistakes; None if too little is left.
+        rest: what is left without the keys that have mistakes; None if that is too little.
     """
 
-    def __init__(self, places: Places, rest: StreamSpec | None) -> None:
+    def __init__(self, places: Places, rest: UsablePart | None) -> None:
         self.places, self.rest = places, rest
         super().__init__(places.problems)
 
 
 def load_placed(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]] = ()) -> tuple[StreamSpec, Places]:
-    """Read and check a stream file as `load_stream` does; return where its keys are written, too.
+    """Read and check a stream file as `load_stream` does; also return where its keys were set.
 
     Raises:
         PartlyUsableError: if keys have mistakes.
@@ -95,25 +95,36 @@ def load_task(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]]
     Raises:
         StreamFileError: with all mistakes of file and overrides.
     """
+    return load_placed_task(path, overrides)[0]
+
+
+def load_placed_task(
+    path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]] = ()
+) -> tuple[TaskSpec, Places]:
+    """Read and check a file that holds one task as `load_task` does; return where its keys are written, too.
+
+    Raises:
+        StreamFileError: with all mistakes of file and overrides.
+    """
     tree, places, folder = _read(path, overrides)
     if "tasks" in tree and "kind" not in tree:
         places.report(
-            ("tasks",), "this is the file of a stream; here one task is wanted, an entry of such a list", tree
+            ("tasks",), "this is the file of a stream; a single task is expected here, an entry of such a list", tree
         )
         raise StreamFileError(places.problems)
     expand_paths(tree, folder, places)
     data = tree.get("data")
     if isinstance(data, dict) and data.get("local") is not None:
         places.report(
-            ("data", "local"), "a file of one task has no data_dir, where copies lie: write data: FOLDER", tree
+            ("data", "local"), "a file of one task has no data_dir, where copies are kept: write data: FOLDER", tree
         )
     task = _validate(TaskSpec, tree, places)
     labels = join_path(folder, task.labels) if isinstance(task.labels, str) else task.labels
-    return task.model_copy(update={"data": locate(task.data, folder), "labels": labels})
+    return task.model_copy(update={"data": locate(task.data, folder), "labels": labels}), places
 
 
 def _read(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]]) -> tuple[dict[str, Any], Places, str]:
-    """Return the plain data with the overrides in it, where its keys were written, and the file's folder."""
+    """Return the plain data with the overrides applied, where its keys were set, and the file's folder."""
     file = os.fspath(path)
     parsed = parse(_text(file))
     places = Places(file, parsed.lines)

@@ -1,8 +1,8 @@
-"""YAML text to plain data that remembers its lines.
+"""Parse YAML text into plain data that remembers its line numbers.
 
 Scalars follow the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema), not PyYAML's 1.1: ``1e-3`` is
-a number, ``no`` and ``2024-01-01`` are texts. One difference to both: ``007`` is a text, for a label must not lose its
-zeros. Nesting, the number of entries and the size that aliases expand to are bounded, so no file can exhaust memory.
+a number, ``no`` and ``2024-01-01`` are texts. One difference from both: ``007`` is a text, since a label must not lose its
+zeros. Nesting, the number of entries and the size after alias expansion are limited, so no file can exhaust memory.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ CORE = {
         list("-+0123456789."),
     ),
 }
-"""Tag to the texts that carry it unquoted, and the characters they can begin with."""
+"""For each tag the pattern of its unquoted texts, and the characters they can begin with."""
 _TAG = "tag:yaml.org,2002:"
 
 
 class _Composer(yaml.SafeLoader):
-    """PyYAML's own composer with the implicit types of YAML 1.2 and a bound on nesting."""
+    """PyYAML's own composer with the implicit types of YAML 1.2 and a limit on nesting."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's class attribute)
     _depth = 0
@@ -61,7 +61,7 @@ class _Composer(yaml.SafeLoader):
         if self._depth == 2 and isinstance(index, yaml.ScalarNode):
             self._in_tasks = index.value == "tasks"
         if self._depth == 3 and self._in_tasks and isinstance(parent, yaml.SequenceNode) and index >= MAX_TASKS:
-            why = f"more than {MAX_TASKS:,} tasks: divide them among several streams, each with a run folder of its own"
+            why = f"more than {MAX_TASKS:,} tasks: divide them among several streams, each with its own run folder"
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
             raise yaml.MarkedYAMLError(problem=why, problem_mark=mark)
         try:
@@ -103,7 +103,7 @@ def parse(text: str) -> Parsed:
     except yaml.YAMLError as error:  # a character that YAML forbids
         why = " ".join(str(error).split())
         parsed.problems.append((1, (), f"this is not readable as YAML: {why}"))
-    except (ValueError, OverflowError):  # PyYAML trusts the numbers of %YAML and of escapes
+    except (ValueError, OverflowError):  # PyYAML does not check the numbers of %YAML and of escapes
         line = 1 if loader is None else loader.get_mark().line + 1
         why = "a character or version of YAML whose number is too large"
         parsed.problems.append((line, (), f"this is not readable as YAML: {why}"))
@@ -114,7 +114,7 @@ def parse(text: str) -> Parsed:
 
 
 def plain_scalar(text: str) -> Any:
-    """Return what an unquoted ``text`` means: null, a truth value, a number, or the text itself.
+    """Return the value of an unquoted ``text``: null, a truth value, a number, or the text itself.
 
     Raises:
         ValueError: if it is a whole number beyond the largest float.
@@ -140,7 +140,7 @@ def _convert(name: str, text: str) -> Any:
 
 
 class _Builder:
-    """Turns nodes into data; an alias is expanded where it stands, within bounds."""
+    """Turns nodes into data; aliases are expanded in place, within limits."""
 
     def __init__(self, parsed: Parsed) -> None:
         self.parsed = parsed
@@ -168,14 +168,14 @@ class _Builder:
             return [self.build(item, (*path, number)) for number, item in enumerate(node.value)]
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, path)
-        return self._problem(node, path, f"the tag {_short(node.tag)} is not read here: remove it")
+        return self._problem(node, path, f"the tag {_short(node.tag)} is not supported: remove it")
 
     def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Any:
         name = node.tag.removeprefix(_TAG)
         if name == "str":
             return node.value if (half := half_character(node.value)) is None else self._half(node, path, half)
         if name not in CORE:
-            return self._problem(node, path, f"the tag {_short(node.tag)} is not read here: remove it")
+            return self._problem(node, path, f"the tag {_short(node.tag)} is not supported: remove it")
         try:
             return _convert(name, node.value)
         except (ValueError, IndexError):

@@ -89,7 +89,7 @@ def test_for_all_tasks_of_a_stream_the_hub_is_asked_once(
     ("code", "says"),
     [
         ("RevisionNotFound", "the model on the Hub has no revision 'v1'"),
-        ("EntryNotFound", "what the Hub has under it holds no config.json"),
+        ("EntryNotFound", "the repository on the Hub has no config.json"),
         ("GatedRepo", "the model on the Hub is gated"),
     ],
 )

@@ -94,7 +94,7 @@ def test_a_pooler_that_the_checkpoint_lacks_is_left_out_not_random(backbone_fold
     weights = {n: t for n, t in load_file(folder / "model.safetensors").items() if not n.startswith("pooler.")}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     assert load_backbone(str(folder), pooling="mean").digest == load_backbone(str(folder), pooling="first").digest
-    with pytest.raises(InputError, match="brings no trained pooler; allowed are 'first', 'mean' and 'last'"):
+    with pytest.raises(InputError, match="has no trained pooler; allowed are 'first', 'mean' and 'last'"):
         load_backbone(str(folder))
 
 
@@ -161,7 +161,7 @@ def test_t5_takes_the_length_that_its_configuration_names(tmp_path: Path) -> Non
 @pytest.mark.parametrize("family", ["mpnet", "deberta", "deberta-v2"])
 def test_an_attention_of_its_own_cannot_be_chosen(backbone_folder: Folder, family: str) -> None:
     assert load_backbone(str(backbone_folder(family))).attention == "eager"
-    with pytest.raises(InputError, match=r"'sdpa' asked for, but family .* allowed are 'auto' and 'eager'"):
+    with pytest.raises(InputError, match=r"got 'sdpa', but family .* allowed are 'auto' and 'eager'"):
         load_backbone(str(backbone_folder(family)), attention="sdpa")
 
 

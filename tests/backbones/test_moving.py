@@ -15,7 +15,7 @@ from torch.nn.utils import parametrizations
 from torch.nn.utils import spectral_norm as older_spectral_norm
 
 from continual_petl.backbones.backbone import load_backbone
-from continual_petl.backbones.moving import moves_in_training
+from continual_petl.backbones.mutable_state import moves_in_training
 from continual_petl.errors import InputError
 from continual_petl.learner.plan import build_bank, plan_task
 from tests.streams_in_code import stream, task, task_of_kind
@@ -63,9 +63,7 @@ def test_tables_that_follow_the_length_do_move(backbone_folder: Folder, tmp_path
 
 def test_long_rows_are_refused_where_tables_would_move(backbone_folder: Folder, tmp_path: Path) -> None:
     folder = with_tables(backbone_folder("llama"), tmp_path / "b", LONG)
-    with pytest.raises(
-        InputError, match=r"rows may have 64 positions, but its rotary tables .* computed anew beyond 32"
-    ):
+    with pytest.raises(InputError, match=r"rows may have 64 positions, but its rotary tables .* recomputed beyond 32"):
         load_backbone(folder)
     with pytest.raises(InputError, match=r"Write backbone: \{name: \.\.\., max_length: 32\}, or less"):
         load_backbone(folder, max_length=33)

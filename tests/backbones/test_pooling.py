@@ -54,7 +54,7 @@ def test_each_way_is_allowed_where_it_means_something(backbone_folder: Folder, f
         if way in allowed:
             backbone.check_pooling(way)
         else:
-            with pytest.raises(InputError, match=f"pooling: '{way}' asked for, but backbone .*; allowed are '"):
+            with pytest.raises(InputError, match=f"pooling: got '{way}', but backbone .*; allowed are '"):
                 backbone.check_pooling(way)
     assert set(backbone.poolings()) == allowed
 

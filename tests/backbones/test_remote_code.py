@@ -21,7 +21,7 @@ from tests.backbones.own_code import bring_code, change
 from tests.streams_in_code import stream, task
 
 Folder = Callable[..., Path]
-WRITE = r"not executed unless you say so.*write backbone: \{name: \.\.\., remote_code: true\}"
+WRITE = r"not executed without your permission.*write backbone: \{name: \.\.\., remote_code: true\}"
 
 
 @pytest.fixture(autouse=True)

@@ -81,7 +81,10 @@ def refused(family: str, model: PreTrainedModel, spec: BankSpec, layers: Sequenc
         size = m.bottleneck or 0
         if (
             (m.form == "bottleneck" and size > WIDTH)
-            or (m.form == "lowrank" and any(size > min(pair) for pair in projections(family, m.modifies)))
+            or (
+                m.form in ("lowrank", "decomposed")
+                and any(size > min(pair) for pair in projections(family, m.modifies))
+            )
             or (m.form == "attention" and family in OWN_ATTENTION)
             or (m.normalised_input and family in PRE_NORM)
         ):
@@ -108,9 +111,15 @@ def forms(family: str, m: Modification, layers: Sequence[int], sizes: dict[str, 
             middle = (m.depth - 1) * (size * size + size)
             one = 2 * size * WIDTH + size + WIDTH + middle + 2 * WIDTH * (m.input_norm + m.output_norm) + learned
             return one * (len(layers) if m.modifies == "ffn" else num_attentions)
-        case "lowrank":
+        case "lowrank" | "decomposed":
             one = sum(size * sum(pair) + learned for pair in projections(family, m.modifies))
+            if m.form == "decomposed":
+                one += sum(out for _, out in projections(family, m.modifies))
             return one * (len(layers) if m.modifies.startswith("ffn") else num_attentions)
+        case "rescale":
+            if m.modifies == "ffn_inner":
+                return INNER * len(layers)
+            return projections(family, m.modifies)[0][1] * num_attentions
         case "attention":
             keys = projections(family, "key")[0][1]
             if m.reparametrise == "none" or not trained:

@@ -9,7 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from continual_petl.banks.choice import BankChoice
-from continual_petl.banks.legal import LEGAL, Composition, Form, Insertion, Site, idle_options, options_of
+from continual_petl.banks.config.base import Composition, Insertion, Site
+from continual_petl.banks.legal import LEGAL, Form, idle_options, options_of
 from continual_petl.banks.presets import PRESETS
 from continual_petl.banks.spec import BankSpec, Modification
 
@@ -64,19 +65,20 @@ def test_the_table_is_the_papers() -> None:
         ("bottleneck", "ffn", "sequential", "add"),  # Houlsby, Pfeiffer
         ("lowrank", "query", "parallel", "scaled"),  # LoRA
         ("lowrank", "value", "parallel", "scaled"),
+        ("rescale", "key", "sequential", "multiply"),  # IA3, of a later paper
         ("bottleneck", "heads", "parallel", "add"),  # parallel adapter
         ("bottleneck", "ffn", "parallel", "add"),
         ("attention", "heads", "parallel", "add"),  # multi-head parallel adapter
         ("bottleneck", "ffn", "parallel", "scaled"),  # scaled parallel adapter
     ]:
         assert choice in ALLOWED
-    assert len(ALLOWED) == len(set(ALLOWED)) == 46
+    assert len(ALLOWED) == len(set(ALLOWED)) == 61
     assert set(ALLOWED) <= set(ALL)
 
 
 def test_every_other_choice_is_refused_with_the_legal_ones_that_are_nearest() -> None:
     refused = [choice for choice in ALL if choice not in ALLOWED]
-    assert len(refused) == 6 * 12 * 3 * 6 - 46
+    assert len(refused) == 8 * 13 * 3 * 6 - 61
     for choice in refused:
         with pytest.raises(ValidationError) as caught:
             Modification.model_validate(dict(zip(DIMENSIONS, choice, strict=True)) | {"bottleneck": 2})

@@ -16,11 +16,25 @@ from tests.small import small
 from tests.tiny import FAMILIES, make_bank, make_inputs, make_model
 from tests.usual import few, walk
 
-EVERY_PROJECTION = {
+PROJECTIONS: list[dict[str, Any]] = [
+    {"form": "lowrank", "modifies": site, "insertion": "parallel", "composition": how, "rank": 2, "scale": 1.5}
+    for site in ("query", "key", "value", "attention_out", "ffn_in", "ffn_out")
+    for how in ("scaled", "learned")
+]
+EVERY_PROJECTION = {"modifications": PROJECTIONS, "layernorms": "own"}
+
+FACTORS: list[dict[str, Any]] = [
+    {"form": "rescale", "modifies": site, "insertion": "sequential", "composition": "multiply"}
+    for site in ("key", "value", "ffn_inner")
+]
+# In front of the low-rank changes in the list, and yet they multiply these.
+RESCALED = {"modifications": FACTORS + PROJECTIONS}
+# With low-rank changes and factors of the same projections.
+DECOMPOSED = {
     "modifications": [
-        {"form": "lowrank", "modifies": site, "insertion": "parallel", "composition": how, "rank": 2, "scale": 1.5}
-        for site in ("query", "key", "value", "attention_out", "ffn_in", "ffn_out")
-        for how in ("scaled", "learned")
+        *FACTORS,
+        *({**row, "form": "decomposed"} for row in PROJECTIONS if row["composition"] == "scaled"),
+        *PROJECTIONS,
     ],
     "layernorms": "own",
 }
@@ -31,8 +45,8 @@ MANY_DIFFERENCES = {"preset": "diff_pruning", "density": 0.3}
 @pytest.mark.parametrize("family", walk(FAMILIES))
 @pytest.mark.parametrize(
     "choice",
-    [EVERY_PROJECTION, "lora", "bitfit", MANY_DIFFERENCES, "top_layers"],
-    ids=["every", "lora", "bitfit", "sparse", "top"],
+    [EVERY_PROJECTION, RESCALED, DECOMPOSED, "lora", "bitfit", MANY_DIFFERENCES, "top_layers"],
+    ids=["every", "rescaled", "decomposed", "lora", "bitfit", "sparse", "top"],
 )
 @pytest.mark.parametrize(("dtype", "tolerance"), few([(torch.float64, 1e-12), (torch.float32, 1e-5)]))
 def test_merged_and_unmerged_answer_the_same(family: str, choice: object, dtype: torch.dtype, tolerance: float) -> None:
@@ -61,5 +75,7 @@ def test_merged_and_unmerged_answer_the_same(family: str, choice: object, dtype:
 @pytest.mark.parametrize("preset", ["houlsby", "prefix_flat", "prompt", "mam"])
 def test_what_is_no_weight_cannot_be_merged(preset: str) -> None:
     model = make_model("bert")
-    with pytest.raises(InputError, match=r"cannot be merged into weights; lowrank, additive, sparse can"):
+    with pytest.raises(
+        InputError, match=r"cannot be merged into weights; lowrank, decomposed, rescale, additive, sparse can"
+    ):
         merged(model, make_bank(model, small(preset)))

@@ -25,7 +25,17 @@ from tests.small import small
 from tests.tiny import DECODERS, ENCODER_DECODERS, FAMILIES, make_bank, make_inputs, make_model
 from tests.usual import few, walk
 
-EXACT = {"scaled_parallel", "lora", "lora_ffn", "multihead_parallel", "layernorm", "bitfit", "diff_pruning"} | {
+EXACT = {
+    "scaled_parallel",
+    "lora",
+    "lora_ffn",
+    "ia3",
+    "dora",
+    "multihead_parallel",
+    "layernorm",
+    "bitfit",
+    "diff_pruning",
+} | {
     "top_layers",
     "full",
     "probe",
@@ -76,7 +86,7 @@ ZERO = [
     for row in LEGAL
     for modifies in row.modifies
     for composition in row.compositions
-    if row.form in ("bottleneck", "lowrank", "attention") and composition != "gated"
+    if row.form in ("bottleneck", "lowrank", "decomposed", "attention") and composition != "gated"
 ]
 
 
@@ -92,6 +102,13 @@ def test_so_does_every_combination_with_a_zero_factor(family: str, choice: dict[
 def test_the_presets_that_are_exact_are_those_whose_last_factor_is_zero() -> None:
     exact = {name for name, spec in PRESETS.items() if all(m.init == "lora" for m in spec.modifications)}
     assert exact == EXACT
+
+
+def test_a_projection_with_an_output_without_weights_has_no_direction_there_and_is_left_alone() -> None:
+    model = make_model("bert")
+    with torch.no_grad():
+        model.get_submodule("encoder.layer.0.attention.self.query").get_parameter("weight")[3] = 0.0
+    assert same_bits(_answer(model, "bert", make_bank(model, "dora")), _plain(model, "bert"))
 
 
 @pytest.mark.parametrize("family", walk(FAMILIES))

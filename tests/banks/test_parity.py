@@ -19,7 +19,7 @@ from transformers import BertConfig, BertModel, PreTrainedModel
 
 from continual_petl.banks.attach import run
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.forms import Bottleneck
+from continual_petl.banks.forms.bottleneck import Bottleneck
 from continual_petl.banks.spec import Modification
 from continual_petl.banks.without import Without
 from tests.tiny import INPUTS, make_bank, make_model

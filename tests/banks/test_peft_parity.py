@@ -24,6 +24,8 @@ from typing import Any
 import pytest
 import torch
 from peft import (
+    IA3Config,
+    LoraConfig,
     PeftModel,
     PrefixTuningConfig,
     PromptEncoderConfig,
@@ -38,8 +40,9 @@ from transformers import BartConfig, BartForConditionalGeneration, BertConfig, B
 
 from continual_petl.banks.attach import run
 from continual_petl.banks.bank import Bank
+from continual_petl.banks.forms.projection import projections
+from continual_petl.banks.forms.prompt import PromptEncoder
 from continual_petl.banks.spec import Modification
-from continual_petl.banks.vectors import PromptEncoder
 from tests.tiny import IDS, INPUTS, make_bank
 
 LENGTH, LAYERS, WIDTH = 3, 4, 16
@@ -223,6 +226,99 @@ def test_a_prompt_of_barts_encoder_is_pefts_without_positions() -> None:
     with torch.no_grad():
         theirs(**BART_INPUTS)
     torch.testing.assert_close(ours, seen[0], rtol=0, atol=1e-12)
+
+
+RESCALE = {"form": "rescale", "insertion": "sequential", "composition": "multiply"}
+IA3 = {
+    _bert: (r".*\.(key|value)", r".*layer\.\d+\.output\.dense"),
+    _gpt2: (r".*\.c_attn", r".*\.mlp\.c_proj"),
+    _bart: (r".*\.(k_proj|v_proj)", r".*\.fc2"),
+}
+"""Projections whose outputs peft multiplies, and those whose inputs it does."""
+
+
+@pytest.mark.parametrize("make", IA3)
+def test_learned_factors_are_pefts(make: Any) -> None:
+    model, inputs = make(), BART_INPUTS if make is _bart else INPUTS
+    bank = make_bank(model, {"modifications": [{**RESCALE, "modifies": m} for m in ("key", "value", "ffn_inner")]})
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in bank.double().modifications.parameters():
+            assert torch.equal(parameter, torch.ones_like(parameter))
+            parameter.add_(0.7 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    ours = _states(model, bank, inputs)
+    outputs, inner = IA3[make]
+    config = IA3Config(
+        target_modules=f"{outputs}|{inner}", feedforward_modules=inner, fan_in_fan_out=make is _gpt2,
+    )  # fmt: skip
+    theirs: Any = get_peft_model(model, config).double().train(False)
+    with torch.no_grad():
+        for placement in bank.placements():
+            part = projections(bank.sites, placement.layer, placement.modification.modifies)[placement.name]
+            vector = model.get_submodule(placement.layer.full(part.path)).ia3_l["default"]
+            # GPT-2's queries, keys and values are one module.
+            place = bank.sites.columns(placement.layer, part) if part.num_parts > 1 else slice(None)
+            vector.view(-1)[place] = placement.delta.get_parameter("vector")
+        expected = theirs(**inputs, output_hidden_states=True)
+    states = expected.decoder_hidden_states[-1] if "decoder_hidden_states" in expected else expected.last_hidden_state
+    torch.testing.assert_close(ours, states, rtol=0, atol=1e-12)
+
+
+DORA = {"form": "decomposed", "insertion": "parallel", "composition": "scaled", "rank": 3, "scale": 2.0}
+DORA_SITES = ("query", "key", "value", "attention_out", "ffn_in", "ffn_out")
+DORA_MODULES = {
+    _bert: (DORA_SITES, r".*encoder.*\.(query|key|value|dense)"),
+    # In peft a fused module has one low-rank change, here each of its parts has one.
+    _gpt2: (("attention_out", "ffn_in", "ffn_out"), r".*\.(c_proj|c_fc)"),
+    _bart: (DORA_SITES, r".*layers.*\.(q_proj|k_proj|v_proj|out_proj|fc1|fc2)"),
+}
+
+
+@pytest.mark.parametrize("make", DORA_MODULES)
+def test_decomposed_projections_and_their_gradients_are_pefts(make: Any) -> None:
+    model, inputs = make(), BART_INPUTS if make is _bart else INPUTS
+    sites, modules = DORA_MODULES[make]
+    bank = make_bank(model, {"modifications": [{**DORA, "modifies": site} for site in sites]}).double()
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in bank.modifications.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    ours = run(model, bank, inputs).last_hidden_state
+    sums = torch.randn(ours.shape, generator=generator, dtype=torch.float64)
+    (ours * sums).sum().backward()
+    config = LoraConfig(
+        r=3, lora_alpha=6, use_dora=True, target_modules=modules, fan_in_fan_out=make is _gpt2, lora_dropout=0.0
+    )
+    theirs: Any = get_peft_model(model, config).double().train(False)
+    pairs: list[tuple[Tensor, Tensor]] = []
+    for placement in bank.placements():
+        part = projections(bank.sites, placement.layer, placement.modification.modifies)[placement.name]
+        module: Any = model.get_submodule(placement.layer.full(part.path))
+        values = [module.lora_A["default"].weight, module.lora_B["default"].weight]
+        values.append(module.lora_magnitude_vector["default"].weight)
+        names = ("down.weight", "up.weight", "magnitude")
+        pairs += zip(map(placement.delta.get_parameter, names), values, strict=True)
+    with torch.no_grad():
+        for mine, other in pairs:
+            other.copy_(mine)
+    expected = theirs(**inputs, output_hidden_states=True)
+    states = expected.decoder_hidden_states[-1] if "decoder_hidden_states" in expected else expected.last_hidden_state
+    torch.testing.assert_close(ours, states, rtol=0, atol=1e-12)
+    (states * sums).sum().backward()
+    assert len([n for n, _ in theirs.named_parameters() if "lora_" in n]) == len(pairs)
+    for mine, other in pairs:
+        assert mine.grad is not None
+        torch.testing.assert_close(mine.grad, other.grad, rtol=1e-9, atol=1e-10)
+
+
+def test_a_fresh_decomposed_projection_has_the_magnitudes_of_pefts() -> None:
+    model = _bert().float()
+    bank = make_bank(model, {"modifications": [{**DORA, "modifies": "query"}]})
+    get_peft_model(model, LoraConfig(r=3, lora_alpha=6, use_dora=True, target_modules=["query"]))
+    for placement in bank.placements():
+        module: Any = model.get_submodule(placement.layer.full("attention.self.query"))
+        expected = module.lora_magnitude_vector["default"].weight
+        torch.testing.assert_close(placement.delta.get_parameter("magnitude"), expected, rtol=1e-6, atol=0)
 
 
 _LINEAR = {"MLP": ("into", "middle.0", "out"), "LSTM": ("into", "out")}

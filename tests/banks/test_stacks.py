@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from continual_petl.backbones import find_anatomy
 from continual_petl.backbones.sites import Sites
 from continual_petl.banks.choice import BankChoice
+from continual_petl.banks.forms.stacked import stacked
 from continual_petl.banks.layout import Layout
 from continual_petl.banks.own_rows import OwnRows
 from continual_petl.banks.sharing import per_row, why_alone
 from continual_petl.banks.spec import BankSpec
-from continual_petl.banks.stacked import stacked
 from continual_petl.banks.stacks import Stack, Stacks
 from continual_petl.banks.together import Share, run_together
 from tests.banks.mixing import batch_of, learned_bank
@@ -127,11 +127,11 @@ def test_why_a_bank_is_alone(family: str, preset: str, reason: str) -> None:
 def test_a_part_that_nobody_knows_how_to_stack_is_an_error() -> None:
     bank = learned_bank(make_model("bert"), "houlsby", 0)
     placement = bank.placements()[0]
-    placement.form.add_module("gate", nn.Bilinear(2, 2, 2))
+    placement.delta.add_module("gate", nn.Bilinear(2, 2, 2))
     with pytest.raises(
         TypeError, match=r"Bilinear at here\.gate has parameters, and no way to have those of several banks"
     ):
-        stacked(placement.form, "here", Stack({}, 1), Layout(0, [1], 1, CPU))
+        stacked(placement.delta, "here", Stack({}, 1), Layout(0, [1], 1, CPU))
 
 
 def test_what_is_kept_of_a_single_bank_counts_with_the_tensors_that_it_keeps_in_memory() -> None:

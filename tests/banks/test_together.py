@@ -76,6 +76,12 @@ _HEADS = {"form": "attention", "modifies": "heads", "insertion": "parallel", "bo
         [{**_ADAPTER, "modifies": "ffn", "output_norm": True}],
         [{**_ADAPTER, "modifies": "attention", "composition": "multiply"}, {**_ADAPTER, "modifies": "ffn"}],
         [{**_ADAPTER, "modifies": "ffn", "normalised_input": True, "composition": "scaled", "scale": 3.0}],
+        [
+            # Own biases are brought in behind the projections, and are no part of what is scaled.
+            {"form": "additive", "modifies": "bias"},
+            {"form": "decomposed", "modifies": "key", "insertion": "parallel", "bottleneck": 2},
+            {"form": "rescale", "modifies": "key", "insertion": "sequential", "composition": "multiply"},
+        ],
         [{**_HEADS, "composition": "learned"}, {**_HEADS, "composition": "gated", "implementation": "gated"}],
     ],
 )

@@ -1,4 +1,4 @@
-"""A report that is served while a course goes on: each new task comes onto the open page, and the reader stays in place."""
+"""A report that is served while a run goes on: each new task comes onto the open page, and the reader stays in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A logger that remembers what it was given, and a course to log."""
+"""A logger that remembers what it was given, and a run to log."""
 
 from __future__ import annotations
 

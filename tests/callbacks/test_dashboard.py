@@ -15,7 +15,7 @@ from continual_petl import InputError, Run, StoreError, learn
 from continual_petl.callbacks import Dashboard, StreamCallback, dashboard
 from continual_petl.callbacks.axis import Axes
 from continual_petl.callbacks.bank_checkpoint import BankCheckpoint
-from continual_petl.callbacks.course_numbers import CourseNumbers, replayed
+from continual_petl.callbacks.run_numbers import RunNumbers, replayed
 from continual_petl.report.results import Results, read_results
 from continual_petl.store.store import Store
 from tests.callbacks.recording import Recording, StopAt, tasks_of
@@ -58,10 +58,10 @@ def test_the_points_of_all_curves_of_the_report_are_on_one_axis(logged: tuple[Ru
 def test_after_each_task_the_numbers_of_the_course_are_those_of_its_results(logged: tuple[Run, Recording]) -> None:
     run, logger = logged
     results, growth = run.results, run.growth
-    assert logger.points("course/acc")[-1] == (12, results.acc)
-    assert [value for _, value in logger.points("course/forgetting")] == [0.0, 0.0], "of one task there is none"
-    assert logger.points("course/bwt")[-1] == (12, results.bwt)
-    assert [step for step, _ in logger.points("course/tasks")] == [4, 8, 12]
+    assert logger.points("run/acc")[-1] == (12, results.acc)
+    assert [value for _, value in logger.points("run/forgetting")] == [0.0, 0.0], "of one task there is none"
+    assert logger.points("run/bwt")[-1] == (12, results.bwt)
+    assert [step for step, _ in logger.points("run/tasks")] == [4, 8, 12]
     assert logger.points("score/one") == [(4 * (i + 1), float(results.R[i, 0])) for i in range(3)]
     assert [value for _, value in logger.points("growth/bytes")] == [float(row.cumulative_bytes) for row in growth]
     assert logger.points("growth/parameters")[-1][1] == growth[-1].stored
@@ -82,7 +82,7 @@ def test_logging_changes_no_bank(logged: tuple[Run, Recording], plain: Path) -> 
     assert bank_digests(Run(plain)) == {name: with_logger[name] for name in ("one", "two")}
 
 
-LOGGED = ("train/loss", "val/accuracy", "epoch", "task", "course/acc", "course/bwt", "score/one", "growth/parameters")
+LOGGED = ("train/loss", "val/accuracy", "epoch", "task", "run/acc", "run/bwt", "score/one", "growth/parameters")
 
 
 def test_a_logger_that_fails_stops_nothing_and_gets_the_rest_the_next_time(
@@ -94,8 +94,8 @@ def test_a_logger_that_fails_stops_nothing_and_gets_the_rest_the_next_time(
     assert run.store.tasks == ["one", "two"]
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 2
-    assert "logger Recording: it failed, and logs nothing more in this course (OSError: [Errno 28] No space" in told[0]
-    assert "logger Recording: it failed in this course, and has only a part of it" in told[1]
+    assert "logger Recording: it failed, and logs nothing more in this run (OSError: [Errno 28] No space" in told[0]
+    assert "logger Recording: it failed in this run, and has only a part of it" in told[1]
     assert len(works.rows) > len(fails.rows) == 5
     fails.fails_at = None
     learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[Dashboard([fails, works])])
@@ -126,12 +126,12 @@ def test_a_run_that_cannot_be_read_for_the_loggers_stops_nothing_and_is_told_onc
         run = learn(tasks_of(backbone_folder(), "one", "two"), tmp_path / "run", callbacks=[Dashboard([logger])])
     assert run.store.tasks == ["one", "two"]
     assert len(looks) == fails_at, "a disk that fails is not asked again and again"
-    assert len(logger.points("course/tasks")) == num_tasks
+    assert len(logger.points("run/tasks")) == num_tasks
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 2
-    assert "logger Recording: it could not read what was learned, and logs nothing more in this course" in told[0]
+    assert "logger Recording: it could not read what was learned, and logs nothing more in this run" in told[0]
     assert str(error) in told[0]
-    assert "it could not read what was learned in this course, and has only a part of it" in told[1]
+    assert "it could not read what was learned in this run, and has only a part of it" in told[1]
     learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[Dashboard([logger])])
     assert {name: logger.points(name) for name in LOGGED} == {name: logged[1].points(name) for name in LOGGED}
 
@@ -162,7 +162,7 @@ def test_a_fit_that_goes_on_logs_nothing_twice(
             learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[Dashboard([logger]), stop])
     assert logger.ended == ["failed"], "the second time there was nothing to log"
     learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[Dashboard([logger])])
-    for name in ("train/loss", "val/accuracy", "course/acc"):
+    for name in ("train/loss", "val/accuracy", "run/acc"):
         assert logger.points(name) == logged[1].points(name)
 
 
@@ -178,7 +178,7 @@ def test_a_fit_that_begins_again_begins_behind_what_was_logged(
     assert logger.steps == [1, 2]
     learn(tasks_of(backbone_folder(), "one"), tmp_path / "run", callbacks=[Dashboard([logger])])
     assert [step for step, _ in logger.points("train/loss")] == [1, 2, 3, 4, 5, 6]
-    assert logger.points("course/acc")[0][0] == 6
+    assert logger.points("run/acc")[0][0] == 6
 
 
 class Elsewhere(Dashboard):
@@ -195,25 +195,25 @@ def test_points_of_a_fit_elsewhere_come_at_its_end_and_a_task_that_is_replaced_h
     logger, folder = Recording(), shutil.copytree(plain, tmp_path / "run")
     run = learn(tasks_of(backbone_folder(), "one", "two"), folder, callbacks=[Elsewhere([logger])], replace=["one"])
     assert run.store.tasks == ["two", "one"]
-    assert logger.points("course/tasks") == [(4, 1.0), (8, 2.0), (12, 2.0)]
-    assert logger.points("course/acc")[-1][1] == run.results.acc
+    assert logger.points("run/tasks") == [(4, 1.0), (8, 2.0), (12, 2.0)]
+    assert logger.points("run/acc")[-1][1] == run.results.acc
     assert logger.points("growth/bytes")[-1][1] == run.growth[-1].cumulative_bytes
     assert [step for step, _ in logger.points("train/loss")] == [*range(1, 13)]
     assert logger.steps == sorted(logger.steps)
 
 
 def test_numbers_of_sampled_rows_are_left_out_as_in_the_results() -> None:
-    numbers = CourseNumbers()
+    numbers = RunNumbers()
     numbers.add("a", {"a": 0.5})
-    assert numbers.add("b", {"a": 0.25, "b": 1.0})["course/forgetting"] == 0.25
+    assert numbers.add("b", {"a": 0.25, "b": 1.0})["run/forgetting"] == 0.25
     third = numbers.add("c", {"c": 0.75})
-    assert third == {"course/tasks": 3.0, "course/newest_score": 0.75, "course/certified": 0.0, "score/c": 0.75}
+    assert third == {"run/tasks": 3.0, "run/newest_score": 0.75, "run/certified": 0.0, "score/c": 0.75}
     whole = numbers.add("d", {"a": 0.5, "b": 1.0, "c": 0.5, "d": 1.0}, certified=2)
-    assert whole["course/certified"] == 2
-    assert whole["course/acc"] == 0.75
-    assert whole["course/bwt"] == pytest.approx(-0.25 / 3)
-    assert whole["course/largest_change"] == 0.25
-    assert "course/forgetting" not in whole, "a row in between did not look at the best scores"
+    assert whole["run/certified"] == 2
+    assert whole["run/acc"] == 0.75
+    assert whole["run/bwt"] == pytest.approx(-0.25 / 3)
+    assert whole["run/largest_change"] == 0.25
+    assert "run/forgetting" not in whole, "a row in between did not look at the best scores"
 
 
 def test_a_replay_gives_what_is_known(logged: tuple[Run, Recording]) -> None:
@@ -229,10 +229,10 @@ def test_a_damaged_axis_is_told_and_stops_nothing(
     axes.write_text("{")
     run = learn(tasks_of(backbone_folder(), "one", epochs=1), tmp_path / "run", callbacks=[Dashboard([Recording()])])
     assert run.store.tasks == ["one"]
-    assert "nothing is logged in this course" in caplog.text
+    assert "nothing is logged in this run" in caplog.text
     axes.write_text('{"format_version": 1, "loggers": {"csv": {"logged": -1}}}')
     with pytest.raises(
-        StoreError, match=r"axes\.json: it does not say how far.*first at loggers\.csv\.logged.*remove it"
+        StoreError, match=r"axes\.json: it does not contain valid positions.*first at loggers\.csv\.logged.*remove it"
     ):
         Axes(axes)
 
@@ -248,8 +248,8 @@ def test_the_axes_are_plain_json(logged: tuple[Run, Recording]) -> None:
     ("kinds", "log_banks", "message"),
     [
         (["mlflow"], False, "log: got 'mlflow'; allowed are wandb, tensorboard, csv"),
-        (["csv"], True, "log_banks: only W&B keeps banks"),
-        ([Recording()], True, "log_banks: only W&B keeps banks"),
+        (["csv"], True, "log_banks: only W&B stores banks"),
+        ([Recording()], True, "log_banks: only W&B stores banks"),
     ],
 )
 def test_loggers_that_cannot_be_are_refused(kinds: list[Any], log_banks: bool, message: str) -> None:
@@ -264,12 +264,12 @@ def test_two_dashboards_are_refused_before_anything_is_learned(backbone_folder: 
 
 
 class Heard(StreamCallback):
-    """Hears of the end of a course, and may raise then."""
+    """Hears of the end of a run, and may raise then."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self._error, self.errors = error, list[BaseException | None]()
 
-    def on_course_end(self, store: Store, error: BaseException | None) -> None:
+    def on_run_end(self, store: Store, error: BaseException | None) -> None:
         self.errors.append(error)
         if self._error is not None:
             raise self._error

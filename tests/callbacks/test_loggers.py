@@ -47,7 +47,7 @@ def test_csv_and_tensorboard_hold_the_same_numbers_and_go_on(backbone_folder: Fo
     assert steps == sorted(steps)
     found = {
         name: [(int(row["step"]), float(row[name])) for row in rows if row.get(name)]
-        for name in ("train/loss", "val/accuracy", "course/acc", "task")
+        for name in ("train/loss", "val/accuracy", "run/acc", "task")
     }
     assert [step for step, _ in found["train/loss"]] == [1, 2, 3, 4, 5, 6, 7, 8]
 
@@ -86,7 +86,7 @@ def test_a_logger_whose_package_is_missing_is_refused_before_anything_is_learned
     (tmp_path / "tasks.yaml").write_text(dump_stream(tasks_of(backbone_folder(), "one").spec))
     words = ["run", str(tmp_path / "tasks.yaml"), "--run-dir", str(tmp_path / "run")]
     assert main([*words, "--log-banks"]) == 2
-    assert "only W&B keeps banks as artifacts" in capsys.readouterr().err
+    assert "only W&B stores banks as artifacts" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
@@ -104,7 +104,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_without_an_account_wandb_stays_on_disk_and_says_so(nobody: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert loggers.goes_online() is False
     (line,) = Dashboard(["wandb"]).notices()
-    assert "no account is known here, so the run is kept on disk" in line
+    assert "no account was found, so the run is kept on disk" in line
     assert "\n" not in line
     (nobody / ".netrc").write_text("machine example.org login x password y\n")
     assert not loggers.has_account()
@@ -273,5 +273,5 @@ def test_an_offline_run_of_wandb_can_be_read_again(backbone_folder: Folder, nobo
     assert len(ids) == 1
     assert steps == sorted(steps)
     assert steps[-1] == 4, steps
-    assert {"train/loss", "val/accuracy", "course/acc", "tables/R", "figures/matrix"} <= names_logged
+    assert {"train/loss", "val/accuracy", "run/acc", "tables/R", "figures/matrix"} <= names_logged
     assert set(artifacts) == {"bank-one", "bank-two"}

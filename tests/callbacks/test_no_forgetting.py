@@ -18,9 +18,9 @@ from continual_petl import ForgettingError, NoForgetting, StreamCallback, learn
 from continual_petl.callbacks import Progress, TaskEvent
 from continual_petl.cli.main import main
 from continual_petl.errors import StoreError
-from continual_petl.store.manifest import SplitScores, read_manifest
-from continual_petl.store.results_file import TaskLine
-from continual_petl.store.verify import rotating
+from continual_petl.store.certificate.manifest import SplitScores, read_manifest
+from continual_petl.store.folder.results_file import TaskLine
+from continual_petl.store.verify.certificate import rotating
 from continual_petl.streams.stream_file.dump import dump_stream
 from tests.store.tampering import change_tensors, edit, name_certificates, nudge
 from tests.streams_in_code import stream, task
@@ -87,7 +87,7 @@ def test_every_policy_notices_a_changed_bank_and_a_broken_chain(
     whole = manifest.read_bytes()
     edit(manifest, sealed=True, notices=("nothing to see here",))
     more = tasks_of(backbone_folder(), evaluate="certified")
-    with pytest.raises(StoreError, match="task 'two': its certificate names another predecessor"):
+    with pytest.raises(StoreError, match="task 'two': its certificate names a different predecessor"):
         learn(more, tmp_path / "run", callbacks=[NoForgetting(policy)])
     manifest.write_bytes(whole)
     name_certificates(tmp_path / "run", {"one": read_manifest(manifest).seal})

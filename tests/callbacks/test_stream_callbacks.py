@@ -1,4 +1,4 @@
-"""Callbacks of a course: what they hear, in which order, and what the project's own ones see."""
+"""Callbacks of a run: what they hear, in which order, and what the project's own ones see."""
 
 from __future__ import annotations
 

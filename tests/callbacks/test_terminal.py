@@ -1,4 +1,4 @@
-"""What a course says in a terminal, a narrow one, a log file, a pipe that closes, and to a program."""
+"""What a run says in a terminal, a narrow one, a log file, a pipe that closes, and to a program."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rich.console import Console
 
 from continual_petl import StoreError, learn
 from continual_petl.callbacks import EventLines, LiveProgress, Progress, TaskEvent, event_lines
-from continual_petl.callbacks.pace import CoursePace, Pace, in_words
+from continual_petl.callbacks.pace import Pace, RunPace, in_words
 from continual_petl.report.console import Told, can_draw
 from continual_petl.report.newest import NewestRow, newest_table
 from continual_petl.store.store import Store
@@ -44,7 +44,7 @@ class Terminal(io.StringIO):
 
 
 def event(name: str, index: int, num_tasks: int = 4, **more: Any) -> TaskEvent:
-    """Return a moment of a course without a store."""
+    """Return a moment of a run without a store."""
     return TaskEvent(task=name, index=index, num_tasks=num_tasks, store=cast(Any, None), backbones={}, **more)
 
 
@@ -68,7 +68,7 @@ def drawn(width: int, monkeypatch: pytest.MonkeyPatch, **variables: str) -> tupl
             estimated_stepping_batches=40, global_step=0, current_epoch=0, max_epochs=2, accumulate_grad_batches=1
         ),
     )
-    live.on_course_start(("a notice with [brackets]",))
+    live.on_run_start(("a notice with [brackets]",))
     for index, name in enumerate(NAMES):
         live.on_task_start(event(name, index))
         live.on_train_start(trainer, cast(Any, None))
@@ -115,7 +115,7 @@ def test_a_terminal_that_is_resized_is_drawn_in_its_new_width(monkeypatch: pytes
 def test_a_terminal_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     live, file = drawn(80, monkeypatch)
     assert "\x1b[?25l" in file.getvalue(), "the cursor is hidden while something is drawn"
-    live.on_course_end(cast(Any, None), None)
+    live.on_run_end(cast(Any, None), None)
     assert file.getvalue().rindex("\x1b[?25h") > file.getvalue().rindex("\x1b[?25l")
     assert "task 4 of 4: d" in file.getvalue(), "lines stay above"
 
@@ -194,7 +194,7 @@ def test_a_reader_that_goes_away_ends_the_lines_and_not_the_course(
 
 
 KEYS = {
-    "course": {"notices"},
+    "run": {"notices"},
     "task": {"task", "number", "num_tasks", "notices"},
     "epoch": {"task", "epoch", "step", "loss", "scores"},
     "learned": {"task", "number", "num_tasks", "split", "metric", "value", "num_examples", "row"},
@@ -211,8 +211,8 @@ def test_events_are_json_lines_with_the_documented_keys(backbone_folder: Folder,
     learn(tasks_of(backbone_folder(), "one", "two"), tmp_path / "run", callbacks=[lines])
     said = [json.loads(line) for line in file.getvalue().splitlines()]
     assert [each["event"] for each in said] == [
-        "course", "task", "epoch", "end",
-        "course", "task", "epoch", "learned", "checked", "task", "epoch", "epoch", "learned", "checked", "end",
+        "run", "task", "epoch", "end",
+        "run", "task", "epoch", "learned", "checked", "task", "epoch", "epoch", "learned", "checked", "end",
     ]  # fmt: skip
     for each in said:
         assert set(each) == {"event", "time"} | KEYS[each["event"]]
@@ -231,7 +231,7 @@ def test_the_end_is_told_of_a_folder_that_cannot_be_read(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Store, "tasks", property(unreadable))
     file = io.StringIO()
-    EventLines(file).on_course_end(Store(tmp_path), StoreError("what stopped it"))
+    EventLines(file).on_run_end(Store(tmp_path), StoreError("what stopped it"))
     said = json.loads(file.getvalue())
     assert (said["state"], said["num_tasks"], said["message"]) == ("failed", None, "what stopped it")
 
@@ -245,7 +245,7 @@ def test_time_left_is_not_guessed() -> None:
     assert pace.left(1.0) is None, "the first steps are no measure"
     assert pace.left(20.0) == 140.0, "steps that another process did say nothing"
     assert Pace(float("inf"), 0, 0.0).left(100.0) is None
-    course = CoursePace()
+    course = RunPace()
     course.end(10_000.0)
     assert course.left(10_000.0, 3) is None, "it ended what another process began"
     course.begin(0.0)

@@ -70,8 +70,8 @@ def test_tasks_without_anything_in_layers_are_left_out_and_told(bench: Bench, ca
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--task", "sngle"], "learned are: single"),
-        (["--spans", "0-7"], "'0-7' is no span of layers here.*has the layers 0 to 1"),
+        (["--task", "sngle"], "learned tasks: single"),
+        (["--spans", "0-7"], "'0-7' is not a span of layers here.*has the layers 0 to 1"),
         (["--spans", "all", "0"], "--spans all 0: all stands alone"),
         (["--output", "FOLDER/a.txt"], "ends in '.txt'; the name of this file ends in .json"),
         (["--html", "FOLDER/a.json"], "ends in '.json'; the name of this file ends in .html"),
@@ -87,7 +87,7 @@ def test_what_cannot_be_done_is_refused_before_anything_is_measured(
     def never(*_: object) -> None:
         raise AssertionError("nothing is to be measured")
 
-    monkeypatch.setattr("continual_petl.course.ablation.evaluate", never)
+    monkeypatch.setattr("continual_petl.engine.ablation.evaluate", never)
     (bench.folder / "folder.json").mkdir()
     before = bench.learned()
     assert bench.main("ablate", "FOLDER/run", *words) == 2

@@ -36,12 +36,12 @@ OF_THE_TRAINER = [
     Case("gpu", ["trainer: Lightning refuses {accelerator: tpu}: ", "Change the value"], trainer("{accelerator: tpu}")),
     Case(
         "devices",
-        ["trainer.devices: got 999, and each is a process with a backbone", "or write devices: 1"],
+        ["trainer.devices: got 999, and each is a process with its own backbone", "or write devices: 1"],
         trainer("{accelerator: cpu, devices: 999}"),
     ),
     Case(
         "nodes",
-        ["trainer.num_nodes: got 2, but a course starts its processes on one machine: leave it out"],
+        ["trainer.num_nodes: got 2, but a run starts its processes on one machine: leave it out"],
         trainer("{accelerator: cpu, num_nodes: 2}"),
     ),
     Case("type", ["trainer: Lightning refuses {benchmark: 3}", "expects a bool"], trainer("{benchmark: 3}")),
@@ -73,14 +73,14 @@ OF_THE_BACKBONE = [
     ),
     Case(
         "pooling",
-        ["task 'other', pooling: 'pooler' asked for", "allowed are 'first', 'mean' and 'last'"],
+        ["task 'other', pooling: got 'pooler'", "allowed are 'first', 'mean' and 'last'"],
         [(DATA, f"{DATA}\n    pooling: pooler")],
         options=["--backbone.name", "FOLDER/no-pooler"],
         command=NEW,
     ),
     Case(
         "pooling by default",
-        ["'pooler', but this checkpoint brings no trained pooler", "backbone.pooling"],
+        ["'pooler', but this checkpoint has no trained pooler", "backbone.pooling"],
         [(", pooling: mean", "")],
         options=["--backbone.name", "FOLDER/no-pooler"],
     ),
@@ -110,7 +110,7 @@ OF_THE_BACKBONE = [
     Case("file", ["first.yaml' cannot be loaded: this is a file"], options=["--backbone.name", "FOLDER/first.yaml"]),
     Case(
         "incomplete",
-        ["the checkpoint lacks, or has in another shape, 1 tensors, first 'encoder.layer.1.output.dense.weight'"],
+        ["the checkpoint lacks, or has with another shape, 1 tensors, first 'encoder.layer.1.output.dense.weight'"],
         options=["--backbone.name", "FOLDER/incomplete"],
     ),
     Case(
@@ -120,12 +120,12 @@ OF_THE_BACKBONE = [
     ),
     Case(
         "no tokenizer",
-        ["its tokenizer knows no words", "Put the tokenizer.json"],
+        ["its tokenizer has no vocabulary", "Put the tokenizer.json"],
         options=["--backbone.name", "FOLDER/mute"],
     ),
     Case(
         "foreign tokenizer",
-        ["its tokenizer has 95 tokens, but the model knows 50", "Put the tokenizer.json"],
+        ["its tokenizer has 95 tokens, but the model has 50", "Put the tokenizer.json"],
         options=["--backbone.name", "FOLDER/small"],
         command=NEW,
     ),

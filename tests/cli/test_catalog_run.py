@@ -1,4 +1,4 @@
-"""A catalog stream by name, from local copies, end to end: a dry run, a course, a prediction, what its certificates say."""
+"""A catalog stream by name, from local copies, end to end: a dry run, a run, a prediction, what its certificates say."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def test_a_dry_run_needs_no_data_of_learned_tasks(
     shutil.rmtree(tmp_path / "data" / "single")
     assert main(["run", str(stream_file), "--run-dir", str(run_dir), "--dry-run"]) == 0
     told = capsys.readouterr().out
-    assert "task 'single' is learned already and needs no data; what the stream says of it cannot be used: " in told
+    assert "task 'single' is already learned and needs no data; its settings in the stream cannot be used: " in told
     assert "there is no such file or folder" in told
     assert main(["run", str(stream_file), "--run-dir", str(run_dir), "--dry-run", "--json"]) == 0
     single, pair = json.loads(capsys.readouterr().out)
@@ -192,7 +192,7 @@ def test_verify_passes_and_then_names_what_was_changed(run_dir: Path, capsys: An
     assert "tensor" in shown
     assert main(["verify", str(run_dir), "--task", "single"]) == 0
     assert main(["verify", str(run_dir), "--task", "nope"]) == 2
-    assert "learned are: single, pair" in capsys.readouterr().err
+    assert "learned tasks: single, pair" in capsys.readouterr().err
 
 
 def test_predict_from_arguments_standard_input_and_files(
@@ -218,7 +218,7 @@ def test_predict_from_arguments_standard_input_and_files(
 @pytest.mark.parametrize(
     ("options", "fragments"),
     [
-        (["--task", "nope", "x"], ["'nope'", "learned are: single, pair"]),
+        (["--task", "nope", "x"], ["'nope'", "learned tasks: single, pair"]),
         (["--task", "pair", "only one"], ["learned on pairs", "tab"]),
         (["--task", "single", "--input", "rows.xml"], ["rows.xml", "ends in '.xml'; allowed are .jsonl"]),
     ],
@@ -287,5 +287,5 @@ def test_an_option_that_some_tasks_do_not_take_over_is_told(
 def test_a_stream_is_no_task(stream_file: Path, run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["learn", str(run_dir), str(stream_file)]) == 2
     told = capsys.readouterr().err
-    assert "this is the file of a stream; here one task is wanted, an entry of such a list" in told
+    assert "this is the file of a stream; a single task is expected here, an entry of such a list" in told
     assert len(told.splitlines()) == 2

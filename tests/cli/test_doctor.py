@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from continual_petl.cli import looks
+from continual_petl.cli import doctor_checks
 from continual_petl.cli.main import main
 
 
@@ -39,7 +39,7 @@ def test_everything_that_a_bug_report_needs_is_told(capsys: Any, tmp_path: Path)
 
 def test_sentences_are_wrapped_and_paths_are_not(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, sentence = "/data/" + "projects-of-2024/" * 9 + "an end", "a few words, and then some more, " * 9
-    monkeypatch.setitem(looks.LOOKS, "machine", lambda: {"path": path, "why": sentence})
+    monkeypatch.setitem(doctor_checks.LOOKS, "machine", lambda: {"path": path, "why": sentence})
     assert main(["doctor", "--run-dir", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert f"{path}\n" in shown
@@ -67,7 +67,7 @@ def test_no_key_user_host_or_home_is_printed(capsys: Any, tmp_path: Path, monkey
     def broken() -> dict[str, Any]:
         raise OSError(f"{home}/x of somebody on her-laptop")
 
-    monkeypatch.setitem(looks.LOOKS, "machine", broken)
+    monkeypatch.setitem(doctor_checks.LOOKS, "machine", broken)
     assert main(["doctor", "--run-dir", str(home / "runs")]) == 1
     shown = capsys.readouterr().out
     assert "OSError: ~/x of USER on HOST" in shown
@@ -95,7 +95,7 @@ def test_what_is_broken_is_told_and_the_rest_too(capsys: Any, tmp_path: Path, mo
 def test_what_is_missing_and_what_cannot_be_written_are_problems(
     capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looks, "PACKAGES", ("torch", "no-such-package"))
+    monkeypatch.setattr(doctor_checks, "PACKAGES", ("torch", "no-such-package"))
     monkeypatch.setattr("os.access", lambda *_: False)
     assert main(["doctor", "--run-dir", str(tmp_path), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
@@ -109,17 +109,17 @@ def test_a_key_of_wandb_is_found_where_wandb_keeps_it(tmp_path: Path, monkeypatc
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "config"))
     monkeypatch.setenv("WANDB_MODE", "online")
-    assert looks.tracking()["numbers are"].startswith("not kept: there is no key"), (
+    assert doctor_checks.tracking()["numbers are"].startswith("not kept: there is no key"), (
         "W&B asks for one, and a script fails"
     )
     monkeypatch.delenv("WANDB_MODE")
-    assert looks.tracking()["numbers are"].startswith("kept on disk")
+    assert doctor_checks.tracking()["numbers are"].startswith("kept on disk")
     (tmp_path / "netrc").write_text("machine api.forge.coreweave.com login user password xyz\n")
-    assert looks.tracking()["numbers are"] == "sent", "what a course takes for an account"
+    assert doctor_checks.tracking()["numbers are"] == "sent", "what a run takes for an account"
     (tmp_path / "netrc").write_text("machine api.wandb.ai login user password xyz\n")
-    assert looks.tracking()["numbers are"] == "sent"
+    assert doctor_checks.tracking()["numbers are"] == "sent"
     monkeypatch.setenv("WANDB_MODE", "offline")
-    assert looks.tracking()["numbers are"] == "kept on disk"
+    assert doctor_checks.tracking()["numbers are"] == "kept on disk"
 
 
 def test_the_hub_is_tried_unless_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,4 +129,4 @@ def test_the_hub_is_tried_unless_it_is_off(monkeypatch: pytest.MonkeyPatch) -> N
         raise ConnectionRefusedError("no")
 
     monkeypatch.setattr("socket.create_connection", refused)
-    assert "not reached: ConnectionRefusedError" in looks.hub()["mode"]
+    assert "not reached: ConnectionRefusedError" in doctor_checks.hub()["mode"]

@@ -84,6 +84,37 @@ def test_mistakes_of_every_sort_are_told_in_one_pass(bench: Bench, words: list[s
     assert right == {line: text for line, text in told.items() if line != 24}
 
 
+@pytest.mark.usefixtures("offline", "meant")
+@pytest.mark.parametrize(
+    ("old", "new", "at"),
+    [
+        ("kind: classification\n    data: data/gone.csv", "kind: clasification\n    data: data/gone.csv", 9),
+        ("data: data/gone.csv", "data: {path: csv, datafiles: data/gone.csv}", 10),
+        ("data: data/gone.csv", "limits: {train: -1}", 10),
+    ],
+)
+def test_a_mistake_of_one_task_hides_none_of_the_others_nor_moves_their_lines(
+    bench: Bench, old: str, new: str, at: int, capsys: Any
+) -> None:
+    told = _told(bench, STREAM.replace(old, new, 1), capsys)
+    assert list(told) == sorted({4, 5, 15, 16, 20, 24, at} | ({8} if "limits" in new else set()))
+    for line in (4, 5, 15, 16, 20, 24):
+        assert told[line].startswith(SAYS[line]), told[line]
+
+
+@pytest.mark.usefixtures("offline", "meant")
+def test_where_every_task_has_a_mistake_the_backbone_is_checked_all_the_same(bench: Bench, capsys: Any) -> None:
+    told = _told(bench, STREAM.replace("kind: classification", "kind: clasification"), capsys)
+    assert list(told) == [4, 5, 9, 12, 18, 22, 24]
+
+
+@pytest.mark.usefixtures("offline", "meant")
+def test_of_a_misspelt_key_the_rest_is_checked_unless_it_may_say_how_rows_are_read(bench: Bench, capsys: Any) -> None:
+    assert list(_told(bench, STREAM.replace("training:", "trainign:"), capsys)) == sorted({6, *SAYS})
+    # Without its folder no file is found, which is no mistake of the tasks.
+    assert list(_told(bench, STREAM.replace("training: {epochs: 1}", "data_dri: copies"), capsys)) == [6, 24]
+
+
 @pytest.mark.parametrize("words", [["--dry-run"], ["--quiet"]])
 def test_on_a_backbone_that_loads_banks_and_data_are_told_together(
     bench: Bench, backbone_folder: Any, words: list[str], capsys: Any

@@ -13,8 +13,8 @@ import pytest
 from continual_petl import InputError, Run, learn
 from continual_petl.cli.main import main
 from continual_petl.errors import Interrupted
-from continual_petl.store.position import POSITION
-from tests.course.test_resume import SignalAt
+from continual_petl.store.folder.position import POSITION
+from tests.engine.test_resume import SignalAt
 from tests.streams_in_code import stream, task
 
 LINE = "half learned: two (epoch 2 of 2, step 8 of 10); the next run of a stream with this task resumes there\n"
@@ -99,13 +99,11 @@ def test_one_that_was_forgotten_before_can_be_dropped_too(backbone_folder: Calla
 def test_who_asks_for_a_half_learned_task_hears_how_it_goes_on(half: Path, command: list[str], capsys: Any) -> None:
     assert main([word.replace("RUN", str(half)) for word in command]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert (
-        f"task 'two' is half learned in {half}; a run whose stream names it goes on with it; learned are: one" in said
-    )
+    assert f"task 'two' is half learned in {half}; a run whose stream names it resumes it; learned tasks: one" in said
     assert main([word.replace("RUN", str(half)).replace("two", "three") for word in command]) == 2
     assert "task 'three' is not learned in " in capsys.readouterr().err
 
 
 def test_a_predictor_says_so_too(half: Path) -> None:
-    with pytest.raises(InputError, match=r"task 'two' is half learned in .*; learned are: one"):
+    with pytest.raises(InputError, match=r"task 'two' is half learned in .*; learned tasks: one"):
         Run(half).predict(["w1"], task="two")

@@ -59,7 +59,7 @@ COMMANDS = {
     "reevaluate": {"--remote-code", "--wait", "--json"},
     "predict": {"--task", "--task-column", "--input", "--output", "--batch-size", "--remote-code", "--json", *LIMITS},
     "ablate": {"--task", "--split", "--spans", "--output", "--html", "--remote-code", "--json"},
-    "report": {"--output", "--open", "--serve", "--port", "--json"},
+    "report": {"--output", "--open", "--serve", "--port", "--rows", "--remote-code", "--json"},
     "list": {"--json"},
     "show": {"--json"},
     "diff": {"--json"},

@@ -209,3 +209,15 @@ def test_the_learning_rate_is_that_of_the_preset_whichever_is_chosen(here: Path)
     for preset in ("houlsby", "lora", "prompt"):
         spec = load_stream("stream.yaml", [("bank", preset)])
         assert spec.resolved_training(spec.tasks[0]).learning_rate == RECIPES[preset].learning_rate
+
+
+def test_a_causal_backbone_of_the_hub_writes_by_itself(here: Path, capsys: Any) -> None:
+    rows = [{"prompt": f"w{n} w1", "response": f"w{n * n} w{n}"} for n in range(60)]
+    (here / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["init", "chats.jsonl", "--backbone", "openai-community/gpt2"]) == 0
+    said = capsys.readouterr().out
+    assert "chats.jsonl: causal-lm, because" in said
+    assert (
+        "backbone 'openai-community/gpt2' cannot be loaded: There is no folder of this name, and the Hub is switched off"
+        in said
+    )

@@ -58,7 +58,7 @@ def test_a_list_of_many_tasks_needs_no_stream(runs: Path, tmp_path: Path, capsys
     assert len(lines) == 1 + 60 + 1
     assert main(["show", str(many), "cpy17"]) == 2
     said = capsys.readouterr().err
-    assert "learned are: copy17, " in said
+    assert "learned tasks: copy17, " in said
     assert said.rstrip().endswith("and 40 more")
     assert main(["diff", str(runs / "other"), str(many)]) == 1
     said = capsys.readouterr().out
@@ -179,7 +179,7 @@ def test_everything_of_one_task_is_shown(runs: Path, capsys: Any) -> None:
         manifest["digest"],
     ):
         assert fragment in shown
-    for fragment in ("by epoch", "accuracy", "wrong in test", "train ", "number 0 in the chain", "--task both"):
+    for fragment in ("by epoch", "accuracy", "mistakes in test", "train ", "entry 0 of the chain", "--task both"):
         assert fragment in shown
     assert main(["show", str(runs / "one"), "both", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -202,7 +202,7 @@ def test_without_a_task_those_that_there_are_are_listed(runs: Path, tmp_path: Pa
 
 def test_a_folder_of_runs_names_them(runs: Path, capsys: Any) -> None:
     assert main(["list", str(runs)]) == 2
-    assert "no run here, but it holds the runs one, other: give one of them" in capsys.readouterr().err
+    assert "no run here, but it contains the runs one, other: give one of them" in capsys.readouterr().err
 
 
 def test_a_run_with_a_name_like_one_that_is_there_is_guessed(
@@ -313,7 +313,7 @@ def test_nothing_is_learned_yet(runs: Path, tmp_path: Path, capsys: Any) -> None
         assert "no task is learned yet" in said
         assert "runs/NAME" in said
     assert main(["show", str(tmp_path), "x"]) == 2
-    assert "learned are: none" in capsys.readouterr().err
+    assert "learned tasks: none" in capsys.readouterr().err
     assert main(["diff", str(tmp_path), str(tmp_path)]) == 0
 
 
@@ -333,3 +333,8 @@ def test_of_a_thousand_names_those_like_the_wanted_one_come_first() -> None:
     assert len(said) < 400
     assert known_names(["b", "a"], "zzz") == "b, a"
     assert known_names([], "x") == "none"
+
+
+def test_a_misspelt_task_is_answered_with_the_nearest_name(runs: Path, capsys: Any) -> None:
+    assert main(["show", str(runs / "one"), "bothh"]) == 2
+    assert "(did you mean 'both'?); learned tasks: " in capsys.readouterr().err

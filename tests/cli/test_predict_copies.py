@@ -14,7 +14,7 @@ import pytest
 
 from continual_petl import learn
 from continual_petl.cli.main import main
-from continual_petl.course.run import Run
+from continual_petl.engine.run import Run
 from tests.cli.formats import write
 from tests.streams_in_code import regression_task, stream, task, with_columns
 

@@ -13,7 +13,7 @@ import pytest
 from continual_petl import learn
 from continual_petl.cli import predict as command
 from continual_petl.cli.main import main
-from continual_petl.course.run import Run
+from continual_petl.engine.run import Run
 from tests.cli.formats import read, write
 from tests.streams_in_code import regression_task, stream, task, task_of_kind
 
@@ -121,7 +121,7 @@ def rows_file(folder: Path, name: str, content: str) -> list[str]:
         ("r.jsonl", '{"text": ""}\n{"text": null}\n', ["--task", "yesno"],
          "r.jsonl:2: task 'yesno' reads the column 'text', which is null here: fill it"),
         ("r.jsonl", '{"text": "a\\ud800"}\n', ["--task", "yesno"], r"r.jsonl:1: '\ud800' is half of a character"),
-        ("r.csv", "text;label\na;b\n", ["--task", "yesno"], "Is that several columns? Commas separate them in .csv"),
+        ("r.csv", "text;label\na;b\n", ["--task", "yesno"], "Is that several columns? .csv files use commas"),
         ("r.csv", "text,text\na,b\n", ["--task", "yesno"], "names column 'text' twice"),
         ("r.csv", "", ["--task", "yesno"], "r.csv: there is no row in it"),
         ("r.csv", "text\n", ["--task", "yesno"], "r.csv: there is no row in it"),

@@ -90,7 +90,7 @@ def test_texts(predict: Callable[..., str], tmp_path: Path, kind: str) -> None:
 
 def test_a_text_without_any_token(predict: Callable[..., str]) -> None:
     shown = predict("causal-lm", "w10", "", code=2)
-    assert "task 'causal-lm', rows to answer, row 2: '' is nothing to this tokenizer" in " ".join(shown.split())
+    assert "task 'causal-lm', rows to answer, row 2: '' gives no tokens with this tokenizer" in " ".join(shown.split())
 
 
 def test_images(predict: Callable[..., str], tmp_path: Path) -> None:
@@ -141,7 +141,9 @@ def test_rows_in_other_columns(predict: Callable[..., str], tmp_path: Path, kind
 def test_a_line_break_in_a_text_does_not_end_its_line(
     predict: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("continual_petl.predictor.asking.decode", lambda tokenizer, rows, stop: ["a\nb" for _ in rows])
+    monkeypatch.setattr(
+        "continual_petl.predictor.row_checks.decode", lambda tokenizer, rows, stop: ["a\nb" for _ in rows]
+    )
     assert predict("seq2seq", "w10") == "a\\nb\n"
 
 

@@ -21,7 +21,7 @@ from continual_petl.heads.words import Answer
 from continual_petl.report.growth import GrowthRow
 from continual_petl.report.results import Results
 from continual_petl.report.terminal import check_table, print_report
-from continual_petl.store.finding import Finding, TaskCheck
+from continual_petl.store.certificate.finding import Finding, TaskCheck
 from continual_petl.store.store import Store
 from tests.cli.bench import Bench
 from tests.report.made import rows_of
@@ -82,7 +82,7 @@ def test_tables_and_problems() -> None:
 
 def test_notices_of_a_course() -> None:
     shown, buffer = console()
-    Progress(shown).on_course_start((EVIL,))
+    Progress(shown).on_run_start((EVIL,))
     assert buffer.getvalue() == f"{SHOWN}\n"
 
 

@@ -11,6 +11,10 @@ from typing import Any
 
 import pytest
 
+from continual_petl.cli.report import _misread
+from continual_petl.engine.session import Session
+from continual_petl.errors import InputError
+from continual_petl.report.misread import MisreadRows
 from tests.cli.bench import Bench
 from tests.store.tampering import change_tensors, edit_stream, nudge
 
@@ -21,6 +25,9 @@ RUN = "FOLDER/run"
     ("words", "says"),
     [
         ([RUN, "--json", "--open"], "--json prints a report instead of writing one"),
+        ([RUN, "--rows", "--serve"], "--rows answers the test rows of one run, once: leave out --serve"),
+        ([RUN, "FOLDER/other", "--rows"], "--rows answers the test rows of one run"),
+        ([RUN, "--remote-code"], "--remote-code: needs --rows"),
         ([RUN, "--port", "80"], "--port: needs --serve"),
         ([RUN, "--serve", "--port", "99999"], "--port: got 99999; allowed are 1 to 65535"),
         ([RUN, "FOLDER/data/../run"], "run: was given twice"),
@@ -66,6 +73,39 @@ def test_several_runs_as_json(bench: Bench, tmp_path: Path, capsys: Any) -> None
     assert [each["stream"] for each in json.loads(capsys.readouterr().out)] == ["files", "files"]
 
 
+def test_misread_rows_are_on_the_page_of_who_asks(bench: Bench, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = bench.folder / "run/report/index.html"
+    assert bench.main("report", RUN) == 0
+    assert 'id="misread"' not in page.read_text()
+    assert bench.main("report", RUN, "--rows") == 0
+    assert 'id="misread"' in page.read_text()
+    capsys.readouterr()
+    assert bench.main("report", RUN, "--rows", "--json") == 0
+    (found,) = json.loads(capsys.readouterr().out)["misread"]
+    assert (found["task"], found["num_rows"], found["why_none"]) == ("single", 4, None)
+    assert len(found["rows"]) == found["num_misread"]
+
+    def gone(*args: Any) -> None:
+        raise InputError("the file is <gone>")
+
+    monkeypatch.setattr(Session, "rows", gone)
+    assert bench.main("report", RUN, "--rows") == 0
+    assert "no rows are shown: its test rows are not available: the file is &lt;gone&gt;." in page.read_text()
+
+
+def test_of_many_tasks_the_newest_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("continual_petl.cli.report.MOST_TASKS", 1)
+    run = Asked()
+    assert [found.task for found in _misread(run, ["one", "two"])] == ["two"]  # type: ignore[arg-type]
+
+
+class Asked:
+    """Stands for a run."""
+
+    def misread(self, task: str) -> MisreadRows:
+        return MisreadRows(task=task, split="test")
+
+
 def test_a_port_that_is_taken_is_told(bench: Bench, capsys: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -94,7 +134,10 @@ def test_a_served_page_shows_whatever_becomes_of_the_run(bench: Bench, monkeypat
         (restore, "1 certificate checked, nothing changed."),
         (lambda: shutil.rmtree(bank), "but its bank is missing"),
         (restore, "1 certificate checked, nothing changed."),
-        (lambda: (run / "backbone.json").rename(bench.folder / "pin"), "it says which backbone the run was learned on"),
+        (
+            lambda: (run / "backbone.json").rename(bench.folder / "pin"),
+            "it records which backbone the run was learned on",
+        ),
         (lambda: (bench.folder / "pin").rename(run / "backbone.json"), "1 certificate checked, nothing changed."),
         (rename, "<title>renamed</title>"),
         (lambda: bench.main("forget", RUN, "single"), "No task is learned yet"),

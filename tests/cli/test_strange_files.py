@@ -43,7 +43,7 @@ FILES: dict[str, tuple[bytes, str]] = {
     "big.jsonl": (json_lines().encode("utf-16-be"), "iconv -f UTF-16BE -t UTF-8 FILE"),
     "open.csv": (
         (csv_text() + 'a,"b\n' + "c,n\n" * 9).encode(),
-        "row 41, in line 42, opens a cell with a quotation mark that is never closed, so all that follows belongs to it",
+        "row 41, in line 42, opens a cell with a quotation mark that is never closed, so everything after it is part of it",
     ),
     "last.csv": ((csv_text() + '"a').encode(), "row 41, in line 42, opens a cell with a quotation mark that is never closed"),
     "cut.csv.gz": (cut(csv_text()), "the compressed file is damaged or incomplete (Compressed file ended before"),
@@ -168,9 +168,9 @@ def test_an_address_that_needs_a_package(
     address = f"{protocol}://bucket/rows.csv"
     said = refused(bench, command, address, capsys)
     assert address in said
-    assert "fetch the file" in said
+    assert "download the file" in said
     if "run" in command:
-        assert f"pip install {PACKAGES[protocol]}, or fetch the files and give their paths." in said
+        assert f"pip install {PACKAGES[protocol]}, or download the files and give their paths." in said
 
 
 def test_a_byte_order_mark_of_utf_8_is_read(bench: Bench, tmp_path: Path) -> None:

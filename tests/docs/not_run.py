@@ -20,8 +20,8 @@ COMMANDS: dict[str, str] = {
             "unified-view --data-dir data --tasks.mnli.data.local null --tasks.en-ro.data.local my_en_ro",
         )
     },
-    "continual-petl run stream.yaml --executor ray": "needs Ray's own processes; tests/course/test_on_ray.py has it",
-    "continual-petl run stream.yaml --jobs 4": "needs four cores; tests/course/test_at_once.py has jobs",
+    "continual-petl run stream.yaml --executor ray": "needs Ray's own processes; tests/engine/test_on_ray.py has it",
+    "continual-petl run stream.yaml --jobs 4": "needs four cores; tests/engine/test_at_once.py has jobs",
     "continual-petl sweep stream.yaml sweep.yaml --jobs 4": "needs four cores; tests/sweep/test_grid.py has jobs",
 }
 """Commands of continual-petl that the real parser reads and nobody runs."""
@@ -39,7 +39,7 @@ PROGRAMS: dict[str, str] = {
 """Programs that no block runs."""
 
 PYTHON: dict[str, str] = {
-    "jobs=2": "starts two processes with a backbone each; tests/course/test_at_once.py has it",
+    "jobs=2": "starts two processes with a backbone each; tests/engine/test_at_once.py has it",
 }
 """Words of a Python block that is only compiled."""
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
+import pytest
+
 from tests.docs.blocks import ROOT, blocks_of
-from tests.house import FLOOR_OF, INSIDE_STREAMS
+from tests.house import FLOOR_OF, INSIDE
 
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-HOUSE, STREAMS = (block.text for block in blocks_of("CONTRIBUTING.md", TEXT) if block.language == "text")
+HOUSE, *MAPS = (block.text for block in blocks_of("CONTRIBUTING.md", TEXT) if block.language == "text")
 
 
 def rooms(line: str) -> list[str]:
@@ -21,14 +23,15 @@ def rooms(line: str) -> list[str]:
 def test_the_map_has_every_room_and_top_floors_first() -> None:
     lines = [rooms(line) for line in HOUSE.splitlines()]
     found = [room for line in lines for room in line]
-    files = {"__main__", "digests", "errors", "seeding", "_frozen", "_notebook", "_version"}
+    files = {"__main__", "digests", "errors", "seeding", "_frozen", "_lazy", "_notebook", "_version"}
     assert set(found) == set(FLOOR_OF) - files
     assert all(FLOOR_OF[one] <= FLOOR_OF[other] for one, other in pairwise(found))
 
 
-def test_the_map_of_streams_is_the_one_of_the_code() -> None:
-    floor = {room: number for number, floor in enumerate(INSIDE_STREAMS) for room in floor}
-    found = [line.split()[0] for line in STREAMS.splitlines()]
+@pytest.mark.parametrize(("room", "drawn"), list(zip(INSIDE, MAPS, strict=True)), ids=list(INSIDE))
+def test_the_map_inside_a_room_is_the_one_of_the_code(room: str, drawn: str) -> None:
+    floor = {part: number for number, floor in enumerate(INSIDE[room]) for part in floor}
+    found = [part for line in drawn.splitlines() for part in re.split(r"\s{2,}", line)[0].split(", ")]
     assert set(found) == set(floor) - {"stream"}
     assert all(floor[one] <= floor[other] for one, other in pairwise(found))
 

@@ -26,7 +26,7 @@ REFERENCE = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "do
 def test_every_public_name_is_in_the_reference() -> None:
     shown = {name.rsplit(".", 1)[1] for text in REFERENCE.values() for name in re.findall(r"^::: (\S+)", text, re.M)}
     shown |= set(re.findall(r"\w+Error|Interrupted", (ROOT / "continual_petl" / "errors.py").read_text("utf-8")))
-    public = {*continual_petl.__all__, *streams._HOMES} | {name for name in vars(callbacks) if name[0].isupper()}
+    public = {*continual_petl.__all__, *streams.__all__} | {name for name in vars(callbacks) if name[0].isupper()}
     assert public - shown == set()
 
 
@@ -42,7 +42,7 @@ def test_every_key_of_a_stream_file_has_its_row() -> None:
 @pytest.mark.parametrize(
     "row",
     [
-        "| `batch_size` | whole number (at least 1) | `32` | Rows of one optimizer step on one device, before `accumulate`; ",
+        "| `batch_size` | whole number (at least 1) | `32` | Rows per step on one device, before `accumulate`; ",
         "| `weight_decay` | number (at least 0) | `0.01` | Weight decay (decoupled in adamw, L2 in adam and sgd). |",
         "| `epochs` | whole number (at least 1), or `null` | `null` | Passes over the training split; null means ",
         "| `betas` | list of number (at least 0, below 1) and number (at least 0, below 1) | `[0.9, 0.999]` |",

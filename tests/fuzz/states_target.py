@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from continual_petl.errors import StoreError
-from continual_petl.store.states_file import StatesFile
+from continual_petl.store.files.states_file import StatesFile
 from tests.fuzz.dictionary import json_tokens
 from tests.fuzz.target import Target
 

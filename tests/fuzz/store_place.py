@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from continual_petl import Run, learn
-from continual_petl.course.removal import forget
-from continual_petl.course.session import Session
+from continual_petl.engine.forget import forget
+from continual_petl.engine.session import Session
 from continual_petl.errors import InputError
 from tests.fuzz.dictionary import ODD_TEXTS
 from tests.streams_in_code import stream, task, task_of_kind

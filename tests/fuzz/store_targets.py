@@ -19,13 +19,13 @@ from safetensors.torch import load_file, save
 from continual_petl import Run
 from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.errors import InputError, StoreError
-from continual_petl.store.atomic import json_bytes, line_bytes
-from continual_petl.store.chain import broken
-from continual_petl.store.files import parse_json
-from continual_petl.store.index import index_file
-from continual_petl.store.pin import check_files, check_pin
-from continual_petl.store.results_file import _seal, read_results
-from continual_petl.store.sealed import SEAL, seal_of
+from continual_petl.store.certificate.chain import broken
+from continual_petl.store.certificate.pin import check_files, check_pin
+from continual_petl.store.files.atomic import json_bytes, line_bytes
+from continual_petl.store.files.reading import parse_json
+from continual_petl.store.files.sealed import SEAL, seal_of
+from continual_petl.store.folder.index import index_file
+from continual_petl.store.folder.results_file import _seal, read_results
 from continual_petl.store.store import Store
 from tests.fuzz.dictionary import ODD_NUMBERS, json_tokens
 from tests.fuzz.states_target import STATES_TARGET
@@ -61,7 +61,7 @@ def _look(place: Place, name: str) -> None:
         case "pin":
             pin = store.pin()
             assert pin is not None
-            backbone = place.session.residents.backbone("fp32")
+            backbone = place.session.models.backbone("fp32")
             check_files(store.pin_file, pin, backbone.name, None, None)
             check_pin(store.pin_file, pin, backbone)
             _ = Run(place.run, session=place.session).growth
@@ -92,7 +92,7 @@ def _load(place: Place) -> None:
     for check in run.verify("one"):
         assert check.ok or all(check.problems)
     run.to_json()
-    run.store.load_bank("one", place.session.residents.backbone("fp32"))
+    run.store.load_bank("one", place.session.models.backbone("fp32"))
 
 
 def _sealed(name: str) -> Callable[[bytes], None]:

@@ -14,8 +14,8 @@ from continual_petl import ContinualLearner, InputError, learn
 from continual_petl.learner import divergence
 from continual_petl.learner.divergence import StopAtDivergence
 from continual_petl.streams.stream import TaskStream
-from tests.course.faulty_disk import content
 from tests.desk import Desk, bank_digests
+from tests.engine.faulty_disk import content
 from tests.streams_in_code import stream, task
 
 Folder = Callable[..., Path]

@@ -44,7 +44,7 @@ def test_the_second_task_changes_nothing_of_the_first(
 ) -> None:
     desk = two(backbone_folder, tmp_path, family, kind, preset)
     backbone = desk.backbone_digest()
-    bank = desk.learner.add_task(desk.plans["one"], tokenizer=desk.session.residents.tokenizer)
+    bank = desk.learner.add_task(desk.plans["one"], tokenizer=desk.session.models.tokenizer)
     start = {name: tensor.clone() for name, tensor in bank.tensors().items()}
     desk.fit("one", add=False, max_epochs=1)
     moved = [name for name, tensor in bank.tensors().items() if not torch.equal(tensor, start[name])]
@@ -97,7 +97,7 @@ def test_texts_need_a_tokenizer_and_references(backbone_folder: Folder, tmp_path
     with pytest.raises(ValueError, match="task 'one' answers in texts, and the learner has no tokenizer"):
         desk.learner.add_task(desk.plans["one"])
     assert list(desk.learner.plans) == []
-    desk.learner.add_task(desk.plans["one"], tokenizer=desk.session.residents.tokenizer)
+    desk.learner.add_task(desk.plans["one"], tokenizer=desk.session.models.tokenizer)
 
     class Own:
         """A loader of a user's own."""

@@ -14,8 +14,8 @@ from continual_petl.banks.choice import BankChoice
 from continual_petl.heads.kinds import METRICS, Kind
 from continual_petl.learner.plan import build_bank
 from continual_petl.store.commit import Evidence, commit_task
-from continual_petl.store.probe import make_probe
-from continual_petl.store.results_file import Cell, RowLine, TaskLine
+from continual_petl.store.folder.results_file import Cell, RowLine, TaskLine
+from continual_petl.store.verify.probe import make_probe
 from tests.small import small
 from tests.streams_in_code import stream, task
 
@@ -35,8 +35,8 @@ def committed(folder: Path, backbone_folder: Path, tasks: Mapping[str, Made], *,
     """Return a run of the task ``one``, learned, and these, with random values, each of some tokens less than the last."""
     training = {"epochs": 1, "batch_size": 16}
     run = learn(stream(backbone_folder, [task("one", num_rows=16, bank=small("houlsby"))], training=training), folder)
-    store, residents = run.store, run.session.residents
-    backbone, first = residents.backbone("fp32"), store.manifest("one")
+    store, models = run.store, run.session.models
+    backbone, first = models.backbone("fp32"), store.manifest("one")
     for number, (name, made) in enumerate(tasks.items(), 1):
         spec = BankChoice.model_validate(small(made.bank) if isinstance(made.bank, str) else made.bank).resolve()
         labels = None if made.labels is None else tuple(made.labels)
@@ -49,7 +49,7 @@ def committed(folder: Path, backbone_folder: Path, tasks: Mapping[str, Made], *,
             for parameter in bank.parameters():
                 parameter.add_(0.1 * torch.randn(parameter.shape, generator=draw))
         evidence = Evidence(
-            probe=make_probe(plan, backbone, residents.tokenizer, first.max_length),
+            probe=make_probe(plan, backbone, models.tokenizer, first.max_length),
             scores=first.scores,
             data=first.data,
             notices=(),

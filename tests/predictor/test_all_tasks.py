@@ -46,7 +46,7 @@ def test_each_task_answers_as_it_does_alone(run: Run, num_rows: int) -> None:
 def test_the_lowest_layer_is_computed_once_for_all_that_change_only_the_highest(run: Run) -> None:
     tasks = ["top_0", "top_1", "top_2", "lora"]
     run.predict_all(TEXTS, tasks)  # tries out whether the pass can be cut
-    model: Any = run.session.residents.backbone("fp32").model
+    model: Any = run.session.models.backbone("fp32").model
     seen = {0: 0, 1: 0}
     handles = [
         model.encoder.layer[layer].output.dense.register_forward_hook(

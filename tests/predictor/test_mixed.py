@@ -15,7 +15,7 @@ from continual_petl import InputError, Run
 from continual_petl.errors import StoreError
 from continual_petl.heads.words import Answer
 from continual_petl.predictor.predictor import Predictor
-from continual_petl.store.residents import Residents
+from continual_petl.store.model_cache import ModelCache
 from tests.predictor.committed import Made, committed
 from tests.tiny import WORDS
 
@@ -94,7 +94,7 @@ def test_any_mix_order_and_batch_size(
 ) -> None:
     asked = data.draw(st.lists(st.sampled_from(sorted(answers)), max_size=12))
     rows, names = [ROWS[name][number] for name, number in asked], [name for name, _ in asked]
-    found = Predictor(run.session.residents).predict(rows, names, batch_size=size)
+    found = Predictor(run.session.models).predict(rows, names, batch_size=size)
     same(found, [answers[each] for each in asked])
 
 
@@ -107,12 +107,12 @@ def test_a_budget_for_one_bank_changes_no_answer(run: Run, answers: dict[tuple[s
     again = Run(run.store.folder, resident_bytes=0)
     names = ["one", "number", "wide", "pairs"]
     same(again.predict([ROWS[name][0] for name in names], names), [answers[name, 0] for name in names])
-    assert len(again.session.residents.held_banks) == 1
+    assert len(again.session.models.held_banks) == 1
 
 
 def test_what_is_asked_wrongly_is_refused_before_anything_is_answered(run: Run) -> None:
     with pytest.raises(
-        InputError, match=r"task 'nine' is not learned in .*; learned are: one, pairs, wide, number, tags"
+        InputError, match=r"task 'nine' is not learned in .*; learned tasks: one, pairs, wide, number, tags"
     ):
         run.predict(["w1", "w2"], ["one", "nine"])
     with pytest.raises(InputError, match=r"task 'nine' is not learned in .* \(nor are 1 others of those asked\)"):
@@ -120,7 +120,7 @@ def test_what_is_asked_wrongly_is_refused_before_anything_is_answered(run: Run) 
     with pytest.raises(InputError, match="task 7 is not learned"):
         run.predict(["w1", "w2"], ["one", 7])  # type: ignore[list-item]
     with pytest.raises(
-        InputError, match="2 rows, but 1 tasks: give one task a row, in the same order, or one name for all"
+        InputError, match="2 rows, but 1 tasks: give one task per row, in the same order, or one name for all"
     ):
         run.predict(["w1", "w2"], ["one"])
     with pytest.raises(
@@ -134,16 +134,16 @@ def test_what_is_asked_wrongly_is_refused_before_anything_is_answered(run: Run) 
 
 
 def test_a_bank_that_is_replaced_meanwhile_is_not_answered_from(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = Residents.held
+    held = ModelCache.held
     store = run.store
 
-    def replaced(self: Residents, name: str, **more: Any) -> Any:
+    def replaced(self: ModelCache, name: str, **more: Any) -> Any:
         found = held(self, name, **more)
         if name == "wide":
             other = store.manifest("one").model_copy(update={"task": "wide"})
             monkeypatch.setattr(type(store), "manifest", lambda self, name: other)
         return found
 
-    monkeypatch.setattr(Residents, "held", replaced)
-    with pytest.raises(StoreError, match=r"task '.*' was replaced in .* while its rows were being prepared: ask again"):
+    monkeypatch.setattr(ModelCache, "held", replaced)
+    with pytest.raises(StoreError, match=r"task '.*' was replaced in .* while its rows were being prepared: try again"):
         run.predict(["w1", "w2", "w3"], ["one", "wide", "number"])

@@ -12,7 +12,7 @@ import pytest
 from continual_petl import InputError, Run, learn
 from continual_petl.heads.words import Answer
 from continual_petl.predictor.predictor import Predictor
-from tests.course.test_kinds import course
+from tests.engine.test_kinds import course
 from tests.predictor.committed import Made, committed
 
 Folder = Callable[..., Path]
@@ -34,7 +34,7 @@ def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Ru
 def test_one_row_gets_its_answer_and_not_a_list(run: Run, row: Any, task: str) -> None:
     (expected,) = run.predict([row], task)
     assert run.predict(row, task) == expected
-    assert Predictor(run.session.residents).predict(row, task) == expected
+    assert Predictor(run.session.models).predict(row, task) == expected
     assert run.predict_all(row, [task]) == {task: expected}
 
 
@@ -55,7 +55,7 @@ def test_one_row_of_the_wrong_sort_is_refused_in_words(run: Run) -> None:
         InputError, match="task 'pairs': row 1 is 'w1'; this task was learned on rows of a pair of texts"
     ):
         run.predict("w1", "pairs")
-    with pytest.raises(InputError, match=r"one row was given by itself, but a list of 2 tasks: .* with predict_all"):
+    with pytest.raises(InputError, match=r"a single row was given, but a list of 2 tasks: .* use predict_all"):
         run.predict("w1", ["one", "wide"])
     with pytest.raises(InputError, match=r"rows: got 7 of type int; give one row .* or a list of rows"):
         run.predict(7, "one")  # type: ignore[call-overload]

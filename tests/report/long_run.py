@@ -1,8 +1,8 @@
 """``python -m tests.report.long_run RUN COUNT``: a run of many tasks, to see what its report costs.
 
 One task is learned, the others are copies of its bank (`tests.store.fabricated`). Each has its times and its row of R as
-`continual_petl.course.row` writes it with ``evaluate: auto``: the first rows measure every earlier task, later ones certify
-those whose turn it is, and the last one certifies all of them.
+`continual_petl.engine.scoring.result_row` writes it with ``evaluate: auto``: the first rows measure every earlier task, later
+ones certify those whose turn it is, and the last one certifies all of them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import tempfile
 from pathlib import Path
 
 from continual_petl import learn
-from continual_petl.course.row import _CHECKED, MEASURE_ALL_UP_TO
-from continual_petl.store.chain import Link
-from continual_petl.store.results_file import Cell, Line, RowLine, Status, TaskLine
+from continual_petl.engine.scoring.result_row import _CHECKED, MEASURE_ALL_UP_TO
+from continual_petl.store.certificate.chain import Link
+from continual_petl.store.folder.results_file import Cell, Line, RowLine, Status, TaskLine
 from continual_petl.store.store import Store
-from continual_petl.store.verify import rotating
+from continual_petl.store.verify.certificate import rotating
 from tests.store.fabricated import multiply
 from tests.streams_in_code import stream, task
 
@@ -35,12 +35,12 @@ def long_run(folder: Path, backbone: Path, count: int) -> Path:
     store.append_results(
         [*known, *(line for number in range(1, count) for line in _lines(store, links, number, seconds))]
     )
-    store.note(links[-1].task)  # a course leaves an index, which the copies lack
+    store.note(links[-1].task)  # a run leaves an index, which the copies lack
     return folder
 
 
 def _lines(store: Store, links: list[Link], number: int, seconds: random.Random) -> list[Line]:
-    """Return what a course writes after one task."""
+    """Return what a run writes after one task."""
     earlier = [link.task for link in links[:number]]
     every = number < MEASURE_ALL_UP_TO or number == len(links) - 1
     seen = set(earlier) if every else rotating(earlier, number, _CHECKED)

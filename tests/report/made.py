@@ -13,7 +13,7 @@ from torch import Tensor
 from continual_petl.report.growth import GrowthRow
 from continual_petl.report.results import ResultRow, Results
 from continual_petl.report.run_facts import RunFacts, TaskFacts
-from continual_petl.store.results_file import Status
+from continual_petl.store.folder.results_file import Status
 
 
 def rows_of(R_TT: Tensor, status: Sequence[Sequence[Status]] | None = None) -> tuple[ResultRow, ...]:

@@ -76,8 +76,8 @@ def test_json_and_back_is_the_same(full: float | None) -> None:
     [
         ({"stacks": [2]}, r"stacks: \[2\] are not 3 layers"),
         ({"full": 0.7}, "full: 0.7 is not the accuracy among the scores"),
-        ({"cells": [{"first": 2, "last": 1, "score": None, "relative": None, "scores": {}}]}, "2 to 1 are no span"),
-        ({"cells": [{"first": 0, "last": 3, "score": None, "relative": None, "scores": {}}]}, "0 to 3 are no span"),
+        ({"cells": [{"first": 2, "last": 1, "score": None, "relative": None, "scores": {}}]}, "2 to 1 are not a span"),
+        ({"cells": [{"first": 0, "last": 3, "score": None, "relative": None, "scores": {}}]}, "0 to 3 are not a span"),
         ({"cells": [{"first": 0, "last": 1, "score": 0.4, "relative": -0.5, "scores": {}}]}, "not among the scores"),
         (
             {"cells": [{"first": 0, "last": 1, "score": 0.4, "relative": 0.5, "scores": {"accuracy": 0.4}}]},
@@ -90,7 +90,7 @@ def test_json_and_back_is_the_same(full: float | None) -> None:
     ],
 )
 def test_what_is_no_ablation_is_refused(edit: dict[str, Any], says: str) -> None:
-    with pytest.raises(InputError, match=r"^this is no ablation: ") as caught:
+    with pytest.raises(InputError, match=r"^not a valid ablation: ") as caught:
         Ablation.from_json(made().to_json() | edit)
     assert re.search(says, str(caught.value))
 

@@ -19,9 +19,9 @@ from continual_petl.report.facts import Reader, read_facts
 from continual_petl.report.page.verdict import flatness, verdict
 from continual_petl.report.results import Results
 from continual_petl.report.run_facts import RunFacts
-from continual_petl.store.position import Position
-from continual_petl.store.results_file import Status
-from continual_petl.store.verify import check_task
+from continual_petl.store.folder.position import Position
+from continual_petl.store.folder.results_file import Status
+from continual_petl.store.verify.certificate import check_task
 from tests.report.made import rows_of
 from tests.store.fabricated import Looks, multiply
 from tests.store.older import as_format_1, without_histories

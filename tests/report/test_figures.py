@@ -25,8 +25,8 @@ from continual_petl.report.figures import (
 from continual_petl.report.figures.every import figures_of_run, figures_of_task
 from continual_petl.report.figures.style import scatter, styled, task_axis, tick
 from continual_petl.report.run_facts import RunFacts
-from continual_petl.store.finding import Finding
-from continual_petl.store.history import Confusion, PerLabel, Points
+from continual_petl.store.certificate.finding import Finding
+from continual_petl.store.certificate.history import Confusion, PerLabel, Points
 from tests.report.made import changed, many, rows_of
 from tests.streams_in_code import regression_task, task, task_of_kind
 

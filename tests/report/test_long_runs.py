@@ -30,7 +30,7 @@ from continual_petl.report.page.sections import TOGETHER, sections
 from continual_petl.report.results import Results
 from continual_petl.report.run_facts import MOST_TASKS, RunFacts
 from continual_petl.report.write import write_report
-from continual_petl.store.manifest import read_manifest, write_manifest
+from continual_petl.store.certificate.manifest import read_manifest, write_manifest
 from tests.report.long_run import long_run
 from tests.report.made import many, rows_of
 from tests.store.fabricated import multiply

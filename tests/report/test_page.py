@@ -57,7 +57,7 @@ class Page(HTMLParser):
 
 @pytest.mark.parametrize("seconds", [1e18, -1e18, math.inf, math.nan])
 def test_a_time_that_no_calendar_has_is_not_known(seconds: float) -> None:
-    assert moment(seconds) == "at no known time"
+    assert moment(seconds) == "at an unknown time"
 
 
 @pytest.mark.parametrize("seconds", [10**16, -(10**9), 2**33])

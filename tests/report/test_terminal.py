@@ -12,8 +12,8 @@ from rich.console import Console
 from continual_petl.report.growth import GrowthRow
 from continual_petl.report.results import Results
 from continual_petl.report.terminal import MOST_PROBLEMS, print_report
-from continual_petl.store.finding import Finding, TaskCheck
-from continual_petl.store.results_file import Status
+from continual_petl.store.certificate.finding import Finding, TaskCheck
+from continual_petl.store.folder.results_file import Status
 from tests.report.made import rows_of
 
 
@@ -80,7 +80,7 @@ def test_of_a_dozen_tasks_all_are_shown() -> None:
     text = shown(12)
     assert all(f" t{number} " in text for number in range(12))
     assert "mean of" not in text
-    assert "n/a: forgetting needs every score of the rows before the last one, and some are not known" in text
+    assert "n/a: forgetting needs every score of the rows before the last one, and some are unknown" in text
 
 
 def test_a_number_that_is_not_there_comes_with_its_reason() -> None:

@@ -22,9 +22,9 @@ from continual_petl.report.page.verdict import verdict
 from continual_petl.report.run_facts import RunFacts, TaskFacts
 from continual_petl.report.terminal import MOST_PROBLEMS
 from continual_petl.report.write import write_report
-from continual_petl.store.atomic import write_file
-from continual_petl.store.finding import Finding
-from continual_petl.store.history import Confusion, PerLabel, Points, Samples
+from continual_petl.store.certificate.finding import Finding
+from continual_petl.store.certificate.history import Confusion, PerLabel, Points, Samples
+from continual_petl.store.files.atomic import write_file
 from tests.report.made import changed, many
 from tests.store.tampering import change_tensors, nudge
 from tests.streams_in_code import stream, task_of_kind

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from continual_petl.seeding import derive_seed
-from continual_petl.store import files
-from continual_petl.store.manifest import read_manifest, write_manifest
-from continual_petl.store.results_file import TaskLine, append_results
+from continual_petl.store.certificate.manifest import read_manifest, write_manifest
+from continual_petl.store.files import reading
+from continual_petl.store.folder.results_file import TaskLine, append_results
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
@@ -41,7 +41,7 @@ class Looks:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened: list[str] = []
         self.asked: list[str] = []
-        real_open, real_stat = files._opened, os.lstat
+        real_open, real_stat = reading._opened, os.lstat
 
         def opened(path: Path) -> Any:
             self._note(self.opened, folder, path)
@@ -51,7 +51,7 @@ class Looks:
             self._note(self.asked, folder, path)
             return real_stat(path, *more, **named)
 
-        monkeypatch.setattr(files, "_opened", opened)
+        monkeypatch.setattr(reading, "_opened", opened)
         monkeypatch.setattr(os, "lstat", lstat)
 
     @staticmethod

@@ -11,13 +11,13 @@ from safetensors.torch import load_file, save_file
 
 from continual_petl import Run
 from continual_petl.digests import combined_digest, tensor_digests
-from continual_petl.store.atomic import json_bytes
-from continual_petl.store.manifest import HISTORY, Manifest
-from continual_petl.store.probe_file import DECODED
-from continual_petl.store.results_file import TaskLine
-from continual_petl.store.sealed import SEAL, seal_of
+from continual_petl.store.certificate.manifest import HISTORY, Manifest
+from continual_petl.store.files.atomic import json_bytes
+from continual_petl.store.files.sealed import SEAL, seal_of
+from continual_petl.store.folder.results_file import TaskLine
+from continual_petl.store.folder.stream_seal import sealed_stream
 from continual_petl.store.store import Store
-from continual_petl.store.stream_seal import sealed_stream
+from continual_petl.store.verify.probe_file import DECODED
 from tests.store.tampering import name_certificates
 
 JOINED = {"files", "parent"}
@@ -36,7 +36,7 @@ def as_format_1(folder: Path, *, first: bool) -> None:
         (path / HISTORY).unlink(missing_ok=True)
         raw = run.store.manifest(task).model_dump(mode="json")
         if first:
-            raw["preparation"] = run.session.residents.inputs.first_digest()
+            raw["preparation"] = run.session.models.inputs.first_digest()
         seal = _write(path, raw, seal, first=first)
     rows = []
     for line in lines:

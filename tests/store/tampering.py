@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from continual_petl import Run, learn
-from continual_petl.store.atomic import json_bytes
-from continual_petl.store.manifest import read_manifest, write_manifest
-from continual_petl.store.results_file import TaskLine, append_results, read_results
+from continual_petl.store.certificate.manifest import read_manifest, write_manifest
+from continual_petl.store.files.atomic import json_bytes
+from continual_petl.store.folder.results_file import TaskLine, append_results, read_results
 from continual_petl.store.store import Store
 from tests.streams_in_code import stream, task
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from continual_petl.errors import StoreError
-from continual_petl.store.atomic import new_folder
-from continual_petl.store.results_file import TaskLine, append_results, read_results
+from continual_petl.store.files.atomic import new_folder
+from continual_petl.store.folder.results_file import TaskLine, append_results, read_results
 from continual_petl.store.store import Store
 from tests.store.tampering import learn_one_more, problems
 

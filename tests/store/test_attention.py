@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from continual_petl import Run, learn
+from continual_petl.backbones.auto_defaults import FASTEST, this_device
 from continual_petl.backbones.backbone import Backbone
-from continual_petl.backbones.fastest import FASTEST, this_device
-from continual_petl.store.manifest import read_manifest
+from continual_petl.store.certificate.manifest import read_manifest
 from tests.store.tampering import QUICK, change_tensors, edit
 from tests.streams_in_code import stream, task
 
@@ -54,7 +54,7 @@ def test_it_is_verified_and_answers_with_the_attention_it_was_learned_with(folde
     assert FASTEST[this_device()].attention == "eager"
     run = Run(folder)
     assert _ways(run) == [f"{BIT_FOR_BIT}, test rows"]
-    assert run.session.residents.backbone("fp32").attention == "sdpa"
+    assert run.session.models.backbone("fp32").attention == "sdpa"
 
 
 def test_an_attention_that_nobody_knows_changes_nothing(folder: Path) -> None:
@@ -62,7 +62,7 @@ def test_an_attention_that_nobody_knows_changes_nothing(folder: Path) -> None:
     environment = read_manifest(path).environment.model_copy(update={"attention": "flash_attention_9"})
     edit(path, sealed=True, environment=environment)
     run = Run(folder)
-    assert run.session.residents.backbone("fp32").attention == "eager"
+    assert run.session.models.backbone("fp32").attention == "eager"
     assert "attention was flash_attention_9, is eager" in run.verify("one")[0].how
 
 
@@ -80,8 +80,8 @@ def test_where_the_stream_asks_for_another_one_certificates_keep_theirs(folder: 
     }
     again = Run(folder)
     assert _ways(again) == [f"{BIT_FOR_BIT}, test rows"] * 2
-    assert again.session.residents.backbone("fp32").attention == "eager"
-    assert again.session.residents.backbone("fp32").model.config._attn_implementation == "eager"
+    assert again.session.models.backbone("fp32").attention == "eager"
+    assert again.session.models.backbone("fp32").model.config._attn_implementation == "eager"
 
 
 def test_replayed_with_another_one_it_would_hold_within_a_tolerance_only(
@@ -91,7 +91,7 @@ def test_replayed_with_another_one_it_would_hold_within_a_tolerance_only(
     def not_attending(backbone: Backbone, implementation: str) -> Iterator[Backbone]:
         yield backbone
 
-    monkeypatch.setattr("continual_petl.store.answer_probe.attending", not_attending)
+    monkeypatch.setattr("continual_petl.store.verify.answer_probe.attending", not_attending)
     run = learn(_stream(backbone_folder(), attention="eager"), folder)
     (check,) = run.verify()
     assert "attention was sdpa, is eager" in check.how

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from continual_petl import Run, learn
 from continual_petl.cli.main import main
-from continual_petl.store.finding import first_difference
+from continual_petl.store.certificate.finding import first_difference
 from tests.store.tampering import QUICK, change_tensors, nudge
 from tests.streams_in_code import stream, task_of_kind
 
@@ -72,7 +72,7 @@ def test_a_backbone_changed_in_memory_is_told_with_the_value(folder: Path) -> No
     run = Run(folder)
     run.verify()
     with torch.no_grad():
-        run.session.residents.backbone("fp32").model.get_parameter("encoder.layer.0.output.dense.weight")[2, 5] = 7.5
+        run.session.models.backbone("fp32").model.get_parameter("encoder.layer.0.output.dense.weight")[2, 5] = 7.5
     (finding, *_) = run.verify("one")[0].findings
     assert finding.tensor == "encoder.layer.0.output.dense.weight"
     assert finding.position == (2, 5)

@@ -10,9 +10,9 @@ import pytest
 
 from continual_petl import Run, learn
 from continual_petl.cli.main import main
-from continual_petl.course.removal import forget
+from continual_petl.engine.forget import forget
 from continual_petl.errors import StoreError
-from continual_petl.store.results_file import read_results
+from continual_petl.store.folder.results_file import read_results
 from continual_petl.store.store import Store
 from tests.desk import bank_digests
 from tests.store.tampering import QUICK, TASKS, learn_one_more, problems
@@ -120,9 +120,7 @@ def test_a_side_that_is_missing_is_dropped_too(forked: Callable[[int], Path], ba
     folder = forked(1)
     assert len(read_results(folder / "results.jsonl")) == 10
     shutil.rmtree(folder / "banks" / "two")
-    found = (
-        "'two' was learned as entry 4 of the chain, but its bank is missing, and that entry is the one of 'four' now"
-    )
+    found = "'two' was learned as entry 4 of the chain, but its bank is missing, and that entry now belongs to 'four'"
     assert found in problems(folder)["two"]
     with pytest.raises(StoreError, match=found):
         learn(stream(backbone_folder(), [*TASKS, *MORE], training=QUICK), folder)

@@ -12,8 +12,8 @@ import pytest
 
 from continual_petl import Run, learn
 from continual_petl.errors import StoreError
-from continual_petl.store.atomic import json_bytes
-from continual_petl.store.sealed import write_sealed
+from continual_petl.store.files.atomic import json_bytes
+from continual_petl.store.files.sealed import write_sealed
 from tests.desk import bank_digests
 from tests.store.older import as_format_1
 from tests.store.tampering import change_tensors, learn_one_more, nudge, problems

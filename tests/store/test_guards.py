@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from continual_petl import ForgettingError, Run
-from continual_petl.course.removal import forget
+from continual_petl.engine.forget import forget
 from continual_petl.errors import StoreError
-from continual_petl.store.manifest import read_manifest
-from continual_petl.store.sealed import write_sealed
+from continual_petl.store.certificate.manifest import read_manifest
+from continual_petl.store.files.sealed import write_sealed
 from tests.store.tampering import change_tensors, edit, learn_one_more, nudge, problems
 
 Folder = Callable[..., Path]
@@ -88,7 +88,7 @@ def test_an_edited_manifest(folder: Path, name: str, values: dict[str, Any]) -> 
     if read_manifest(path).labels == tuple(values.get("labels", ())):
         values = {"labels": ["no", "yes"]}
     edit(path, sealed=False, **values)
-    assert re.search(f"{name}/bank.json: its content is not what its seal.*task '{name}'", problems(folder)[name])
+    assert re.search(f"{name}/bank.json: its content does not match its seal.*task '{name}'", problems(folder)[name])
     with pytest.raises(StoreError, match="seal"):
         Run(folder).predict(["w0"], task=name)
 
@@ -101,7 +101,7 @@ def test_an_edited_manifest(folder: Path, name: str, values: dict[str, Any]) -> 
         ('{"format_version": 1}', "byte 1 is not the one that was written"),
         ('{\n  "format_version": 3\n}\n', "format version 3, this release reads 1, 2. A newer release wrote it"),
         ('{\n  "format_version": "2"\n}\n', "format version 2, this release reads 1, 2. The file is damaged"),
-        ('{\n  "format_version": 2\n}\n', "not what its seal was made of"),
+        ('{\n  "format_version": 2\n}\n', "does not match its seal"),
         ('{"a": ' * 100_000, "nested too deeply"),
     ],
 )
@@ -112,7 +112,7 @@ def test_a_manifest_that_is_none(folder: Path, content: str, match: str) -> None
 
 def test_an_unknown_key_in_a_manifest(folder: Path) -> None:
     edit(folder / "banks" / "one" / "bank.json", sealed=False, extra=1)
-    assert "its content is not what its seal" in problems(folder)["one"]
+    assert "its content does not match its seal" in problems(folder)["one"]
     path = folder / "banks" / "two" / "bank.json"
     content = json.loads(path.read_text()) | {"extra": 1}
     del content["seal"]
@@ -149,14 +149,14 @@ def test_a_manifest_changed_after_it_was_read(folder: Path) -> None:
     checks = {check.task: check for check in run.verify()}
     assert "seal" in checks["two"].problems[0]
     assert checks["one"].ok
-    assert "another predecessor" in checks["three"].problems[0]
+    assert "a different predecessor" in checks["three"].problems[0]
 
 
 def test_results_that_are_gone(folder: Path) -> None:
     (folder / "results.jsonl").unlink()
     (name, told), *more = problems(folder).items()
     assert (name, more) == ("(results.jsonl)", [])
-    assert "what it said of 'one', 'two' is gone" in told
+    assert "its lines about 'one', 'two' are missing" in told
 
 
 def test_the_newest_bank_is_gone(folder: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_file_or_folder_in_the_place_of_the_other_is_told(folder: Path, backbo
     run = Run(folder)
     if name == "tombstones":
         (folder / name).write_text("")
-        assert "a folder belongs there" in {c.task: c for c in run.verify()}["(tombstones)"].problems[0]
+        assert "it should be a folder" in {c.task: c for c in run.verify()}["(tombstones)"].problems[0]
     else:
         (folder / name).unlink()
         (folder / name).mkdir()

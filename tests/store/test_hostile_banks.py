@@ -21,36 +21,36 @@ from continual_petl.banks.presets import PRESETS
 from continual_petl.digests import combined_digest, file_digest, tensor_digests
 from continual_petl.errors import StoreError
 from continual_petl.learner.plan import build_bank
-from continual_petl.store.atomic import json_bytes
-from continual_petl.store.residents import Residents
-from continual_petl.store.results_file import TaskLine, append_results, read_results
-from continual_petl.store.sealed import SEAL, write_sealed
+from continual_petl.store.certificate.tombstone import read_tombstone
+from continual_petl.store.files.atomic import json_bytes
+from continual_petl.store.files.sealed import SEAL, write_sealed
+from continual_petl.store.folder.results_file import TaskLine, append_results, read_results
+from continual_petl.store.model_cache import ModelCache
 from continual_petl.store.store import Store
-from continual_petl.store.tombstone import read_tombstone
 from tests.usual import few
 
 Folder = Callable[..., Path]
 BANK, PROBE, MANIFEST = (f"banks/one/{name}" for name in ("bank.safetensors", "probe.safetensors", "bank.json"))
 _MOST = 64 * 2**20
-_WARM: list[Residents] = []
+_WARM: list[ModelCache] = []
 
 
 @cache
-def _residents(learned: Path) -> Residents:
-    residents = Run(learned).session.residents
-    assert residents.tokenizer is not None
-    return residents
+def _residents(learned: Path) -> ModelCache:
+    models = Run(learned).session.models
+    assert models.tokenizer is not None
+    return models
 
 
 def told(folder: Path) -> str:
     """Return what verify and the loader say of task one; both have to refuse it, and take little memory to do so."""
     run = Run(folder)
-    residents, loaded = run.session.residents, _WARM[0]
-    residents.backbones, residents.inputs._tokenizer = dict(loaded.backbones), loaded.inputs._tokenizer
+    models, loaded = run.session.models, _WARM[0]
+    models.backbones, models.inputs._tokenizer = dict(loaded.backbones), loaded.inputs._tokenizer
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     problems = [text for check in run.verify() for text in check.problems]
     try:
-        run.store.load_bank("one", residents.backbone("fp32"))
+        run.store.load_bank("one", models.backbone("fp32"))
     except StoreError as error:
         problems.append(str(error))
     assert 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) < _MOST
@@ -275,4 +275,4 @@ def test_probes_that_were_exchanged_and_sealed_again(folder: Path, name: str, ma
         manifest["probe"] = combined_digest(tensor_digests(tensors))
 
     edit_sealed(folder / MANIFEST, change)
-    assert "probe.safetensors is no probe of such a task" in told(folder)
+    assert "probe.safetensors does not fit this task" in told(folder)

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from continual_petl import Run
-from continual_petl.course.removal import forget
+from continual_petl.engine.forget import forget
 from continual_petl.errors import StoreError
 from continual_petl.report.inventory import listed
-from continual_petl.store.atomic import line_bytes
-from continual_petl.store.chain import Link
-from continual_petl.store.files import Signature, signature_of
-from continual_petl.store.index import Entry, add_to_index, index_file, read_index, summary_of, write_index
-from continual_petl.store.sealed import seal_of
+from continual_petl.store.certificate.chain import Link
+from continual_petl.store.files.atomic import line_bytes
+from continual_petl.store.files.reading import Signature, signature_of
+from continual_petl.store.files.sealed import seal_of
+from continual_petl.store.folder.index import Entry, add_to_index, index_file, read_index, summary_of, write_index
 from continual_petl.store.store import Store
 from tests.store.fabricated import Looks, multiply
 from tests.store.tampering import edit, learn_one_more, problems
@@ -72,7 +72,7 @@ def test_without_an_index_every_manifest_is_read(many: Path, monkeypatch: pytest
 
 def test_a_course_keeps_the_index(learned: Path, folder: Path, backbone_folder: Folder) -> None:
     whole = read_index(index_file(learned))
-    assert [entry.link for entry in whole.values()] == links_of(learned), "made by the course that learned them"
+    assert [entry.link for entry in whole.values()] == links_of(learned), "made by the run that learned them"
     assert all(entry.signature == signature_of(learned / "banks" / task / "bank.json") for task, entry in whole.items())
     stale = index_file(folder).read_bytes()
     learn_one_more(backbone_folder(), folder)
@@ -155,7 +155,7 @@ def test_a_replaced_manifest_of_the_same_size_is_read_again(many: Path) -> None:
     before = path.stat()
     os.utime(beside, ns=(before.st_atime_ns, before.st_mtime_ns))
     beside.replace(path)
-    with pytest.raises(StoreError, match="its content is not what its seal was made of"):
+    with pytest.raises(StoreError, match="its content does not match its seal"):
         Store(many).links()
 
 

@@ -19,8 +19,8 @@ from continual_petl import Run, StreamCallback, learn
 from continual_petl.callbacks import TaskEvent
 from continual_petl.cli.main import main
 from continual_petl.errors import RunInUseError, StoreError
-from continual_petl.store import lock
-from continual_petl.store.results_file import TaskLine
+from continual_petl.store.files import lock
+from continual_petl.store.folder.results_file import TaskLine
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import dump_stream
 from tests.desk import bank_digests

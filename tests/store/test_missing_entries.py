@@ -13,11 +13,11 @@ import pytest
 from continual_petl import InputError, Run, StreamCallback, learn
 from continual_petl.callbacks import TaskEvent
 from continual_petl.cli.main import main
-from continual_petl.course.dry_run import dry_run
-from continual_petl.course.removal import forget
-from continual_petl.course.session import Session
+from continual_petl.engine.checks.dry_run import dry_run
+from continual_petl.engine.forget import forget
+from continual_petl.engine.session import Session
 from continual_petl.errors import StoreError
-from continual_petl.store.manifest import read_manifest, write_manifest
+from continual_petl.store.certificate.manifest import read_manifest, write_manifest
 from continual_petl.store.store import Store
 from tests.desk import bank_digests
 from tests.store.older import as_format_1

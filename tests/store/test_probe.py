@@ -14,11 +14,11 @@ from continual_petl import Run, learn
 from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.heads.kinds import LABELLED
 from continual_petl.learner.answer import answer, head_of
-from continual_petl.store import answer_probe, verify
-from continual_petl.store.environment import current_environment
-from continual_petl.store.probe import _around, make_probe
-from continual_petl.store.probe_file import DECODED, OUTPUTS, certified_probe
-from continual_petl.store.replay import replay, tolerance
+from continual_petl.store.certificate.environment import current_environment
+from continual_petl.store.verify import answer_probe, certificate
+from continual_petl.store.verify.probe import _around, make_probe
+from continual_petl.store.verify.probe_file import DECODED, OUTPUTS, certified_probe
+from continual_petl.store.verify.replay import replay, tolerance
 from tests.streams_in_code import stream, task_of_kind
 from tests.tiny import make_tokenizer
 
@@ -73,10 +73,10 @@ def test_what_is_stored(runs: dict[str, Path], kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_is_made_of_the_tasks_seed_alone(runs: dict[str, Path], kind: str) -> None:
     run = Run(runs[kind])
-    residents, plan = run.session.residents, run.store.plan("one")
-    backbone = residents.backbone("fp32")
+    models, plan = run.session.models, run.store.plan("one")
+    backbone = models.backbone("fp32")
     torch.manual_seed(99)
-    made = make_probe(plan, backbone, residents.tokenizer, backbone.max_length)
+    made = make_probe(plan, backbone, models.tokenizer, backbone.max_length)
     stored, outputs = certified_probe(run.store, "one")
     certified = outputs["outputs"]
     assert tensor_digests(made) == tensor_digests(stored)
@@ -87,7 +87,7 @@ def test_it_is_made_of_the_tasks_seed_alone(runs: dict[str, Path], kind: str) ->
 def test_log_probabilities_are_those_of_the_models_own_loss(runs: dict[str, Path]) -> None:
     for kind in ("seq2seq", "causal-lm"):
         run = Run(runs[kind])
-        backbone, plan = run.session.residents.backbone("fp32"), run.store.plan("one")
+        backbone, plan = run.session.models.backbone("fp32"), run.store.plan("one")
         inputs, outputs = certified_probe(run.store, "one")
         certified = outputs["outputs"]
         bank = run.store.load_bank("one", backbone)
@@ -106,8 +106,8 @@ def test_rows_begin_and_end_as_the_tokenizer_makes_them(family: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_changed_model_is_found(runs: dict[str, Path], kind: str) -> None:
     run = Run(runs[kind])
-    model = run.session.residents.backbone("fp32").model
-    layer = run.session.residents.backbone("fp32").sites.layers[-1]
+    model = run.session.models.backbone("fp32").model
+    layer = run.session.models.backbone("fp32").sites.layers[-1]
     handle = model.get_submodule(layer.full(layer.stack.ffn.out)).register_forward_hook(lambda m, a, out: out * 1.001)
     (check,) = run.verify()
     handle.remove()
@@ -120,7 +120,7 @@ def test_another_environment_may_round_but_not_answer_otherwise(
     runs: dict[str, Path], kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(runs[kind])
-    backbone, real = run.session.residents.backbone("fp32"), replay
+    backbone, real = run.session.models.backbone("fp32"), replay
 
     def moved(by: float) -> Callable[..., Tensor]:
         return lambda *args: real(*args) + by
@@ -130,12 +130,12 @@ def test_another_environment_may_round_but_not_answer_otherwise(
     allowed = tolerance(kind, "fp32")
     for by, good in ((0.5 * allowed, True), (2 * allowed, False)):
         monkeypatch.setattr(answer_probe, "replay", moved(by))
-        assert verify.check_task(run.store, "one", backbone).ok == good
+        assert certificate.check_task(run.store, "one", backbone).ok == good
     if kind in LABELLED:
         # Within the tolerance, but one answer is another one.
         monkeypatch.setattr(answer_probe, "tolerance", lambda *args: 1e9)
         monkeypatch.setattr(answer_probe, "replay", lambda *args: -real(*args))
-        assert not verify.check_task(run.store, "one", backbone).ok
+        assert not certificate.check_task(run.store, "one", backbone).ok
 
 
 def test_another_processor_or_a_switch_of_its_libraries_is_another_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,10 @@ from typing import Any, BinaryIO
 import pytest
 
 from continual_petl import Run, learn
-from continual_petl.course.removal import forget
 from continual_petl.digests import combined_digest, tensor_digests
+from continual_petl.engine.forget import forget
 from continual_petl.errors import InputError, StoreError
-from continual_petl.store import files
+from continual_petl.store.files import reading as reading_module
 from tests.store import reading
 from tests.store.tampering import QUICK, TASKS
 from tests.streams_in_code import stream
@@ -30,7 +30,7 @@ OTHER = {**TASKS[0], "training": {"epochs": 2}}
 
 
 class States:
-    """Run folders before and after a course replaced task one, forgot it, or committed task three."""
+    """Run folders before and after a run replaced task one, forgot it, or committed task three."""
 
     def __init__(self, folder: Path, backbone: Path) -> None:
         self.before, self.replaced, self.forgotten, self.joined = (folder / name for name in "abcd")
@@ -71,7 +71,7 @@ def states(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def _load(run: Run) -> Any:
-    return combined_digest(tensor_digests(run.store.load_bank("one", run.session.residents.backbone("fp32")).tensors()))
+    return combined_digest(tensor_digests(run.store.load_bank("one", run.session.models.backbone("fp32")).tensors()))
 
 
 def _predict(run: Run) -> Any:
@@ -104,8 +104,8 @@ def allowed(states: States, read: Callable[[Run], Any], what: str, folder: Path)
 def outcome(states: States, read: Callable[[Run], Any], folder: Path) -> Any:
     # Not the session's own store, which is that of another folder.
     run = Run(folder)
-    run.session.residents.backbones.update(states.session.residents.backbones)
-    run.session.residents.inputs._tokenizer = states.session.residents.tokenizer
+    run.session.models.backbones.update(states.session.models.backbones)
+    run.session.models.inputs._tokenizer = states.session.models.tokenizer
     try:
         return read(run)
     except (InputError, StoreError) as error:
@@ -127,7 +127,7 @@ def interleaved(
     With a pause between them the steps are done beside the reader.
     """
     shutil.copytree(states.before, folder)
-    real, opened, writers = files._opened, [0], []
+    real, opened, writers = reading_module._opened, [0], []
 
     def write() -> None:
         for number, step in enumerate(states.steps(what, folder)):
@@ -146,7 +146,7 @@ def interleaved(
                     time.sleep(pause / 2)
         return real(path)
 
-    patch.setattr(files, "_opened", hooked)
+    patch.setattr(reading_module, "_opened", hooked)
     try:
         return outcome(states, read, folder), bool(writers)
     finally:

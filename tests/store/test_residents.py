@@ -15,8 +15,8 @@ from continual_petl.banks.bank import Bank
 from continual_petl.digests import tensor_digests
 from continual_petl.errors import InputError, StoreError
 from continual_petl.learner.plan import TaskPlan, build_bank
-from continual_petl.store import fill
-from continual_petl.store.held import Held, HeldBanks
+from continual_petl.store import strict_load
+from continual_petl.store.bank_cache import BankCache, CachedBank
 from continual_petl.store.store import Store
 from tests.store.fabricated import Looks
 from tests.store.tampering import QUICK, TASKS, change_tensors, nudge
@@ -37,13 +37,13 @@ def open_run(learned: Path) -> Run:
 def opened(folder: Path, before: Run, **more: Any) -> Run:
     """Open a run on a backbone that is in memory already."""
     run = Run(folder, **more)
-    run.session.residents.backbones.update(before.session.residents.backbones)
-    run.session.residents.inputs._tokenizer = before.session.residents.tokenizer
+    run.session.models.backbones.update(before.session.models.backbones)
+    run.session.models.inputs._tokenizer = before.session.models.tokenizer
     return run
 
 
 def held(run: Run) -> list[str]:
-    return list(run.session.residents.held_banks._by_name)
+    return list(run.session.models.held_banks._by_name)
 
 
 def test_answers_are_those_of_a_bank_that_was_just_loaded(folder: Path, open_run: Run) -> None:
@@ -51,7 +51,7 @@ def test_answers_are_those_of_a_bank_that_was_just_loaded(folder: Path, open_run
     fresh = {name: opened(folder, open_run).predict(TEXTS, task=name) for name in ("one", "two", "three")}
     for name in ("one", "two", "three", "two", "one", "three"):
         assert run.predict(TEXTS, task=name) == fresh[name]
-        learner = run.session.residents.resident(name)
+        learner = run.session.models.resident(name)
         assert list(learner.plans) == [name], "the learner holds one bank, whatever is in memory"
         learner.train()  # which leaves dropout on
     assert held(run) == ["two", "one", "three"]
@@ -61,16 +61,16 @@ def test_switching_between_banks_in_memory_reads_nothing(
     folder: Path, open_run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, looks = opened(folder, open_run), Looks(folder, monkeypatch)
-    residents = run.session.residents
-    banks = residents.banks(["one", "two"])
+    models = run.session.models
+    banks = models.banks(["one", "two"])
     with looks.fresh():
-        assert [residents.held(name).bank for name in ("one", "two")] == banks
+        assert [models.held(name).bank for name in ("one", "two")] == banks
         assert looks.opened == []
         assert looks.asked == ["banks/one/bank.json", "banks/two/bank.json"]
 
 
 def test_the_budget_holds_and_one_bank_is_always_held(folder: Path, open_run: Run) -> None:
-    size = open_run.session.residents.held("one").num_bytes
+    size = open_run.session.models.held("one").num_bytes
     assert size == sum(tensor.nbytes for tensor in open_run.store.tensors("one").values())
     run = opened(folder, open_run, resident_bytes=2 * size)
     for name in ("one", "two", "one", "three"):
@@ -85,25 +85,25 @@ def test_the_budget_holds_and_one_bank_is_always_held(folder: Path, open_run: Ru
 
 
 def test_several_banks_at_once_are_all_held_or_refused(folder: Path, open_run: Run) -> None:
-    size = open_run.session.residents.held("one").num_bytes
+    size = open_run.session.models.held("one").num_bytes
     run = opened(folder, open_run, resident_bytes=2 * size)
-    residents = run.session.residents
-    residents.held("three")
-    banks = residents.banks(["one", "two", "one"])
+    models = run.session.models
+    models.held("three")
+    banks = models.banks(["one", "two", "one"])
     assert banks[0] is banks[2]
     for name, bank in zip(("one", "two"), banks, strict=False):
         assert tensor_digests(bank.tensors()) == tensor_digests(run.store.tensors(name))
     assert held(run) == ["one", "two"]
     with pytest.raises(InputError, match=rf"3 banks at once: the first 3 of them take {3 * size} bytes.*{2 * size}"):
-        residents.banks(["one", "two", "three"])
-    assert residents.held_banks.num_bytes == 2 * size
-    assert residents.banks([]) == []
+        models.banks(["one", "two", "three"])
+    assert models.held_banks.num_bytes == 2 * size
+    assert models.banks([]) == []
 
 
 @given(asked=st.lists(st.integers(0, 5), min_size=1, max_size=30), most=st.integers(0, 12))
 def test_whatever_is_asked_the_newest_that_fit_are_held(asked: Sequence[int], most: int) -> None:
     """Bank number n takes n + 1 bytes."""
-    banks = HeldBanks(most)
+    banks = BankCache(most)
     for number in asked:
         name = str(number)
         if banks.get(name, ("seal",)) is None:
@@ -115,9 +115,9 @@ def test_whatever_is_asked_the_newest_that_fit_are_held(asked: Sequence[int], mo
     assert name not in banks._by_name
 
 
-def _held(num_bytes: int) -> Held:
+def _held(num_bytes: int) -> CachedBank:
     nothing: Any = None
-    return Held(
+    return CachedBank(
         plan=nothing,
         bank=nothing,
         backbone=nothing,
@@ -151,34 +151,34 @@ def test_a_bank_in_memory_stays_what_was_checked(folder: Path, open_run: Run) ->
 def test_a_tokenizer_that_was_changed_refuses_banks_in_memory_too(folder: Path, open_run: Run) -> None:
     run = Run(folder)
     run.predict(TEXTS, task="one")
-    residents = run.session.residents
-    assert residents.tokenizer is not None
-    residents.tokenizer.add_tokens(["newcomer"])
-    residents.look_again()
+    models = run.session.models
+    assert models.tokenizer is not None
+    models.tokenizer.add_tokens(["newcomer"])
+    models.look_again()
     with pytest.raises(StoreError, match="task 'one' was learned with a tokenizer of digest"):
         run.predict(TEXTS, task="one")
 
 
 def test_learning_holds_no_other_bank(folder: Path, backbone_folder: Folder) -> None:
     run = learn(stream(backbone_folder(), [*TASKS, task("four", num_rows=16)], training=QUICK), folder)
-    residents = run.session.residents
-    assert len(residents.held_banks) > 0, "the row of R was measured with them"
+    models = run.session.models
+    assert len(models.held_banks) > 0, "the row of R was measured with them"
     run.predict(TEXTS, task=["one", "two"])
-    assert residents.stacks.num_bytes > 0
-    residents.evict_all()
-    assert len(residents.held_banks) == residents.stacks.num_bytes == 0
-    assert all(not learner.plans for learner in residents._learners.values())
+    assert models.stacks.num_bytes > 0
+    models.evict_all()
+    assert len(models.held_banks) == models.stacks.num_bytes == 0
+    assert all(not learner.plans for learner in models._learners.values())
 
 
 def test_shared_banks_answer_with_the_newest_body(tmp_path: Path, backbone_folder: Folder) -> None:
     bank = {"preset": "lora", "bottleneck": 2, "scope": "shared"}
     run = learn(stream(backbone_folder(), TASKS[:2], training=QUICK, bank=bank), tmp_path / "run")
-    residents, store = run.session.residents, Store(tmp_path / "run")
+    models, store = run.session.models, Store(tmp_path / "run")
     newest = store.tensors("two")
     for _ in range(2):
-        body = residents.held("one").bank.body()
+        body = models.held("one").bank.body()
         assert tensor_digests(body) == tensor_digests({name: newest[name] for name in body})
-        committed = residents.held("one", as_committed=True).bank
+        committed = models.held("one", as_committed=True).bank
         assert tensor_digests(committed.tensors()) == tensor_digests(store.tensors("one"))
     assert held(run)[-2:] == ["one", "one/"]
 
@@ -186,21 +186,21 @@ def test_shared_banks_answer_with_the_newest_body(tmp_path: Path, backbone_folde
 def test_what_a_specification_builds_is_found_out_once(
     folder: Path, open_run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    residents = open_run.session.residents
-    backbone = residents.backbone("fp32")
+    models = open_run.session.models
+    backbone = models.backbone("fp32")
     found: list[str] = []
 
     def building(plan: TaskPlan, *more: Any, **named: Any) -> Bank:
         found.append(plan.name)
         return build_bank(plan, *more, **named)
 
-    monkeypatch.setattr(fill, "build_bank", building)
-    fill._EXPECTED.pop(backbone.model, None)
-    banks = [residents.store.load_bank(name, backbone) for name in ("one", "two", "one")]
+    monkeypatch.setattr(strict_load, "build_bank", building)
+    strict_load._EXPECTED.pop(backbone.model, None)
+    banks = [models.store.load_bank(name, backbone) for name in ("one", "two", "one")]
     assert found == ["one", "one", "two", "one"], "the shapes once, and every bank"
     assert tensor_digests(banks[0].tensors()) == tensor_digests(banks[2].tensors())
     short = Store(folder).manifest("one").tensors | {}
     entry = short.pop("head.output.bias")
     with pytest.raises(StoreError, match=r"tensor head\.output\.bias: stored nothing, but its bank's"):
-        fill.fitting_bank(residents.store.plan("two"), backbone, short, dict)
+        strict_load.fitting_bank(models.store.plan("two"), backbone, short, dict)
     assert entry.shape == (2,)

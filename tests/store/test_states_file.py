@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from continual_petl.errors import StoreError
-from continual_petl.store.states_file import StatesFile
+from continual_petl.store.files.states_file import StatesFile
 
 LENGTHS = np.array([3, 1, 4, 2])
 
@@ -151,9 +151,9 @@ def test_a_write_that_takes_only_a_part_is_gone_on_with(tmp_path: Path, monkeypa
 def test_rows_that_are_missing_or_do_not_fit_are_an_error(tmp_path: Path) -> None:
     for make, told in (
         (lambda write: write(np.array([0]), states()[:1]), "3 rows were never written"),
-        (lambda write: write(np.array([2]), states()[:1, :3]), "row 2: states"),
-        (lambda write: write(np.array([0]), states().bfloat16()[:1]), "row 0: states"),
-        (lambda write: write(np.array([0]), states()[:1, :, :5]), "row 0: states"),
+        (lambda write: write(np.array([2]), states()[:1, :3]), "row 2: got states"),
+        (lambda write: write(np.array([0]), states().bfloat16()[:1]), "row 0: got states"),
+        (lambda write: write(np.array([0]), states()[:1, :, :5]), "row 0: got states"),
     ):
         with pytest.raises(ValueError, match=told):
             file(tmp_path).fill(make)

@@ -11,18 +11,18 @@ import pytest
 
 from continual_petl import InputError, Run, StreamCallback, learn
 from continual_petl.cli.main import main
-from continual_petl.course.removal import forget
+from continual_petl.engine.forget import forget
 from continual_petl.errors import StoreError
 from continual_petl.report.facts import read_facts
+from continual_petl.store.folder.stream_seal import sealed_stream
 from continual_petl.store.store import Store
-from continual_petl.store.stream_seal import sealed_stream
 from continual_petl.streams.stream_file.yaml_file import load_stream
 from tests.store.tampering import QUICK, TASKS, name_certificates, problems
 from tests.streams_in_code import stream, task
 from tests.usual import few
 
 Folder = Callable[..., Path]
-CHANGED = "it is not what was written here"
+CHANGED = "it has changed since it was written"
 
 
 def change(folder: Path, old: str, new: str) -> None:
@@ -50,7 +50,7 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ("old", "new", "differs"),
     few(
         [
-            ("\nseed: 3", "\nseed: 4", "it gives the seed 4, but tasks were learned from another one"),
+            ("\nseed: 3", "\nseed: 4", "it gives the seed 4, but tasks were learned with another one"),
             ("name: two", "name: twp", "learned, but not named in it: two"),
             ("learning_rate: 0.02", "learning_rate: 0.03", r"task 'one' has other settings \(training.learning_rate\)"),
             ("name: tiny", "name: tiry", "nothing differs"),
@@ -72,12 +72,12 @@ def test_a_value_that_changed(
     notices: list[str] = []
 
     class Listener(StreamCallback):
-        def on_course_start(self, told: tuple[str, ...]) -> None:
+        def on_run_start(self, told: tuple[str, ...]) -> None:
             notices.extend(told)
 
     more = stream(backbone_folder(), [*TASKS, task("four", num_rows=16)], training=QUICK)
     run = learn(more, folder, callbacks=[Listener()])
-    assert "was edited or damaged since it was written; the stream that was given takes its place" in notices[0]
+    assert "was edited or damaged since it was written; the stream that was given replaces it" in notices[0]
     assert run.store.tasks == ["one", "two", "three", "four"]
     assert load_stream(folder / "stream.yaml").seed == 3
     assert problems(folder) == {}
@@ -104,9 +104,9 @@ def test_a_run_of_an_older_release_has_no_seal(folder: Path, capsys: pytest.Capt
     assert problems(folder) == {}
     # Without a seal the certificates still know the seed.
     change(older, "\nseed: 3", "\nseed: 4")
-    assert "it gives the seed 4, but tasks were learned from another one" in problems(older)["(stream.yaml)"]
+    assert "it gives the seed 4, but tasks were learned with another one" in problems(older)["(stream.yaml)"]
     assert main(["learn", str(older), str(folder.parent / "new.yaml"), "--quiet"]) == 2
-    assert "task 'three' was learned in this folder from another seed than 4" in capsys.readouterr().err
+    assert "task 'three' was learned in this folder with another seed than 4" in capsys.readouterr().err
 
 
 def test_an_edit_on_purpose_is_given_to_run(folder: Path, backbone_folder: Folder) -> None:

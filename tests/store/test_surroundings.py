@@ -14,7 +14,7 @@ import torch
 from continual_petl import Run
 from continual_petl.errors import IsolationError, StoreError
 from continual_petl.store.commit import Evidence, commit_task
-from continual_petl.store.probe import make_probe
+from continual_petl.store.verify.probe import make_probe
 from tests.store.tampering import edit_stream, learn_one_more, problems
 from tests.tiny import make_model
 
@@ -65,7 +65,7 @@ def test_a_tokenizer_with_another_setting(
 def test_a_tokenizer_changed_in_memory(folder: Path) -> None:
     run = Run(folder)
     assert all(check.ok for check in run.verify())
-    tokenizer = run.session.residents.tokenizer
+    tokenizer = run.session.models.tokenizer
     assert tokenizer is not None
     tokenizer.truncation_side = "left"
     for check in run.verify():
@@ -84,16 +84,16 @@ def test_answers_of_another_dtype_are_told(folder: Path) -> None:
 def test_a_backbone_changed_in_memory(folder: Path) -> None:
     run = Run(folder)
     run.verify()
-    backbone = run.session.residents.backbone("fp32")
+    backbone = run.session.models.backbone("fp32")
     with torch.no_grad():
         backbone.model.get_parameter("encoder.layer.0.output.dense.bias")[3] += 1e-6
     for check in run.verify():
-        assert "1 tensors are no longer what was loaded, first encoder.layer.0.output.dense.bias" in check.problems[0]
+        assert "1 tensors differ from what was loaded, first encoder.layer.0.output.dense.bias" in check.problems[0]
 
 
 def test_dropout_left_on_in_memory(folder: Path) -> None:
     run = Run(folder)
-    model = run.session.residents.backbone("fp32").model
+    model = run.session.models.backbone("fp32").model
     model.train()
     (check,) = run.verify("one")
     assert "dropout or training mode is on" in check.problems[0]
@@ -102,12 +102,12 @@ def test_dropout_left_on_in_memory(folder: Path) -> None:
 
 
 def test_no_certificate_is_made_with_dropout_on(folder: Path) -> None:
-    residents = Run(folder).session.residents
-    backbone, store = residents.backbone("fp32"), residents.store
+    models = Run(folder).session.models
+    backbone, store = models.backbone("fp32"), models.store
     backbone.model.train()
     plan, bank = store.plan("one"), store.load_bank("one", backbone)
     evidence = Evidence(
-        probe=make_probe(plan, backbone, residents.tokenizer, 16),
+        probe=make_probe(plan, backbone, models.tokenizer, 16),
         scores={},
         data={},
         notices=(),

@@ -13,14 +13,14 @@ import pytest
 from continual_petl import InputError, Run, StreamCallback, learn
 from continual_petl.callbacks import TaskEvent
 from continual_petl.cli.main import main
-from continual_petl.course.dry_run import dry_run
-from continual_petl.course.removal import forget
-from continual_petl.course.session import Session
+from continual_petl.engine.checks.dry_run import dry_run
+from continual_petl.engine.forget import forget
+from continual_petl.engine.session import Session
 from continual_petl.errors import StoreError
 from continual_petl.store import commit
+from continual_petl.store.certificate.tombstone import read_tombstone, write_tombstone
 from continual_petl.store.forget import tombstone_of
 from continual_petl.store.store import Store
-from continual_petl.store.tombstone import read_tombstone, write_tombstone
 from continual_petl.streams.stream_file.yaml_file import load_stream
 from tests.desk import bank_digests
 from tests.store.tampering import QUICK, TASKS, learn_one_more, problems
@@ -71,7 +71,7 @@ def test_a_stream_that_still_names_a_forgotten_task_learns_it_again(folder: Path
     told: list[str] = []
 
     class Listener(StreamCallback):
-        def on_course_start(self, notices: tuple[str, ...]) -> None:
+        def on_run_start(self, notices: tuple[str, ...]) -> None:
             told.extend(notices)
 
     (notice, *_) = dry_run(Session(again.spec, Store(folder)))[0].notices
@@ -106,7 +106,7 @@ def test_a_replaced_task_is_learned_anew_and_comes_last(folder: Path, backbone_f
 
 def test_what_cannot_be_replaced_or_forgotten(folder: Path, backbone_folder: Folder) -> None:
     with pytest.raises(
-        InputError, match=r"--replace nine: this task is not learned in .*; learned are: one, two, three"
+        InputError, match=r"--replace nine: this task is not learned in .*; learned tasks: one, two, three"
     ):
         learn(anew(backbone_folder()), folder, replace=["nine"])
     with pytest.raises(InputError, match="--replace one: the stream does not say how to learn it"):
@@ -121,7 +121,9 @@ def test_banks_that_others_answer_with_stay(tmp_path: Path, backbone_folder: Fol
     shared = {"preset": "lora", "rank": 2, "scope": "shared"}
     tasks = stream(backbone_folder(), TASKS[:2], training=QUICK, bank=shared)
     learn(tasks, tmp_path / "run")
-    with pytest.raises(InputError, match="task 'two' cannot be forgotten: its bank has scope: shared, and 'one' would"):
+    with pytest.raises(
+        InputError, match="task 'two' cannot be forgotten: its bank has scope: shared, and without it 'one' would"
+    ):
         forget(tmp_path / "run", "two")
     with pytest.raises(InputError, match="task 'one' cannot be replaced"):
         learn(tasks, tmp_path / "run", replace=["one"])
@@ -223,7 +225,7 @@ def test_tombstones_taken_away_changed_or_made_up(folder: Path, backbone_folder:
     stone = read_tombstone(other / "tombstones" / path.name)
     write_tombstone(other / "tombstones", stone.model_copy(update={"task": "three", "_seal": None}))
     found = problems(other)
-    assert "another predecessor" in found["four"]
+    assert "a different predecessor" in found["four"]
     (other / "tombstones" / path.name).write_bytes(path.name.encode())
     assert "(tombstones/000003.json)" in problems(other)
     (other / "tombstones" / path.name).rename(other / "tombstones" / "000009.json")
@@ -232,7 +234,7 @@ def test_tombstones_taken_away_changed_or_made_up(folder: Path, backbone_folder:
 
 def test_nothing_is_forgotten_on_a_broken_chain(folder: Path) -> None:
     shutil.rmtree(folder / "banks" / "one")
-    with pytest.raises(StoreError, match="task 'two': its certificate names another predecessor"):
+    with pytest.raises(StoreError, match="task 'two': its certificate names a different predecessor"):
         forget(folder, "three")
     assert Store(folder).tasks == ["two", "three"]
     assert Store(folder).tombstones() == []
@@ -253,7 +255,7 @@ def test_at_the_command_line(folder: Path, backbone_folder: Folder, capsys: pyte
 
 
 class Stopping(StreamCallback):
-    """Stops a course like a kill, when a task is committed or when all of its work is done."""
+    """Stops a run like a kill, when a task is committed or when all of its work is done."""
 
     def __init__(self, task: str, when: str) -> None:
         self.task, self.when = task, when
@@ -278,7 +280,7 @@ def test_replacing_that_was_stopped_after_its_commit_is_not_done_again(
     heard: list[str] = []
 
     class Listener(StreamCallback):
-        def on_course_start(self, notices: tuple[str, ...]) -> None:
+        def on_run_start(self, notices: tuple[str, ...]) -> None:
             heard.extend(notices)
 
     run = learn(anew(backbone_folder()), folder, replace=both, callbacks=[Listener()])
@@ -322,6 +324,6 @@ def test_replacing_with_corrected_rows_is_another_command(tmp_path: Path, backbo
 
 def test_a_damaged_note_of_what_is_replaced(folder: Path, backbone_folder: Folder) -> None:
     (folder / ".replace.json").write_text("{}")
-    with pytest.raises(StoreError, match=r"\.replace\.json: .* without a copy, remove it"):
+    with pytest.raises(StoreError, match=r"\.replace\.json: .* if there is no copy, remove it"):
         learn(anew(backbone_folder()), folder, replace=["two"])
     assert Store(folder).tombstones() == []

@@ -12,7 +12,7 @@ import pytest
 from continual_petl import Run
 from continual_petl.cli.main import main
 from continual_petl.report.facts import read_facts
-from continual_petl.store.sealed import write_sealed
+from continual_petl.store.files.sealed import write_sealed
 from continual_petl.store.store import Store
 from tests.store.tampering import problems
 
@@ -40,7 +40,7 @@ def test_a_folder_that_may_not_be_read(forbidden: Path, command: str, capsys: py
     assert main([command, str(forbidden), *(["two"] if command == "show" else [])]) == 1
     found = "".join(capsys.readouterr())
     assert (
-        f"{forbidden}/banks/two/bank.json: cannot be read (Permission denied). Give this user the right to read it."
+        f"{forbidden}/banks/two/bank.json: cannot be read (Permission denied). Give this user permission to read it."
         in (found.replace("\n", " "))
     )
     assert Store(forbidden).has("one")
@@ -48,7 +48,7 @@ def test_a_folder_that_may_not_be_read(forbidden: Path, command: str, capsys: py
 
 def test_a_stray_file_among_the_banks(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "banks" / "readme.txt").write_text("what is here")
-    expected = "banks/readme.txt: this is a file, and only the folders of tasks belong here. Move it out of the run."
+    expected = "banks/readme.txt: this is a file, but only the folders of tasks belong here. Move it out of the run."
     assert expected in problems(folder)["readme.txt"]
     assert main(["list", str(folder)]) == 1
     assert expected in capsys.readouterr().err

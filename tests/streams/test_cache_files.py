@@ -128,7 +128,7 @@ def test_a_full_disk_costs_the_cache_alone(files: CacheFiles, monkeypatch: pytes
         patch.setattr(f"continual_petl.streams.encoding.cache_files.{call}", full)
         files.write("b", CONTENT)
     assert [path.name for path in files.folder.iterdir()] == ["a.cache"]
-    assert "cannot be written to (No space left on device), so what it would hold is made again" in files.notices[0]
+    assert "cannot be written to (No space left on device), so its content is computed again" in files.notices[0]
 
 
 def test_a_file_where_the_folder_should_be_costs_the_cache_alone(tmp_path: Path) -> None:

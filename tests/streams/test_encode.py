@@ -14,7 +14,7 @@ from tests.tiny import make_tokenizer
 @pytest.mark.parametrize("kind", ["classification", "regression", "multilabel", "causal-lm"])
 @pytest.mark.parametrize("text", ["", " "])
 def test_a_text_without_any_token_is_refused(kind: Any, text: str) -> None:
-    message = f"^there, row 2: {text!r} is nothing to this tokenizer"
+    message = f"^there, row 2: {text!r} gives no tokens with this tokenizer"
     with pytest.raises(InputError, match=message):
         encode_rows(kind, ["w1", text], tokenizer=make_tokenizer("gpt2"), max_length=8, where="there")
 

@@ -179,7 +179,7 @@ def test_no_variable_is_sent_away(load: Load, monkeypatch: pytest.MonkeyPatch, a
     monkeypatch.setenv("TOKEN", "secret")
     data = json.dumps({"path": "json", "data_files": {"train": [address]}})
     with pytest.raises(
-        StreamFileError, match=r"data_files\.train\.0.* is an address, and a stream of someone else"
+        StreamFileError, match=r"data_files\.train\.0.* is an address, and an untrusted stream"
     ) as error:
         load(BASE.replace("x.csv", data))
     assert "secret" not in str(error.value)

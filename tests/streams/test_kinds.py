@@ -81,7 +81,7 @@ def test_there_and_back(kind: Kind, full: bool, tmp_path: Path) -> None:
         ("classification", {"training": {"class_weights": {"a": 0.0}}}, "greater than 0"),
         ("classification", {"training": {"class_weights": "even"}}, "balanced"),
         ("classification", {"training": {"class_weights": [1, 2]}}, "must be balanced, or a mapping"),
-        ("classification", {"training": {"class_weights": {1: 1.0, "1": 2.0}}}, "written twice"),
+        ("classification", {"training": {"class_weights": {1: 1.0, "1": 2.0}}}, "given twice"),
         ("seq2seq", {"generation": {"min_new_tokens": 65}}, "min_new_tokens is 65 and max_new_tokens 64"),
         ("seq2seq", {"generation": {"early_stopping": True}}, "early_stopping has no effect with num_beams 1"),
         ("seq2seq", {"generation": {"length_penalty": 2.0}}, "length_penalty has no effect with num_beams 1"),

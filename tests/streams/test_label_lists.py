@@ -102,7 +102,9 @@ def test_labels_that_nobody_knows() -> None:
 def test_weights_of_labels_that_nobody_knows() -> None:
     check_class_weights("toy", {"a": 1.0}, ("a", "b"))
     check_class_weights("toy", "balanced", ("a", "b"))
-    with pytest.raises(InputError, match=r"task 'toy', training.class_weights: 'c' is no label .* labels are 'a', 'b'"):
+    with pytest.raises(
+        InputError, match=r"task 'toy', training.class_weights: 'c' is not a label .* labels are 'a', 'b'"
+    ):
         check_class_weights("toy", {"a": 1.0, "c": 2.0}, ("a", "b"))
 
 

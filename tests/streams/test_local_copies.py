@@ -126,7 +126,8 @@ def test_numbers_mean_the_names_beside_the_copy_or_those_of_the_task(tmp_path: P
         assert check_data(spec, task) == ("bad", "good")
     file.write_text('["a", "b", "c"]')
     with pytest.raises(
-        InputError, match=r"labels.json names 3 classes, and the task has 2 \(labels: no, yes\): this is a "
+        InputError,
+        match=r"labels.json names 3 classes, and the task has 2 \(labels: no, yes\): this copy is of another",
     ):
         check_data(spec, task)
     file.write_text('{"kind": "regression"}')
@@ -212,5 +213,5 @@ def test_a_file_of_one_task_has_no_copies(tmp_path: Path) -> None:
 
 def test_the_json_schema_knows_the_keys() -> None:
     keys = json_schema()["$defs"]["DataSpec"]["properties"]
-    assert "counted from the stream's data_dir" in keys["local"]["description"]
+    assert "relative to the stream's data_dir" in keys["local"]["description"]
     assert "Columns made of others" in keys["templates"]["description"]

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from continual_petl.errors import InputError
 from continual_petl.streams.encoding.tokenise import TokenisedRows
-from continual_petl.streams.preparation.prepare import SplitData, TaskData, prepare_split, prepare_task
+from continual_petl.streams.preparation.prepare import SplitData, TaskData, check_again, encode_split, prepare_task
 from continual_petl.streams.schema.stream_spec import StreamSpec
 
 TRAIN = [{"text": f"w{number % 40} w{number // 40}", "label": "ab"[number % 2]} for number in range(80)]
@@ -41,7 +41,7 @@ def test_all_splits(tokenizer: PreTrainedTokenizerFast) -> None:
     assert (len(data.train), len(data.validation), len(data.test)) == (80, 4, 6)
     assert data.labels == ("a", "b")
     (few,) = data.notices
-    assert few.startswith("task 'toy': its scores in R rest on 6 test rows: too few")
+    assert few.startswith("task 'toy': its score is measured on only 6 test rows, which says little")
     assert data.num_truncated == {"train": 0, "validation": 0, "test": 0}
     assert data.test.row(0).ids.tolist() == tokenizer("w4 w9 w9")["input_ids"]
     assert data.test.labels is not None
@@ -69,8 +69,8 @@ def test_validation_is_carved_and_said(tokenizer: PreTrainedTokenizerFast) -> No
         _content(_prepare(tokenizer, {"train": TRAIN, "validation": TEST}).train)
     )
     assert data.notices == (
-        "task 'toy': the data has no validation split; 20 training rows were held out for validation (label a: 10, b: 10).",
-        "task 'toy': its scores in R rest on 10 test rows: too few to say much about other rows.",
+        "task 'toy': no validation split is given; 20 training rows were held out for validation (label a: 10, b: 10).",
+        "task 'toy': its score is measured on only 10 test rows, which says little about other rows.",
     )
 
 
@@ -118,20 +118,20 @@ def test_equal_texts_stay_on_one_side(tokenizer: PreTrainedTokenizerFast) -> Non
 
 def test_a_score_on_rows_that_chose_the_bank_is_told_as_one(tokenizer: PreTrainedTokenizerFast) -> None:
     rows = {"train": TRAIN, "validation": TRAIN[:20]}
-    told = "the data has no test split, so R holds the validation metric"
+    told = "no test split is given; R has its validation score"
     (notice, *_) = _prepare(tokenizer, rows, training={"select": "best"}).notices
-    assert notice == f"task 'toy': {told}, on the rows that also decide which epoch is kept."
+    assert notice == f"task 'toy': {told}, measured on the rows that also choose the epoch."
     (notice, *_) = _prepare(tokenizer, rows, training={"select": "last"}).notices
     assert notice == f"task 'toy': {told}."
 
 
 def test_too_few_rows_to_tell_are_told(tokenizer: PreTrainedTokenizerFast) -> None:
     rows = {"train": TRAIN, "validation": TRAIN[:1], "test": TRAIN[:20]}
-    assert not any("too few" in notice for notice in _prepare(tokenizer, rows).notices)
+    assert not any("says little" in notice for notice in _prepare(tokenizer, rows).notices)
     rows["test"] = TRAIN[:19]
-    assert any("on 19 test rows: too few" in notice for notice in _prepare(tokenizer, rows).notices)
+    assert any("on only 19 test rows, which says little" in notice for notice in _prepare(tokenizer, rows).notices)
     del rows["test"]
-    assert any("on 1 validation row: too few" in notice for notice in _prepare(tokenizer, rows).notices)
+    assert any("on only 1 validation row, which says little" in notice for notice in _prepare(tokenizer, rows).notices)
 
 
 def test_nothing_to_carve_from(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -143,7 +143,7 @@ def test_nothing_to_carve_from(tokenizer: PreTrainedTokenizerFast) -> None:
 def test_overlap_is_noticed(tokenizer: PreTrainedTokenizerFast) -> None:
     data = _prepare(tokenizer, {"train": TRAIN, "validation": TRAIN[:2], "test": [*TEST, TRAIN[0]]})
     assert [notice.split(": ")[1].split(";")[0] for notice in data.notices] == [
-        "its scores in R rest on 11 test rows",
+        "its score is measured on only 11 test rows, which says little about other rows.",
         "2 of 2 validation rows have the text of a training row",
         "1 of 11 test rows have the text of a training row",
     ]
@@ -191,7 +191,7 @@ def test_rows_that_cannot_be_used(tokenizer: PreTrainedTokenizerFast, rows: list
 def _again(tokenizer: PreTrainedTokenizerFast, data: Any, labels: tuple[str, ...] | None, **options: Any) -> SplitData:
     split = options.pop("split", "test")
     spec = _spec(data, **options)
-    return prepare_split(spec, spec.tasks[0], tokenizer, 16, split=split, labels=labels)
+    return encode_split(check_again(spec, spec.tasks[0], split=split, labels=labels), tokenizer, 16)
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
@@ -219,7 +219,7 @@ def test_the_labels_of_the_bank_hold(tokenizer: PreTrainedTokenizerFast) -> None
 
 
 def test_a_split_that_is_gone(tokenizer: PreTrainedTokenizerFast) -> None:
-    with pytest.raises(InputError, match="has no test split any more"):
+    with pytest.raises(InputError, match="no longer has a test split"):
         _again(tokenizer, {"train": TRAIN}, ("a", "b"))
 
 

@@ -18,7 +18,7 @@ from continual_petl.errors import InputError
 from continual_petl.heads.kinds import GENERATIVE, LABELLED, Kind
 from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.encoding.rows import TokenisedRows
-from continual_petl.streams.preparation.prepare import TaskData, check_data, prepare_split, prepare_task
+from continual_petl.streams.preparation.prepare import TaskData, check_again, check_data, encode_split, prepare_task
 from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec, StreamSpec
 from continual_petl.streams.sources.read import read_splits
 from tests.streams.rows_of_kinds import images, rows_of
@@ -102,15 +102,8 @@ def test_a_split_is_prepared_again_the_same_way(tokenizer: PreTrainedTokenizerFa
     spec = _spec(kind, data)
     first = _prepare(tokenizer, kind, data)
     for split in ("train", "validation", "test"):
-        again = prepare_split(
-            spec,
-            spec.tasks[0],
-            tokenizer,
-            24,
-            split=split,
-            labels=first.labels,
-            images=images(),
-        )
+        checked = check_again(spec, spec.tasks[0], split=split, labels=first.labels)
+        again = encode_split(checked, tokenizer, 24, images=images())
         assert again.digest == first.digests[split]
         assert _content(again.rows) == _content(getattr(first, split))
 
@@ -207,7 +200,9 @@ def test_one_label_is_not_enough(tokenizer: PreTrainedTokenizerFast, kind: Kind)
 
 def test_weights_are_checked_against_the_labels(tokenizer: PreTrainedTokenizerFast) -> None:
     weights = {"training": {"class_weights": {"x": 2.0, "q": 1.0}}}
-    with pytest.raises(InputError, match=r"class_weights: 'q' is no label of this task; its labels are 'x', 'y', 'z'"):
+    with pytest.raises(
+        InputError, match=r"class_weights: 'q' is not a label of this task; its labels are 'x', 'y', 'z'"
+    ):
         _prepare(tokenizer, "multilabel", {"train": rows_of("multilabel", 9)}, **weights)
 
 

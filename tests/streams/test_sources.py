@@ -242,7 +242,7 @@ def test_the_hub_offline() -> None:
         ("mixed", r"more than one file could be the validation split: .*dev.jsonl.*valid.jsonl"),
         ("no-train", r"there is no training split; found test"),
         ("some/*.jsonl", r"train.jsonl is named after a split and .*more.jsonl is not"),
-        ("rows.xlsx", r"the format of .*rows.xlsx is not known by its name; allowed: csv"),
+        ("rows.xlsx", r"the format of .*rows.xlsx is not recognised by its name; allowed: csv"),
         ("broken/a.jsonl", r"cannot read 'train' of .*a.jsonl as json"),
         ("broken/a.jsonl.gz", r"a.jsonl.gz: cannot be read: .* damaged or incomplete \(Compressed file ended"),
         (
@@ -256,6 +256,7 @@ def test_the_hub_offline() -> None:
             r"latin.csv: byte 1, in line 1, is not UTF-8; .* iconv -f WINDOWS-1252 -t UTF-8 .*latin.csv > NEW",
         ),
         ("broken/a.parquet", r"cannot read 'train' of .*a.parquet as parquet"),
+        ("near.jsonl", r"columns.label is 'label', but there is no such column \(did you mean 'labels'\?\); there are"),
         ("column.jsonl", r"split train .*columns.label is 'label', but there is no such column; there are 'text', 'y'"),
     ],
 )
@@ -278,6 +279,7 @@ def test_local_data_that_cannot_be_used(tmp_path: Path, data: str, message: str)
     (broken / "empty.csv").write_text("")
     (broken / "latin.csv").write_bytes("täxt,label\na,1\n".encode("latin-1"))
     (broken / "a.parquet").write_text("PAR1")
+    (tmp_path / "near.jsonl").write_text('{"text": "a", "labels": 1}\n')
     (tmp_path / "column.jsonl").write_text('{"text": "a", "y": 1}\n')
     with pytest.raises(InputError, match=message):
         read_splits("t", str(tmp_path / data), COLUMNS)

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from continual_petl.errors import InputError
-from continual_petl.streams.starting.choose import choose
-from continual_petl.streams.starting.draft import draft, quoted
-from continual_petl.streams.starting.guess import guess
-from continual_petl.streams.starting.look import NUM_ROWS, look, name_of
-from continual_petl.streams.starting.profile import profile
+from continual_petl.streams.scaffold.choose import choose
+from continual_petl.streams.scaffold.draft import draft, quoted
+from continual_petl.streams.scaffold.guess import guess
+from continual_petl.streams.scaffold.look import NUM_ROWS, look, name_of
+from continual_petl.streams.scaffold.profile import profile
 from continual_petl.streams.stream_file.yaml_nodes import parse
 
 LONG = [f"sentence number {number} with a few words of its own" for number in range(40)]
@@ -159,8 +159,8 @@ def test_a_backbone_that_can_answer_every_kind_is_chosen(tmp_path: Path) -> None
     ("table", "says"),
     [
         ({"text": LONG, "label": ["x"] * 40}, r"label \(the same in every row\)"),
-        ({"text": LONG, "label": [f"label {n}" for n in range(40)]}, r"label that comes again in other rows"),
-        ({"text;label": LONG}, r"Is that several columns\? Commas separate them in .csv"),
+        ({"text": LONG, "label": [f"label {n}" for n in range(40)]}, r"label that is repeated in other rows"),
+        ({"text;label": LONG}, r"Is that several columns\? .csv files use commas"),
         ({}, "no column at all"),
     ],
 )
@@ -170,7 +170,7 @@ def test_what_makes_no_task_is_told_with_what_it_lacks(table: dict[str, list[Any
 
 
 def test_addresses_are_not_looked_at() -> None:
-    with pytest.raises(InputError, match="fetch the file, and give its path"):
+    with pytest.raises(InputError, match="download the file, and give its path"):
         look("https://example.org/rows.csv")
 
 

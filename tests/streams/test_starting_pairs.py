@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from continual_petl.streams.starting.choose import choose
-from continual_petl.streams.starting.draft import draft
-from continual_petl.streams.starting.guess import Guess, can_take_second, guess, with_second
-from continual_petl.streams.starting.look import look
-from continual_petl.streams.starting.profile import profile
+from continual_petl.streams.scaffold.choose import choose
+from continual_petl.streams.scaffold.draft import draft
+from continual_petl.streams.scaffold.guess import Guess, can_take_second, guess, with_second
+from continual_petl.streams.scaffold.look import look
+from continual_petl.streams.scaffold.profile import profile
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
 ONE = [f"a dog number {number} runs over the grass" for number in range(40)]
@@ -39,7 +39,7 @@ def test_two_texts_are_a_pair_by_their_names(names: str, answers: list[Any]) -> 
     found = _guess(**{one: ONE, other: LONG, "score": answers})
     assert found.columns == {"text": one, "text_pair": other, "label": "score"}
     assert found.words.endswith(" of pairs")
-    assert f"columns {one} and {other} were taken for the two texts of a pair, by their names" in found.pairing
+    assert f"columns {one} and {other} were taken as the two texts of a pair, because of their names" in found.pairing
     assert not found.unread
 
 

@@ -20,7 +20,7 @@ from continual_petl.streams.preparation.dividing import carve
 from continual_petl.streams.preparation.prepare import prepare_task
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.sources.read import read_splits
-from tests.course.test_resume import SignalAt
+from tests.engine.test_resume import SignalAt
 from tests.store.older import without_defaults
 from tests.streams_in_code import classification_rows, stream
 from tests.tiny import WORDS
@@ -157,7 +157,7 @@ def test_the_notice_counts_what_was_held_out(tokenizer: Any, num_labels: int, to
     tasks = [{"name": "toy", "kind": "classification", "data": {"train": rows}}]
     spec = StreamSpec.model_validate({"name": "s", "backbone": "minilm", "tasks": tasks})
     notice = prepare_task(spec, spec.tasks[0], tokenizer, 16).notices[0]
-    assert notice == f"task 'toy': the data has no validation split; {told}"
+    assert notice == f"task 'toy': no validation split is given; {told}"
 
 
 def _task(name: str) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def test_an_unknown_task_lists_the_known_ones(stream: TaskStream) -> None:
 
 
 def test_every_public_name_resolves() -> None:
-    for name in streams._HOMES:
+    for name in streams.__all__:
         assert getattr(streams, name).__name__ == name
         assert name in dir(streams)
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):

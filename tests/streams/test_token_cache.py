@@ -17,7 +17,7 @@ from continual_petl.streams.encoding.encode import encode_rows
 from continual_petl.streams.encoding.rows import TokenisedRows
 from continual_petl.streams.encoding.token_cache import encode_cached
 from continual_petl.streams.encoding.tokenizer_calls import Encoded
-from continual_petl.streams.preparation.prepare import prepare_split, prepare_task
+from continual_petl.streams.preparation.prepare import check_again, encode_split, prepare_task
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from tests.tiny import make_tokenizer
 
@@ -172,7 +172,7 @@ def test_a_hostile_file_with_a_right_digest_is_made_again(what: str, cache: Cach
     (path,) = cache.folder.iterdir()
     _rewritten(path, cache, **HOSTILE[what])
     assert np.array_equal(_encode(tokenizer, cache).ids, right.ids)
-    assert "since it does not hold the tokens of these texts; it was removed, and is made again" in cache.notices[0]
+    assert "since it does not hold the tokens of these texts; it was removed, and is computed again" in cache.notices[0]
     assert np.array_equal(_encode(tokenizer, cache).ids, right.ids)
     assert len(cache.notices) == 1
 
@@ -221,7 +221,7 @@ def test_a_course_tells_of_a_damaged_file_and_no_certificate_does(
     assert again.notices == first.notices
     for path in (tmp_path / "tokens").iterdir():
         _flipped(path)
-    split = prepare_split(spec, spec.tasks[0], make_tokenizer(), 8, labels=first.labels)
+    split = encode_split(check_again(spec, spec.tasks[0], labels=first.labels), make_tokenizer(), 8)
     assert first.test is not None
     _same(first.test, split.rows)
     assert len(split.cache_notices) == 1

@@ -82,7 +82,7 @@ def test_words_behind_the_cut_lose_their_tags() -> None:
 
 
 def test_a_word_of_which_nothing_is_left() -> None:
-    with pytest.raises(InputError, match=r"task 'x', row 2: word 2, '_', is nothing to this tokenizer"):
+    with pytest.raises(InputError, match=r"task 'x', row 2: word 2, '_', gives no tokens with this tokenizer"):
         tokenise_words([["a"], ["a", "_", "b"]], None, _pieces(), 16, where="task 'x'")
     with pytest.raises(InputError, match=r"row 1: word 1, '_'"):
         tokenise_words([["_"]], None, _pieces(), 16)
@@ -112,7 +112,7 @@ def test_a_tokenizer_that_cuts_at_the_front() -> None:
     rows = tokenise_words([["a", "b", "c", "a"]], _tags([1, 2, 3, 4]), tokenizer, 4)
     assert rows.labels is not None
     assert rows.labels.tolist() == [-100, 3, 4, -100]
-    with pytest.raises(InputError, match="row 1: word 3, '_', is nothing"):
+    with pytest.raises(InputError, match="row 1: word 3, '_', gives no tokens"):
         tokenise_words([["a", "b", "_", "c"]], None, tokenizer, 4)
 
 

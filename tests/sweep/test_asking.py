@@ -13,9 +13,10 @@ import pytest
 from continual_petl import InputError
 from continual_petl.banks import recipes
 from continual_petl.banks.recipes import Recipe
-from continual_petl.sweep import asking, sweep, worker
-from continual_petl.sweep.asking import is_hopeless, study_of, suggested
+from continual_petl.sweep import sampler as sampler_module
+from continual_petl.sweep import sweep, worker
 from continual_petl.sweep.records import Record
+from continual_petl.sweep.sampler import is_hopeless, study_of, suggested
 from tests.streams_in_code import regression_task, stream
 from tests.sweep.sweeps import TRAINING, ended, small_stream, small_sweep
 
@@ -167,7 +168,7 @@ def test_settings_that_were_tried_are_not_learned_again(backbone_folder: Folder,
 def test_without_optuna_one_sentence_says_what_to_install(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "find_spec", lambda name: None)
+    monkeypatch.setattr(sampler_module, "find_spec", lambda name: None)
     tasks = small_stream(backbone_folder())
     with pytest.raises(InputError, match=r"not installed here: pip install 'continual-petl\[sweep\]'"):
         sweep(tasks, small_sweep(prune="median"), folder=tmp_path / "sweep")

@@ -11,10 +11,10 @@ import pytest
 
 from continual_petl import InputError, NoForgetting, TaskStream, learn
 from continual_petl.cli.sweep import show
-from continual_petl.store.results_file import RowLine
+from continual_petl.store.folder.results_file import RowLine
 from continual_petl.streams.preparation import prepare
 from continual_petl.streams.sources.read import read_splits
-from continual_petl.sweep import conduct, sweep
+from continual_petl.sweep import runner, sweep
 from continual_petl.sweep.records import Outcome
 from tests.streams_in_code import classification_rows, stream, task, write_rows
 from tests.sweep.sweeps import TRAINING, ended, small_stream, small_sweep, without_time
@@ -78,7 +78,7 @@ def test_why_seeds_have_other_validation_rows_is_told(
         rows = str(record.seed) if limit or not with_split else "the same"
         return Outcome(state="complete", score=0.5, data={"validation": rows})
 
-    monkeypatch.setattr(conduct, "carried_out", as_if)
+    monkeypatch.setattr(runner, "carried_out", as_if)
     write_rows(tmp_path / "data", "one")
     if not with_split:
         (tmp_path / "data" / "validation.jsonl").unlink()
@@ -108,7 +108,7 @@ def test_rows_that_changed_between_two_trials_are_refused(backbone_folder: Folde
     sweep(tasks, small_sweep(trials=1), folder=tmp_path / "sweep")
     lines = (tmp_path / "data" / "train.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "data" / "train.jsonl").write_text("".join(lines[1:]))
-    with pytest.raises(InputError, match="task 'one': its train rows are not those of the trials before"):
+    with pytest.raises(InputError, match="task 'one': its train rows differ from those of the earlier trials"):
         sweep(tasks, small_sweep(), folder=tmp_path / "sweep")
     assert len(ended(tmp_path / "sweep")) == 1
 

@@ -101,7 +101,7 @@ def test_a_task_of_which_all_trials_fail_is_told_at_the_end(backbone_folder: Fol
     space = {"training.batch_size": [4], "training.optimizer": ["sgd"], "training.learning_rate": [1e30, 1e31]}
     tasks = small_stream(backbone_folder(), "one", "two")
     with pytest.raises(
-        InputError, match=r"no trial came to its end: 2 of 2 failed\. The first: task 'one': learning dive"
+        InputError, match=r"no trial was completed: 2 of 2 failed\. The first: task 'one': learning dive"
     ):
         sweep(tasks, small_sweep(space=space), folder=tmp_path)
     assert len(ended(tmp_path, "two")) == 2, "the other task had its turn"

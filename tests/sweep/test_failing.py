@@ -12,7 +12,7 @@ import pytest
 
 from continual_petl import DivergedError, InputError, MemoryRanOutError, TaskStream
 from continual_petl.cli.sweep import show
-from continual_petl.sweep import conduct, sweep, trial, worker
+from continual_petl.sweep import runner, sweep, trial, worker
 from continual_petl.sweep.records import Outcome
 from continual_petl.sweep.worker import brief_of, open_sweep, try_here
 from tests.streams_in_code import stream, write_rows
@@ -29,7 +29,7 @@ def test_a_seed_that_failed_is_told(
             return Outcome(state="failed", reason="learning diverged")
         return Outcome(state="complete", score=0.4)
 
-    monkeypatch.setattr(conduct, "carried_out", as_if)
+    monkeypatch.setattr(runner, "carried_out", as_if)
     result = sweep(small_stream(backbone_folder()), small_sweep(trials=1, seeds=3), folder=tmp_path)
     show(result)
     shown = capsys.readouterr().out
@@ -67,7 +67,7 @@ def test_what_settings_are_to_blame_for_fails_their_trial_alone(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     failing(monkeypatch, error)
-    with pytest.raises(InputError, match="no trial came to its end: 4 of 4 failed"):
+    with pytest.raises(InputError, match="no trial was completed: 4 of 4 failed"):
         sweep(small_stream(backbone_folder()), small_sweep(), folder=tmp_path)
     assert [line["state"] for line in ended(tmp_path)] == ["failed"] * 4
 

@@ -11,7 +11,7 @@ import pytest
 from continual_petl import learn
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.yaml_file import load_stream
-from continual_petl.sweep import conduct, sweep
+from continual_petl.sweep import runner, sweep
 from continual_petl.sweep.records import Outcome
 from tests.sweep.sweeps import GRID, ended, lines_of, small_stream, small_sweep, without_time
 
@@ -74,7 +74,7 @@ def test_a_shorter_grid_goes_on_to_a_longer_one(backbone_folder: Folder, tmp_pat
 def test_with_fewer_trials_the_first_ones_count_and_the_others_are_there_when_it_is_raised_again(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conduct, "carried_out", lambda _, r: Outcome(state="complete", score=r.number / 10))
+    monkeypatch.setattr(runner, "carried_out", lambda _, r: Outcome(state="complete", score=r.number / 10))
     tasks = small_stream(backbone_folder())
     whole = sweep(tasks, small_sweep(), folder=tmp_path)
     assert whole.tasks["one"].settings == GRID[3]

@@ -18,9 +18,9 @@ from continual_petl import InputError, StreamSpec
 from continual_petl.errors import Interrupted, StoreError
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.dump import dump_stream
-from continual_petl.sweep import conduct, sweep
+from continual_petl.sweep import runner, sweep
 from continual_petl.sweep.records import TRIALS, Outcome
-from continual_petl.sweep.turns import name_of
+from continual_petl.sweep.schedule import name_of
 from tests.sweep.sweeps import GRID, ended, lines_of, small_stream, small_sweep, without_time
 
 Folder = Callable[..., Path]
@@ -59,7 +59,7 @@ def test_a_stop_between_any_two_steps_changes_nothing(
         size, rate = record.settings["bank.bottleneck"], record.settings["training.learning_rate"]
         return Outcome(state="complete", score=size * rate, scores=(size * rate,), parameters={"head": size})
 
-    monkeypatch.setattr(conduct, "carried_out", as_if)
+    monkeypatch.setattr(runner, "carried_out", as_if)
     tasks = small_stream(backbone_folder())
     drawn = {"bank.bottleneck": [2, 4], "training.learning_rate": {"low": 0.01, "high": 0.1}}
     spec = small_sweep(seeds=2) if sampler == "grid" else small_sweep(space=drawn, sampler=sampler, trials=14, seeds=2)
@@ -113,7 +113,7 @@ def test_a_signal_while_two_learn_saves_both(backbone_folder: Folder, tmp_path: 
         if len(begun) == 2:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    with pytest.raises(Interrupted, match="while trials were learned"):
+    with pytest.raises(Interrupted, match="while trials were being learned"):
         sweep(tasks, spec, folder=tmp_path, jobs=2, told=told)
     result = sweep(tasks, spec, folder=tmp_path, jobs=2)
     assert sorted((line["settings"] for line in ended(tmp_path)), key=str) == sorted(GRID, key=str)
@@ -123,7 +123,7 @@ def test_a_signal_while_two_learn_saves_both(backbone_folder: Folder, tmp_path: 
 def test_another_sweep_or_stream_in_the_folder_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = small_stream(backbone_folder())
     sweep(tasks, small_sweep(trials=1), folder=tmp_path / "a", minutes=0)
-    with pytest.raises(InputError, match=r"begun with something else: sweep\.seeds was 1, is 3\. Its trials"):
+    with pytest.raises(InputError, match=r"started with different settings: sweep\.seeds was 1, is 3\. Its trials"):
         sweep(tasks, small_sweep(seeds=3), folder=tmp_path / "a", minutes=0)
     other = TaskStream(StreamSpec.model_validate(tasks.spec.model_dump() | {"seed": 99}))
     with pytest.raises(InputError, match=r"stream\.seed was 3, is 99"):
@@ -141,7 +141,7 @@ def test_a_foreign_line_is_refused_with_its_number(backbone_folder: Folder, tmp_
     tasks = small_stream(backbone_folder())
     sweep(tasks, small_sweep(), folder=tmp_path, minutes=0)
     (tmp_path / TRIALS).write_text('{"task": "one"}\n')
-    with pytest.raises(StoreError, match=r"trials\.jsonl:1: this is not a line that a sweep has written"):
+    with pytest.raises(StoreError, match=r"trials\.jsonl:1: this line was not written by a sweep"):
         sweep(tasks, small_sweep(), folder=tmp_path)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from continual_petl import InputError, TaskStream
 from continual_petl.errors import StoreError
-from continual_petl.sweep import conduct, sweep
+from continual_petl.sweep import runner, sweep
 from continual_petl.sweep.records import Outcome, Records
 from continual_petl.sweep.rows import ROWS, SweptRows
 from continual_petl.sweep.worker import carried_out, folder_of
@@ -53,13 +53,13 @@ def stop_before_the_seeds(record: Any) -> None:
 def test_rows_that_changed_between_search_and_seeds_are_refused(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: str
 ) -> None:
-    monkeypatch.setattr(conduct, "carried_out", as_if)
+    monkeypatch.setattr(runner, "carried_out", as_if)
     data = tmp_path / "data"
     tasks = on_disk(backbone_folder(), data, limits={"validation": 8})
     with pytest.raises(Stop):
         sweep(tasks, small_sweep(seeds=2), folder=tmp_path / "sweep", told=stop_before_the_seeds)
     text = cut(data, split)
-    with pytest.raises(InputError, match=f"task 'one': its {split} rows are not those of the trials before"):
+    with pytest.raises(InputError, match=f"task 'one': its {split} rows differ from those of the earlier trials"):
         sweep(tasks, small_sweep(seeds=2), folder=tmp_path / "sweep")
     assert ended(tmp_path / "sweep", role="seed") == []
     (data / f"{split}.jsonl").write_text(text)
@@ -69,14 +69,14 @@ def test_rows_that_changed_between_search_and_seeds_are_refused(
 def test_rows_that_change_under_a_sweep_are_refused_before_its_seeds(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conduct, "carried_out", as_if)
+    monkeypatch.setattr(runner, "carried_out", as_if)
     tasks = on_disk(backbone_folder(), tmp_path / "data")
 
     def told(record: Any) -> None:
         if (record.number, record.state) == (3, "complete"):
             cut(tmp_path / "data", "train")
 
-    with pytest.raises(InputError, match="its train rows are not those"):
+    with pytest.raises(InputError, match="its train rows differ from those"):
         sweep(tasks, small_sweep(seeds=2), folder=tmp_path / "sweep", told=told)
     assert len(ended(tmp_path / "sweep")) == 4
 
@@ -87,7 +87,7 @@ def test_a_validation_split_that_was_added_is_another_data(backbone_folder: Fold
     (tmp_path / "data" / "validation.jsonl").unlink()
     sweep(tasks, small_sweep(), folder=tmp_path / "sweep", minutes=0)
     (tmp_path / "data" / "validation.jsonl").write_text(text)
-    with pytest.raises(InputError, match="its validation rows are not those"):
+    with pytest.raises(InputError, match="its validation rows differ from those"):
         sweep(tasks, small_sweep(), folder=tmp_path / "sweep", minutes=0)
 
 
@@ -115,8 +115,8 @@ def test_once_the_data_is_back_the_trial_that_read_the_wrong_rows_is_learned_ane
             (tmp_path / "data" / "train.jsonl").write_text(text)
 
     with monkeypatch.context() as patched:
-        patched.setattr(conduct, "carried_out", of_other_rows)
-        with pytest.raises(InputError, match="its train rows are not those"):
+        patched.setattr(runner, "carried_out", of_other_rows)
+        with pytest.raises(InputError, match="its train rows differ from those"):
             sweep(tasks, small_sweep(trials=2), folder=tmp_path / "sweep", keep=True)
     (record,) = [each for each in Records(tmp_path / "sweep").of("one", "search") if not each.ended]
     assert not folder_of(tmp_path / "sweep", record).exists()

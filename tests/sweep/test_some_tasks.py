@@ -11,7 +11,7 @@ import pytest
 
 from continual_petl.cli.sweep import show
 from continual_petl.streams.stream_file.yaml_file import load_stream
-from continual_petl.sweep import conduct, sweep
+from continual_petl.sweep import runner, sweep
 from continual_petl.sweep.records import Outcome, Records
 from continual_petl.sweep.worker import folder_of
 from tests.sweep.sweeps import small_stream, small_sweep
@@ -31,7 +31,7 @@ def nothing_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
         (folder / "bank").write_text("learned")
         return Outcome(state="complete", score=record.settings["bank.bottleneck"] / 10)
 
-    monkeypatch.setattr(conduct, "carried_out", as_if)
+    monkeypatch.setattr(runner, "carried_out", as_if)
 
 
 def test_what_was_chosen_for_one_task_stays_when_another_is_swept(

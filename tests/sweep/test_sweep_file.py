@@ -82,7 +82,7 @@ prunes: median
         ("space: [\n", "this is not readable as YAML"),
         ("space: {training.epochs: {low: 1, high: 3}}\n", "is a range, and a grid needs a list of values"),
         ("space: {training.epochs: [1]}\nsampler: tpe\n", "key trials: is missing: sampler tpe has no end by itself"),
-        ("space: {training.epochs: [1, 1]}\n", "key space.training.epochs.1: 1 stands in the list twice"),
+        ("space: {training.epochs: [1, 1]}\n", "key space.training.epochs.1: 1 is in the list twice"),
         (
             "space: {training.learning_rate: {low: 0.0, high: 0.1, log: true}}\nsampler: tpe\ntrials: 2\n",
             "key space.training.learning_rate.low: got 0.0; it has to be above 0 with log: true",
@@ -97,7 +97,7 @@ prunes: median
         ("space: {training: [1]}\n", "this is not a key"),
         ("space: {data: [a, b]}\n", "decides what a task is measured on"),
         ("space: {max_length: [32]}\n", "belongs to the backbone, which all tasks share"),
-        ("space: {trainin.epochs: [3]}\n", "is no key of a task that can be tried"),
+        ("space: {trainin.epochs: [3]}\n", "is not a key that can be tried"),
         (
             "space: {training.optimizer: [sgd, adamw], training.momentum: [0.5]}\n",
             "training.momentum",
@@ -134,7 +134,7 @@ def test_a_value_that_one_task_cannot_have_names_it(tmp_path: Path) -> None:
     ("bank", "says"),
     [
         ({"start_from": "one"}, "task 'two' starts from the bank of 'one', and a sweep learns each task alone"),
-        ({"preset": "lora", "scope": "shared"}, "task 'two' goes on with the bank of the task before it"),
+        ({"preset": "lora", "scope": "shared"}, "task 'two' continues the bank of the task before it"),
     ],
 )
 def test_a_task_that_needs_another_one_is_refused(tmp_path: Path, bank: dict[str, Any], says: str) -> None:
@@ -158,7 +158,7 @@ def test_a_file_that_is_not_there_or_not_text_is_told(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_written_into_a_file_is_refused_in_python() -> None:
-    with pytest.raises(ValidationError, match=r"a \w+Path cannot stand in a sweep"):
+    with pytest.raises(ValidationError, match=r"a \w+Path is not allowed in a sweep"):
         SweepSpec.model_validate({"space": {"bank": [Path("a")]}})
 
 
@@ -182,7 +182,7 @@ def test_settings_take_the_place_of_the_tasks_own_and_leave_the_rest() -> None:
     spec = stream(NOWHERE, [task("one", bank=written)]).spec
     found = with_settings(spec, spec.tasks[0], {"bank.modifications.0.bottleneck": 5})
     assert spec.resolved_bank(found).modifications[0].bottleneck == 5
-    with pytest.raises(Unfit, match="got '3'; here is a list with 1 entries"):
+    with pytest.raises(Unfit, match="got '3'; this is a list with 1 entries"):
         with_settings(spec, spec.tasks[0], {"bank.modifications.3.bottleneck": 5})
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from continual_petl.course.worker import Report
+from continual_petl.engine.parallel.worker import Report
 from continual_petl.errors import InputError, Interrupted, StoreError
-from continual_petl.store.atomic import write_json
-from continual_petl.sweep import conduct, sweep, worker
+from continual_petl.store.files.atomic import write_json
+from continual_petl.sweep import runner, sweep, worker
 from continual_petl.sweep.records import Outcome, Record, Records
 from continual_petl.sweep.worker import OUTCOME, brief_of, folder_of, open_sweep, outcome_in, try_here
 from tests.sweep.sweeps import GRID, small_stream, small_sweep
@@ -49,7 +49,7 @@ def test_how_a_trial_ended_is_written_into_its_folder(brief: Any) -> None:
     outcome = outcome_in(folder_of(brief.folder, RECORD))
     assert outcome is not None
     assert outcome.state == "complete"
-    assert conduct._outcome(folder_of(brief.folder, RECORD), Report(task="one/0000", state="learned")) == outcome
+    assert runner._outcome(folder_of(brief.folder, RECORD), Report(task="one/0000", state="learned")) == outcome
 
 
 @pytest.mark.parametrize(
@@ -78,14 +78,14 @@ def test_a_fault_is_told_with_its_traceback(brief: Any, monkeypatch: pytest.Monk
 
 def test_a_worker_that_is_killed_again_and_again_fails_its_trial_alone(tmp_path: Path) -> None:
     report = Report(task="one/0000", state="failed", error="Interrupted", message="its worker was killed 3 times")
-    assert conduct._outcome(tmp_path, report) == Outcome(state="failed", reason="its worker was killed 3 times")
+    assert runner._outcome(tmp_path, report) == Outcome(state="failed", reason="its worker was killed 3 times")
 
 
 def test_a_worker_that_was_stopped_ends_the_sweep(tmp_path: Path) -> None:
     with pytest.raises(Interrupted, match="a worker was stopped"):
-        conduct._outcome(tmp_path, Report(task="one/0000", state="stopped"))
+        runner._outcome(tmp_path, Report(task="one/0000", state="stopped"))
     with pytest.raises(StoreError, match="full"):
-        conduct._outcome(tmp_path, Report(task="one/0000", state="failed", error="StoreError", message="full"))
+        runner._outcome(tmp_path, Report(task="one/0000", state="failed", error="StoreError", message="full"))
 
 
 def test_what_no_worker_wrote_is_refused(tmp_path: Path) -> None:
@@ -122,9 +122,9 @@ def test_a_trial_that_a_worker_had_ended_before_a_kill_is_not_begun_again(
     folder_of(tmp_path, record).mkdir(parents=True)
     pruned = Outcome(state="pruned", scores=(0.5,))
     write_json(folder_of(tmp_path, record) / OUTCOME, pruned.model_dump(mode="json"))
-    monkeypatch.setattr(conduct, "_opened", lambda *_: Nobody())
-    monkeypatch.setattr(conduct, "persisted", lambda *_: pytest.fail("it was learned again"))
-    with pytest.raises(InputError, match="no trial came to its end"):
+    monkeypatch.setattr(runner, "_opened", lambda *_: Nobody())
+    monkeypatch.setattr(runner, "persisted", lambda *_: pytest.fail("it was learned again"))
+    with pytest.raises(InputError, match="no trial was completed"):
         sweep(tasks, spec, folder=tmp_path, jobs=2)
     (ended,) = Records(tmp_path).of("one", "search")
     assert (ended.state, ended.scores) == ("pruned", (0.5,))

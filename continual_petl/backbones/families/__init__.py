@@ -1,4 +1,4 @@
-"""The model families that are described out of the box. Importing this package registers them."""
+"""The model families supported out of the box. Importing this package registers them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoders that write text by themselves: GPT-2, and Llama with the Qwens, which are built like it."""
+"""Decoders: GPT-2, and Llama with the Qwens, which have the same structure."""
 
 from __future__ import annotations
 

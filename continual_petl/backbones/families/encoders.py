@@ -1,4 +1,4 @@
-"""Encoders: BERT and those that look like it, DistilBERT, MPNet, both DeBERTas, ModernBERT."""
+"""Encoders: BERT and similar ones, DistilBERT, MPNet, both DeBERTas, ModernBERT."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ _ENCODER = Anatomy(family="", model_types=(), stacks=(_BERT,), prompt=_PROMPT)
 
 ENCODERS: tuple[Anatomy, ...] = (
     replace(_ENCODER, family="bert", model_types=("bert",), pooling="pooler", pooler="pooler"),
-    # RoBERTa was pre-trained without a pooler: what transformers builds there is random unless a checkpoint brings one.
+    # RoBERTa was pre-trained without a pooler: the one built by transformers is random unless a checkpoint contains one.
     replace(
         _ENCODER,
         family="roberta",
@@ -122,11 +122,11 @@ ENCODERS: tuple[Anatomy, ...] = (
         positions_after_padding=True,
     ),
     replace(_ENCODER, family="deberta", model_types=("deberta",), stacks=(_DEBERTA,), attention_registry=False),
-    # DeBERTa-v3 is DeBERTa-v2 pre-trained in another way.
+    # DeBERTa-v3 is DeBERTa-v2 with another pre-training.
     replace(
         _ENCODER, family="deberta-v2", model_types=("deberta-v2",), stacks=(_DEBERTA_V2,), attention_registry=False
     ),
-    # Its rotary positions are counted from the token ids, so prompts have to come in front of the whole model.
+    # Its rotary positions are counted from the token ids, so prompts have to be inserted before the whole model.
     replace(
         _ENCODER,
         family="modernbert",

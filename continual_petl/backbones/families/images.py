@@ -1,4 +1,4 @@
-"""Readers of images: ViT."""
+"""Image models: ViT."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IMAGES: tuple[Anatomy, ...] = (
         family="vit",
         model_types=("vit",),
         stacks=(_VIT,),
-        # Checkpoints of the image classifiers bring no pooler.
+        # Checkpoints of image classifiers contain no pooler.
         pooler="pooler",
         prompt=PromptSite(norm="embeddings.dropout"),
         images=True,

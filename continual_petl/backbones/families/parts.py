@@ -1,4 +1,4 @@
-"""Short hands for the parts that several families share."""
+"""Shorthands for the parts that several families share."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def separate(
     result: str | None = None,
     name: Literal["self", "cross"] = "self",
 ) -> Attention:
-    """Describe an attention whose projections are modules of their own.
+    """Describe an attention whose projections are separate modules.
 
     Args:
         module: the module that computes the attention.
-        projections: names in it of those of queries, keys and values.
+        projections: names in it of the query, key and value projections.
         out: path of the projection back to the hidden size.
         norm: the sub-layer's LayerNorm.
-        result: path of the dropout behind ``out``; None where dropout is no module of its own.
+        result: path of the dropout after ``out``; None if dropout is not a module.
         name: which attention it is.
     """
     query, key, value = (Projection(path=f"{module}.{projection}") for projection in projections)

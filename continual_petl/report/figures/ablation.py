@@ -1,7 +1,7 @@
-"""A bank without its modifications in each span of layers, as a heat map (Houlsby et al. 2019, figure 6).
+"""Heat map of a bank's scores without its modifications in each span of layers (Houlsby et al. 2019, figure 6).
 
-Rows are the first layer that goes without, columns the last. Below the diagonal no span exists: where the paper draws zeros,
-nothing is drawn. On the diagonal, which is framed, a single layer goes without; the corner at the top right is all layers.
+Rows are the first removed layer, columns the last. Below the diagonal there are no spans, so nothing is drawn (the paper
+draws zeros). On the diagonal, which is framed, a single layer is removed; in the top right corner, all layers are.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MOST_WRITTEN = 12
 
 
 def figure(ablation: Ablated) -> go.Figure:
-    """Return the heat map: relative change in percent, or scores where no change is defined (see `relative_change`)."""
+    """Return the heat map: relative change in percent, or scores if changes are undefined (see `relative_change`)."""
     relative = ablation.is_relative
     count = ablation.layers
     cells = {(cell.first, cell.last): cell for cell in ablation.cells}
@@ -55,7 +55,7 @@ def figure(ablation: Ablated) -> go.Figure:
 
 
 def layer_names(ablation: Ablated) -> list[str]:
-    """Return the numbers of the layers; those of a decoder behind an encoder are told apart."""
+    """Return the numbers of the layers; those of a decoder after an encoder are distinguished."""
     if len(ablation.stacks) != 2:
         return [str(number) for number in range(ablation.layers)]
     return [f"{number} {'enc' if number < ablation.stacks[0] else 'dec'}" for number in range(ablation.layers)]
@@ -77,6 +77,6 @@ def _number(value: float | None) -> str:
 
 
 def _frame(number: int) -> dict[str, Any]:
-    """Return the frame of one cell of the diagonal."""
+    """Return the frame of one diagonal cell."""
     ends = {"x0": number - 0.5, "x1": number + 0.5, "y0": number - 0.5, "y1": number + 0.5}
     return {"type": "rect", **ends, "line": {"color": COLOURS[2], "width": 2}}

@@ -1,4 +1,4 @@
-"""What one task's bank predicted for its rows: a confusion matrix, a scatter plot, or counts for each label."""
+"""Figure of one task's predictions: a confusion matrix, a scatter plot, or counts for each label."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import plotly.graph_objects as go
 
 from continual_petl.report.figures.style import MUTED, SCALE, bar, colour, drawing, heatmap, scatter, shown, tick
 from continual_petl.report.run_facts import TaskFacts
-from continual_petl.store.history import Answered, Confusion, PerLabel, Points
+from continual_petl.store.certificate.history import Answered, Confusion, PerLabel, Points
 
 MOST_LABELS = 60
-"""Labels of a confusion matrix; of more, those with most errors are drawn."""
+"""Maximum number of labels in a confusion matrix; of more, those with most errors are drawn."""
 _MOST_WRITTEN = 12
 
 
 def words(task: TaskFacts) -> str:
-    """Return what `figure` shows, in words."""
+    """Describe the result of `figure` in words."""
     found = _found(task)
     said = f"Predictions on the {task.split} split, just after the task was learned"
     if isinstance(found, Confusion):
@@ -41,13 +41,13 @@ def words(task: TaskFacts) -> str:
 
 
 def figure(task: TaskFacts) -> go.Figure | None:
-    """Return the predictions on the split whose scores count; None without a history, and for texts, which are no figure."""
+    """Return the predictions on the reported split; None without a history, and for generated texts."""
     found = drawn(task)
     return None if found is None else go.Figure(found)
 
 
 def drawn(task: TaskFacts) -> dict[str, Any] | None:
-    """Return what `figure` does as plotly's JSON has it."""
+    """Return the result of `figure` as plotly JSON."""
     found = _found(task)
     labels = task.manifest.labels or ()
     if isinstance(found, Confusion):
@@ -106,7 +106,7 @@ def _confusion(found: Confusion, labels: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _worst(found: Confusion, num_labels: int) -> list[int]:
-    """Return the labels that are drawn, in order: all, or those that take part in most errors."""
+    """Return the labels to draw, in order: all, or those with most errors."""
     if num_labels <= MOST_LABELS:
         return list(range(num_labels))
     errors = [0] * num_labels

@@ -1,4 +1,4 @@
-"""Stacked bars with one for each task; in a long run each is the mean of several tasks in a row, and says so."""
+"""Stacked bars, one for each task; in a long run each bar is the mean of several consecutive tasks."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from continual_petl.report.figures.style import bar, colour, shown, styled, task
 from continual_petl.report.run_facts import MOST_TASKS
 
 MOST_BARS = 250
-"""Of a run of more than `MOST_TASKS` tasks."""
+"""Maximum number of bars in a run of more than `MOST_TASKS` tasks."""
 
 
 def tasks_of_a_bar(count: int) -> int:
-    """Return how many of so many tasks share a bar."""
+    """Return how many tasks share a bar."""
     return 1 if count <= MOST_TASKS else -(-count // MOST_BARS)
 
 
 def in_words(count: int) -> str:
-    """Return what is to be said of the bars of so many tasks; empty if each task has its own."""
+    """Describe the bars; empty if each task has its own."""
     size = tasks_of_a_bar(count)
     return "" if size == 1 else f" Each bar is the mean of {size:,} of the {count:,} tasks, in the order of learning."
 
@@ -31,10 +31,10 @@ def task_bars(
 
     Args:
         tasks: their names, in the order of learning.
-        parts: by name of the part its size for each task; None where it is not known, which a mean leaves out.
+        parts: for each part its size for each task; None if unknown, which a mean leaves out.
         y: title of the vertical axis.
-        number: how plotly writes a size, with what stands before it.
-        unit: what stands behind it.
+        number: plotly's number format, with a prefix.
+        unit: the suffix.
     """
     size = tasks_of_a_bar(len(tasks))
     starts = range(0, len(tasks), size)

@@ -1,4 +1,4 @@
-"""Several runs side by side: their mean scores after each task, what they forgot, and what they added."""
+"""Figures that compare several runs: their mean scores after each task, forgetting, and added parameters."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from continual_petl.report.run_facts import RunFacts
 
 
 def over_time(runs: Sequence[tuple[str, RunFacts]], what: str) -> go.Figure:
-    """Return one line a run.
+    """Return one line per run.
 
     Args:
-        runs: each with the name that it is shown under.
+        runs: each with its display name.
         what: ACC, BWT or forgetting; see `RunFacts.after`.
     """
     first = 1 if what == "ACC" else 2
@@ -38,7 +38,7 @@ def over_time(runs: Sequence[tuple[str, RunFacts]], what: str) -> go.Figure:
 
 
 def cost(runs: Sequence[tuple[str, RunFacts]]) -> go.Figure:
-    """Return the mean score at the end over the parameters that were added for it."""
+    """Return the mean score at the end over the number of added parameters."""
     known = [(number, *run) for number, run in enumerate(runs) if run[1].growth]
     traces = [
         scatter(
@@ -56,11 +56,11 @@ def cost(runs: Sequence[tuple[str, RunFacts]]) -> go.Figure:
 
 
 def each_task(runs: Sequence[tuple[str, RunFacts]], tasks: Sequence[str]) -> go.Figure:
-    """Return the newest known score of every task in each run; one that a run has not learned is a gap.
+    """Return the newest known score of every task in each run; a task that a run has not learned is a gap.
 
     Args:
-        runs: each with the name that it is shown under.
-        tasks: in the order that they are drawn in.
+        runs: each with its display name.
+        tasks: in the order in which they are drawn.
     """
     traces = []
     for number, (name, facts) in enumerate(runs):

@@ -1,4 +1,4 @@
-"""How tasks were learned: one task's training loss and validation scores, and the validation scores of all tasks."""
+"""Learning curves: one task's training loss and validation scores, and the validation scores of all tasks."""
 
 from __future__ import annotations
 
@@ -10,25 +10,36 @@ import plotly.graph_objects as go
 
 from continual_petl.report.figures.style import colour, drawing, line_at, scatter, shown, styled
 from continual_petl.report.run_facts import RunFacts, TaskFacts
+from continual_petl.store.certificate.history import Curve
 
 MOST_LINES = 40
-"""Tasks with a line of their own; of more, the spread of their scores is drawn."""
+"""Maximum number of tasks with their own line; for more, the spread of their scores is drawn."""
 _TENTHS = 10
 
 
 def figure(task: TaskFacts) -> go.Figure | None:
-    """Return loss and score over the steps of the fit, with a line where the kept bank stood; None without a history."""
+    """Return loss and score over the steps of the fit, with a line at the kept bank's step; None without a history."""
     found = drawn(task)
     return None if found is None else go.Figure(found)
 
 
 def drawn(task: TaskFacts) -> dict[str, Any] | None:
-    """Return what `figure` does as plotly's JSON has it."""
+    """Return the result of `figure` as plotly JSON."""
     history = task.history
-    if history is None or not (history.curve.losses or history.curve.scores):
+    return None if history is None else drawn_curve(history.curve, task.metric, history.kept)
+
+
+def drawn_curve(curve: Curve, metric: str, kept_at: int | None = None) -> dict[str, Any] | None:
+    """Return the curve of a fit, finished or not, as plotly JSON; None before its first point.
+
+    Args:
+        curve: its losses and scores.
+        metric: the score to draw.
+        kept_at: the optimizer step of the kept bank, if known.
+    """
+    losses, scores = curve.losses, [point for point in curve.scores if metric in point.scores]
+    if not (losses or scores):
         return None
-    metric = task.metric
-    losses, scores = history.curve.losses, [point for point in history.curve.scores if metric in point.scores]
     traces = [
         scatter(
             x=[point.step for point in losses],
@@ -51,10 +62,10 @@ def drawn(task: TaskFacts) -> dict[str, Any] | None:
     ]
     second = {"title": {"text": f"validation {metric}"}, "overlaying": "y", "side": "right", "showgrid": False}
     kept: dict[str, Any] = {}
-    if history.kept is not None:
-        at = {"x": history.kept, "xref": "x", "xanchor": "left", "y": 1, "yref": "y domain", "yanchor": "bottom"}
+    if kept_at is not None:
+        at = {"x": kept_at, "xref": "x", "xanchor": "left", "y": 1, "yref": "y domain", "yanchor": "bottom"}
         kept = {
-            "shapes": [line_at("x", history.kept, {"color": colour(2), "dash": "dot"})],
+            "shapes": [line_at("x", kept_at, {"color": colour(2), "dash": "dot"})],
             "annotations": [{"text": "kept", "showarrow": False, **at}],
         }
     margin = {"l": 64, "r": 64, "t": 24, "b": 56}
@@ -62,7 +73,7 @@ def drawn(task: TaskFacts) -> dict[str, Any] | None:
 
 
 def overview(facts: RunFacts) -> go.Figure | None:
-    """Return the validation score of every task over its own fit, of many tasks the spread; None without a history."""
+    """Return the validation score of every task over its own fit, or the spread of many tasks; None without a history."""
     known = [task for task in facts.tasks if task.fit]
     if not known:
         return None
@@ -70,7 +81,7 @@ def overview(facts: RunFacts) -> go.Figure | None:
 
 
 def in_words(facts: RunFacts) -> str:
-    """Return what the lines of `overview` stand for."""
+    """Describe the lines of `overview`."""
     count = sum(bool(task.fit) for task in facts.tasks)
     if count <= MOST_LINES:
         return "The validation score over the steps of each task's own fit."
@@ -94,7 +105,7 @@ def _lines(known: Sequence[TaskFacts]) -> go.Figure:
 
 
 def _spread(fits: Sequence[Sequence[tuple[int, float]]]) -> go.Figure:
-    """Return the spread at each tenth of the fits: of every task the newest score by then."""
+    """Return the spread at each tenth of the fits, using each task's newest score by then."""
     tenths = list(range(1, _TENTHS + 1))
     by_then = [
         [

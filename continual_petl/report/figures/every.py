@@ -1,4 +1,4 @@
-"""All figures of a run, or of one of its tasks, by the names that they have on the page."""
+"""All figures of a run or one of its tasks, by their names on the page."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from continual_petl.report.run_facts import RunFacts, TaskFacts
 
 
 class Figures(Mapping[str, go.Figure]):
-    """Figures by name. A notebook shows all of them below each other, and a single one by itself: ``figures["matrix"]``."""
+    """Figures by name. A notebook shows all of them one after the other, or a single one: ``figures["matrix"]``."""
 
     def __init__(self, figures: Mapping[str, go.Figure | None]) -> None:
         self._figures = {name: figure for name, figure in figures.items() if figure is not None}
 
     def __getitem__(self, name: str) -> go.Figure:
-        """Return one figure of plotly; an unknown name is a `KeyError` that lists the known ones."""
+        """Return one plotly figure; an unknown name is a `KeyError` that lists the known ones."""
         if name not in self._figures:
             raise KeyError(f"no figure {name!r}; there are {', '.join(self._figures) or 'none'}")
         return self._figures[name]
@@ -41,13 +41,13 @@ class Figures(Mapping[str, go.Figure]):
         return f"Figures({', '.join(self._figures) or 'none'})"
 
     def _ipython_display_(self) -> None:
-        display = importlib.import_module("IPython.display").display  # which is there where this is called
+        display = importlib.import_module("IPython.display").display  # only called where IPython exists
         for figure in self._figures.values():
             display(figure)
 
 
 def figures_of_run(facts: RunFacts) -> Figures:
-    """Return what the page of a run shows; nothing before its first task."""
+    """Return the figures on the page of a run; none before its first task."""
     if not facts.tasks:
         return Figures({})
     return Figures(
@@ -66,5 +66,5 @@ def figures_of_run(facts: RunFacts) -> Figures:
 
 
 def figures_of_task(task: TaskFacts) -> Figures:
-    """Return what the details of a task show; nothing without a history."""
+    """Return the figures in the details of a task; none without a history."""
     return Figures({"curve": curves.figure(task), "answers": answered.figure(task)})

@@ -29,6 +29,6 @@ def figure(facts: RunFacts) -> go.Figure:
         for number, name in enumerate(SHOWN)
     ]
     known = [abs(point) for value in values for name in SHOWN if not math.isnan(point := value[name])]
-    # Zero is drawn as zero, not as noise blown up to the height of the page.
+    # Zero is drawn as zero, not as noise magnified to the height of the page.
     edge = max(0.05, 1.2 * max(known, default=0.0))
     return styled(traces, x="tasks learned", y="score points, of 1", yaxis={"range": [-edge, edge]})

@@ -1,4 +1,4 @@
-"""What the tasks added: parameters and bytes, task by task and in all, against a full copy of the backbone for each."""
+"""Figures of growth: parameters and bytes per task and in total, compared with a full copy of the backbone per task."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def parameters(facts: RunFacts) -> go.Figure:
 
 
 def num_bytes(facts: RunFacts) -> go.Figure:
-    """Return the bytes on disk so far, by part, and what as many copies of the backbone would take."""
+    """Return the bytes on disk so far, by part, and those of as many copies of the backbone."""
     copies = list(accumulate(copy_bytes(facts)))
     return _so_far(facts, [task.bytes_by_part for task in facts.tasks], _ON_DISK, copies, "bytes", "bytes on disk")
 
 
 def in_words(facts: RunFacts) -> str:
-    """Return what is to be said of the points of `parameters` and `num_bytes`; empty if every task has its own."""
+    """Describe the points of `parameters` and `num_bytes`; empty if every task has its own."""
     return facts.spaced if facts.is_long else ""
 
 
 def copy_bytes(facts: RunFacts) -> list[int]:
-    """Return for each task what a copy of the backbone would take, in the precision that the task was learned in."""
+    """Return for each task the size of a backbone copy, in the precision that the task was learned in."""
     size = 0 if facts.pin is None else facts.pin.num_parameters
     return [size * BYTES_OF_A_PARAMETER[task.precision] for task in facts.tasks]
 
@@ -68,7 +68,7 @@ def _so_far(
                 hovertemplate=f"after %{{x}} tasks<br>{words}: %{{y:,}} {unit}<extra></extra>",
             )
         )
-    # Without a pin nothing is known of copies.
+    # Without a pin the size of copies is unknown.
     known = [step for step in steps if step <= len(copies)] if copies else []
     full = scatter(
         x=known,
@@ -87,6 +87,6 @@ def _each(facts: RunFacts, counts: Sequence[Mapping[str, int]], parts: Mapping[s
 
 
 def _scales() -> dict[str, Any]:
-    """Return buttons for a linear and a logarithmic axis: a share of a hundredth is invisible on the first."""
+    """Return buttons for a linear and a logarithmic axis: a hundredth is invisible on the former."""
     buttons = [{"label": kind, "method": "relayout", "args": [{"yaxis.type": kind}]} for kind in ("linear", "log")]
     return {"type": "buttons", "direction": "right", "x": 1, "xanchor": "right", "y": 1.16, "buttons": buttons}

@@ -13,17 +13,17 @@ from continual_petl.report.results import Results
 from continual_petl.report.run_facts import RunFacts
 
 MOST_CELLS = 100
-"""Rows and columns that are drawn at most; of more tasks, blocks of them are."""
+"""Maximum number of rows and columns; of more tasks, blocks are drawn."""
 _MOST_WRITTEN = 12
 
 
 def figure(facts: RunFacts) -> go.Figure:
-    """Return the heat map of R; of more than `MOST_CELLS` tasks the mean of each block, and on hover its worst score."""
+    """Return the heat map of R; of more than `MOST_CELLS` tasks the mean of each block, with its worst score on hover."""
     return _blocks(facts.results) if len(facts.results.tasks) > MOST_CELLS else _cells(facts)
 
 
 def in_words(facts: RunFacts) -> str:
-    """Return what is to be said of blocks; empty if each score has a cell of its own."""
+    """Describe the blocks; empty if each score has its own cell."""
     count = len(facts.results.tasks)
     if count <= MOST_CELLS:
         return ""
@@ -78,7 +78,7 @@ def _blocks(results: Results) -> go.Figure:
         scored = results.rows[rows]
         places, values = (np.concatenate(each) for each in zip(*((r.columns, r.values) for r in scored), strict=True))
         places, values = places[~np.isnan(values)], values[~np.isnan(values)]
-        # Stable: within a block the scores stay row by row.
+        # A stable sort: within a block the scores stay row by row.
         blocks = np.searchsorted(edges, places, side="right") - 1
         order = np.argsort(blocks, kind="stable")
         in_blocks = np.split(values[order], np.searchsorted(blocks[order], np.arange(1, len(spans))))
@@ -109,7 +109,7 @@ def _blocks(results: Results) -> go.Figure:
 
 
 def _known(values: NDArray[np.float64]) -> list[list[float | None]]:
-    # JSON has no NaN; what is not known is a gap.
+    # JSON has no NaN; an unknown score is a gap.
     return [[None if np.isnan(value) else float(value) for value in row] for row in values]
 
 

@@ -1,4 +1,4 @@
-"""Every task's score after each later task: flat lines where nothing is forgotten."""
+"""Every task's score after each later task: flat lines if nothing is forgotten."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from continual_petl.report.results import Results
 from continual_petl.report.run_facts import RunFacts
 
 MOST_LINES = 40
-"""Tasks with a line of their own; of more, the spread of the changes is drawn."""
-MARKS = {"unchanged": " \u2261", "CHANGED": " \u2260", "not checked": ""}
-"""Behind a task's name: its bank is bit for bit the certified one, or it is not."""
+"""Maximum number of tasks with their own line; of more, the spread of the changes is drawn."""
+MARKS = {"unchanged": " \u2261", "CHANGED": " \u2260", "rows not checked": ""}
+"""Mark after a task's name: its bank is bit for bit the certified one, or not."""
 _SYMBOLS = {"measured": "circle", "certified": "diamond-open"}
 
 
 def figure(facts: RunFacts) -> go.Figure:
-    """Return one line a task, or for many tasks how far all of them are from their own first score.
+    """Return one line per task, or for many tasks the spread of the changes from their own first score.
 
     A filled mark is measured, an open one certified: digests and probe are unchanged, bit for bit, so the value holds. A
-    cross is a score that is not what it was. Behind a name stands what its certificate says today; see `MARKS`.
+    cross is a changed score. After a name comes the current state of its certificate; see `MARKS`.
     """
     return _lines(facts) if len(facts.results.tasks) <= MOST_LINES else _spread(facts)
 
 
 def in_words(facts: RunFacts) -> str:
-    """Return what lines and marks stand for."""
+    """Describe lines and marks."""
     if len(facts.results.tasks) <= MOST_LINES:
         return "Filled marks were measured, open ones certified; a cross is a score that changed."
     drawn = "The best, the median and the worst change of all tasks whose score is known at that time."
@@ -85,6 +85,6 @@ def _spread(facts: RunFacts) -> go.Figure:
 
 
 def _changes(results: Results, step: int) -> NDArray[np.float64]:
-    """Return how far the scores of all tasks but the newest are from those just after they were learned."""
+    """Return the changes of all tasks' scores but the newest since just after they were learned."""
     changes = results.row(step - 1)[:-1] - results.own[: step - 1]
     return changes[~np.isnan(changes)]

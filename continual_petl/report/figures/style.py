@@ -1,5 +1,5 @@
-"""How all figures look: no background of their own, so that they stand on light and dark pages, colours that everybody can
-tell apart (Okabe and Ito 2008, https://jfly.uni-koeln.de/color), and no gap between what is drawn and what is said.
+"""The common style of all figures: no background, so that they fit light and dark pages, colours for everybody
+(Okabe and Ito 2008, https://jfly.uni-koeln.de/color), and text that matches the drawing.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ SCALE = [
     [0.0, "#00224e"], [1 / 9, "#123570"], [2 / 9, "#3b496c"], [3 / 9, "#575d6d"], [4 / 9, "#707173"],
     [5 / 9, "#8a8678"], [6 / 9, "#a59c74"], [7 / 9, "#c3b369"], [8 / 9, "#e1cc55"], [1.0, "#fee838"],
 ]  # fmt: skip
-"""Cividis (Nunez et al. 2018) as plotly for Python has it; what a browser calls so has other steps."""
+"""Cividis (Nunez et al. 2018) as in plotly for Python; in the browser, the name means other steps."""
 MUTED = "rgba(128, 128, 128, 0.35)"
 _NAMED = 40
 _ROUNDING, _AROUND = 1e-6, 0.05
-"""Shares of a value: what counts as rounding, and what an axis shows on both sides of a single one."""
+"""Shares of a value: what counts as rounding, and the margin that an axis shows on both sides of a single one."""
 CLEAR = "rgba(0, 0, 0, 0)"
 
 
@@ -28,29 +28,29 @@ def colour(number: int) -> str:
 
 
 def styled(traces: Sequence[Mapping[str, Any]], **layout: Any) -> go.Figure:
-    """Return what `drawing` returns as a figure of plotly, made in one step: it checks every later change at length."""
+    """Return the result of `drawing` as a plotly figure, made in one step: plotly validates every later change slowly."""
     return go.Figure(drawing(traces, **layout))
 
 
 def drawing(
     traces: Sequence[Mapping[str, Any]], *, x: str = "", y: str, height: int = 380, **layout: Any
 ) -> dict[str, Any]:
-    """Return a figure with titled axes as plotly's JSON has it: not checked, which takes most of the time.
+    """Return a figure with titled axes as plotly JSON: not validated, which takes most of the time.
 
     Args:
-        traces: what is drawn, as plotly's JSON has it; see `scatter`, `bar` and `heatmap`.
-        x: title of the horizontal axis, unless ``xaxis`` brings one.
+        traces: the traces as plotly JSON; see `scatter`, `bar` and `heatmap`.
+        x: title of the horizontal axis, unless ``xaxis`` has one.
         y: title of the vertical axis.
         height: in pixels.
-        layout: what else plotly's layout is told; ``xaxis`` and ``yaxis`` join what all axes have.
+        layout: other keys of plotly's layout; ``xaxis`` and ``yaxis`` are merged with those of all figures.
     """
-    # Without a type, plotly guesses one from the values, dates among them.
+    # Without a type, plotly guesses one from the values, including dates.
     axis = {"gridcolor": MUTED, "zerolinecolor": MUTED, "automargin": True, "type": "linear"}
     if {trace["type"] for trace in traces} <= {"scatter"} and not any("stackgroup" in trace for trace in traces):
         linear = [name for name in ("xaxis", "yaxis") if layout.get(name, {}).get("type") != "log"]
-        layout |= {name: {**_room(traces, name[0]), **layout.get(name, {})} for name in linear}
+        layout |= {name: {**_range_of(traces, name[0]), **layout.get(name, {})} for name in linear}
     base = {
-        # plotly's own template is longer than most figures, and has a background.
+        # plotly's default template is longer than most figures, and has a background.
         "template": {},
         "height": height,
         "margin": {"l": 64, "r": 24, "t": 24, "b": 56},
@@ -65,8 +65,8 @@ def drawing(
     return {"data": list(traces), "layout": {**base, **layout}}
 
 
-def _room(traces: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
-    """Return a range for an axis without values, or with values that are the same but for rounding; else nothing."""
+def _range_of(traces: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
+    """Return a range for an axis without values, or with values that are equal up to rounding; otherwise nothing."""
     own = [trace for trace in traces if trace.get(f"{name}axis", name) == name]
     values = [value for trace in own for value in trace[name] if isinstance(value, int | float)]
     if not values:
@@ -95,24 +95,24 @@ def heatmap(**parts: Any) -> dict[str, Any]:
 
 
 def line_at(axis: str, value: float, line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a straight line across the whole figure, where ``axis`` (x or y) has a value."""
+    """Return a straight line across the whole figure at a value of ``axis`` (x or y)."""
     other = "y" if axis == "x" else "x"
     ends = {f"{axis}0": value, f"{axis}1": value, f"{other}0": 0, f"{other}1": 1}
     return {"type": "line", **ends, f"{axis}ref": axis, f"{other}ref": f"{other} domain", "line": dict(line)}
 
 
 def task_axis(tasks: Sequence[str]) -> dict[str, Any]:
-    """Return the axis of figures with something for each task: their names, or their numbers where names find no room."""
+    """Return the axis of figures with something for each task: their names, or their numbers if the names do not fit."""
     if len(tasks) > _NAMED:
         return {"title": {"text": "task, by number"}}
     return {"title": {"text": "task"}, "tickvals": [*range(1, len(tasks) + 1)], "ticktext": [*map(tick, tasks)]}
 
 
 def tick(name: str, most: int = 18) -> str:
-    """Return a name that fits beside an axis; the whole one belongs into what is shown when it is pointed at."""
+    """Return a name shortened for an axis; the whole one is shown on hover."""
     return shown(name if len(name) <= most else name[: most - 1] + "…")
 
 
 def shown(text: str) -> str:
-    """Return a text that plotly shows as it is: it reads a few tags of HTML."""
+    """Escape a text for plotly, which interprets a few HTML tags."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,1 +1,1 @@
-"""Pages drawn from facts: what is written, and how it looks."""
+"""HTML pages drawn from facts: their content and layout."""

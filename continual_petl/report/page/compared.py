@@ -1,4 +1,4 @@
-"""The sections of a page that holds several runs against each other. Tasks are matched by name, whatever the order."""
+"""Sections of a page that compares several runs. Tasks are matched by name, whatever their order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Named = tuple[str, RunFacts]
 
 
 def named(runs: Sequence[RunFacts]) -> list[Named]:
-    """Return each run with the shortest name that no other has: its stream's, or as much of its folder as it takes."""
+    """Return each run with the shortest unique name: its stream's, or as much of its folder as needed."""
     names = [facts.name for facts in runs]
     depth = 1
     while len(set(names)) < len(names) and depth <= max(len(_parts(facts)) for facts in runs):
@@ -112,7 +112,7 @@ def _table(runs: Sequence[Named]) -> Table:
 
 
 def _settings(runs: Sequence[Named]) -> Table:
-    """Return what each run was learned with: words, which take the width that numbers side by side lack."""
+    """Return the settings of each run, as text that would not fit next to the numbers."""
     rows = [
         [
             Cell(text=name),
@@ -127,7 +127,7 @@ def _settings(runs: Sequence[Named]) -> Table:
 
 
 def _banks(facts: RunFacts) -> str:
-    """Return what the banks of a run change, in words."""
+    """Describe what the banks of a run change."""
     kinds = list(dict.fromkeys(task.bank for task in facts.tasks))
     shared = any(task.scope == "shared" for task in facts.tasks)
     return _some(kinds, 3, "; ") + (": one bank that all tasks share" if shared else "") if kinds else "none yet"
@@ -158,7 +158,7 @@ def _tasks(runs: Sequence[Named], tasks: Sequence[str]) -> Table:
 
 
 def _same(digests: Sequence[str], num_runs: int) -> str:
-    """Return whether the runs that have a task have the same bank of it, bit for bit."""
+    """Return whether the runs that have a task have the same bank for it, bit for bit."""
     if len(digests) < 2:
         return "in one run only"
     if len(set(digests)) > 1:

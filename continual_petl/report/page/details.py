@@ -1,7 +1,7 @@
-"""The details of a task, in a file beside the page: a long course stays a page that opens at once.
+"""The details of a task, in a separate file, so that the page of a long run opens quickly.
 
-Each task has its own file; in a long run, many tasks share one. A file begins with a digest of what it was drawn from, and is
-not drawn again as long as that is the same.
+Each task has its own file; in a long run, many tasks share one. A file begins with a digest of its input, and is not drawn
+again as long as that is the same.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from continual_petl.report.figures import answered, curves
 from continual_petl.report.page.environment import templates
 from continual_petl.report.page.parts import Card, Cell, Shown, Table, inside_script, number
 from continual_petl.report.run_facts import TaskFacts
-from continual_petl.store.history import Answered, Confusion, PerLabel, Samples
+from continual_petl.store.certificate.history import Answered, Confusion, PerLabel, Samples
 
 MOST_LABELS = 1_000
 _LEFT_OUT = {"tensors", "scores", "labels", "class_weights", "parameters", "notices"}
-"""What tables show, or is too long: every tensor's digest lies in bank.json."""
+"""Fields that are shown in tables, or too long: every tensor's digest is in bank.json."""
 
 
 def script_of(tasks: Sequence[TaskFacts], first: int, page: str, *, packed: bool = False) -> str:
     """Return the script that shows the details of a task, or of any of several.
 
     Args:
-        tasks: what is shown: one, or as many as are packed together.
-        first: place of the first of them in the order of learning, from 0.
-        page: what tells how pages are drawn from what was drawn otherwise.
-        packed: whether they are deflated, of which what is the same in many tasks takes next to nothing.
+        tasks: the tasks to show: one, or as many as are packed together.
+        first: position of the first of them in the order of learning, from 0.
+        page: a version of the drawing code, for the digest.
+        packed: whether they are compressed, which makes repeated parts of many tasks small.
     """
     line = first_line(tasks, first, page)
     each = (_details(task.opened(), place) for place, task in enumerate(tasks, first))
@@ -44,7 +44,7 @@ def script_of(tasks: Sequence[TaskFacts], first: int, page: str, *, packed: bool
 
 
 def first_line(tasks: Sequence[TaskFacts], first: int, page: str) -> str:
-    """Return the line that a file of tasks begins with: another one as soon as anything that is shown is another."""
+    """Return the first line of a file of tasks, which changes whenever anything shown changes."""
     each = [[t.seal, dict(t.files), t.check.how, t.check.problems, t.has_history] for t in tasks]
     return f"// {hashlib.sha256(json.dumps([page, first, each]).encode()).hexdigest()}\n"
 
@@ -118,7 +118,7 @@ def _tables(task: TaskFacts) -> list[Table]:
 
 
 def _settings(task: TaskFacts) -> Table:
-    """Return what the task was learned with."""
+    """Return the settings that the task was learned with."""
     manifest, training = task.manifest, task.manifest.training
     said = {
         "bank": task.bank,
@@ -136,7 +136,7 @@ def _settings(task: TaskFacts) -> Table:
 
 
 def _label_table(task: TaskFacts, labels: Sequence[str]) -> Table:
-    """Return the labels, with support, predictions and correct predictions of each, where they are known."""
+    """Return the labels, with support, predictions and correct predictions of each, if known."""
     weights, counts = task.manifest.class_weights, _counts(_answers(task), len(labels))
     heads = ["label", "number"] + ([] if counts is None else ["support", "predicted", "correct"])
     rows = []

@@ -1,4 +1,4 @@
-"""The templates, strict and escaping: a name that is missing is an error, and no text of a run is read as HTML."""
+"""The Jinja templates, strict and escaping: a missing name is an error, and text of a run is never read as HTML."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def templates() -> Environment:
 
 
 def breakable(name: str) -> Markup:
-    """Return a name that may go on in another line behind its underscores and slashes, as it does behind hyphens."""
+    """Return a name that can break after its underscores and slashes, as it can after hyphens."""
     return Markup(re.sub("([_/])", r"\1<wbr>", str(escape(name))))
 
 
 @cache
 def asset(name: str) -> str:
-    """Return the text of a style sheet or script of the page."""
+    """Return the content of a style sheet or script of the page."""
     return (files("continual_petl.report") / "page" / name).read_text("utf-8")

@@ -1,4 +1,4 @@
-"""What templates are filled with: cards, figures and tables as plain values."""
+"""Plain values for the templates: cards, figures and tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 ROWS_OF_A_PAGE = 50
 MOST_ROWS = 1_000
-"""Rows of a table that the document holds; of a longer one the page makes those that are looked at."""
+"""Maximum table rows in the document; of a longer table the page creates visible rows on demand."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,21 +27,21 @@ class Shown:
     """One figure."""
 
     name: str
-    """By which the page finds what is drawn."""
+    """Id by which the page finds the figure's data."""
     caption: str
     words: str
-    """What the figure says, for those who do not see it."""
+    """Text alternative for screen readers."""
     figure: Any
-    """Of plotly, or as plotly's JSON has it."""
+    """A plotly figure, or plotly JSON."""
 
     @property
     def height(self) -> int:
-        """Pixels that are kept free for it."""
+        """Pixels reserved for it."""
         return int(self.figure["layout"]["height"] or 380)
 
     @property
     def data(self) -> str:
-        """Return the figure as JSON that can stand inside a script."""
+        """Return the figure as JSON that is safe inside a script."""
         return inside_script(self.figure if isinstance(self.figure, dict) else json.loads(self.figure.to_json()))
 
 
@@ -51,9 +51,9 @@ class Cell:
 
     text: str
     sort: float | str | None = None
-    """What it is sorted by; None: by its text."""
+    """Sort key; None: its text."""
     kind: str = ""
-    """number, digest, good, bad or warn."""
+    """number, digest, text, good, bad or warn."""
     opens: int | None = None
     """Number of the task whose details it opens."""
 
@@ -67,16 +67,16 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     page: int = ROWS_OF_A_PAGE
     notes: Sequence[str] = ()
-    """What marks in its cells stand for."""
+    """Explanations of marks in its cells."""
 
     @property
     def is_long(self) -> bool:
-        """Whether the document holds the first rows alone, and all of them as data beside."""
+        """Whether the document holds only the first rows, and all rows as data."""
         return len(self.rows) > MOST_ROWS
 
     @property
     def drawn(self) -> Sequence[Sequence[Cell]]:
-        """The rows that the document holds."""
+        """The rows in the document."""
         return self.rows[: self.page] if self.is_long else self.rows
 
     @property
@@ -86,9 +86,9 @@ class Table:
 
     @property
     def data(self) -> str:
-        """Return all rows as JSON that can stand inside a script.
+        """Return all rows as JSON that is safe inside a script.
 
-        A cell is its text, or a list of text, what it is sorted by, its kind where that is another than its column's, and
+        A cell is its text, or a list of text, sort key, its kind if that differs from its column's, and
         the number of the task that it opens.
         """
         kinds = self.kinds
@@ -98,7 +98,7 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A part of the page under a title of its own."""
+    """A part of the page with its own title."""
 
     id: str
     title: str
@@ -107,7 +107,7 @@ class Section:
     figures: Sequence[Shown] = ()
     tables: Sequence[Table] = ()
     more: dict[str, Any] = field(default_factory=dict)
-    """What its own template wants beside."""
+    """Extra values for its own template."""
 
 
 def _plain(cell: Cell, kind: str) -> str | list[Any]:
@@ -118,13 +118,13 @@ def _plain(cell: Cell, kind: str) -> str | list[Any]:
 
 
 def inside_script(value: Any) -> str:
-    """Return JSON in which no text can end the script that it stands in."""
+    """Return JSON in which no text can end the enclosing script."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def number(value: float | None) -> str:
-    """Return a score as it is written everywhere: zero is another claim than zero to four places."""
+    """Format a score; exactly zero is a different claim than zero to four places."""
     if value is None or math.isnan(value):
         return "not known"
     if value == 0:
@@ -133,7 +133,7 @@ def number(value: float | None) -> str:
 
 
 def megabytes(num_bytes: int) -> str:
-    """Return bytes as people read them."""
+    """Format a number of bytes for people."""
     value, units = float(num_bytes), ("bytes", "kB", "MB", "GB", "TB")
     for unit in units[:-1]:
         if value < 1000:

@@ -4,26 +4,45 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from itertools import accumulate
+from itertools import accumulate, islice
 
 from continual_petl.errors import counted
 from continual_petl.report.figures import bars, curves, forgetting, growth, result_matrix, scores_over_time, seconds
 from continual_petl.report.marks import mark_of
+from continual_petl.report.misread import MisreadRows
 from continual_petl.report.page.parts import Cell, Section, Shown, Table, megabytes, number
-from continual_petl.report.page.verdict import flatness, verdict
+from continual_petl.report.page.verdict import flatness, half_learned_in_words, verdict
 from continual_petl.report.run_facts import RunFacts
 
 TOGETHER = 50
-"""Tasks of a long run whose details share a file."""
-_MOODS = {"unchanged": "good", "not checked": "warn", "CHANGED": "bad"}
+"""Number of tasks of a long run whose details share a file."""
+MOST_CURVES = 20
+"""Maximum number of half-learned tasks whose curves are shown; the verdict has the progress of each."""
+_MOODS = {"unchanged": "good", "rows not checked": "warn", "CHANGED": "bad"}
 
 
 def sections(facts: RunFacts) -> list[Section]:
-    """Return all sections; of a run without a task the verdict alone."""
+    """Return all sections; for a run without a task the verdict, and the half-learned tasks."""
     if not facts.tasks:
-        return [verdict(facts)]
-    parts = [scores, forgotten, cost, learning, times, tasks, certificates]
-    return [verdict(facts), *(part(facts) for part in parts)]
+        return [verdict(facts), *half_learned(facts)]
+    parts = [part(facts) for part in (scores, forgotten, cost, learning, times, tasks)]
+    return [verdict(facts), *half_learned(facts), *parts, *misread(facts), certificates(facts)]
+
+
+def half_learned(facts: RunFacts) -> list[Section]:
+    """Return the learning curves so far of half-learned tasks; nothing if there are none."""
+    figures = [
+        Shown(
+            name=f"half-{place}",
+            caption=f"Training of {task} so far",
+            words=f"{half_learned_in_words(task, facts.half_learned[task])} Training loss, and the validation score of every "
+            "epoch.",
+            figure=figure,
+        )
+        for place, (task, (metric, curve)) in enumerate(islice(facts.so_far.items(), MOST_CURVES))
+        if (figure := curves.drawn_curve(curve, metric)) is not None
+    ]
+    return [Section(id="half", title="Half learned", template="figures.html.j2", figures=figures)] if figures else []
 
 
 def scores(facts: RunFacts) -> Section:
@@ -78,7 +97,7 @@ def forgotten(facts: RunFacts) -> Section:
 
 
 def cost(facts: RunFacts) -> Section:
-    """Return what the tasks added."""
+    """Return the growth of the run."""
     stored, size = (sum(each) for each in zip(*((t.num_parameters, t.num_bytes) for t in facts.tasks), strict=True))
     copies = sum(growth.copy_bytes(facts))
     against = f", where full copies would be {facts.growth[-1].full_copies:,}" if facts.growth else ""
@@ -136,7 +155,7 @@ def _sum(counts: Mapping[str, int]) -> int:
 
 
 def learning(facts: RunFacts) -> Section:
-    """Return how all tasks were learned."""
+    """Return the learning curves of all tasks."""
     figure = curves.overview(facts)
     without = sum(not task.has_history for task in facts.tasks)
     lines = []
@@ -153,7 +172,7 @@ def learning(facts: RunFacts) -> Section:
 
 
 def times(facts: RunFacts) -> Section:
-    """Return how long it took."""
+    """Return the time spent."""
     spent = facts.results.seconds
     total, train = _sum_of(spent), _sum_of(spent, "train")
     words = f"{total:.4g} s in all, of which training took {train:.4g} s."
@@ -170,9 +189,37 @@ def _sum_of(spent: Mapping[str, Mapping[str, float]], phase: str | None = None) 
 
 
 def tasks(facts: RunFacts) -> Section:
-    """Return where the details of a task are opened."""
+    """Return the section where the details of a task are opened."""
     more = {"names": [t.name for t in facts.tasks], "together": TOGETHER if facts.is_long else 1}
     return Section(id="tasks", title="Tasks", template="tasks.html.j2", more=more)
+
+
+def misread(facts: RunFacts) -> list[Section]:
+    """Return the rows that banks get wrong; nothing unless requested."""
+    if facts.misread is None:
+        return []
+    lines = [each.in_words for each in facts.misread]
+    if len(facts.misread) < len(facts.tasks):
+        lines.insert(0, f"Rows of the newest {len(facts.misread):,} of {counted(len(facts.tasks), 'task')}.")
+    tables = [_misread_table(each) for each in facts.misread if each.rows]
+    return [Section(id="misread", title="Misread rows", template="figures.html.j2", lines=lines, tables=tables)]
+
+
+def _misread_table(found: MisreadRows) -> Table:
+    shares = any(row.probability is not None for row in found.rows)
+    rows = [
+        [
+            Cell(text=f"{row.row:,}", sort=row.row),
+            *(Cell(text=text, kind="text") for text in row.given),
+            Cell(text=row.correct),
+            Cell(text=row.predicted),
+            *([Cell(text=number(row.probability), sort=row.probability, kind="number")] if shares else []),
+        ]
+        for row in found.rows
+    ]
+    heads = ("row", *found.columns, "correct", "predicted", *(["probability"] if shares else []))
+    what = "Largest errors" if found.by_error else "Misread rows"
+    return Table(caption=f"{what} of {found.task}", heads=heads, rows=rows)
 
 
 def certificates(facts: RunFacts) -> Section:

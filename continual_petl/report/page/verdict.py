@@ -1,4 +1,4 @@
-"""What a run has come to, in one look: what is said first, and the numbers that stand beside it."""
+"""The verdict on a run: the first sentence of the page, and the numbers next to it."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from continual_petl.report.figures.growth import copy_bytes
 from continual_petl.report.page.parts import Card, Section, megabytes, number
 from continual_petl.report.run_facts import RunFacts
 from continual_petl.report.terminal import problems_in
-from continual_petl.store.position import Position
+from continual_petl.store.folder.position import Position
 
 _WAYS = {"digests": "digests", "probe": "digests and probe, bit for bit", "full": "digests, probe and every test row"}
 
 
 def verdict(facts: RunFacts) -> Section:
-    """Return the verdict, what it rests on, and the numbers."""
+    """Return the verdict, its basis, and the numbers."""
     told, mood = said(facts)
     more = {"verdict": told, "mood": mood, "problems": problems_in(facts.checks), "cards": _cards(facts)}
     return Section(id="verdict", title="Verdict", template="verdict.html.j2", lines=_lines(facts), more=more)
 
 
 def said(facts: RunFacts) -> tuple[str, str]:
-    """Return the verdict in a sentence, and how it is meant: good, warn or bad."""
+    """Return the verdict in a sentence, and its mood: good, warn or bad."""
     num_problems = sum(len(check.problems) for check in facts.checks)
     count = len(facts.tasks)
-    unchecked = [task.name for task in facts.tasks if task.check.verdict == "not checked"]
+    unchecked = [task.name for task in facts.tasks if task.check.verdict == "rows not checked"]
     if num_problems > len(unchecked):
         findings = f"see the {counted(num_problems, 'finding')} below"
         held = f" Valid: {facts.num_unchanged:,} of {counted(count, 'certificate')}." if count else ""
@@ -54,7 +54,7 @@ def _lines(facts: RunFacts) -> list[str]:
         lines.append(
             f"The stream has {counted(facts.num_planned, 'task')}; this report shows those that are learned so far."
         )
-    lines += [_half_learned(task, at) for task, at in facts.half_learned.items()]
+    lines += [half_learned_in_words(task, at) for task, at in facts.half_learned.items()]
     if facts.forgotten:
         names = ", ".join(facts.forgotten[:10]) + (", ..." if len(facts.forgotten) > 10 else "")
         lines.append(f"Removed with `continual-petl forget`: {names}.")
@@ -82,8 +82,8 @@ def backbone_in_words(facts: RunFacts) -> str:
     return f"Backbone: {facts.pin.name}{revision} ({size}, digest {facts.pin.digest[:16]})."
 
 
-def _half_learned(task: str, at: Position | None) -> str:
-    """Return how far a task is that is being learned, or was stopped: nothing on disk tells one from the other."""
+def half_learned_in_words(task: str, at: Position | None) -> str:
+    """Describe the progress of a task that is being learned or was stopped, which look the same on disk."""
     if at is None:
         return f"Task {task!r} is half learned."
     left = ""
@@ -112,7 +112,7 @@ def _cards(facts: RunFacts) -> list[Card]:
 
 
 def flatness(facts: RunFacts) -> str:
-    """Return whether the newest known scores of earlier tasks are their first ones."""
+    """Describe whether the newest known scores of earlier tasks equal their first ones."""
     changes, earlier = facts.changes, max(0, len(facts.tasks) - 1)
     unknown = earlier - len(changes)
     if not changes:
@@ -130,14 +130,14 @@ def flatness(facts: RunFacts) -> str:
 
 
 def _identical(count: int) -> str:
-    """Return that so many re-measured scores are what they were; nothing of none."""
+    """Describe how many re-measured scores are unchanged; empty for none."""
     few = ("", "The one re-measured score is identical.", "Both re-measured scores are identical.")
     return few[count] if count < len(few) else f"All {count:,} re-measured scores are identical."
 
 
 def moment(seconds: float) -> str:
-    """Return a time as it is written everywhere."""
+    """Format a time."""
     try:
         return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(seconds))
-    except (OverflowError, ValueError, OSError):  # the clock of whoever wrote it was wrong
-        return "at no known time"
+    except (OverflowError, ValueError, OSError):  # the clock of the writer was wrong
+        return "at an unknown time"

@@ -1,0 +1,43 @@
+"""Learned keys and values in attention heads: prefix tuning (Li and Liang 2021), the multi-head parallel adapter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from continual_petl.banks.config.base import ADDED, Combination, FormConfig, check_has_no_identity
+
+if TYPE_CHECKING:
+    from continual_petl.banks.spec import Modification
+
+
+class AttentionConfig(FormConfig):
+    """The form ``attention``."""
+
+    name = "attention"
+    # Gated is prefix tuning; the others are the multi-head parallel adapter.
+    rows = (Combination("attention", ("heads",), "parallel", ("gated", *ADDED)),)
+    options = frozenset({"bottleneck", "init", "init_scale", "dropout", "reparametrise", "hidden"})
+    preset = "prefix_flat"
+    size = "length"
+    init = "bert"
+    in_heads = True
+
+    def options_of(self, modifies: str, insertion: str | None, composition: str) -> frozenset[str]:
+        """Return the options: a softmax has two implementations, what stands for it has an activation."""
+        own = "implementation" if composition == "gated" else "activation"
+        return super().options_of(modifies, insertion, composition) | {own}
+
+    def idle(self, reparametrise: str, init: str) -> frozenset[str]:
+        """Return what has no effect: the MLP of a prefix is drawn as torch draws it."""
+        idle = super().idle(reparametrise, init)
+        return idle if reparametrise == "none" else idle | {"init", "init_scale"}
+
+    def check(self, modification: Modification) -> None:
+        """Raise `ValueError` for an LSTM, or an init that a prefix cannot have."""
+        if modification.reparametrise == "lstm":
+            raise ValueError("reparametrise lstm is P-tuning's and for prompts: a prefix takes none or mlp")
+        check_has_no_identity(modification)
+
+    def like(self, modification: Modification) -> str:
+        """Return the preset that it is trained as."""
+        return "prefix" if modification.reparametrise != "none" else self.preset

@@ -1,0 +1,14 @@
+"""DoRA: a projection's weight as magnitude and direction, the direction changed by low rank (Liu et al. 2024)."""
+
+from __future__ import annotations
+
+from continual_petl.banks.config.base import PROJECTIONS, Combination
+from continual_petl.banks.config.lowrank import LowRankConfig
+
+
+class DecomposedConfig(LowRankConfig):
+    """The form ``decomposed``."""
+
+    name = "decomposed"
+    rows = (Combination("decomposed", PROJECTIONS, "parallel", ("add", "scaled")),)
+    preset = "dora"

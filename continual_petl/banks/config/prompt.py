@@ -1,0 +1,42 @@
+"""Prompts: learned vectors in front of the token embeddings (Lester et al. 2021; through an encoder, Liu et al. 2021)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from continual_petl.banks.config.base import Combination, FormConfig, check_has_no_identity
+
+if TYPE_CHECKING:
+    from continual_petl.banks.spec import BankSpec, Modification
+
+
+class PromptConfig(FormConfig):
+    """The form ``prompt``."""
+
+    name = "prompt"
+    rows = (Combination("prompt", ("input",), None, ("prepend",)),)
+    options = frozenset(
+        {"bottleneck", "init", "init_scale", "dropout", "reparametrise", "hidden", "depth", "mlp_width"}
+    )
+    preset = "prompt"
+    size = "length"
+    init = "bert"
+    outside = True
+
+    def idle(self, reparametrise: str, init: str) -> frozenset[str]:
+        """Return what has no effect without a network around the vectors, or without an LSTM in it."""
+        idle = super().idle(reparametrise, init) | (set() if reparametrise == "lstm" else {"mlp_width"})
+        return idle | {"depth"} if reparametrise == "none" else idle
+
+    def check(self, modification: Modification) -> None:
+        """Raise `ValueError` for an init that a prompt cannot have."""
+        check_has_no_identity(modification)
+
+    def check_bank(self, spec: BankSpec) -> None:
+        """Raise `ValueError` for a second prompt."""
+        if len([m for m in spec.modifications if m.config is self]) > 1:
+            raise ValueError("a bank takes one prompt: add up the lengths")
+
+    def like(self, modification: Modification) -> str:
+        """Return the preset that it is trained as."""
+        return "p_tuning" if modification.reparametrise != "none" else self.preset

@@ -1,0 +1,37 @@
+"""Diff-pruning: a difference to every weight, most of it exactly zero (Guo et al. 2021)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from continual_petl.banks.config.base import Combination, FormConfig
+
+if TYPE_CHECKING:
+    from continual_petl.banks.spec import BankSpec, Modification
+
+
+class SparseConfig(FormConfig):
+    """The form ``sparse``."""
+
+    name = "sparse"
+    rows = (Combination("sparse", ("weights",), None, ("add",)),)
+    options = frozenset({"density", "penalty"})
+    preset = "diff_pruning"
+    mergeable = True
+    own_parameters = True
+
+    def check_bank(self, spec: BankSpec) -> None:
+        """Raise `ValueError` for whatever else has versions of parameters."""
+        if len([m for m in spec.modifications if m.config.own_parameters]) > 1 or spec.layernorms == "own":
+            raise ValueError(
+                "a sparse difference covers every parameter of the layer range already: leave out other sparse or additive "
+                "modifications, and write layernorms: frozen"
+            )
+
+    def folds(self, modification: Modification) -> bool:
+        """Return that only the entries that are kept are stored."""
+        return True
+
+    def trained_through(self, modification: Modification) -> str:
+        """Return in words what is folded away after training."""
+        return "a mask over all weights"

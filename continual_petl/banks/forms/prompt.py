@@ -1,0 +1,139 @@
+"""Prompts: learned vectors in front of the token embeddings, plain or trained through an encoder, which is folded away.
+
+`continual_petl.banks.prompts` puts them in front.
+
+Shape suffixes: L number of vectors, W width of the embeddings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from continual_petl.backbones.sites import Layer, Sites
+from continual_petl.banks.draw import Generators, draw, draw_as_torch
+from continual_petl.banks.forms.arithmetic import Part, empty_linear, own_precision
+from continual_petl.banks.forms.base import Form
+from continual_petl.banks.spec import Modification
+from continual_petl.errors import InputError
+
+INPUT = "input"
+
+
+class Prompt(Part):
+    """Vectors in front of the token embeddings: LW parameters (Lester et al. 2021)."""
+
+    def __init__(self, modification: Modification, width: int) -> None:
+        super().__init__(modification)
+        assert modification.bottleneck is not None, "checked by the specification"
+        self.table = nn.Parameter(torch.empty(modification.bottleneck, width))
+        self.dropout = nn.Dropout(modification.dropout)
+
+    @torch.no_grad()
+    def initialise(self, generators: Generators) -> None:
+        """Draw fresh values."""
+        draw(self.table, self.modification, generators("table"), zero=False)
+
+    def vectors(self) -> Tensor:
+        """Return the prompt (L, W)."""
+        vectors: Tensor = self.dropout(self.table)
+        return vectors
+
+
+class PromptEncoder(Prompt):
+    """A prompt trained through an encoder (P-tuning, Liu et al. 2021, https://arxiv.org/abs/2103.10385, section 3.2).
+
+    ``lstm``: two bidirectional layers of ``hidden``, then an MLP as wide as ``mlp_width``, or else as ``hidden``; ``mlp``: an
+    MLP alone, as wide as ``hidden``. An MLP has ``depth`` layers with ReLU, and a linear one behind them.
+
+    The encoder of `peft` 0.21 (``tuners/p_tuning/model.py``) is ``lstm`` with a ``mlp_width`` of twice ``hidden``, or
+    ``mlp`` with a ``depth`` of 2.
+    """
+
+    def __init__(self, modification: Modification, width: int) -> None:
+        super().__init__(modification, width)
+        hidden = wide = modification.hidden
+        self.lstm: nn.LSTM | None = None
+        inner = width
+        if modification.reparametrise == "lstm":
+            # Built on the meta device and emptied, so that nothing is drawn from the global random generator.
+            lstm = nn.LSTM(width, hidden, num_layers=2, bidirectional=True, batch_first=True, device="meta")
+            self.lstm = lstm if self.table.is_meta else lstm.to_empty(device=self.table.device)
+            inner, wide = 2 * hidden, modification.mlp_width or hidden
+        self.into = empty_linear(inner, wide, bias=True)
+        self.middle = nn.ModuleList(empty_linear(wide, wide, bias=True) for _ in range(modification.depth - 1))
+        self.out = empty_linear(wide, width, bias=True)
+
+    @torch.no_grad()
+    def initialise(self, generators: Generators) -> None:
+        """Draw fresh values; the encoder's as torch does."""
+        super().initialise(generators)
+        middle = {f"middle.{number}": layer for number, layer in enumerate(self.middle)}
+        parts = {"into": self.into, **middle, "out": self.out} | ({"lstm": self.lstm} if self.lstm is not None else {})
+        for name, part in parts.items():
+            draw_as_torch(part, lambda parameter, name=name: generators(f"{name}.{parameter}"))  # type: ignore[misc]
+
+    def vectors(self) -> Tensor:
+        """Return the prompt (L, W)."""
+        states: Tensor = self.table
+        with own_precision(states):
+            if self.lstm is not None:
+                states = self.lstm(states.unsqueeze(0))[0].squeeze(0)
+            for layer in (self.into, *self.middle):
+                states = torch.relu(layer(states))
+            vectors: Tensor = self.dropout(self.out(states))
+        return vectors
+
+
+class PromptForm(Form):
+    """The form ``prompt``."""
+
+    def build(
+        self,
+        modification: Modification,
+        sites: Sites,
+        layers: list[Layer],
+        shapes: Mapping[str, torch.Size],
+        *,
+        folded: bool,
+    ) -> nn.ModuleDict:
+        """Return the prompt, or what it is trained through; see `Form.build`."""
+        cls = Prompt if folded or modification.reparametrise == "none" else PromptEncoder
+        return nn.ModuleDict({INPUT: cls(modification, _width(sites))})
+
+    def prompt(self, group: nn.ModuleDict) -> Tensor:
+        """Return the vectors; see `Form.prompt`."""
+        part = group[INPUT]
+        assert isinstance(part, Prompt)
+        return part.vectors()
+
+    def is_folded(self, group: nn.ModuleDict) -> bool:
+        """Return whether the encoder is gone; see `Form.is_folded`."""
+        return not isinstance(group[INPUT], PromptEncoder)
+
+    def fold(self, modification: Modification, sites: Sites, layers: list[Layer], group: nn.ModuleDict) -> None:
+        """Leave the vectors that the encoder makes; see `Form.fold`."""
+        encoder = group[INPUT]
+        if isinstance(encoder, PromptEncoder):
+            encoder.eval()
+            plain = Prompt(modification, encoder.table.shape[1]).to(encoder.table)
+            plain.table.copy_(encoder.vectors())
+            group[INPUT] = plain.requires_grad_(False)
+
+
+def _width(sites: Sites) -> int:
+    """Return the width of the vectors in front of which a prompt is put."""
+    prompt = sites.anatomy.prompt
+    if prompt is None:
+        raise InputError(
+            f"bank: prompts have no place in family {sites.anatomy.family!r}, whose anatomy names none: choose another form."
+        )
+    if prompt.norm is not None:
+        # A dropout stands where the family does not normalise its embeddings.
+        return sites.norm_width(sites.base + prompt.norm) or sites.hidden_width(sites.layers[0])
+    return sites.embedding_width
+
+
+FORM = PromptForm()

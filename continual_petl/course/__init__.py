@@ -1,1 +1,0 @@
-"""The course: the loop over the tasks of a stream."""

@@ -1,0 +1,1 @@
+"""The run: the loop over the tasks of a stream."""

@@ -1,0 +1,198 @@
+"""Ablation of a learned bank: evaluate a split without its modifications in spans of layers, and train nothing.
+
+Houlsby et al. 2019, section 3.6: "we remove some trained adapters and re-evaluate the model (without re-training) on the
+validation set", for every continuous span of layers, of which a backbone of L layers has L (L + 1) / 2.
+`continual_petl.banks.without` defines what removing means for each form; as in the paper, the LayerNorms and the head are
+kept.
+
+The run folder is only read. The bank used for answering is not touched: views of it are scored, in a separate learner.
+The rows are read once and the backbone is loaded once; spans that remove the same modifications share one measurement.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations_with_replacement
+from typing import Literal
+
+from continual_petl.backbones.attention_switch import attending
+from continual_petl.banks.without import Without, modified_layers, stays
+from continual_petl.engine.scoring.evaluate import evaluate
+from continual_petl.engine.session import Session
+from continual_petl.errors import InputError, why_unavailable
+from continual_petl.learner import ContinualLearner
+from continual_petl.report.ablated import AblatedSpan, relative_change
+from continual_petl.report.ablation import Ablation
+from continual_petl.store.bank_cache import CachedBank
+from continual_petl.store.certificate.environment import current_environment
+from continual_petl.store.certificate.manifest import Manifest, SplitScores
+from continual_petl.streams.encoding.tokenise import TokenisedRows
+
+Span = tuple[int, int]
+"""First and last layer, both inclusive."""
+Spans = Literal["all", "single"] | Sequence[Span | str]
+"""All spans, single layers, or selected ones: pairs, or texts like ``2-4`` and ``3``."""
+Tell = Callable[[int, int], None]
+"""Called after each measurement with the number done and the total."""
+
+_SPAN = re.compile(r"([0-9]{1,3})(?:-([0-9]{1,3}))?")
+_HAVE = (
+    "bottleneck, lowrank, decomposed (dora), rescale (ia3), attention (prefixes), additive (bitfit, full) and sparse "
+    "(diff_pruning) forms act in layers"
+)
+
+
+def ablate_task(
+    session: Session,
+    task: str,
+    spans: Spans | None = None,
+    *,
+    split: Literal["validation", "test"] = "validation",
+    tell: Tell | None = None,
+) -> Ablation:
+    """Score a learned bank without its modifications in each span of layers.
+
+    For a bank with ``scope: shared``, the version committed with the task is used, not the newest.
+
+    Args:
+        session: the run.
+        task: a learned task.
+        spans: None means all.
+        split: the split to evaluate.
+        tell: see `Tell`.
+
+    Raises:
+        InputError: if the bank has nothing in layers, a span is not one of the backbone's, or the rows cannot be read or
+            differ from those in the certificate.
+        StoreError: if the bank cannot be loaded.
+    """
+    manifest, held = _opened(session, task, split)
+    modified = modified_layers(held.bank)
+    wanted = chosen_spans(spans, held.bank.sites.num_layers)
+    removed = {span: frozenset(range(span[0], span[1] + 1)) & frozenset(modified) for span in wanted}
+    # The whole bank is measured here too, so that rounding on another machine does not count as an effect of removing.
+    views = dict.fromkeys([frozenset[int](), *removed.values()])
+    found: dict[frozenset[int], SplitScores] = {}
+    rows = _rows(session, manifest, split)
+    with attending(held.backbone, manifest.environment.attention) as backbone:
+        for number, (layers, scores) in enumerate(_measured(session, held, rows, views), start=1):
+            found[layers] = scores
+            if tell is not None:
+                tell(number, len(views))
+        now = current_environment(backbone.model.device, backbone.precision, backbone.attention)
+    whole, metric, sites = found[frozenset()], manifest.metric, held.bank.sites
+    return Ablation(
+        task=task,
+        metric=metric,
+        split=split,
+        num_examples=whole.num_examples,
+        layers=sites.num_layers,
+        stacks=tuple(sum(layer.stack is stack for layer in sites.layers) for stack in sites.anatomy.stacks),
+        modified=modified,
+        stays=stays(held.bank),
+        full=whole.scores.get(metric),
+        scores=whole.scores,
+        cells=tuple(_cell(span, found[removed[span]], metric, whole.scores.get(metric)) for span in wanted),
+        notices=_notices(manifest, split, whole, manifest.environment.differences(now)),
+    )
+
+
+def chosen_spans(spans: Spans | None, num_layers: int) -> list[Span]:
+    """Return spans in order, each once; see `Spans`.
+
+    Raises:
+        InputError: if one is not a span of the backbone's layers.
+
+    Example:
+        >>> chosen_spans("all", 2), chosen_spans(["1", "0-1", (1, 1)], 2)
+        ([(0, 0), (0, 1), (1, 1)], [(0, 1), (1, 1)])
+    """
+    if spans is None or spans == "all":
+        return list(combinations_with_replacement(range(num_layers), 2))
+    if spans == "single":
+        return [(number, number) for number in range(num_layers)]
+    given = [spans] if isinstance(spans, str) else list(spans)
+    if not given:
+        raise InputError("spans: none was given; give all, single, or spans such as 0-3")
+    return sorted({_span(each, num_layers) for each in given})
+
+
+def _span(given: Span | str, num_layers: int) -> Span:
+    if isinstance(given, str):
+        match = _SPAN.fullmatch(given)
+        ends = None if match is None else (int(match[1]), int(match[2] or match[1]))
+    else:
+        ends = given if len(given) == 2 and all(type(end) is int for end in given) else None
+    if ends is None or not 0 <= ends[0] <= ends[1] < num_layers:
+        raise InputError(
+            f"spans: {given!r} is not a span of layers here: write all, single, FIRST-LAST (both removed, FIRST not above "
+            f"LAST) or one number; this backbone has the layers 0 to {num_layers - 1}"
+        )
+    return ends
+
+
+def _opened(session: Session, task: str, split: str) -> tuple[Manifest, CachedBank]:
+    """Return a task's certificate and its bank, after checking that there is something to remove."""
+    manifest = session.store.manifest(task)
+    if split not in manifest.scores:
+        raise InputError(f"task {task!r}: it has no {split} split; its certificate has {', '.join(manifest.scores)}")
+    held = session.models.held(task, as_committed=True)
+    if not modified_layers(held.bank):
+        has = "; ".join(("its head", *stays(held.bank)))
+        raise InputError(
+            f"task {task!r}: its bank has no modification in any layer, so nothing can be removed: it only has {has}. "
+            f"{_HAVE}; give a task whose bank has one of those."
+        )
+    return manifest, held
+
+
+def _rows(session: Session, manifest: Manifest, split: Literal["validation", "test"]) -> TokenisedRows:
+    task = manifest.task
+    spec = next((spec for spec in session.spec.tasks if spec.name == task), None)
+    if spec is None:
+        raise InputError(f"task {task!r} is no longer in the run's stream, so its {split} rows are unknown")
+    try:
+        found = session.split(spec, split)
+    except InputError as error:
+        raise InputError(
+            f"task {task!r}: its {split} rows, which an ablation re-evaluates, are not available: {why_unavailable(error)}"
+        ) from error
+    if found.digest != manifest.data[split]:
+        raise InputError(
+            f"task {task!r}: its {split} rows are not those that it was learned with, so measurements on them could not be "
+            "compared with its bank's scores: restore the old rows"
+        )
+    return found.rows
+
+
+def _measured(
+    session: Session, held: CachedBank, rows: TokenisedRows, views: dict[frozenset[int], None]
+) -> Iterator[tuple[frozenset[int], SplitScores]]:
+    """Yield the scores of the bank without each set of layers."""
+    learner, models = ContinualLearner(held.backbone), session.models
+    for layers in views:
+        learner.add_bank(held.plan, Without(held.bank, layers), tokenizer=models.tokenizer)
+        yield layers, evaluate(learner, rows, models.pad_token_id, session.spec.trainer, session.folder)
+        learner.evict(held.plan.name)
+
+
+def _cell(span: Span, found: SplitScores, metric: str, full: float | None) -> AblatedSpan:
+    score = found.scores.get(metric)
+    return AblatedSpan(
+        first=span[0], last=span[1], score=score, relative=relative_change(score, full), scores=found.scores
+    )
+
+
+def _notices(manifest: Manifest, split: str, whole: SplitScores, differs: Sequence[str]) -> tuple[str, ...]:
+    certified = manifest.scores[split]
+    if whole == certified:
+        return ()
+    was, now = certified.scores.get(manifest.metric), whole.scores.get(manifest.metric)
+    why = f"; what differs in the environment: {'; '.join(differs)}" if differs else ""
+    if whole.scores == certified.scores:
+        return (f"Single answers of the whole bank are not the certified ones, though all scores are equal{why}.",)
+    return (
+        f"The whole bank scores {now} here, its certificate says {was}{why}. Changes are relative to the score here; "
+        "`verify --data` checks whether anything was forgotten.",
+    )

@@ -1,0 +1,1 @@
+"""Checks before anything is learned."""

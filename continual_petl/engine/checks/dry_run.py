@@ -1,0 +1,167 @@
+"""Resolve everything about a stream without training: data, labels, lengths, parameters, steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from continual_petl.engine.checks.preflight import check_loads, check_session, find_problems
+from continual_petl.engine.checks.problems import Problems, key_of
+from continual_petl.engine.checks.replaced import check_replaced
+from continual_petl.engine.checks.shared_bank import check_shared
+from continual_petl.engine.checks.warm_start import check_copies, check_parent
+from continual_petl.engine.session import Session, forgotten_tasks
+from continual_petl.errors import InputError
+from continual_petl.learner.frozen import check_kept
+from continual_petl.learner.plan import build_bank, check_kind
+from continual_petl.streams.encoding.tokenise import TokenisedRows
+from continual_petl.streams.schema.stream_spec import TaskSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitFacts:
+    """One split as the backbone will see it."""
+
+    num_rows: int
+    mean_tokens: float
+    longest: int
+    truncated: int
+    """Rows truncated to the backbone's maximum length."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFacts:
+    """One task, resolved."""
+
+    task: str
+    kind: str
+    metric: str
+    start_from: str | None
+    """The task whose bank this one starts from."""
+    labels: tuple[str, ...] | None
+    splits: dict[str, SplitFacts]
+    """Empty for a learned task whose data is missing."""
+    modifications: int
+    """Parameters of the bank's modifications."""
+    own: int
+    """Parameters of which the bank has its own copies."""
+    head: int
+    share: float
+    """All of the above as a share of the backbone's parameters."""
+    precision: str
+    pooling: str
+    num_steps: int
+    """Optimizer steps on one device."""
+    learned: bool
+    """Whether the run folder already has it."""
+    notices: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+
+def dry_run(session: Session, only: str | None = None, replace: Collection[str] = ()) -> list[TaskFacts]:
+    """Return what a run would do. Raises `InputError` and `StoreError` as the run would.
+
+    Args:
+        session: the stream and its run folder, to which nothing is written.
+        only: check only this task; None means all of the stream.
+        replace: learned tasks that would be learned again.
+    """
+    check_session(session)
+    check_replaced(session, replace)
+    facts, problems = [], Problems()
+    learned = set(session.store.tasks).difference(replace)
+    wanted = [task for task in session.spec.tasks if only in (None, task.name)]
+    new = [task for task in wanted if task.name not in learned]
+    if not check_loads(session, wanted, problems):
+        find_problems(session, new, problems).raise_all()
+    forgotten = forgotten_tasks(session)
+    for task in wanted:
+        with problems.collected(key_of(session.spec, task)):
+            try:
+                facts.append(_task_facts(session, task, learned))
+            except InputError as error:
+                if task.name not in learned:
+                    raise
+                facts.append(_learned_facts(session, task.name, error))
+    with problems.collected():
+        check_shared(session, [task for task in session.spec.tasks if task.name not in learned])
+    if problems.found:
+        # There may be more wrong with a task than the first error.
+        problems.found = find_problems(session, new).found + problems.found
+    problems.raise_all()
+    if forgotten:
+        facts[0] = dataclasses.replace(facts[0], notices=(*forgotten, *facts[0].notices))
+    return facts
+
+
+def _task_facts(session: Session, task: TaskSpec, learned: Collection[str]) -> TaskFacts:
+    backbone = session.backbone(task)
+    check_kind(task, backbone)
+    if task.name not in learned:
+        check_parent(session, task)
+    data = session.prepare(task)
+    plan = session.plan(task, data.labels, data.train)
+    if task.name not in learned:
+        check_copies(session, plan, backbone)
+    bank = build_bank(plan, backbone, folded=True)
+    if task.name not in learned:
+        check_kept(plan, bank)
+    counted = bank.count()
+    batches = session.loaders(data, plan.training).num_batches
+    splits = {"train": data.train, "validation": data.validation} | ({"test": data.test} if data.test else {})
+    return TaskFacts(
+        task=task.name,
+        kind=task.kind,
+        metric=plan.metric,
+        start_from=plan.bank.start_from,
+        labels=data.labels,
+        splits={name: _facts(rows) for name, rows in splits.items()},
+        modifications=counted["modifications"],
+        own=counted["own"],
+        head=counted["head"],
+        share=sum(counted.values()) / backbone.num_parameters,
+        precision=backbone.precision,
+        pooling=plan.pooling,
+        num_steps=math.ceil(batches / plan.training.accumulate) * plan.training.epochs,
+        learned=task.name in learned,
+        notices=(*data.notices, *data.remarks, *data.cache_notices),
+    )
+
+
+def _learned_facts(session: Session, task: str, why: InputError) -> TaskFacts:
+    """Describe a learned task whose data cannot be used; a run does not need it."""
+    manifest, backbone = session.store.manifest(task), session.models.backbone_of(task)
+    return TaskFacts(
+        task=task,
+        kind=manifest.kind,
+        metric=manifest.metric,
+        start_from=manifest.bank.start_from,
+        labels=manifest.labels,
+        splits={},
+        **manifest.parameters,
+        share=sum(manifest.parameters.values()) / backbone.num_parameters,
+        precision=backbone.precision,
+        pooling=manifest.pooling,
+        num_steps=0,
+        learned=True,
+        notices=(
+            f"task {task!r} is already learned and needs no data; its settings in the stream cannot be used: {why}",
+        ),
+    )
+
+
+def _facts(rows: TokenisedRows) -> SplitFacts:
+    return SplitFacts(
+        num_rows=len(rows),
+        mean_tokens=float(np.mean(rows.lengths)),
+        longest=int(np.max(rows.lengths)),
+        truncated=rows.num_truncated,
+    )

@@ -1,0 +1,202 @@
+"""Preflight checks before anything is learned: run folder, trainer, backbone, data and banks of all tasks.
+
+A run takes hours, so a missing file of the third task should not show up after the first two. All problems are reported at
+once, and a stream that fails these checks leaves the run folder unchanged.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Sequence
+
+from continual_petl.backbones.available import MissingBackboneError
+from continual_petl.backbones.files import source_of
+from continual_petl.engine.checks.mistakes import CHECKED_TASKS, check_meant
+from continual_petl.engine.checks.problems import Problems, key_of
+from continual_petl.engine.checks.replaced import check_replaced
+from continual_petl.engine.checks.shared_bank import check_shared
+from continual_petl.engine.checks.warm_start import check_copies, check_parent
+from continual_petl.engine.session import Session, other_seeds
+from continual_petl.engine.trainers import check_trainer_arguments, num_processes
+from continual_petl.errors import InputError, about
+from continual_petl.learner.frozen import check_kept
+from continual_petl.learner.plan import build_bank, check_kind
+from continual_petl.store.files.reading import refuse_link
+from continual_petl.store.folder.stream_seal import load_begun, stream_problem
+from continual_petl.streams.encoding.encode import encode_rows
+from continual_petl.streams.preparation.prepare import check_data
+from continual_petl.streams.schema.data_spec import is_near
+from continual_petl.streams.schema.stream_spec import TaskSpec
+
+
+def preflight(session: Session, replace: Collection[str] = ()) -> None:
+    """Check a run before its first step; nothing is written.
+
+    Args:
+        session: the stream and its run folder.
+        replace: learned tasks that are to be learned again.
+
+    Raises:
+        InputError: with everything that is wrong.
+        StoreError: if the run folder is damaged or belongs to another backbone.
+    """
+    check_session(session)
+    check_replaced(session, replace)
+    learned = set(session.store.tasks).difference(replace)
+    find_problems(session, [task for task in session.spec.tasks if task.name not in learned]).raise_all()
+
+
+def find_problems(session: Session, tasks: Sequence[TaskSpec], refused: Problems | None = None) -> Problems:
+    """Return what is wrong with the backbone and with tasks that are to be learned: their kinds, banks, lengths and data.
+
+    Args:
+        session: the stream and its run folder.
+        tasks: the tasks to check; if there are many, the data of the first ones is read.
+        refused: why the backbone cannot be loaded, if that was tried before; other problems are added to it.
+    """
+    problems, spec = refused or Problems(), session.spec
+    loads = refused is None and check_loads(session, tasks, problems)
+    # If the backbone cannot learn this kind, no data is read: its columns would mean something else, or nothing.
+    fitting = [task for task in tasks if _fits(session, task, problems)] if loads else tasks
+    planned = set()
+    for number, task in enumerate(fitting if loads else ()):
+        with problems.collected(key_of(spec, task)):
+            with about("bank"):
+                check_parent(session, task)
+            if number < CHECKED_TASKS:
+                _check_plan(session, task)
+                planned.add(task.name)
+    if loads:
+        with problems.collected():
+            check_shared(session, fitting)
+    # Without a backbone nothing is downloaded, only to be rejected.
+    read = fitting if loads else [task for task in fitting if is_near(spec.resolved_data(task))]
+    for task in read[:CHECKED_TASKS]:
+        with problems.collected(key_of(spec, task)):
+            labels = check_data(spec, task, test=session.reads_test)
+            if task.name in planned:
+                session.plan(task, labels)
+    return problems
+
+
+def check_session(session: Session) -> None:
+    """Check everything but the tasks: the run folder, its content, the Trainer.
+
+    Raises:
+        InputError: with everything that is wrong.
+        StoreError: if the chain is broken, or anything of the run is missing.
+    """
+    _check_folder(session)
+    refuse_link(session.store.stream_file)
+    session.store.check_complete()
+    problems = Problems()
+    with problems.collected():
+        _check_same_stream(session)
+    with problems.collected(("backbone", "revision")):
+        _check_revision(session)
+    with problems.collected(("trainer",)):
+        _check_trainer(session)
+    problems.raise_all()
+
+
+def _check_folder(session: Session) -> None:
+    folder = session.store.folder.absolute()
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir():
+        raise InputError(f"--run-dir {session.folder}: {there} is a file, not a folder; give another run folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"--run-dir {session.folder}: {there} cannot be written to; give another run folder")
+
+
+def _check_same_stream(session: Session) -> None:
+    """Reject a run folder with learned tasks of another stream, whose names and seed mean something else."""
+    store, spec = session.store, session.spec
+    tasks = store.tasks
+    if not tasks:
+        return
+    # A file that was edited is not trusted.
+    known = load_begun(store.stream_file) if store.stream_file.is_file() and stream_problem(store) is None else spec
+    if (known.name, known.seed) != (spec.name, spec.seed):
+        raise InputError(
+            f"--run-dir {session.folder}: this folder holds the stream {known.name!r} with seed {known.seed}, but the one "
+            f"given is {spec.name!r} with seed {spec.seed}. One run is one stream: give another --run-dir, or the same name "
+            "and seed as before."
+        )
+    if other_seeds(store, spec.seed, tasks[-1:]):
+        raise InputError(
+            f"--run-dir {session.folder}: task {tasks[-1]!r} was learned in this folder with another seed than {spec.seed}, "
+            "which the stream gives. One run is one stream: give another --run-dir, or the same seed as before."
+        )
+
+
+def _check_revision(session: Session) -> None:
+    """Reject a revision for a backbone without revisions; a run started with one has pinned its backbone, and continues."""
+    spec = session.spec.backbone
+    if spec.revision is None or session.store.pin() is not None or not os.path.isdir(source_of(spec.name)):
+        return
+    what = "the packaged model" if spec.name == "minilm" else "a folder"
+    raise InputError(
+        f"backbone.revision: got {spec.revision!r}; only models on the Hub have revisions, and {spec.name!r} is {what}. "
+        "Remove the key, or write --backbone.revision null."
+    )
+
+
+def _check_trainer(session: Session) -> None:
+    check_trainer_arguments(session.spec.trainer)
+    num_processes(session.spec)
+
+
+def check_loads(session: Session, tasks: Iterable[TaskSpec], problems: Problems) -> bool:
+    """Load the backbone in the precision of each task; at the first failure, record it and return False.
+
+    A missing backbone is looked up once, not again for every task.
+    """
+    num_problems = len(problems.found)
+    with problems.collected(("backbone",)), about("name"):
+        try:
+            for task in tasks:
+                session.backbone(task)
+        except MissingBackboneError as error:
+            check_meant(session.spec.backbone, error.near, problems)
+            raise
+    return len(problems.found) == num_problems
+
+
+def _fits(session: Session, task: TaskSpec, problems: Problems) -> bool:
+    """Return whether the backbone can learn a task of this kind; if not, record it, and the data is not read."""
+    backbone = session.backbone(task)
+    num_problems = len(problems.found)
+    with problems.collected(key_of(session.spec, task)), about("kind"):
+        check_kind(task, backbone)
+    return len(problems.found) == num_problems
+
+
+def _check_plan(session: Session, task: TaskSpec) -> None:
+    """Check a task's bank and inputs against the backbone."""
+    backbone, models = session.backbone(task), session.models
+    if session.store.pin() is not None:
+        session.store.write_backbone(backbone)  # pinned already, so this only compares
+    tokenizer = models.tokenizer
+    num_known = 0 if tokenizer is None else int(backbone.model.config.vocab_size)
+    if tokenizer is not None and len(tokenizer) > num_known:
+        raise InputError(
+            f"backbone {backbone.name!r}: its tokenizer has {len(tokenizer)} tokens, but the model has {num_known}; they "
+            "do not belong together. Put the tokenizer.json that belongs to the model next to its config.json."
+        )
+    # Labels are not known yet; their number only determines the head's width.
+    plan = session.plan(task, None)
+    with about("bank"):
+        check_kept(plan, build_bank(plan, backbone))
+    check_copies(session, plan, backbone)
+    try:
+        encode_rows(
+            task.kind,
+            [],
+            pairs=None if task.columns.text_pair is None else [],
+            tokenizer=tokenizer,
+            max_length=backbone.max_length,
+            max_target_length=task.max_target_length,
+            images=models.images,
+        )
+    except InputError as error:
+        raise InputError(f"task {task.name!r}, {error}", key=("max_target_length",)) from None

@@ -1,0 +1,77 @@
+"""Drop a learned task from a run on purpose."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from continual_petl.engine.checks.replaced import check_not_shared
+from continual_petl.engine.run import Run
+from continual_petl.errors import InputError
+from continual_petl.store.files.atomic import remove_folder
+from continual_petl.store.folder.position import half_learned
+from continual_petl.store.folder.stream_seal import stream_problem
+from continual_petl.store.forget import forget_entry, forget_task
+from continual_petl.store.store import Store
+from continual_petl.streams.stream_file.dump import dump_stream, settled
+
+if TYPE_CHECKING:
+    pass  # with torch, which forgetting does without
+
+_log = logging.getLogger(__name__)
+
+
+def forget(run_dir: str | Path, task: str | None = None, *, entry: int | None = None) -> Run:
+    """Drop a learned task. Its bank is deleted, a tombstone takes its place in the chain, and no other task is touched.
+
+    The run's stream.yaml no longer names the task. If your own stream file still does, it is learned again, as a new task.
+
+    Args:
+        run_dir: the run folder.
+        task: a learned task, one that was stopped half-way, whose progress is deleted, or one whose bank is missing.
+        entry: instead of a task, the number of an entry of the chain that is missing, or of a tombstone on one side of a
+            fork; `Run.verify` reports them.
+
+    Returns:
+        The run after the change.
+
+    Raises:
+        InputError: if the task is not learned, the entry is not missing, or other tasks answer with this bank.
+        StoreError: if the run folder is damaged.
+        RunInUseError: if another process writes to it.
+    """
+    if (task is None) == (entry is None):
+        raise InputError("forget: give either a task, or the number of a missing entry (entry)")
+    run = Run(run_dir)
+    store = Store(run.store.folder)
+    with store.lock():
+        store.clean()
+        problem = stream_problem(store)
+        if entry is not None:
+            task = forget_entry(store, entry).task
+        elif task is not None:
+            _forget_task(run, store, task)
+        spec = run.spec
+        others = tuple(known for known in spec.tasks if known.name != task)
+        if problem is not None:
+            _log.warning(
+                "%s So it was left as it is, and may still name what was forgotten.", problem.rstrip(".") + "."
+            )
+        elif others and len(others) < len(spec.tasks) and task is not None and not store.has(task):
+            store.write_stream(dump_stream(settled(spec.model_copy(update={"tasks": others}))))
+    return Run(run_dir)
+
+
+def _forget_task(run: Run, store: Store, task: str) -> None:
+    known = [each.name for each in run.spec.tasks]
+    gone = {stone.task for stone in store.tombstones()}.difference(store.tasks)
+    if not store.has(task) and task not in {lost.task for lost in store.missing()}:
+        if task in half_learned(store):
+            remove_folder(store.progress_folder(task))  # no certificate names it, so no tombstone is needed
+            return
+        if task in gone and task in known and len(known) > 1:
+            return  # a kill may have come before the stream was written
+        run.check_learned(task)
+    check_not_shared(store, task, "forgotten")
+    forget_task(store, task)

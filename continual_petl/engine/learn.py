@@ -1,0 +1,222 @@
+"""`learn`: learn the tasks of a stream, one after the other, into one store."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+
+from continual_petl.callbacks import Dashboard, LiveProgress, NoForgetting, Progress, StreamCallback
+from continual_petl.engine.checks.preflight import preflight
+from continual_petl.engine.parallel.executors import Executor, Pool, sharing
+from continual_petl.engine.parallel.processes import is_being_started
+from continual_petl.engine.parallel.scheduler import learn_in_parallel
+from continual_petl.engine.run import Run
+from continual_petl.engine.session import Session, changed_settings, forgotten_tasks
+from continual_petl.engine.signals import StopRequest, listening
+from continual_petl.engine.task.finish_task import finish_task
+from continual_petl.engine.task.learn_task import learn_task
+from continual_petl.engine.task.replacements import begin_replacing, end_replacing
+from continual_petl.errors import InputError
+from continual_petl.report.console import is_watched
+from continual_petl.store.folder.position import seconds_so_far
+from continual_petl.store.folder.recovery import interrupted_replacement
+from continual_petl.store.folder.results_file import measured_rows, unfinished
+from continual_petl.store.folder.stream_seal import begun_with, load_begun, stream_problem
+from continual_petl.store.store import Store
+from continual_petl.streams.schema.stream_spec import StreamSpec
+from continual_petl.streams.stream import TaskStream
+from continual_petl.streams.stream_file.dump import contradictions_of, dump_stream, settled
+
+
+def learn(
+    stream: TaskStream,
+    run_dir: str | Path,
+    *,
+    callbacks: Sequence[L.Callback] = (),
+    trainer: dict[str, Any] | None = None,
+    replace: Collection[str] = (),
+    wait: bool = False,
+    jobs: int | None = None,
+    executor: Executor = "processes",
+    test: bool = True,
+    progress: bool | None = None,
+) -> Run:
+    """Learn every task of a stream that the run folder does not have yet.
+
+    A learned task is skipped, and a half-learned one resumes from its checkpoint. `NoForgetting` is always active; pass
+    your own to set its policy.
+
+    Args:
+        stream: the tasks.
+        run_dir: the run folder; created if it does not exist.
+        callbacks: Lightning callbacks, or `StreamCallback` for events of tasks too. The state that a Lightning callback
+            keeps of a fit (its ``state_dict``: EarlyStopping's best score, say) is reset for every task, so that no task
+            depends on those before it; a `StreamCallback` keeps its state across tasks.
+        trainer: arguments for Lightning's Trainer, over those of the stream.
+        replace: learned tasks that are learned again, as the stream describes them now. The old bank stays until the new
+            one is committed; then a tombstone takes its place, and the task comes last in the order of learning.
+        wait: whether to wait for another process that writes to the run folder, instead of raising.
+        jobs: number of tasks to learn at once, each in a process with its own backbone; the resulting store is the same,
+            bit for bit. None: one after the other, in this process; with Ray, as many as its cluster has room for. Lightning
+            callbacks are sent there in their initial state for each task; for a `StreamCallback` see `for_worker`.
+        executor: what runs many tasks at once: ``processes`` on this machine, or ``ray``, on its cluster.
+        test: whether test splits are read; without them R holds the validation metric, and test rows are never used.
+        progress: whether to show tasks, epochs, scores and the remaining time on standard error. None: if it is a terminal or
+            a notebook, and none of the callbacks is a `Progress` already.
+
+    Returns:
+        The run: results, verification, predictions.
+
+    Raises:
+        InputError: if the stream, its data or the callbacks cannot be used; nothing already learned is touched.
+        ForgettingError: if anything learned before has changed.
+        StoreError: if the run folder is damaged, or belongs to another backbone.
+        RunInUseError: if another process writes to it.
+        Interrupted: after Ctrl-C or SIGTERM; calling again resumes.
+    """
+    pool = Pool(jobs, executor)
+    given = stream.spec.begun_with(begun_with(Store(Path(run_dir)).stream_file))
+    spec = given.model_copy(update={"trainer": given.trainer | (trainer or {})})
+    watching = _watched(callbacks, progress)
+    _put_back(Store(Path(run_dir)), wait)
+    session = _opened(spec, run_dir, replace, test)
+    seen = _state(session.store)
+    # A worker would import a script without the guard, and wait for the run that waits for this worker.
+    with session.store.lock(wait=wait and not is_being_started()), listening() as request:
+        if _state(session.store) != seen:
+            # Another process was faster; its files were not checked yet.
+            session = _opened(spec, run_dir, replace, test)
+        session.store.clean()
+        session.check_backbone()
+        pending, replaced = begin_replacing(session, replace)
+        session.replacing = frozenset(pending)
+        notices = (
+            *replaced,
+            *_stream_replaced(session.store),
+            *changed_settings(session),
+            *forgotten_tasks(session),
+            *pool.notices(),
+        )
+        # Objects given in Python only (loggers, strategies) belong to this process, not to the stream.
+        session.store.write_stream(dump_stream(settled(_kept(session, pending, given.anchored()))))
+        with _told(watching, session.store, notices):
+            _learn_all(session, watching, request, pending, pool)
+        end_replacing(session.store)
+    return Run(session.store.folder, session=session)
+
+
+def _stream_replaced(store: Store) -> list[str]:
+    if not store.stream_file.is_file() or stream_problem(store) is None:
+        return []
+    return [f"{store.stream_file} was edited or damaged since it was written; the stream that was given replaces it"]
+
+
+def _kept(session: Session, replace: Collection[str], spec: StreamSpec) -> StreamSpec:
+    """Return the stream to store in the run folder: with nothing to learn, the defaults of later tasks do not change."""
+    learned = set(session.store.tasks).difference(replace)
+    anything_new = any(task.name not in learned for task in spec.tasks)
+    if anything_new or not session.store.stream_file.is_file() or stream_problem(session.store) is not None:
+        return spec
+    known = load_begun(session.store.stream_file)
+    inherits = known.bank.start_from is not None or spec.bank.start_from is not None
+    kept = spec.model_copy(update={"training": known.training, **({} if inherits else {"bank": known.bank})})
+    return spec if contradictions_of(kept) else kept
+
+
+def _learn_all(
+    session: Session, watching: list[L.Callback], request: StopRequest, replace: Collection[str], pool: Pool
+) -> None:
+    """Learn what the store does not have, after finishing what a kill interrupted."""
+    fresh = _Fresh(watching)
+    links, lines = session.store.links(), session.store.results()
+    committed = unfinished(links, lines)
+    rows = measured_rows(links, lines)
+    learned = set(session.store.tasks) - set(replace)
+    tasks = [task for task in session.spec.tasks if task.name not in learned]
+    session.num_new = len(committed) + len(tasks)
+    for name in committed:
+        trained = seconds_so_far(session.store.progress_folder(name))
+        finish_task(session, name, watching, {"train": trained} if trained else {}, request, rows.get(name))
+    if pool.is_elsewhere and tasks:
+        learn_in_parallel(session, tasks, watching, request, pool.opened(session, watching, len(tasks)))
+        return
+    with sharing(session, watching) as ranks:
+        for task in tasks:
+            # Checked again right before the commit: nothing can be kept if an entry went missing in the meantime.
+            session.store.check_complete()
+            fresh.restore()
+            seconds = learn_task(session, task, watching, request, ranks)
+            session.forget_split(task.name)
+            finish_task(session, task.name, watching, seconds, request)
+
+
+def _watched(callbacks: Sequence[L.Callback], progress: bool | None) -> list[L.Callback]:
+    """Return the callbacks, always with `NoForgetting`, and with a progress display if wanted."""
+    if sum(isinstance(callback, Dashboard) for callback in callbacks) > 1:
+        raise InputError(
+            "callbacks: got more than one Dashboard; each would overwrite the logging position of the other. Give one, "
+            "with all loggers: Dashboard([...])."
+        )
+    given = any(isinstance(callback, NoForgetting) for callback in callbacks)
+    watching = [*callbacks] if given else [*callbacks, NoForgetting()]
+    if progress is None:
+        progress = is_watched() and not any(isinstance(callback, Progress) for callback in callbacks)
+    return [*watching, LiveProgress()] if progress else watching
+
+
+@contextmanager
+def _told(callbacks: Sequence[L.Callback], store: Store, notices: tuple[str, ...]) -> Iterator[None]:
+    """Notify the callbacks when the run begins, and when it ends, for whatever reason."""
+    watching = [callback for callback in callbacks if isinstance(callback, StreamCallback)]
+    stopped: BaseException | None = None
+    try:
+        told = (*notices, *(notice for callback in watching for notice in callback.notices()))
+        for callback in watching:
+            callback.on_run_start(told)
+        yield
+    except BaseException as error:
+        stopped = error
+        raise
+    finally:
+        with ExitStack() as ends:  # all are notified, even if one of them raises
+            for callback in reversed(watching):
+                ends.callback(callback.on_run_end, store, stopped)
+
+
+def _put_back(store: Store, wait: bool) -> None:
+    """Clean a store whose `replace` was interrupted: the task to be replaced may have been moved aside."""
+    if store.folder.is_dir() and interrupted_replacement(store) is not None:
+        with store.lock(wait=wait):
+            store.clean()
+
+
+def _opened(spec: StreamSpec, run_dir: str | Path, replace: Collection[str], test: bool) -> Session:
+    """Return the run, after the preflight checks."""
+    session = Session(spec, Store(Path(run_dir)), reads_test=test)
+    preflight(session, replace)
+    return session
+
+
+def _state(store: Store) -> tuple[bytes | None, list[str]]:
+    return store.stream_file.read_bytes() if store.stream_file.is_file() else None, store.tasks
+
+
+class _Fresh:
+    """State of the Lightning callbacks before the run began."""
+
+    def __init__(self, callbacks: Sequence[L.Callback]) -> None:
+        self._states = [
+            (callback, copy.deepcopy(state))
+            for callback in callbacks
+            if not isinstance(callback, StreamCallback) and (state := callback.state_dict())
+        ]
+
+    def restore(self) -> None:
+        """Restore that state, and nothing of a task."""
+        for callback, state in self._states:
+            callback.load_state_dict(copy.deepcopy(state))

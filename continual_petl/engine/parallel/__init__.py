@@ -1,0 +1,1 @@
+"""Several workers: scheduling, processes, Ray, DDP, and staging of what they learned."""

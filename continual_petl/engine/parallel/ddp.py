@@ -1,0 +1,140 @@
+"""Fit one task on several processes of this machine with Lightning's DDP; the run does everything else.
+
+Lightning's own launchers do not suit a run: ``ddp`` executes the whole command again in each process, lock and commits
+included, and ``ddp_spawn`` has to pickle the backbone with its hooks. So the run starts the processes, as Lightning documents
+for externally launched processes (``LOCAL_RANK`` and the like; `LightningEnvironment`). Each holds the whole bank, and they
+are reused for all tasks. They only fit: the first of them writes checkpoint and best bank into the progress folder;
+answering, scoring and committing stay in this process.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+
+from lightning.fabric.plugins.environments.lightning import find_free_network_port
+
+from continual_petl.engine.parallel.processes import Slot, WorkerDied, fit_here
+from continual_petl.engine.parallel.worker import Brief, Report
+from continual_petl.engine.signals import StopRequest
+from continual_petl.errors import Interrupted, IsolationError
+from continual_petl.learner import TaskPlan
+
+_RETRIES = 2
+_POLL = 0.2
+_GRACE = 5.0
+"""Seconds to wait for a killed process to be detected after another one failed because of it."""
+_log = logging.getLogger(__name__)
+
+
+class LocalRanks:
+    """Processes that share the fit of one task after the other; satisfies `Ranks`.
+
+    Args:
+        brief: the run's description for workers.
+        world_size: number of processes.
+    """
+
+    def __init__(self, brief: Brief, world_size: int) -> None:
+        self._brief, self.world_size = brief, world_size
+        self._slots: list[Slot] = []
+
+    def notice(self, plan: TaskPlan) -> str:
+        """Return the notice for the certificate."""
+        rows = plan.training.batch_size
+        return (
+            f"task {plan.name!r} was learned by {self.world_size} processes: each step took {self.world_size} batches of "
+            f"{rows} rows"
+        )
+
+    def fit(self, task: str, request: StopRequest) -> None:
+        """Fit a task; if a process is killed, resume from the last checkpoint, a few times.
+
+        Raises:
+            Interrupted: if a stop was asked for, or processes were killed too often.
+            IsolationError: if the processes end with different banks.
+        """
+        for attempt in range(1 + _RETRIES):
+            try:
+                reports = self._fit(task, request)
+            except WorkerDied:
+                self.close(at_once=True)
+                reports = []
+            request.stop_here(f"while task {task!r} was being learned; its progress is saved")
+            for report in reports:
+                report.raise_error()
+            if reports and all(report.state == "learned" for report in reports):
+                self._compare(task, reports)
+                return
+            if attempt < _RETRIES:
+                _log.warning("task %r: one of its processes was killed; it resumes from its last checkpoint.", task)
+        raise Interrupted(
+            f"task {task!r}: one of the {self.world_size} processes that share it was killed {1 + _RETRIES} times. The "
+            "system does that when memory runs out: each holds its own backbone. Use fewer devices or a smaller "
+            "batch_size; the same command resumes from the last checkpoint. (In a script of your own, put learn(...) "
+            'under `if __name__ == "__main__":`, and callbacks in a file that can be imported, or no process can '
+            "start.)",
+            signal.SIGKILL,
+        )
+
+    def close(self, *, at_once: bool = False) -> None:
+        """End the processes."""
+        slots, self._slots = self._slots, []
+        for slot in slots:
+            if at_once:
+                slot.signal(signal.SIGKILL)
+            slot.close()
+
+    def _fit(self, task: str, request: StopRequest) -> list[Report]:
+        """Return the reports of all processes, or of those that ended if one failed, which the others would wait for."""
+        futures: dict[Future[Report], Slot] = {}
+        done: list[Report] = []
+        told = False
+        # Also while they start: a process that fits already waits for the others, forever if they never come.
+        try:
+            if not self._slots:
+                self._start()
+            for slot in self._slots:
+                futures[slot.submit(fit_here, task)] = slot
+            left = set(futures)
+            while left:
+                ended, left = wait(left, timeout=_POLL, return_when=FIRST_COMPLETED)
+                done += [futures[future].result(future) for future in ended]
+                if left and any(report.state == "failed" for report in done):
+                    # A process that waits for a killed one fails, and may report it before the death is known here.
+                    for future in wait(left, timeout=_GRACE, return_when=FIRST_COMPLETED).done:
+                        futures[future].result(future)
+                    self.close(at_once=True)
+                    return done
+                if request.signal_number is not None and not told:
+                    told = True
+                    for slot in self._slots:
+                        slot.signal(signal.SIGTERM)
+        except BaseException:
+            self.close(at_once=True)
+            raise
+        return done
+
+    def _start(self) -> None:
+        shared = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(find_free_network_port()),
+            "WORLD_SIZE": str(self.world_size),
+            "NODE_RANK": "0",
+            # Lightning would choose another number, which changes the last bits.
+            "OMP_NUM_THREADS": str(self._brief.num_threads),
+        }
+        self._slots = [Slot(self._brief, {**shared, "LOCAL_RANK": str(rank)}) for rank in range(self.world_size)]
+        for slot in self._slots:
+            slot.start()
+
+    @staticmethod
+    def _compare(task: str, reports: list[Report]) -> None:
+        digests = sorted({report.digest for report in reports})
+        if len(digests) > 1:
+            raise IsolationError(
+                f"task {task!r}: the processes that shared it ended with different banks (digests "
+                f"{', '.join(digest[:12] for digest in digests)}), so none of them is valid. The cause may be a callback "
+                "that writes to parameters in one process only, or a Trainer plugin that does not synchronise gradients."
+            )

@@ -1,0 +1,122 @@
+"""Choose the processes that learn: this one, workers that take a task each, or several that share one task."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.reduction import ForkingPickler
+from typing import Literal, get_args
+
+import lightning as L
+import torch
+
+from continual_petl.engine.parallel.ddp import LocalRanks
+from continual_petl.engine.parallel.processes import Processes, is_being_started
+from continual_petl.engine.parallel.ray_workers import RayWorkers, check_ray
+from continual_petl.engine.parallel.scheduler import Workers
+from continual_petl.engine.parallel.worker import Brief, brief_of
+from continual_petl.engine.session import Session
+from continual_petl.engine.task.trained_bank import Ranks
+from continual_petl.engine.trainers import num_processes
+from continual_petl.errors import InputError
+
+Executor = Literal["processes", "ray"]
+
+
+class Pool:
+    """The user's settings for learning many tasks at once.
+
+    Args:
+        jobs: number of tasks at once; None leaves it open.
+        executor: where they are learned.
+
+    Raises:
+        InputError: if either is out of range, or Ray is not installed.
+    """
+
+    def __init__(self, jobs: int | None, executor: str) -> None:
+        if jobs is not None and jobs < 1:
+            raise InputError(f"jobs: got {jobs}; the number of tasks to learn at once is at least 1.")
+        if executor not in get_args(Executor):
+            raise InputError(f"executor: got {executor!r}; allowed are {', '.join(get_args(Executor))}.")
+        most = max(2, os.cpu_count() or 1)
+        if executor == "processes" and (jobs or 1) > most:
+            raise InputError(
+                f"jobs: got {jobs}, and each is a process with its own backbone, but there are only {os.cpu_count()} cores: "
+                f"give at most {most}, or learn on more machines: executor ray."
+            )
+        if executor == "ray":
+            check_ray()
+        self._jobs, self._executor = jobs, executor
+        if self.is_elsewhere and is_being_started():
+            raise InputError(
+                "jobs: a worker imports the script that started it, and would start learning again: put learn(...) "
+                'under `if __name__ == "__main__":`.'
+            )
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether tasks are learned in other processes than this one."""
+        return self._executor == "ray" or (self._jobs or 1) > 1
+
+    def notices(self) -> tuple[str, ...]:
+        """Return warnings to show before the run begins."""
+        jobs, threads, cores = self._jobs or 1, torch.get_num_threads(), os.cpu_count() or 1
+        if self._executor != "processes" or jobs == 1 or jobs * threads <= cores:
+            return ()
+        return (
+            f"{jobs} tasks at once with {threads} threads each compete for {cores} cores. Set OMP_NUM_THREADS="
+            f"{max(1, cores // jobs)}; it is not changed automatically, because the last bits of a bank can depend on it.",
+        )
+
+    def opened(self, session: Session, callbacks: Sequence[L.Callback], most: int) -> Workers:
+        """Return the workers, limited to the number of tasks.
+
+        Raises:
+            InputError: if each task asks for several processes itself, or an object given in Python cannot be pickled.
+        """
+        world_size = _world_size(session)
+        if world_size > 1:
+            raise InputError(
+                f"jobs: many tasks at once, and {world_size} processes for each of them (trainer: devices): a run supports "
+                "one or the other. Write trainer: {devices: 1}, or leave out jobs and executor."
+            )
+        brief = _sendable(session, callbacks)
+        if self._executor == "ray":
+            return RayWorkers(brief, self._jobs, most)
+        return Processes(brief, min(self._jobs or 1, max(most, 1)))
+
+
+@contextmanager
+def sharing(session: Session, callbacks: Sequence[L.Callback]) -> Iterator[Ranks | None]:
+    """Yield the processes that share the fit of each task, or None if one process is enough."""
+    world_size = _world_size(session)
+    if world_size == 1:
+        yield None
+        return
+    ranks = LocalRanks(_sendable(session, callbacks), world_size)
+    try:
+        yield ranks
+    finally:
+        ranks.close()
+
+
+def _world_size(session: Session) -> int:
+    return num_processes(session.spec)
+
+
+def _sendable(session: Session, callbacks: Sequence[L.Callback]) -> Brief:
+    """Return the description for workers, or raise an error that names what cannot be sent to another process."""
+    brief = brief_of(session, tuple(callbacks))
+    given = [(f"callback {type(each).__name__}", each) for each in brief.callbacks]
+    given += [(f"trainer.{key}", value) for key, value in brief.spec.trainer.items()]
+    for what, value in [*given, ("the stream", brief.spec)]:
+        try:
+            ForkingPickler.dumps(value)
+        except Exception as error:
+            raise InputError(
+                f"{what}: it cannot be sent to the processes that learn ({type(error).__name__}: {error}). Give one that "
+                "holds no open file, lock or unnamed function, or learn in one process: without jobs, with devices: 1."
+            ) from error
+    return brief

@@ -1,0 +1,253 @@
+"""Worker processes on this machine: Python process pools of one process each.
+
+When a pool's process is killed, the whole pool ends without saying which task it was. With one pool per process the task is
+known and the other pools continue. Processes are spawned: a forked one would inherit locks that torch's threads hold.
+
+A worker imports this module first, so it imports nothing heavy: it handles Ctrl-C and the end of the run before it spends
+seconds on torch.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from multiprocessing import connection
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from continual_petl.errors import InputError
+
+if TYPE_CHECKING:
+    from continual_petl.engine.parallel.worker import Brief, Report, Worker
+
+_What = TypeVar("_What")
+_Found = TypeVar("_Found")
+_OTHER_LAUNCHERS = ("SLURM_", "TORCHELASTIC_", "LSB_")
+_worker: Worker | None = None
+"""State of a worker process."""
+
+
+class WorkerDied(RuntimeError):
+    """A worker process ended unexpectedly.
+
+    Args:
+        began: whether it had opened the run.
+    """
+
+    def __init__(self, *, began: bool = True) -> None:
+        super().__init__()
+        self.began = began
+
+
+class Slot:
+    """A place for one worker process, which is started when needed, and again after it was killed.
+
+    Args:
+        brief: the run's description for workers.
+        environment: environment variables of the process.
+        opening: opens the run there; returns an error message, or nothing. Default: the opening for a stream.
+    """
+
+    def __init__(
+        self,
+        brief: Any,
+        environment: dict[str, str] | None = None,
+        *,
+        opening: Callable[[Any], str] | None = None,
+    ) -> None:
+        self._brief, self._environment, self._opening = brief, environment or {}, opening or _open
+        self._pool: ProcessPoolExecutor | None = None
+        self._opened: Future[str] | None = None
+        self._pid: int | None = None
+
+    def start(self) -> None:
+        """Start the process without waiting for it to be ready.
+
+        Raises:
+            WorkerDied: if the system cannot start a process.
+        """
+        if self._pool is not None:
+            return
+        pool = ProcessPoolExecutor(
+            1,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_begin,
+            initargs=(self._environment,),
+        )
+        try:
+            # Set before torch is imported, so that a process that is still starting can be ended too.
+            pool.submit(os.getpid).add_done_callback(self._answered)
+            self._opened = pool.submit(self._opening, self._brief)
+        except (OSError, BrokenProcessPool) as error:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise WorkerDied(began=False) from error
+        self._pool = pool
+
+    def _answered(self, pid: Future[int]) -> None:
+        with suppress(BrokenProcessPool, CancelledError):
+            self._pid = pid.result()
+
+    def submit(self, act: Callable[[_What], _Found], what: _What) -> Future[_Found]:
+        """Call a function in the process.
+
+        Raises:
+            WorkerDied: if it cannot be started, or was killed since the last call.
+            InputError: if it cannot open the run.
+        """
+        self.start()
+        assert self._pool is not None
+        assert self._opened is not None
+        try:
+            problem = self._opened.result()
+            if problem:
+                raise InputError(problem)
+            return self._pool.submit(act, what)
+        except (BrokenProcessPool, CancelledError) as error:
+            began = self._opened.done() and not self._opened.cancelled() and self._opened.exception() is None
+            self.close()
+            raise WorkerDied(began=began) from error
+
+    def result(self, future: Future[_Found]) -> _Found:
+        """Wait for the result of `submit`.
+
+        Raises:
+            WorkerDied: if the process was killed.
+        """
+        try:
+            return future.result()
+        except BrokenProcessPool as error:
+            self.close()
+            raise WorkerDied from error
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process, if there is one."""
+        if self._pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, number)
+
+    def close(self) -> None:
+        """End the process after its current task."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=True, cancel_futures=True)
+        self._pid = None
+
+
+class Processes:
+    """Learns tasks in worker processes; satisfies `Workers`.
+
+    Args:
+        brief: the run's description for workers.
+        jobs: number of processes.
+        opening: opens the run in a process; see `Slot`.
+        act: what a process does with a task's name. Default: learn that task.
+    """
+
+    retries = 2
+
+    def __init__(
+        self,
+        brief: Any,
+        jobs: int,
+        *,
+        opening: Callable[[Any], str] | None = None,
+        act: Callable[[str], Report] | None = None,
+    ) -> None:
+        self.jobs = jobs
+        self._act = act or learn_here
+        self._slots = [Slot(brief, opening=opening) for _ in range(jobs)]
+        self._free: SimpleQueue[Slot] = SimpleQueue()
+        for slot in self._slots:
+            self._free.put(slot)
+        self.stopping = False
+
+    def learn(self, task: str) -> Report:
+        """Learn a task in a free process."""
+        slot = self._free.get()
+        try:
+            if self.stopping:
+                raise WorkerDied  # no new process is started for it
+            future = slot.submit(self._act, task)
+            if self.stopping:
+                slot.signal(signal.SIGTERM)  # it was starting when the others were stopped
+            return slot.result(future)
+        finally:
+            self._free.put(slot)
+
+    def stop(self) -> None:
+        """Ask all running workers to save and end."""
+        self.stopping = True
+        for slot in self._slots:
+            slot.signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End all processes at once."""
+        self.stopping = True
+        for slot in self._slots:
+            slot.signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        """End all processes, which are idle."""
+        for slot in self._slots:
+            slot.close()
+
+
+def learn_here(task: str) -> Report:
+    """Learn a task in this worker process."""
+    assert _worker is not None
+    return _worker.learn(task)
+
+
+def fit_here(task: str) -> Report:
+    """Take part in the fit of a task in this worker process."""
+    assert _worker is not None
+    return _worker.fit(task)
+
+
+def is_being_started() -> bool:
+    """Return whether Python is starting this process for another one, whose script it is importing."""
+    # The same test that Python makes before it refuses to start processes here.
+    return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
+
+
+def _begin(environment: dict[str, str]) -> None:
+    # Ctrl-C in a terminal reaches all processes; the run passes it on as SIGTERM.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _end_with_the_parent()
+    if environment:
+        # Lightning would use the first environment it detects for rank and number of processes.
+        for name in [name for name in os.environ if name.startswith(_OTHER_LAUNCHERS)]:
+            del os.environ[name]
+        os.environ.update(environment)
+
+
+def _open(brief: Brief) -> str:
+    """Open the run in this worker process; return an error message, or nothing."""
+    global _worker
+    try:
+        from continual_petl.engine.parallel.worker import Worker
+
+        _worker = Worker(brief, (signal.SIGTERM,))
+    except InputError as error:
+        return str(error)
+    except Exception as error:
+        return f"a worker cannot open the run: {type(error).__name__}: {error}"
+    return ""
+
+
+def _end_with_the_parent() -> None:
+    """End this process when the run is killed: it must not write alongside the next run's workers."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,132 @@
+"""Workers on a Ray cluster: each task is a Ray remote task, which Ray retries if its process or machine is lost.
+
+Ray is an extra (``continual-petl[ray]``) and imported only when requested. The cluster is found in Ray's usual way: the one
+this process is connected to, the one that ``RAY_ADDRESS`` names, or else a local one for the duration of the run.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+from continual_petl.engine.parallel.processes import WorkerDied
+from continual_petl.engine.parallel.worker import Brief, Report, Worker
+from continual_petl.errors import InputError
+from continual_petl.streams.schema.stream_spec import StreamSpec
+
+_MOST_RETRIES = 2
+_worker: Worker | None = None
+"""State of a worker process."""
+_run: str | None = None
+"""The run it belongs to."""
+
+
+def check_ray() -> None:
+    """Raise `InputError` if Ray is not installed."""
+    if find_spec("ray") is None:
+        raise InputError(
+            "executor: got 'ray', but Ray is not installed here: pip install 'continual-petl[ray]'. Without it, --jobs N "
+            "learns many tasks at once in processes on this machine."
+        )
+
+
+class _Brief(Protocol):
+    """What is needed to reserve resources for a run."""
+
+    @property
+    def num_threads(self) -> int: ...
+
+    @property
+    def spec(self) -> StreamSpec: ...
+
+
+class RayWorkers:
+    """Learns tasks on a Ray cluster; satisfies `Workers`.
+
+    Args:
+        brief: the run's description for workers.
+        jobs: number of tasks at once; None: as many as the cluster has CPUs for, at the number of threads of this process.
+        most: number of tasks.
+        act: what is done with a task there, given the brief and a unique name of the run.
+    """
+
+    retries = 0  # Ray retries by itself
+
+    def __init__(
+        self,
+        brief: _Brief,
+        jobs: int | None,
+        most: int,
+        *,
+        act: Callable[[Any, str, str], Report] | None = None,
+    ) -> None:
+        ray = self._ray = importlib.import_module("ray")
+        self._ours = not ray.is_initialized()
+        if self._ours:
+            # Users can still enable Ray's usage statistics.
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            ray.init(include_dashboard=False, configure_logging=False)
+        room = int(ray.cluster_resources().get("CPU", 1)) // brief.num_threads
+        self.jobs = max(1, min(most, room if jobs is None else jobs))
+        self.stopping = False
+        self._brief = ray.put(brief)
+        self._run = f"{os.getpid()} {id(self)}"
+        gpus = 1 if ray.cluster_resources().get("GPU") and brief.spec.trainer.get("accelerator", "auto") != "cpu" else 0
+        remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=_MOST_RETRIES, retry_exceptions=False)
+        self._learn = remote(act or learn_on_ray)
+        self._running: dict[str, Any] = {}
+
+    def learn(self, task: str) -> Report:
+        """Learn a task somewhere on the cluster."""
+        if self.stopping:
+            return Report(task=task, state="stopped")
+        reference = self._running[task] = self._learn.remote(self._brief, self._run, task)
+        if self.stopping:
+            self._ray.cancel(reference)  # it was starting when the others were stopped
+        try:
+            report: Report = self._ray.get(reference)
+        except self._ray.exceptions.TaskCancelledError:
+            return Report(task=task, state="stopped")
+        except self._ray.exceptions.RayTaskError as error:
+            return Report(task=task, state="failed", error="RuntimeError", message=f"task {task!r}: {error}")
+        except self._ray.exceptions.RayError as error:
+            raise WorkerDied from error
+        finally:
+            del self._running[task]
+        return report
+
+    def stop(self) -> None:
+        """Ask all running workers to save and end."""
+        self._cancel(force=False)
+
+    def kill(self) -> None:
+        """End all at once."""
+        self._cancel(force=True)
+
+    def _cancel(self, *, force: bool) -> None:
+        self.stopping = True
+        for reference in list(self._running.values()):
+            with suppress(self._ray.exceptions.RayError):
+                self._ray.cancel(reference, force=force)
+
+    def close(self) -> None:
+        """Disconnect from the cluster, if it was started for this run."""
+        if self._ours:
+            self._ray.shutdown()
+
+
+def learn_on_ray(brief: Brief, run: str, task: str) -> Report:
+    """Learn a task in this Ray process; the backbone stays loaded for the same run."""
+    global _worker, _run
+    if _worker is None or run != _run:
+        try:
+            # Ray cancels a task by raising KeyboardInterrupt, like Ctrl-C.
+            _worker, _run = Worker(brief, (signal.SIGINT, signal.SIGTERM)), run
+        except InputError as error:
+            return Report(task=task, state="failed", error="InputError", message=str(error))
+    return _worker.learn(task)

@@ -1,0 +1,157 @@
+"""Learn many tasks at once: workers learn ahead, one process commits in the order of the stream.
+
+A bank depends only on its own task, not on when or together with which others it was learned: the resulting store is that of
+a run in one process, bit for bit. If a task needs an earlier one (``start_from``, ``scope: shared``), it waits for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Protocol
+
+import lightning as L
+
+from continual_petl.engine.parallel.processes import WorkerDied
+from continual_petl.engine.parallel.staging import commit_staged
+from continual_petl.engine.parallel.worker import Report
+from continual_petl.engine.session import Session
+from continual_petl.engine.signals import StopRequest
+from continual_petl.engine.task.finish_task import finish_task
+from continual_petl.errors import Interrupted
+from continual_petl.streams.schema.stream_spec import TaskSpec
+
+_POLL = 0.2
+"""Seconds between two checks for a stop request."""
+_log = logging.getLogger(__name__)
+
+
+class Workers(Protocol):
+    """Where tasks are learned other than in this process."""
+
+    jobs: int
+    """Number of tasks at once."""
+    retries: int
+    """How often a task is resumed from its last checkpoint when its worker dies."""
+    stopping: bool
+    """Whether `stop` or `kill` was called."""
+
+    def learn(self, task: str) -> Report:
+        """Learn a task, and return when it is staged, stopped or failed; called in threads.
+
+        Raises:
+            WorkerDied: if its worker was killed.
+        """
+
+    def stop(self) -> None:
+        """Ask all running workers to save and end."""
+
+    def kill(self) -> None:
+        """End all at once."""
+
+    def close(self) -> None:
+        """Release all workers, which are idle."""
+
+
+def learn_in_parallel(
+    session: Session,
+    tasks: Sequence[TaskSpec],
+    callbacks: Sequence[L.Callback],
+    request: StopRequest,
+    elsewhere: Workers,
+) -> None:
+    """Learn tasks elsewhere, and commit each one here once all before it in the stream are committed.
+
+    A failed task is reported when its turn comes: all before it are committed then, as in a run that learns one after
+    the other. Progress of the others up to then is saved, and the next start resumes from it.
+
+    Raises:
+        Interrupted: after a signal, when all workers have saved; or if the worker of one task was killed too often.
+    """
+    with ThreadPoolExecutor(elsewhere.jobs) as threads:
+        reports: dict[str, Future[Report]] = {}
+        try:
+            # Workers only compare with the pinned backbone and never pin one themselves.
+            session.store.write_backbone(session.backbone(tasks[0]))
+            needs = needed(session, tasks)
+            for number, task in enumerate(tasks):
+                committed = {earlier.name for earlier in tasks[:number]}
+                for each in tasks[number:]:
+                    if each.name not in reports and needs[each.name] <= committed:
+                        reports[each.name] = threads.submit(persisted, elsewhere, each.name)
+                report = _awaited(reports[task.name], task.name, request)
+                report.raise_error()
+                seconds = commit_staged(session, task, report.notices, callbacks, request)
+                session.forget_split(task.name)
+                finish_task(session, task.name, callbacks, seconds, request)
+        except KeyboardInterrupt:
+            elsewhere.kill()
+            raise
+        finally:
+            end_all(elsewhere, list(reports.values()))
+
+
+def needed(session: Session, tasks: Sequence[TaskSpec]) -> dict[str, set[str]]:
+    """Return, for each task, which other tasks have to be committed before it can begin.
+
+    A task that starts from another's bank waits for it, if it comes earlier. A task with a shared bank waits for the one
+    before it that shares it: such tasks are learned one after the other, in parallel with the rest.
+    """
+    needs: dict[str, set[str]] = {}
+    shared: set[str] = set()
+    for task in tasks:
+        choice = task.bank or session.spec.bank
+        needs[task.name] = {choice.start_from} & needs.keys() if choice.start_from is not None else set()
+        if session.bank(task).scope == "shared":
+            needs[task.name] |= shared
+            shared = {task.name}
+    return needs
+
+
+def persisted(elsewhere: Workers, task: str) -> Report:
+    """Have a task learned, and resumed from its last checkpoint if its worker dies, a limited number of times."""
+    began = True
+    for attempt in range(1 + elsewhere.retries):
+        try:
+            report, began = elsewhere.learn(task), True
+        except WorkerDied as death:
+            began = death.began
+            report = Report(task=task, state="stopped")
+        if elsewhere.stopping or report.state != "stopped":
+            if report.state == "failed" and not elsewhere.stopping:
+                _log.warning("task %r failed; the others continue until its turn in the stream comes.", task)
+            return report
+        if attempt < elsewhere.retries:
+            how = "was killed" if began else "ended before it could begin"
+            _log.warning("task %r: its worker %s; it resumes from its last checkpoint in a new one.", task, how)
+    what = "its worker was killed" if began else "its worker ended before it could begin (see any errors above)"
+    message = (
+        f"task {task!r}: {what} {1 + elsewhere.retries} times. The system does that when memory runs out: "
+        "each worker holds its own backbone, so try fewer --jobs or a smaller batch_size. (In a script of your own, "
+        'put learn(...) under `if __name__ == "__main__":`, and callbacks in a file that can be imported, or no '
+        "worker can start.) What the others learned is saved, and the same command resumes."
+    )
+    return Report(task=task, state="failed", error=Interrupted.__name__, message=message)
+
+
+def _awaited(report: Future[Report], task: str, request: StopRequest) -> Report:
+    """Wait for a task; raise `Interrupted` if a stop is requested in the meantime."""
+    while not wait([report], timeout=_POLL).done:
+        request.stop_here(f"while task {task!r} and those after it were being learned; their progress is saved")
+    request.stop_here(f"before task {task!r} was committed; its progress is saved")
+    return report.result()
+
+
+def end_all(elsewhere: Workers, reports: list[Future[Report]]) -> None:
+    """Stop running workers, and wait until they have saved; another signal in the meantime ends them at once."""
+    left = [report for report in reports if not report.cancel() and not report.done()]
+    try:
+        if left:
+            elsewhere.stop()
+            wait(left)
+    except BaseException:
+        elsewhere.kill()
+        raise
+    finally:
+        elsewhere.close()

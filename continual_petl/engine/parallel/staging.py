@@ -1,0 +1,92 @@
+"""Staging between a worker and the run: a learned bank waits in a small store of its own until it can be committed.
+
+That store is the task's progress folder, so it is read as strictly as any other, and is removed when the task is finished.
+The run commits the bank again through the usual code: with its place in the chain, and with the probe's outputs as computed
+by this process.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Sequence
+
+import lightning as L
+
+from continual_petl.engine.session import Session
+from continual_petl.engine.signals import StopRequest
+from continual_petl.engine.task.learn_task import commit_bank, learn_task, tell_start
+from continual_petl.engine.task.trained_bank import TrainedBank
+from continual_petl.store.certificate.environment import current_environment
+from continual_petl.store.commit import Evidence, commit_task
+from continual_petl.store.folder.results_file import TaskLine
+from continual_petl.store.store import Store
+from continual_petl.store.verify.probe_file import certified_probe
+from continual_petl.streams.schema.stream_spec import TaskSpec
+
+_log = logging.getLogger(__name__)
+
+
+def stage(store: Store, learned: TrainedBank) -> None:
+    """Stage a learned bank for the process that commits."""
+    task = learned.plan.name
+    staged = _staged(store, task)
+    shutil.rmtree(staged.folder, ignore_errors=True)
+    commit_task(staged, learned.plan, learned.bank, learned.backbone, learned.evidence)
+    staged.append_results([TaskLine(task=task, index=0, seconds=learned.seconds)])
+
+
+def commit_staged(
+    session: Session, task: TaskSpec, lost: tuple[str, ...], callbacks: Sequence[L.Callback], request: StopRequest
+) -> dict[str, float]:
+    """Commit what a worker staged.
+
+    A worker with another processor or other software may have answered the task's rows with different bits than this
+    process, which certifies them. In that case the learned bank answers all of them again here.
+
+    Args:
+        session: the run.
+        task: what was learned.
+        lost: the worker's notices about its start; see `TrainedBank`.
+        callbacks: the callbacks.
+        request: the stop request.
+
+    Returns:
+        Seconds by phase.
+    """
+    staged, backbone = _staged(session.store, task.name), session.backbone(task)
+    manifest = staged.manifest(task.name)
+    here = current_environment(backbone.model.device, backbone.precision, backbone.attention)
+    differences = manifest.environment.differences(here)
+    if differences:
+        _log.warning(
+            "task %r: its worker's environment differs from this process (%s): its rows are answered again here.",
+            task.name, "; ".join(differences),
+        )  # fmt: skip
+        return learn_task(session, task, callbacks, request)
+    probe, _ = certified_probe(staged, task.name)
+    tell_start(session, task.name, callbacks, (*manifest.notices, *lost))
+    seconds = next(line.seconds for line in staged.results() if isinstance(line, TaskLine))
+    evidence = Evidence(
+        probe=probe,
+        scores=manifest.scores,
+        data=manifest.data,
+        notices=manifest.notices,
+        max_length=manifest.max_length,
+        preparation=manifest.preparation,
+        parent=manifest.parent,
+        history=staged.history(task.name),
+    )
+    learned = TrainedBank(
+        plan=manifest.plan(),
+        bank=staged.load_bank(task.name, backbone),
+        backbone=backbone,
+        evidence=evidence,
+        seconds=seconds,
+        lost=lost,
+    )
+    return commit_bank(session, learned)
+
+
+def _staged(store: Store, task: str) -> Store:
+    return Store(store.progress_folder(task) / "learned")

@@ -1,0 +1,188 @@
+"""A worker process: it learns tasks for the run that started it, and leaves committing to that run.
+
+A worker writes only to the progress folder of its task, so the run that started it is the store's only writer. Results are
+reported as plain values: an error with its own arguments could not be pickled.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Literal
+
+import lightning as L
+import torch
+
+from continual_petl.callbacks import StreamCallback
+from continual_petl.engine.parallel.staging import stage
+from continual_petl.engine.session import Session
+from continual_petl.engine.signals import StopRequest
+from continual_petl.engine.task.learn_task import fit_share, learn_bank
+from continual_petl.errors import (
+    DivergedError,
+    ForgettingError,
+    InputError,
+    Interrupted,
+    IsolationError,
+    MemoryRanOutError,
+    StoreError,
+)
+from continual_petl.store.certificate.environment import arithmetic, compute_as
+from continual_petl.store.store import Store
+from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
+
+# Subclasses come before their base classes.
+_TOLD = {
+    kind.__name__: kind
+    for kind in (ForgettingError, IsolationError, StoreError, DivergedError, MemoryRanOutError, InputError)
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Brief:
+    """What a worker has to know about the run."""
+
+    folder: str
+    spec: StreamSpec
+    callbacks: tuple[L.Callback, ...]
+    """Callbacks of the fit in their initial state, in which every task starts."""
+    num_threads: int
+    """Number of threads of the run: the last bits of a product depend on it."""
+    arithmetic: tuple[str, bool, bool]
+    """Torch settings that change the arithmetic: see `arithmetic`."""
+    working_directory: str
+    """Base folder for paths in the stream."""
+    reads_test: bool = True
+    """Whether test splits are read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The outcome of one task."""
+
+    task: str
+    state: Literal["learned", "stopped", "failed"]
+    error: str = ""
+    """Name of the error's class."""
+    message: str = ""
+    notices: tuple[str, ...] = ()
+    digest: str = ""
+    """Digest of the bank, if several processes shared the fit."""
+
+    def raise_error(self) -> None:
+        """Raise what the worker raised, if it failed."""
+        if self.state != "failed":
+            return
+        if self.error == Interrupted.__name__:
+            raise Interrupted(self.message, signal.SIGKILL)
+        raise _TOLD.get(self.error, RuntimeError)(self.message)
+
+
+def brief_of(session: Session, callbacks: tuple[L.Callback, ...]) -> Brief:
+    """Return what workers have to know to learn as this process would.
+
+    Args:
+        session: the run.
+        callbacks: the callbacks. A `StreamCallback` is not sent; it names the callbacks that replace it in workers.
+    """
+    away = [each.for_worker() if isinstance(each, StreamCallback) else each for each in callbacks]
+    return Brief(
+        folder=session.folder,
+        spec=session.spec,
+        callbacks=tuple(each for each in away if each is not None),
+        num_threads=torch.get_num_threads(),
+        arithmetic=arithmetic(),
+        working_directory=os.getcwd(),
+        reads_test=session.reads_test,
+    )
+
+
+class Worker:
+    """A worker's open run; the backbone stays loaded from task to task.
+
+    Args:
+        brief: the run's description for workers.
+        signals: those that ask it to stop.
+    """
+
+    def __init__(self, brief: Brief, signals: tuple[int, ...]) -> None:
+        os.chdir(brief.working_directory)
+        if not Path(brief.folder, "stream.yaml").is_file():
+            raise InputError(
+                f"{brief.folder}: a worker on {os.uname().nodename} sees no run folder here. Workers on several machines "
+                "need it, and the data, at the same path on a file system that all of them share."
+            )
+        compute_as(brief.num_threads, brief.arithmetic)
+        self._brief, self._signals = brief, signals
+        self._session = Session(brief.spec, Store(Path(brief.folder)), reads_test=brief.reads_test)
+
+    def learn(self, task: str) -> Report:
+        """Learn a task up to its commit, which is left staged in its progress folder."""
+
+        def act(request: StopRequest) -> Report:
+            learned = learn_bank(self._session, self._task(task), self._callbacks(), request)
+            stage(self._session.store, learned)
+            return Report(task=task, state="learned", notices=learned.lost)
+
+        return self._told(task, act)
+
+    def fit(self, task: str) -> Report:
+        """Take part in the fit of a task; the environment determines this process's rank."""
+
+        def act(request: StopRequest) -> Report:
+            digest = fit_share(self._session, self._task(task), self._callbacks(), request)
+            return Report(task=task, state="learned", digest=digest)
+
+        return self._told(task, act)
+
+    def _task(self, name: str) -> TaskSpec:
+        return next(task for task in self._brief.spec.tasks if task.name == name)
+
+    def _callbacks(self) -> list[L.Callback]:
+        return copy.deepcopy(list(self._brief.callbacks))
+
+    def _told(self, task: str, act: Callable[[StopRequest], Report]) -> Report:
+        try:
+            with _listening(self._signals) as request:
+                return act(request)
+        except Interrupted:
+            return Report(task=task, state="stopped")
+        except tuple(_TOLD.values()) as error:
+            kind = next(name for name, each in _TOLD.items() if isinstance(error, each))
+            return Report(task=task, state="failed", error=kind, message=str(error))
+        except Exception:
+            what = f"task {task!r}: the process that learned it failed:\n{traceback.format_exc()}"
+            return Report(task=task, state="failed", error="RuntimeError", message=what)
+
+
+@contextmanager
+def _listening(signals: tuple[int, ...]) -> Iterator[StopRequest]:
+    """Treat these signals as a request to save and end. Further ones change nothing.
+
+    A signal sent to a whole process group arrives twice, from its sender and from the run. To end a worker at once, ask
+    the run.
+    """
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if number in signals and request.signal_number is None:
+            request.receive(number)
+
+    request.handlers = dict.fromkeys((signal.SIGINT, signal.SIGTERM), handle)
+    before = {number: signal.signal(number, handle) for number in request.handlers}
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

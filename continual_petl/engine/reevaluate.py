@@ -1,0 +1,129 @@
+"""Fill in missing scores of earlier tasks in R from their certificates, after checking these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from continual_petl.engine.run import Run
+from continual_petl.report.results import Results, read_results
+from continual_petl.store.certificate.finding import TaskCheck
+from continual_petl.store.folder.results_file import Cell, RowLine
+from continual_petl.store.store import Store
+from continual_petl.store.verify.certificate import check_task
+
+_SHARED = "its bank has scope: shared and has changed since it was certified"
+_CHANGED = "it is not as it was certified: {}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reevaluation:
+    """The result of `reevaluate`."""
+
+    run: Run
+    """The run after the change."""
+    certified: tuple[tuple[str, str], ...]
+    """The cells of R that were filled in: after which task, the score of which task."""
+    left: Mapping[str, str] = field(default_factory=dict)
+    """For each task whose cells were left as they are, the reason."""
+    checks: tuple[TaskCheck, ...] = ()
+    """Checks of the certificates."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every checked certificate holds."""
+        return all(check.ok for check in self.checks)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it as JSON values."""
+        return {
+            "certified": [{"after": after, "task": task} for after, task in self.certified],
+            "left": dict(self.left),
+            "checks": [check.to_json() for check in self.checks],
+            "results": self.run.results.to_json(),
+        }
+
+
+def reevaluate(run_dir: str | Path, *, remote_code: bool = False, wait: bool = False) -> Reevaluation:
+    """Fill in unknown cells of R from certificates; needs none of the old data.
+
+    A cell that a row of R lists as not measured, and any that its last row leaves out, becomes certified, with the score of
+    the task's certificate, after its digests were checked and its probe was replayed. Measured cells stay as they are, and
+    so do the cells of shared banks, and of tasks that differ from their certificates. Rows are appended to results.jsonl;
+    no existing line is changed.
+
+    Args:
+        run_dir: the run folder.
+        remote_code: whether Python code that comes with the backbone may be executed if the folder's stream asks for it.
+        wait: whether to wait for another process that writes to the run folder, instead of raising.
+
+    Raises:
+        InputError: if the folder holds no run.
+        StoreError: if the chain or the results are damaged, an entry is missing, or the backbone is a different one.
+        RunInUseError: if another process writes to it.
+
+    Example::
+
+        found = reevaluate("runs/mine")
+        found.certified, found.run.results.forgetting
+    """
+    run = Run(run_dir, remote_code=remote_code)
+    session, store = run.session, run.store
+    session.models.check_code()
+    with store.lock(wait=wait):
+        store.clean()
+        store.check_complete()
+        session.check_backbone()
+        results = read_results(store)
+        links = {link.task: link for link in store.links()}
+        unknown = _unknown(results)
+        checks: dict[str, TaskCheck] = {}
+        left: dict[str, str] = {}
+        for task in {task: None for tasks in unknown.values() for task in tasks}:
+            if links[task].shared:
+                left[task] = _SHARED
+                continue
+            checks[task] = check_task(store, task, session.models.backbone_of(task))
+            if not checks[task].ok:
+                left[task] = _CHANGED.format(" ".join(checks[task].problems))
+        lines = []
+        for after, tasks in unknown.items():
+            cells = tuple(_cell(store, task, links[task].index) for task in tasks if task not in left)
+            if cells:
+                lines.append(RowLine(after=after, index=links[after].index, cells=cells))
+        if lines:
+            store.append_results(lines)
+    filled = tuple((line.after, cell.task) for line in lines for cell in line.cells)
+    return Reevaluation(run=run, certified=filled, left=left, checks=tuple(checks.values()))
+
+
+def _unknown(results: Results) -> dict[str, list[str]]:
+    """Return the cells to fill in: by the task after which, the tasks whose scores are unknown.
+
+    Cells that an earlier row leaves out are ignored: in a run of thousands of tasks there are millions of them.
+    """
+    found = {}
+    for i, after in enumerate(results.tasks):
+        row = results.rows[i]
+        columns = [j for j, how in zip(row.columns.tolist(), row.status, strict=True) if how == "not measured"]
+        if i == len(results.tasks) - 1:
+            columns = [j for j, how in enumerate(results.row_status(i)) if how == "not measured"]
+        if columns:
+            found[after] = [results.tasks[j] for j in columns]
+    return found
+
+
+def _cell(store: Store, task: str, index: int) -> Cell:
+    manifest = store.manifest(task)
+    split = manifest.counted_split
+    return Cell(
+        task=task,
+        index=index,
+        split=split,
+        metric=manifest.metric,
+        value=manifest.score,
+        num_examples=manifest.scores[split].num_examples,
+        status="certified",
+    )

@@ -1,0 +1,282 @@
+"""A run folder, opened: its results, its verification, its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from continual_petl import _notebook
+from continual_petl.errors import StoreError
+from continual_petl.report.growth import GrowthRow, growth
+from continual_petl.report.inventory import entry_of
+from continual_petl.report.misread import MOST_MISREAD, MisreadRows
+from continual_petl.store.certificate.finding import TaskCheck
+from continual_petl.store.folder.stream_seal import load_begun
+from continual_petl.store.open_run import check_learned, open_store
+from continual_petl.store.store import Store
+
+# Opening a run takes none of what computes, and importing that takes seconds: a command that is refused does not wait for it.
+if TYPE_CHECKING:
+    from continual_petl.engine.ablation import Spans, Tell
+    from continual_petl.engine.session import Session
+    from continual_petl.engine.verify.in_processes import Progress
+    from continual_petl.heads.words import Answer
+    from continual_petl.predictor.one_or_many import OneOrSeveral, OneRow, Row
+    from continual_petl.report.ablation import Ablation
+    from continual_petl.report.figures.every import Figures
+    from continual_petl.report.results import Results
+    from continual_petl.streams.schema.stream_spec import StreamSpec
+
+_SHOWN = ("task", "kind", "bank", "metric", "score", "parameters", "bytes")
+
+
+class Run:
+    """A run folder, opened for reading. Nothing here changes the folder.
+
+    Args:
+        folder: the run folder.
+        session: the session that learned it, still in memory; without one, everything is read from the folder.
+        remote_code: whether Python code that comes with the backbone may be executed if the folder's stream asks for it. A
+            folder may come from anyone; without your permission, everything that needs the backbone is refused then.
+        resident_bytes: how much memory the banks may take together; the least recently used one is evicted first, and one
+            is always held. Default: 1 GiB, or the session's value. Batches of several tasks need copies of their banks, of
+            which up to 256 MiB are kept in addition.
+
+    Raises:
+        InputError: if the folder holds no run.
+        ValueError: if ``resident_bytes`` is negative.
+
+    Example::
+
+        run = Run("runs/quickstart")
+        run.results.R, run.verify(), run.predict("some text", task="agnews").value
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        session: Session | None = None,
+        remote_code: bool = False,
+        resident_bytes: int | None = None,
+    ) -> None:
+        # The store of the session has read much of the folder already.
+        self.store = open_store(folder) if session is None else session.store
+        self._session, self._remote_code = session, remote_code
+        self._spec = load_begun(self.store.stream_file) if session is None else session.spec
+        if resident_bytes is not None:
+            self.session.models.held_banks.limit(resident_bytes)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.store.folder)!r}, tasks: {_notebook.names(lambda: self.store.tasks)})"
+
+    def _repr_html_(self) -> str:
+        try:
+            tasks = self.store.tasks
+            # Read one by one as the table needs them: of many tasks, only the first ones.
+            rows = ([entry[key] for key in _SHOWN] for entry in map(partial(entry_of, self.store), tasks))
+            return _notebook.table(f"Run {self.store.folder}", _SHOWN, rows, len(tasks))
+        except (StoreError, OSError):
+            return _notebook.table(repr(self), (), (), 0)
+
+    @property
+    def spec(self) -> StreamSpec:
+        """The stream, read by the defaults that the run was begun with."""
+        return self._spec
+
+    @property
+    def session(self) -> Session:
+        """The stream, with what is in memory."""
+        if self._session is None:
+            from continual_petl.engine.session import Session  # with torch and transformers
+
+            self._session = Session(self._spec, self.store, consent=self._remote_code)
+        return self._session
+
+    @property
+    def results(self) -> Results:
+        """The result matrix R and what follows from it."""
+        from continual_petl.report.results import read_results  # with torch
+
+        return self.store.consistently(lambda: read_results(self.store.snapshot()))
+
+    @property
+    def growth(self) -> list[GrowthRow]:
+        """The cost of each task."""
+        return self.store.consistently(lambda: growth(self.store.snapshot()))
+
+    def figures(self, task: str | None = None) -> Figures:
+        """Return the report's figures for the run or one task, as plotly figures by name; a notebook shows them inline.
+
+        Args:
+            task: a learned task; None means the run.
+
+        Raises:
+            InputError: if the task is not learned.
+
+        Example::
+
+            run.figures()  # all of them
+            run.figures()["matrix"]  # one
+            run.figures("agnews")["curve"]
+        """
+        from continual_petl.report.facts import read_facts  # plotting libraries take a moment to import
+        from continual_petl.report.figures.every import figures_of_run, figures_of_task
+
+        if task is not None:
+            self.check_learned(task)
+        facts = read_facts(self.store.folder)
+        own = next((each for each in facts.tasks if each.name == task), None)
+        return figures_of_run(facts) if own is None else figures_of_task(own)
+
+    def misread(self, task: str, most: int = MOST_MISREAD) -> MisreadRows:
+        """Answer a task's test rows (or validation rows) again; return the first that its bank gets wrong.
+
+        For regression these are the rows with the largest errors. Nothing is raised if the rows are not available, or if
+        texts are generated: ``why_none`` says so.
+
+        Args:
+            task: a learned task.
+            most: maximum number of rows to return.
+
+        Raises:
+            InputError: if the task is not learned.
+
+        Example::
+
+            for row in run.misread("agnews").rows:
+                print(row.given, row.correct, row.predicted, row.probability)
+        """
+        from continual_petl.engine.scoring.misread import misread_rows  # imports Lightning, which takes seconds
+
+        self.check_learned(task)
+        return misread_rows(self.session, task, most)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything about the run as JSON values, including what it was learned on and with."""
+        return self.store.consistently(lambda: self._as_json(self.store.snapshot()))
+
+    def _as_json(self, store: Store) -> dict[str, Any]:
+        from continual_petl.report.results import read_results
+
+        head = store.head()
+        pin, manifests = store.pin(), {task: store.manifest(task) for task in store.tasks}
+        backbone = None if pin is None else pin.model_dump(mode="json", exclude={"tensors", "config"})
+        return {
+            "stream": self._spec.name,
+            "backbone": backbone,
+            "environments": {task: m.environment.model_dump(mode="json") for task, m in manifests.items()},
+            "scores": {
+                task: {split: scores.model_dump(mode="json") for split, scores in m.scores.items()}
+                for task, m in manifests.items()
+            },
+            "results": read_results(store).to_json(),
+            "growth": [row.to_json() for row in growth(store)],
+            "chain": None if head is None else {"entries": head.index + 1, "seal": head.seal},
+        }
+
+    def check_learned(self, task: str) -> None:
+        """Raise `InputError`, naming the learned tasks, if this is not one of them."""
+        check_learned(self.store, task)
+
+    def verify(
+        self,
+        task: str | None = None,
+        *,
+        data: bool = False,
+        most: int | None = None,
+        jobs: int | None = 1,
+        tell: Progress | None = None,
+    ) -> list[TaskCheck]:
+        """Check certificates, of one task or of all; what was forgotten is reported, never raised.
+
+        Args:
+            task: a learned task; None means all.
+            data: also answer the test rows again, and compare scores and all predictions.
+            most: check at most this many certificates, as learning does in a run of many tasks: those of the newest tasks and
+                of some others. The whole chain is checked in any case.
+            jobs: maximum number of processes, used where that saves time; None: one for each core. In a script, call this
+                under ``if __name__ == "__main__":``, since the processes import it. If a backbone is already in
+                memory, that one is checked, in this process alone.
+            tell: called with the number of certificates checked so far and the total.
+
+        Returns:
+            One check per task that was checked. Problems with files that belong to no task come last, under their names in
+            brackets.
+        """
+        if task is not None:
+            self.check_learned(task)
+        from continual_petl.engine.verify.whole_run import verify_run  # with torch, which takes seconds to import
+
+        return list(verify_run(self.session, task, data=data, most=most, jobs=jobs, tell=tell))
+
+    def ablate(
+        self,
+        task: str,
+        spans: Spans | None = None,
+        split: Literal["validation", "test"] = "validation",
+        *,
+        tell: Tell | None = None,
+    ) -> Ablation:
+        """Score a task's bank without its modifications in spans of layers, and without training (Houlsby et al. 2019, 3.6).
+
+        Args:
+            task: a learned task; its rows have to be available.
+            spans: ``all`` (None means the same), ``single``, or a list of spans: (first, last), both of them removed.
+            split: the split to evaluate.
+            tell: called with the number of measurements done so far and the total.
+
+        Raises:
+            InputError: if the bank has nothing in layers, a span is not one of its backbone, or the rows are missing.
+
+        Example::
+
+            found = run.ablate("agnews")
+            found.full, found[0, 3].relative  # the whole bank's score; the loss without layers 0 to 3
+            found.figure()
+        """
+        self.check_learned(task)
+        from continual_petl.engine.ablation import ablate_task  # with Lightning, which takes seconds to import
+
+        return ablate_task(self.session, task, spans, split=split, tell=tell)
+
+    @overload
+    def predict(self, rows: OneRow, task: str, *, batch_size: int = 32) -> Answer: ...
+    @overload
+    def predict(self, rows: OneOrSeveral, task: str, *, batch_size: int = 32) -> Answer | list[Answer]: ...
+    @overload
+    def predict(self, rows: Sequence[Row], task: str | Sequence[str], *, batch_size: int = 32) -> list[Answer]: ...
+    def predict(
+        self, rows: Row | Sequence[Row], task: str | Sequence[str], *, batch_size: int = 32
+    ) -> Answer | list[Answer]:
+        """Return the answer to one row, or a list of answers to several, from one task's bank or one for each row.
+
+        Args:
+            rows: a list of texts, pairs of texts, lists of words or images, or a single row; see `Predictor.predict`.
+            task: the learned task that answers, or one for each row in a list.
+            batch_size: rows at a time.
+
+        Example::
+
+            run.predict("How far is the moon?", task="topics").value
+            [answer.value for answer in run.predict(["one text", "and another"], task="topics")]
+        """
+        from continual_petl.predictor.predictor import Predictor  # with torch and transformers
+
+        return Predictor(self.session.models).predict(rows, task, batch_size=batch_size)
+
+    @overload
+    def predict_all(self, rows: OneRow, tasks: Sequence[str]) -> dict[str, Answer]: ...
+    @overload
+    def predict_all(self, rows: OneOrSeveral, tasks: Sequence[str]) -> dict[str, Answer] | dict[str, list[Answer]]: ...
+    @overload
+    def predict_all(self, rows: Sequence[Row], tasks: Sequence[str]) -> dict[str, list[Answer]]: ...
+    def predict_all(
+        self, rows: Row | Sequence[Row], tasks: Sequence[str]
+    ) -> dict[str, Answer] | dict[str, list[Answer]]:
+        """Return the answers of several tasks to the same row or rows, what is frozen below their banks computed once."""
+        from continual_petl.predictor.predictor import Predictor
+
+        return Predictor(self.session.models).predict_all(rows, tasks)

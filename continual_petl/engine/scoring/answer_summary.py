@@ -1,0 +1,93 @@
+"""Summarise a bank's answers to a split in little space: a confusion table, pairs of numbers, or some texts.
+
+Shape suffixes: N rows (or words, for token-classification), C labels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from continual_petl.engine.scoring.evaluate import labels_of_words
+from continual_petl.learner import ContinualLearner
+from continual_petl.learner.answer import head_of
+from continual_petl.learner.generate import decode
+from continual_petl.store.certificate.history import Answered, Confusion, PerLabel, Points, Sample, Samples
+from continual_petl.streams.encoding.tokenise import TokenisedRows
+
+MOST_CELLS = 2_000
+MOST_POINTS = 500
+MOST_TEXTS = 5
+MOST_LETTERS = 400
+
+
+def answered(learner: ContinualLearner, rows: TokenisedRows, found: Sequence[Any], *, references: bool) -> Answered:
+    """Return a summary of a bank's answers.
+
+    Args:
+        learner: with the bank active.
+        rows: of the split.
+        found: its answer to each row; see `outputs_of`.
+        references: whether the store may keep texts from the data.
+    """
+    plan, head = learner.plan, head_of(learner.active_bank)
+    if plan.generation is not None:
+        assert learner.tokenizer is not None
+        places = _spaced(len(rows), MOST_TEXTS)
+        texts = decode(learner.tokenizer, [found[place] for place in places], plan.generation.stop)
+        return Samples(
+            texts=tuple(
+                Sample(row=place, text=clipped(text), reference=_reference(rows, place) if references else None)
+                for place, text in zip(places, texts, strict=True)
+            )
+        )
+    num_labels = len(plan.labels or ())
+    if plan.kind == "token-classification":
+        labels = labels_of_words(rows)
+        return _confusion(torch.cat(labels), torch.cat([row.cpu() for row in found]), num_labels)
+    predicted = head.predictions(torch.stack(list(found)))
+    labels_N = torch.tensor(rows.labels)
+    if plan.kind == "regression":
+        return _points(labels_N, predicted)
+    if plan.kind == "multilabel":
+        return _per_label(labels_N.bool(), predicted.bool())
+    return _confusion(labels_N, predicted, num_labels)
+
+
+def _spaced(count: int, most: int) -> list[int]:
+    """Return evenly spaced positions, up to a maximum number."""
+    return [place * count // min(count, most) for place in range(min(count, most))]
+
+
+def _confusion(labels_N: Tensor, predicted_N: Tensor, num_labels: int) -> Confusion:
+    counts = torch.bincount(labels_N * num_labels + predicted_N, minlength=num_labels**2)
+    places = counts.nonzero().squeeze(-1)
+    order = places[counts[places].argsort(descending=True, stable=True)]
+    kept = sorted(order[:MOST_CELLS].tolist())
+    cells = tuple((place // num_labels, place % num_labels, int(counts[place])) for place in kept)
+    return Confusion(cells=cells, others=int(counts[order[MOST_CELLS:]].sum()))
+
+
+def _points(labels_N: Tensor, predicted_N: Tensor) -> Points:
+    places = _spaced(len(labels_N), MOST_POINTS)
+    said = [number if math.isfinite(number) else None for number in predicted_N[places].tolist()]
+    return Points(pairs=tuple(zip(labels_N[places].tolist(), said, strict=True)))
+
+
+def _per_label(labels_NC: Tensor, predicted_NC: Tensor) -> PerLabel:
+    both, only, missed = labels_NC & predicted_NC, predicted_NC & ~labels_NC, labels_NC & ~predicted_NC
+    counted = [part.sum(0).tolist() for part in (both, only, missed)]
+    return PerLabel(counts=tuple(zip(*counted, strict=True)))
+
+
+def _reference(rows: TokenisedRows, place: int) -> str | None:
+    return None if rows.references is None else clipped(rows.references[place])
+
+
+def clipped(text: str) -> str:
+    """Return a text shortened for storage; if it was cut, it ends in an ellipsis."""
+    return text if len(text) <= MOST_LETTERS else text[: MOST_LETTERS - 1] + "…"

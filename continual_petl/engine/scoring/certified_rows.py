@@ -1,0 +1,106 @@
+"""Answer a learned task's test rows again and compare the answers with its certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from continual_petl.backbones.attention_switch import attending
+from continual_petl.engine.scoring.evaluate import evaluate
+from continual_petl.engine.session import Session
+from continual_petl.errors import InputError, why_unavailable
+from continual_petl.store.certificate.environment import current_environment
+from continual_petl.store.certificate.finding import Finding
+from continual_petl.streams.schema.data_spec import SplitName
+from continual_petl.streams.schema.stream_spec import TaskSpec
+
+
+class _Digested(Protocol):
+    @property
+    def digest(self) -> str: ...
+
+
+_Rows = TypeVar("_Rows", bound=_Digested)
+
+
+@dataclass(frozen=True)
+class RowsCheck:
+    """The result of answering rows again."""
+
+    findings: tuple[Finding, ...] = ()
+    unreachable: str | None = None
+    """Why the rows are not available; None if they were answered."""
+    split: SplitName = "test"
+    """The split that was answered."""
+
+
+def certified_rows(session: Session, task: str, read: Callable[[TaskSpec], _Rows]) -> _Rows | str:
+    """Return the task's reported split as it was certified, or why it is not available.
+
+    Args:
+        session: the run.
+        task: a learned task.
+        read: reads the split, such as `Session.split` or `Session.rows`.
+    """
+    spec = next((spec for spec in session.spec.tasks if spec.name == task), None)
+    if spec is None:
+        return f"task {task!r} is no longer in the stream, so its rows are unknown"
+    manifest = session.store.manifest(task)
+    name = manifest.counted_split
+    if name == "test" and not session.reads_test:
+        return f"task {task!r}: this run reads no test split"
+    try:
+        rows = read(spec)
+    except InputError as error:
+        return f"task {task!r}: its {name} rows are not available: {why_unavailable(error)}"
+    if rows.digest != manifest.data[name]:
+        return f"task {task!r}: its {name} rows are not those it was certified on"
+    return rows
+
+
+def check_rows(session: Session, task: str) -> RowsCheck:
+    """Answer a task's test rows (or validation rows) again with the bank as it was committed.
+
+    Scores and every prediction have to equal the certified ones. In another environment the scores may differ by one
+    point: a row on the decision boundary may round to the other side.
+
+    Raises:
+        StoreError: if the bank cannot be loaded.
+    """
+    split = certified_rows(session, task, session.split)
+    manifest = session.store.manifest(task)
+    name: SplitName = manifest.counted_split
+    if isinstance(split, str):
+        return RowsCheck(unreachable=split, split=name)
+    models = session.models
+    learner = models.resident(task, as_committed=True)
+    with attending(learner.backbone, manifest.environment.attention) as backbone:
+        found = evaluate(learner, split.rows, models.pad_token_id, session.spec.trainer, session.folder)
+        now = current_environment(backbone.model.device, backbone.precision, backbone.attention)
+    certified = manifest.scores[name]
+    differs = manifest.environment.differences(now)
+    if found == certified or (differs and _close(found.scores, certified.scores)):
+        return RowsCheck(split=name)
+    metric = manifest.metric
+    cause = "how it is measured: the Trainer's arguments, the library that computes the scores"
+    message = (
+        f"task {task!r}: its {name} rows now score {found.scores}, certified was {certified.scores}"
+        if found.scores != certified.scores
+        else f"task {task!r}: single answers to its {name} rows are not the certified ones, though all scores are equal"
+    )
+    return RowsCheck(
+        (
+            Finding(
+                message=message,
+                found=found.scores.get(metric),
+                certified=certified.scores.get(metric),
+                cause=f"what differs in the environment: {'; '.join(differs)}" if differs else cause,
+            ),
+        ),
+        split=name,
+    )
+
+
+def _close(found: dict[str, float], certified: dict[str, float]) -> bool:
+    return found.keys() == certified.keys() and all(abs(found[name] - certified[name]) <= 0.01 for name in found)

@@ -1,0 +1,110 @@
+"""Score one bank on one split: every row is answered once, and scores and digest use the same answers.
+
+Shape suffixes: N rows, W tokens of the longest, C outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from continual_petl.digests import combined_digest, tensor_digest
+from continual_petl.engine.trainers import answering_trainer, answers_here, quiet
+from continual_petl.heads.head import IGNORED
+from continual_petl.heads.scores import make_scores
+from continual_petl.learner import ContinualLearner
+from continual_petl.learner.answer import head_of
+from continual_petl.learner.respond import Outputs, count, places_of_words
+from continual_petl.store.certificate.manifest import SplitScores
+from continual_petl.streams.batches.loaders import EvaluationLoader
+from continual_petl.streams.encoding.tokenise import TokenisedRows
+
+
+def outputs_of(
+    learner: ContinualLearner, rows: TokenisedRows, pad_token_id: int, arguments: Mapping[str, Any], folder: str
+) -> list[Any]:
+    """Return the active bank's answer to each row, in the order of the rows.
+
+    Returns:
+        Outputs (C,); for token-classification the tag number of every word; for generative tasks a list of token ids.
+    """
+    training = learner.plan.training
+    batch_size = training.eval_batch_size or training.batch_size
+    max_tokens = training.eval_max_tokens or training.max_tokens
+    loader = EvaluationLoader(rows, batch_size, pad_token_id, kind=learner.plan.kind, max_tokens=max_tokens)
+    if answers_here(arguments):
+        batches = _plainly(learner, loader)
+    else:
+        with quiet():
+            trainer = answering_trainer(arguments, folder)
+            batches = cast(list[tuple[Outputs, Tensor]], trainer.predict(learner, dataloaders=loader))
+    found: list[Any] = [None] * len(rows)
+    for said, index in batches:
+        for row, number in zip(said if isinstance(said, list) else said.cpu(), index.tolist(), strict=True):
+            found[number] = row if rows.first_piece is None else row[places_of_words(rows, number)]
+    return found
+
+
+@torch.inference_mode()
+def _plainly(learner: ContinualLearner, loader: EvaluationLoader) -> list[tuple[Outputs, Tensor]]:
+    """Do what Lightning's ``predict`` does on the CPU, without a Trainer, which takes longer to create than to answer."""
+    modes = [(module, module.training) for module in learner.modules()]
+    learner.eval()
+    try:
+        return [learner.predict_step(batch, number) for number, batch in enumerate(loader)]
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def evaluate(
+    learner: ContinualLearner, rows: TokenisedRows, pad_token_id: int, arguments: Mapping[str, Any], folder: str
+) -> SplitScores:
+    """Score the active bank on a split.
+
+    Args:
+        learner: with the bank to score active.
+        rows: the split.
+        pad_token_id: of the backbone's tokenizer.
+        arguments: the stream's ``trainer`` settings.
+        folder: Lightning's root folder; nothing is written there.
+    """
+    return score(learner, rows, outputs_of(learner, rows, pad_token_id, arguments, folder))
+
+
+def score(learner: ContinualLearner, rows: TokenisedRows, found: list[Any]) -> SplitScores:
+    """Score the active bank's answers to the rows of a split; see `outputs_of`."""
+    bank, plan = learner.active_bank, learner.plan
+    scores = make_scores(plan.kind, plan.labels)
+    if plan.generation is not None:
+        count(scores, bank, found, None, rows.references, learner.tokenizer, plan.generation.stop)
+        digest = combined_digest({"token_ids": found})
+    elif plan.kind == "token-classification":
+        count(scores, bank, pad_sequence(found, batch_first=True), _padded(labels_of_words(rows)), None, None)
+        digest = tensor_digest(torch.cat(found))
+    else:
+        outputs_NC = torch.stack(found)
+        count(scores, bank, outputs_NC, torch.tensor(rows.labels), None, None)
+        digest = tensor_digest(head_of(bank).predictions(outputs_NC))
+    values = {name: float(value) for name, value in scores.compute().items()}
+    return SplitScores(
+        num_examples=len(rows),
+        # A correlation of constant predictions is undefined; JSON and the schema have no NaN.
+        scores={name: value for name, value in values.items() if value == value},
+        predictions=digest,
+    )
+
+
+def labels_of_words(rows: TokenisedRows) -> list[Tensor]:
+    """Return the true tag numbers of every row's words."""
+    assert rows.labels is not None
+    return [torch.tensor(rows.row(number).label)[places_of_words(rows, number)] for number in range(len(rows))]
+
+
+def _padded(labels: list[Tensor]) -> Tensor:
+    """Return (N, W), with -100 after the last word of each row."""
+    return pad_sequence(labels, batch_first=True, padding_value=IGNORED)

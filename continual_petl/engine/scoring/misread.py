@@ -1,0 +1,146 @@
+"""Answer a learned task's test rows again to find those that its bank gets wrong.
+
+Shape suffixes: N rows, C outputs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from continual_petl.backbones.attention_switch import attending
+from continual_petl.engine.scoring.answer_summary import clipped
+from continual_petl.engine.scoring.certified_rows import certified_rows
+from continual_petl.engine.scoring.evaluate import labels_of_words, outputs_of
+from continual_petl.engine.session import Session
+from continual_petl.errors import InputError, StoreError
+from continual_petl.heads.words import Answer, answers
+from continual_petl.learner.answer import head_of
+from continual_petl.report.misread import MisreadRow, MisreadRows
+from continual_petl.streams.encoding.tokenise import TokenisedRows
+from continual_petl.streams.preparation.checked import Checked
+from continual_petl.streams.preparation.prepare import encode_split
+
+
+def misread_rows(session: Session, task: str, most: int) -> MisreadRows:
+    """Return the first rows that a task's bank gets wrong, or why they are unknown.
+
+    Args:
+        session: the run.
+        task: a learned task.
+        most: maximum number of rows to return.
+    """
+    try:
+        return session.store.consistently(partial(_misread_rows, session, task, most), task)
+    except (InputError, StoreError) as error:
+        return MisreadRows(task=task, split="test", why_none=_why(task, str(error)))
+
+
+def _misread_rows(session: Session, task: str, most: int) -> MisreadRows:
+    manifest = session.store.manifest(task)
+    known = MisreadRows(task=task, split=manifest.counted_split)
+    if manifest.generation is not None:
+        return _without(known, "it generates texts, which are scored rather than right or wrong")
+    checked = certified_rows(session, task, session.rows)
+    if isinstance(checked, str):
+        return _without(known, checked)
+    models, trainer = session.models, session.spec.trainer
+    learner = models.resident(task, as_committed=True)
+    rows = encode_split(checked, models.tokenizer, manifest.max_length, images=models.images).rows
+    with attending(learner.backbone, manifest.environment.attention):
+        found = outputs_of(learner, rows, models.pad_token_id, trainer, session.folder)
+    if manifest.kind == "token-classification":
+        assert manifest.labels is not None
+        places, all_wrong = _wrong_tags(checked, rows, found, manifest.labels, most)
+    else:
+        outputs_NC = torch.stack(found).cpu()
+        errors_N = _errors(head_of(learner.active_bank).predictions(outputs_NC), torch.tensor(rows.labels))
+        order = errors_N.argsort(descending=True, stable=True)[: int((errors_N > 0).sum())].tolist()
+        said = answers(manifest.kind, manifest.labels, outputs_NC[order[:most]])
+        places = {n: _row(checked, n, answer) for n, answer in zip(order, said, strict=False)}
+        all_wrong = len(order)
+    columns = [*checked.task.columns.read_by(manifest.kind).values()][:-1]
+    return MisreadRows(
+        task=task,
+        split=manifest.counted_split,
+        columns=tuple(name for name in columns if name is not None),
+        rows=tuple(places.values()),
+        num_misread=all_wrong,
+        num_rows=len(checked),
+        by_error=manifest.kind == "regression",
+    )
+
+
+def _errors(predicted: Tensor, labels: Tensor) -> Tensor:
+    """Return the error of each row, ``(N,)``: 0 or 1, for numbers the distance; infinite if the answer is not finite."""
+    if predicted.is_floating_point():
+        return (predicted - labels).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
+    wrong = predicted != labels.to(predicted.dtype)
+    return (wrong.any(-1) if wrong.ndim > 1 else wrong).float()
+
+
+def _row(checked: Checked, number: int, answer: Answer) -> MisreadRow:
+    probability = None
+    if isinstance(answer.value, str) and answer.probabilities is not None:
+        probability = answer.probabilities[answer.value]
+    correct = float(checked.answers[number]) if isinstance(answer.value, float) else checked.names[number]
+    return MisreadRow(
+        row=number + 1,
+        given=_given(checked, number),
+        correct=clipped(_in_words(correct)),
+        predicted=clipped(_in_words(answer.value)),
+        probability=probability,
+    )
+
+
+def _wrong_tags(
+    checked: Checked, rows: TokenisedRows, found: list[Tensor], labels: tuple[str, ...], most: int
+) -> tuple[dict[int, MisreadRow], int]:
+    """Return the first rows with a wrong tag, and the number of all; truncated words have no tag."""
+    places: dict[int, MisreadRow] = {}
+    count = 0
+    for number, (true, said) in enumerate(zip(labels_of_words(rows), found, strict=True)):
+        wrong = (true != said.cpu()).nonzero().flatten().tolist()
+        count += bool(wrong)
+        if wrong and len(places) < most:
+            words = checked.inputs[number]
+            correct, predicted = (
+                clipped(", ".join(f"{words[at]}: {labels[int(tags[at])]}" for at in wrong)) for tags in (true, said)
+            )
+            given = _given(checked, number)
+            places[number] = MisreadRow(
+                row=number + 1, given=given, correct=correct, predicted=predicted, probability=None
+            )
+    return places, count
+
+
+def _given(checked: Checked, number: int) -> tuple[str, ...]:
+    pair = () if checked.pairs is None else (checked.pairs[number],)
+    return tuple(clipped(_shown(value)) for value in (checked.inputs[number], *pair))
+
+
+def _shown(value: Any) -> str:
+    """Return the input: a text, words, or the path of an image."""
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        return " ".join(value)
+    path = value.get("path") if isinstance(value, Mapping) else value
+    return os.fspath(path) if isinstance(path, str | os.PathLike) else "an image without a path"
+
+
+def _in_words(value: str | float | list[str]) -> str:
+    if isinstance(value, list):
+        return ", ".join(value) or "(none)"
+    return f"{value:.6g}" if isinstance(value, float) else value
+
+
+def _without(known: MisreadRows, why: str) -> MisreadRows:
+    return MisreadRows(task=known.task, split=known.split, why_none=_why(known.task, why))
+
+
+def _why(task: str, why: str) -> str:
+    return f"Task {task!r}: no rows are shown: {why.removeprefix(f'task {task!r}: ').rstrip('.')}."

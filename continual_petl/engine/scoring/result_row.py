@@ -1,0 +1,195 @@
+"""One row of the result matrix: the score of every learned task after a new one, measured or certified."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from continual_petl.engine.scoring.evaluate import evaluate
+from continual_petl.engine.session import Session
+from continual_petl.engine.signals import StopRequest
+from continual_petl.errors import ForgettingError, InputError, why_unavailable
+from continual_petl.seeding import derive_seed
+from continual_petl.store.certificate.chain import Link
+from continual_petl.store.certificate.finding import TaskCheck
+from continual_petl.store.folder.results_file import Cell, RowLine, Status
+from continual_petl.store.verify.certificate import check_task, rotating
+
+MEASURE_ALL_UP_TO = 20
+"""``evaluate: auto`` measures every earlier task up to this many; beyond that, certified scores are used."""
+_MEASURED: Status = "measured"
+_CERTIFIED: Status = "certified"
+_NOT_MEASURED: Status = "not measured"
+_SAMPLE = 5
+_CHECKED = 20
+
+
+class _NotMeasurable(Exception):
+    """The rows that an earlier task was measured on are not available; the message gives the reason."""
+
+
+class Row(NamedTuple):
+    """The scores of all tasks after a new one."""
+
+    line: RowLine
+    notices: list[str]
+    """What the user should know."""
+    checks: dict[str, TaskCheck]
+    """Earlier tasks whose certificates were checked for this row."""
+
+
+def measure_row(session: Session, after: str, request: StopRequest | None = None) -> Row:
+    """Return the row of R after learning a task.
+
+    The cost is bounded under every policy: beyond `MEASURE_ALL_UP_TO` tasks a row measures and certifies samples, and
+    only the last row of a stream is complete, if that costs no more than the tasks learned by this command (see
+    `affordable`). The remaining cells count as not measured. If the rows of a task that is to be measured are not
+    available, its certificate is checked and its certified score carried over, unless the stream asks for
+    ``evaluate: all``.
+
+    Raises:
+        ForgettingError: if a certificate does not hold.
+        Interrupted: between two cells, if a stop was asked for.
+    """
+    store = session.store
+    links = store.links()
+    index = [link.task for link in links].index(after)
+    cells: list[Cell] = []
+    gone: dict[str, str] = {}
+    checks: dict[str, TaskCheck] = {}
+    measured, certified, unread = _readable(session, *_choose(session, after, links[:index]))
+    for link in links[: index + 1]:
+        task = link.task
+        if task != after and task not in measured | certified | unread:
+            continue
+        if request is not None:
+            request.stop_here(f"while the row of task {after!r} was being measured; the task is committed")
+        manifest = store.manifest(task)
+        split = manifest.counted_split
+        value, status = manifest.score, _MEASURED
+        if task in measured:
+            try:
+                value = _measure(session, task, manifest.data[split])
+            except _NotMeasurable as error:
+                stays = session.spec.evaluate != "all" and not link.shared
+                (certified if stays else unread).add(task)
+                gone[task] = str(error)
+        if task in unread:
+            value, status = None, _NOT_MEASURED
+        elif task in certified:
+            checks[task] = check_task(store, task, session.models.backbone_of(task))
+            if not checks[task].ok:
+                raise ForgettingError(" ".join(checks[task].problems))
+            status = _CERTIFIED
+        cells.append(
+            Cell(
+                task=task,
+                index=link.index,
+                split=split,
+                metric=manifest.metric,
+                value=value,
+                num_examples=manifest.scores[split].num_examples,
+                status=status,
+            )
+        )
+    carried = {task: why for task, why in gone.items() if task in certified}
+    left = {task: why for task, why in gone.items() if task in unread}
+    notices = [*_not_read(unread - left.keys()), *_carried(carried), *_left(left), *session.untold()]
+    return Row(RowLine(after=after, index=links[index].index, cells=tuple(cells)), notices, checks)
+
+
+def _not_read(unread: set[str]) -> list[str]:
+    """Return one notice, however many tasks there are, about test rows that this run does not read."""
+    if not unread:
+        return []
+    tasks = ("task " if len(unread) == 1 else "tasks ") + ", ".join(map(repr, sorted(unread)))
+    return [
+        f"{tasks} {'was' if len(unread) == 1 else 'were'} not measured again, because this run reads no test split (test)."
+    ]
+
+
+def _carried(gone: dict[str, str]) -> list[str]:
+    """Return one notice, however many tasks there are, about certified scores used instead of measurements."""
+    if not gone:
+        return []
+    whose = (
+        "Its certificate was checked, and its certified score is"
+        if len(gone) == 1
+        else ("Their certificates were checked, and their certified scores are")
+    )
+    return [f"{_not_again(gone)} {whose} carried over into R."]
+
+
+def _left(gone: dict[str, str]) -> list[str]:
+    """Return one notice, however many tasks there are, about unknown scores: under evaluate: all, or of shared banks."""
+    if not gone:
+        return []
+    return [
+        f"{_not_again(gone)} With evaluate: auto, certified scores are carried over (except for shared banks, which have "
+        "changed since they were certified)."
+    ]
+
+
+def _not_again(gone: dict[str, str]) -> str:
+    first, why = next(iter(gone.items()))
+    if len(gone) == 1:
+        return f"task {first!r} was not measured again, because {why.rstrip('.')}."
+    tasks = ", ".join(map(repr, gone))
+    return f"tasks {tasks} were not measured again; of {first!r}: {why.rstrip('.')}."
+
+
+def _choose(session: Session, after: str, earlier: list[Link]) -> tuple[set[str], set[str]]:
+    """Return which earlier tasks to measure and which to certify."""
+    policy = session.spec.evaluate
+    # A shared bank has changed, so its answers can only be measured.
+    shared = {link.task for link in earlier if link.shared}
+    own = [link.task for link in earlier if not link.shared]
+    if policy == "auto":
+        policy = "all" if len(earlier) < MEASURE_ALL_UP_TO else "certified"
+    if policy == "all":
+        return {link.task for link in earlier}, set()
+    generator = torch.Generator().manual_seed(derive_seed(session.spec.seed, after, "row"))
+    num_measured = _SAMPLE if policy == "sample" else 0
+    measured = {own[number] for number in torch.randperm(len(own), generator=generator).tolist()[:num_measured]}
+    rest = [task for task in own if task not in measured]
+    complete = after == session.spec.tasks[-1].name and len(rest) <= affordable(session)
+    # The same tasks as those whose turn it is in `NoForgetting`, which need not check them again.
+    return shared | measured, set(rest) if complete else rotating(rest, len(earlier), _CHECKED)
+
+
+def affordable(session: Session) -> int:
+    """Return the maximum number of certificates checked at the end of a command: proportional to the tasks it learned."""
+    return _CHECKED * max(1, session.num_new)
+
+
+def _readable(session: Session, measured: set[str], certified: set[str]) -> tuple[set[str], set[str], set[str]]:
+    """Return which tasks to measure, which to certify, and which can be neither, if test splits are not read."""
+    if session.reads_test:
+        return measured, certified, set()
+    store = session.store
+    unread = {task for task in measured if "test" in store.manifest(task).scores}
+    # A shared bank differs from its certificate; and with evaluate: all no certificate replaces a measurement.
+    stays = set() if session.spec.evaluate == "all" else {task for task in unread if not store.link(task).shared}
+    return measured - unread, certified | stays, unread - stays
+
+
+def _measure(session: Session, task: str, digest: str) -> float | None:
+    """Return a score; None if it is undefined.
+
+    Raises:
+        _NotMeasurable: if the rows are not available, or do not have this digest.
+    """
+    spec = next((spec for spec in session.spec.tasks if spec.name == task), None)
+    if spec is None:
+        raise _NotMeasurable("it is no longer in the stream")
+    try:
+        split = session.split(spec)
+    except InputError as error:
+        raise _NotMeasurable(f"its data is not available ({why_unavailable(error)})") from error
+    if split.digest != digest:
+        raise _NotMeasurable("its rows are not those it was learned with")
+    learner = session.models.resident(task)
+    rows, pad = split.rows, session.models.pad_token_id
+    scores = evaluate(learner, rows, pad, session.spec.trainer, session.folder).scores
+    return scores.get(session.store.manifest(task).metric)

@@ -1,0 +1,242 @@
+"""A stream and its run folder, opened for learning: plans of tasks, and the earlier splits that R is measured on."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from continual_petl.backbones.backbone import Backbone
+from continual_petl.banks.spec import BankSpec
+from continual_petl.errors import InputError
+from continual_petl.learner.plan import TaskPlan, plan_task
+from continual_petl.learner.precision import resolve_precision
+from continual_petl.seeding import derive_seed
+from continual_petl.store.bank_cache import RESIDENT_BYTES
+from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.folder.stream_seal import begun_with
+from continual_petl.store.model_cache import ModelCache
+from continual_petl.store.store import Store
+from continual_petl.streams.encoding.tokenise import TokenisedRows
+from continual_petl.streams.schema.defaults import FIRST, NEWEST
+from continual_petl.streams.schema.stream_spec import GenerationSpec, SplitName, StreamSpec, TaskSpec, TrainingSpec
+
+if TYPE_CHECKING:
+    from continual_petl.streams.batches.datamodule import TaskDataModule
+    from continual_petl.streams.preparation.checked import Checked
+    from continual_petl.streams.preparation.prepare import SplitData, TaskData
+
+_KEPT_SPLITS = 20
+_NOT_DECIDING = {"checkpoint_every", "num_workers", "eval_batch_size", "eval_max_tokens"}
+"""Training settings that do not affect the resulting bank."""
+
+
+class Session:
+    """One process's open stream and run folder.
+
+    Args:
+        spec: the stream, read with the defaults that its run was started with.
+        store: its run folder, which may not exist yet.
+        consent: whether the user allows executing the backbone's code as the stream asks; see `ModelCache`.
+        resident_bytes: how much memory the banks may take together; see `ModelCache`.
+        reads_test: whether test splits are read when tasks are learned.
+    """
+
+    def __init__(
+        self,
+        spec: StreamSpec,
+        store: Store,
+        *,
+        consent: bool = True,
+        resident_bytes: int = RESIDENT_BYTES,
+        reads_test: bool = True,
+    ) -> None:
+        self.spec = spec.begun_with(begun_with(store.stream_file))
+        self.store = store
+        self.reads_test = reads_test
+        self.replacing: frozenset[str] = frozenset()
+        """Learned tasks that the command learns again."""
+        self.num_new = 0
+        """Number of tasks that the command learns, or finishes."""
+        self.models = ModelCache(store, spec.backbone, consent=consent, resident_bytes=resident_bytes)
+        self._splits: OrderedDict[tuple[str, SplitName], SplitData] = OrderedDict()
+        self._untold: list[str] = []
+
+    @property
+    def folder(self) -> str:
+        """The run folder, in the form Lightning expects."""
+        return str(self.store.folder)
+
+    @property
+    def num_tasks(self) -> int:
+        """Number of tasks that are learned or in the stream: a stream may leave out some of the learned ones."""
+        return len({*self.store.tasks, *(task.name for task in self.spec.tasks)})
+
+    def check_backbone(self) -> None:
+        """Raise `StoreError` if the run folder's banks were learned on another backbone than the stream names.
+
+        This comes before anything is written: a stream.yaml with the other backbone would make the banks unusable.
+        """
+        tasks = self.store.tasks
+        if tasks:
+            self.store.write_backbone(self.models.backbone_of(tasks[0]))
+
+    def forget_split(self, task: str) -> None:
+        """Release a task's rows: it was replaced, and they may be prepared differently now."""
+        for key in [key for key in self._splits if key[0] == task]:
+            del self._splits[key]
+
+    def prepare(self, task: TaskSpec) -> TaskData:
+        """Read, check and tokenise the splits that a task is learned with."""
+        from continual_petl.streams.preparation.prepare import prepare_task  # data libraries take seconds to import
+
+        models, backbone = self.models, self.backbone(task)
+        return prepare_task(
+            self.spec, task, models.tokenizer, backbone.max_length, images=models.images, test=self.reads_test
+        )
+
+    def loaders(self, data: TaskData, training: TrainingSpec) -> TaskDataModule:
+        """Return the batches of a prepared task."""
+        from continual_petl.streams.batches.datamodule import TaskDataModule  # imports Lightning
+
+        return TaskDataModule.of(data, training, pad_token_id=self.models.pad_token_id, seed=self.spec.seed)
+
+    def backbone(self, task: TaskSpec) -> Backbone:
+        """Return the backbone in the precision that a task is learned in."""
+        return self.models.backbone(resolve_precision(self.spec.merged_training(task).precision))
+
+    def plan(self, task: TaskSpec, labels: tuple[str, ...] | None, train: TokenisedRows | None = None) -> TaskPlan:
+        """Resolve a task against its stream, its data and the backbone; see `plan_task`."""
+        seen = None if train is None else train.labels
+        return plan_task(self.spec, task, labels, self.backbone(task), train=seen, bank=self.bank(task))
+
+    def bank(self, task: TaskSpec) -> BankSpec:
+        """Return a task's complete bank configuration, taken from the bank it starts from if it has none of its own."""
+        choice = task.bank or self.spec.bank
+        if choice.inherits and self.store.has(task.name):
+            # Even if the other task has changed since then.
+            return self.store.manifest(task.name).bank.model_copy(update={"start_from": choice.start_from})
+        return self.spec.resolved_bank(
+            task, lambda name: self.store.manifest(name).bank if self.store.has(name) else None
+        )
+
+    def split(self, task: TaskSpec, name: SplitName | None = None) -> SplitData:
+        """Return the rows of a split of a learned task, as they were when it was learned.
+
+        Args:
+            task: the task's entry in the stream.
+            name: of the split; None means the one that fills the task's column of R: test, otherwise validation.
+
+        Raises:
+            InputError: if the rows cannot be read, or the task is of another kind now.
+        """
+        from continual_petl.streams.preparation.prepare import encode_split
+
+        manifest, models = self.store.manifest(task.name), self.models
+        name = name or manifest.counted_split
+        if (task.name, name) not in self._splits:
+            checked = self.rows(task, name)
+            made = encode_split(checked, models.tokenizer, manifest.max_length, images=models.images)
+            self._splits[task.name, name] = made
+            self._untold += made.cache_notices
+            while len(self._splits) > _KEPT_SPLITS:
+                self._splits.popitem(last=False)
+        return self._splits[task.name, name]
+
+    def rows(self, task: TaskSpec, name: SplitName | None = None) -> Checked:
+        """Return the rows of a split as they are read; see `split`. They are not kept in memory."""
+        from continual_petl.streams.preparation.prepare import check_again
+
+        manifest = self.store.manifest(task.name)
+        name = name or manifest.counted_split
+        if task.kind != manifest.kind:
+            raise InputError(
+                f"task {task.name!r}: it was learned as a {manifest.kind}, but the stream now says {task.kind}; restore "
+                "the old kind, or give the new task another name."
+            )
+        # As it was learned, whatever the stream says today: truncation of sources, and generation settings.
+        settings = {"max_target_length": manifest.max_target_length, "generation": manifest.generation}
+        learned = task if manifest.generation is None else task.model_copy(update=settings)
+
+        made = check_again(self.spec, learned, split=name, labels=manifest.labels)
+        if name != "test" and made.digest != manifest.data[name]:
+            # A stream may use other defaults than its earlier tasks were learned with, which held out other rows.
+            others = {FIRST, NEWEST} - {self.spec.defaults}
+            specs = [self.spec.model_copy(update={"defaults": each}) for each in sorted(others)]
+            again = [check_again(spec, learned, split=name, labels=manifest.labels) for spec in specs]
+            made = next((each for each in again if each.digest == manifest.data[name]), made)
+        return made
+
+    def untold(self) -> list[str]:
+        """Return the notices about preparing splits since the last call."""
+        told, self._untold = self._untold, []
+        return told
+
+
+def other_seeds(store: Store, seed: int, tasks: Iterable[str]) -> list[str]:
+    """Return the given learned tasks that were learned with another seed of the stream than this one."""
+    return [task for task in tasks if store.manifest(task).seed != derive_seed(seed, task)]
+
+
+def changed_settings(session: Session) -> tuple[str, ...]:
+    """Return one sentence for each learned task whose settings in the stream have changed since."""
+    return tuple(
+        f"task {task!r} was learned with other settings ({', '.join(changed)}) and stays as it is; to learn it with the new "
+        f"ones, give it a new name, or replace it (--replace {task})"
+        for task, changed in settings_that_differ(session).items()
+    )
+
+
+def settings_that_differ(session: Session) -> dict[str, list[str]]:
+    """Return, for each learned task whose settings in the stream have changed, the dotted keys that differ."""
+    found, learned = {}, set(session.store.tasks)
+    for task in session.spec.tasks:
+        if task.name not in learned:
+            continue
+        manifest = session.store.manifest(task.name)
+        now = {
+            "kind": task.kind,
+            "metric": task.resolved_metric,
+            "bank": session.bank(task).model_dump(mode="json"),
+            # The maximum length stays as learned, whatever the stream says today.
+            "backbone.max_length": session.spec.backbone.max_length or manifest.max_length,
+            **_generation(task.generation, task.max_target_length, manifest),
+            **_flat("training", session.spec.resolved_training(task, session.bank(task))),
+        }
+        then = {
+            "kind": manifest.kind,
+            "metric": manifest.metric,
+            "bank": manifest.bank.model_dump(mode="json"),
+            "backbone.max_length": manifest.max_length,
+            **_generation(manifest.generation, manifest.max_target_length, manifest),
+            **_flat("training", manifest.training),
+        }
+        changed = [key for key in now if now[key] != then[key]]
+        if changed:
+            found[task.name] = changed
+    return found
+
+
+def forgotten_tasks(session: Session) -> tuple[str, ...]:
+    """Return one sentence for each task that was forgotten on purpose but is still in the stream to be learned again."""
+    store = session.store
+    gone = {stone.task for stone in store.tombstones() if stone.why != "replaced"}.difference(store.tasks)
+    return tuple(
+        f"task {task.name!r} was forgotten on purpose; the stream still names it, so it is learned again: remove it from the "
+        "stream if it is to stay forgotten"
+        for task in session.spec.tasks
+        if task.name in gone
+    )
+
+
+def _flat(prefix: str, training: TrainingSpec) -> dict[str, object]:
+    """Return the settings that determine a bank, by dotted key; how often progress is saved is not among them."""
+    values = training.model_dump(mode="json", exclude=_NOT_DECIDING)
+    return {f"{prefix}.{key}": value for key, value in values.items()}
+
+
+def _generation(spec: GenerationSpec | None, length: int | None, manifest: Manifest) -> dict[str, object]:
+    """Return the generation settings of a task; a length that the stream leaves open is the learned one."""
+    if manifest.generation is None:
+        return {}
+    return {"generation": spec, "max_target_length": manifest.max_target_length if length is None else length}

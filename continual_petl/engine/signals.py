@@ -1,0 +1,96 @@
+"""Handle Ctrl-C and SIGTERM during a run: finish the step, save, end. A second signal ends at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import lightning as L
+from typing_extensions import override
+
+from continual_petl.errors import Interrupted
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+_AT_ONCE = "ended at once, at a second signal; what was saved is kept, and the same command resumes from there"
+
+
+class StopRequest:
+    """Records whether a stop was requested."""
+
+    def __init__(self) -> None:
+        self.signal_number: int | None = None
+        self._listener: Callable[[int], None] | None = None
+        self.handlers: dict[int, Callable[[int, FrameType | None], None]] = {}
+        """The installed signal handlers, by signal number; empty outside the main thread."""
+
+    def tell(self, listener: Callable[[int], None]) -> None:
+        """Call ``listener``, replacing any earlier one, with the signal's number once one arrives, or now if one has."""
+        self._listener = listener
+        if self.signal_number is not None:
+            listener(self.signal_number)
+
+    def receive(self, number: int) -> None:
+        """Record a signal; the second one raises `KeyboardInterrupt` immediately.
+
+        For SIGTERM, `listening` turns that into `Interrupted`, so that the exit code is correct.
+        """
+        if self.signal_number is not None:
+            self.signal_number = number
+            raise KeyboardInterrupt
+        self.signal_number = number
+        if self._listener is not None:
+            self._listener(number)
+
+    def stop_here(self, where: str) -> None:
+        """Raise `Interrupted` if a stop was requested; called only where everything needed to resume is saved."""
+        if self.signal_number is not None:
+            raise Interrupted(f"stopped {where}; the same command resumes from here", self.signal_number)
+
+
+class KeepSignals(L.Callback):
+    """Catch the signals also while Lightning's Trainer runs.
+
+    The Trainer installs its own handler at the start of every fit; on SIGTERM it would end the process at the next batch,
+    validation included, whether or not the progress is saved there.
+    """
+
+    def __init__(self, request: StopRequest) -> None:
+        self._request = request
+
+    @override
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        for number, handler in self._request.handlers.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def listening() -> Iterator[StopRequest]:
+    """Catch both signals inside the ``with`` block. Outside the main thread this does nothing.
+
+    A signal that this process was started to ignore (by nohup, or because another process handles Ctrl-C) stays ignored.
+    """
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        request.receive(number)
+
+    minded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    request.handlers = dict.fromkeys(minded, handle)
+    before = {number: signal.signal(number, handle) for number in minded}
+    try:
+        yield request
+    except KeyboardInterrupt:
+        if request.signal_number == signal.SIGTERM:
+            raise Interrupted(_AT_ONCE, signal.SIGTERM) from None
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

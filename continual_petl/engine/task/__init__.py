@@ -1,0 +1,1 @@
+"""One task: from a fresh bank to its commit, resumable."""

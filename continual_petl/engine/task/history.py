@@ -1,0 +1,41 @@
+"""Build the history of a learned task for the store: the learning curve of its fit, and its answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from continual_petl.errors import StoreError
+from continual_petl.learner import TaskPlan
+from continual_petl.store.certificate.history import Answered, Curve, History, read_curve
+
+
+def history_of(folder: Path, plan: TaskPlan, answered: Mapping[str, Answered]) -> History:
+    """Return the history of a task whose fit has ended.
+
+    Args:
+        folder: the task's progress folder.
+        plan: the task.
+        answered: its bank's answers, by split.
+
+    Raises:
+        StoreError: if the curve of its fit is damaged.
+    """
+    try:
+        curve = read_curve(folder) or Curve(losses=(), scores=())
+    except StoreError as error:
+        # This would block the commit of a learned task, so the message offers a way on.
+        raise StoreError(
+            f"{str(error).rstrip('.')}. No bank depends on it: if there is no copy, remove it, and the task is kept "
+            "without its curve."
+        ) from error
+    return History(task=plan.name, curve=curve, kept=_kept(curve, plan), answered=dict(answered))
+
+
+def _kept(curve: Curve, plan: TaskPlan) -> int | None:
+    """Return the step of the kept bank: the first of the best ones, as `BankCheckpoint` chooses it."""
+    if plan.training.select == "best" and curve.scores:
+        return max(curve.scores, key=lambda point: point.scores.get(plan.metric, -math.inf)).step
+    steps = [*(point.step for point in curve.losses[-1:]), *(point.step for point in curve.scores[-1:])]
+    return max(steps, default=None)

@@ -1,0 +1,140 @@
+"""Resume half-learned tasks: saved progress is used only if it belongs to this task, unchanged."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from traceback import walk_tb
+from typing import Any
+
+from continual_petl.callbacks.bank_checkpoint import BEST, LAST
+from continual_petl.digests import combined_digest
+from continual_petl.engine.checks.shared_bank import shared_digest
+from continual_petl.engine.checks.warm_start import parent_of
+from continual_petl.engine.session import Session
+from continual_petl.engine.task.state_cache import StateCache
+from continual_petl.errors import StoreError
+from continual_petl.learner import ContinualLearner, TaskPlan
+from continual_petl.store.certificate.history import CURVE
+from continual_petl.store.files.atomic import make_folder
+from continual_petl.store.folder.position import POSITION, place_of, read_position
+from continual_petl.store.folder.progress import check_checkpoint, check_seal, damaged, read_bank, read_plan, write_plan
+from continual_petl.streams.preparation.prepare import TaskData
+
+_SHOWN = {"enable_progress_bar", "enable_model_summary", "log_every_n_steps", "logger", "profiler"}
+"""Trainer arguments that only affect what is shown, so progress stays valid when they change."""
+_RESTORES = "checkpoint_connector.py"
+"""The Lightning source file that restores checkpoints."""
+_RESOLVED = ("prefix_cache", "prefix_cache_bytes")
+
+
+def keep_or_discard(
+    session: Session, plan: TaskPlan, data: TaskData, learner: ContinualLearner, prefix: StateCache | None
+) -> tuple[str, ...]:
+    """Empty the progress folder of a task unless settings, data, tokens and backbone are those it was started with.
+
+    Returns:
+        A notice: where the task resumes, or what differs, if progress was lost.
+
+    Raises:
+        StoreError: if a file that the task would resume from is damaged.
+    """
+    folder = session.store.progress_folder(plan.name)
+    decides = _decides(session, plan, data, learner) | {
+        # The effective setting, not the requested one.
+        "training.prefix_cache": "off" if prefix is None else f"below layer {prefix.layer}"
+    }
+    now = {name: combined_digest({"value": value}) for name, value in decides.items()}
+    then = read_plan(folder / "plan.json")
+    if then == now:
+        _check(folder)
+        return _goes_on(plan.name, folder)
+    lost = (folder / LAST).exists()
+    shutil.rmtree(folder, ignore_errors=True)
+    make_folder(folder)
+    write_plan(folder / "plan.json", now)
+    if not lost:
+        return ()
+    changed = ", ".join(name for name in {**now, **then} if now.get(name) != then.get(name))
+    return (f"task {plan.name!r}: its saved progress no longer fits ({changed} changed), so the task starts over.",)
+
+
+def _decides(session: Session, plan: TaskPlan, data: TaskData, learner: ContinualLearner) -> dict[str, Any]:
+    """Return everything that determines what is learned, by the name that a user knows it by."""
+    training = plan.training.model_dump(mode="json", exclude={"checkpoint_every", "num_workers", *_RESOLVED})
+    parent = parent_of(session, plan)
+    return {
+        "kind": plan.kind,
+        "labels": list(plan.labels or ()),
+        "class_weights": plan.class_weights,
+        "generation": None if plan.generation is None else plan.generation.model_dump(mode="json"),
+        "max_target_length": plan.max_target_length,
+        "bank": plan.bank.model_dump(mode="json"),
+        "the shared bank": shared_digest(session, plan),
+        **({} if parent is None else {"the bank it starts from": parent.model_dump(mode="json")}),
+        **{f"training.{key}": value for key, value in training.items()},
+        "pooling": plan.pooling,
+        "metric": plan.metric,
+        "seed": plan.seed,
+        "data": dict(data.digests),
+        "max_length": learner.backbone.max_length,
+        "the tokenizer or image processing": session.models.preparation,
+        "the backbone": learner.backbone.digest,
+        "precision": learner.backbone.precision,
+        "attention": learner.backbone.attention,
+        **{f"trainer.{key}": value for key, value in deciding_arguments(session.spec.trainer).items()},
+    }
+
+
+def _check(folder: Path) -> None:
+    """Check the files that a task resumes from; a best bank without a checkpoint is ignored, since the fit starts over."""
+    if not (folder / LAST).exists():
+        for name in (BEST, POSITION, CURVE):
+            (folder / name).unlink(missing_ok=True)
+        return
+    check_seal(folder / LAST)
+    check_checkpoint(folder / LAST)
+    if (folder / BEST).exists():
+        read_bank(folder / BEST)
+
+
+def _goes_on(task: str, folder: Path) -> tuple[str, ...]:
+    """Return where a task resumes. A damaged position file is reported and does no harm: nothing is learned from it."""
+    if not (folder / LAST).exists():
+        return ()
+    try:
+        read_position(folder)
+    except StoreError as error:
+        return (f"task {task!r}: resumes from its saved progress; the seconds before that count as 0: {error}",)
+    position = place_of(folder)
+    where = "from its saved progress" if position is None else f"at {position.in_steps}"
+    return (f"task {task!r}: resumes {where}",)
+
+
+@contextmanager
+def restoring(path: Path) -> Iterator[None]:
+    """Report errors that Lightning raises while restoring a checkpoint, whose parts are unchecked, as a damaged file.
+
+    Args:
+        path: the checkpoint that a fit inside the block resumes from; it may be missing.
+    """
+    try:
+        yield
+    except StoreError:
+        raise
+    except Exception as error:
+        frames = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
+        if any(code.co_filename.endswith(_RESTORES) and "restore" in code.co_name for code in frames):
+            damaged(path, f"it cannot be restored: {type(error).__name__}: {str(error)[:200]}", error)
+        raise
+
+
+def deciding_arguments(trainer: Mapping[str, Any]) -> dict[str, object]:
+    """Return the Trainer arguments that change what is learned; objects count by their type."""
+    return {key: _plain(value) for key, value in trainer.items() if key not in _SHOWN}
+
+
+def _plain(value: object) -> object:
+    return value if value is None or isinstance(value, str | int | float | bool) else type(value).__name__

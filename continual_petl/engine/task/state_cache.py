@@ -1,0 +1,191 @@
+"""The state cache of a task: hidden states below its bank are computed once, kept on disk, and read in every epoch.
+
+This file decides from settings and data alone what is cached, and adds it to batches; `state_cache_files` computes it.
+Validation batches have the same rows in every epoch, so their answers are the same bit for bit. Final scores and
+certificates never read the cache.
+
+Shape suffixes: N rows of the split, B rows of a batch, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from continual_petl.banks.split import lowest_layer, states_below, why_not
+from continual_petl.engine.session import Session
+from continual_petl.engine.trainers import answering_trainer, quiet
+from continual_petl.heads.kinds import GENERATIVE, Kind
+from continual_petl.learner import ContinualLearner, TaskPlan
+from continual_petl.learner.answer import STATES, backbone_inputs
+from continual_petl.learner.frozen import cannot_keep, num_uses, why_not_kept
+from continual_petl.store.files.states_file import StatesFile, num_bytes
+from continual_petl.streams.batches.batching import Batch, evaluation_batches
+from continual_petl.streams.batches.collate import collate
+from continual_petl.streams.batches.datamodule import Split
+from continual_petl.streams.encoding.rows import TokenisedRows
+from continual_petl.streams.preparation.prepare import TaskData
+
+_LEAST_USES = 2
+"""Computing the states costs about one epoch of these layers."""
+_PAYS_ON = ("cpu",)
+"""Devices on which reading states is known to be faster than computing them. Measured on a CPU (AVX2, MiniLM in fp32,
+batches of 32 x 64): reading took 1.7 ms of processor time, computing three layers 400 ms. A GPU computes about as fast as
+states are read from a disk, and which one wins depends on both; ``on`` enables the cache there."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KeptSplit:
+    """One split whose states are cached."""
+
+    rows: TokenisedRows
+    lengths: NDArray[np.int64]
+    """Positions of each row in a batch, ``(N,)``."""
+    batches: list[Batch]
+    """Row numbers of each batch in which states are computed; every row is in one."""
+    train: bool
+    """Whether these are training batches."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StateCache:
+    """What is cached for a task, decided by its settings and data alone; nothing is on disk yet."""
+
+    layer: int
+    """The lowest layer that the bank touches; the cached states are its input."""
+    width: int
+    splits: Mapping[Split, KeptSplit]
+    num_bytes: int
+    files: dict[Split, StatesFile] = field(default_factory=dict)
+
+    def __call__(self, batch: dict[str, Tensor], split: Split) -> dict[str, Tensor]:
+        """Add the states of a batch's rows to it, if its split is cached."""
+        if split not in self.files:
+            return batch
+        index_B, lengths = batch["index"].numpy(), self.splits[split].lengths
+        mask_BT = batch.get("attention_mask")
+        lengths_B = lengths[index_B]
+        if mask_BT is not None and mask_BT.sum(1).tolist() != lengths_B.tolist():
+            raise ValueError(f"a batch of the {split} split has rows other than those whose states are cached")
+        width = int(lengths_B.max()) if mask_BT is None else mask_BT.shape[1]
+        return {**batch, STATES: self.files[split].read(index_B, width)}
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self.files.values():
+            file.close()
+        self.files.clear()
+
+
+def decide_state_cache(
+    session: Session, plan: TaskPlan, data: TaskData, learner: ContinualLearner, *, num_processes: int = 1
+) -> tuple[StateCache | None, tuple[str, ...]]:
+    """Return what is cached for a task, None if nothing is, and a notice for the user.
+
+    Args:
+        session: the stream and its run folder.
+        plan: the task.
+        data: its rows.
+        learner: with the task's fresh bank active, in no training mode that changes answers.
+        num_processes: how many share the fit; states are cached only for a single one.
+
+    Raises:
+        InputError: if the task asks for the cache, and it is not possible.
+    """
+    training, bank, backbone = plan.training, learner.active_bank, learner.backbone
+    if training.prefix_cache == "off":
+        return None, ()
+    asked = training.prefix_cache == "on"
+    layer, why = lowest_layer(bank), why_not_kept(plan, bank)
+    if why is None and num_processes > 1:
+        why = f"{num_processes} processes share its fit (trainer.devices)"
+    if why is None and not asked and not _pays(session, plan, data):
+        return None, ()
+    num_places = width = 0
+    if why is None:
+        row = collate(data.train, [0], session.models.pad_token_id, data.task.kind)
+        inputs = {name: t.to(backbone.model.device) for name, t in backbone_inputs(backbone, row).items()}
+        why = why_not(backbone.model, backbone.sites, inputs, layer)
+        if why is None:
+            _, num_places, width = states_below(backbone.model, backbone.sites, inputs, layer).shape
+    if why is not None:
+        if asked:
+            raise cannot_keep(plan, why)
+        return None, ()
+    kept, needed = _within_budget(_splits(plan, data, num_places), width, plan, backbone.model.dtype)
+    if "train" in kept:
+        sizes = {split: needed[split] for split in kept}
+        prefix = StateCache(layer=layer, width=width, splits=kept, num_bytes=sum(sizes.values()))
+        return prefix, (_told(plan, layer, sizes),)
+    why = f"they are {needed['train']:,} bytes, and training.prefix_cache_bytes allows {training.prefix_cache_bytes:,}"
+    if asked:
+        raise cannot_keep(plan, why)
+    return None, (f"task {plan.name!r}: the states below layer {layer} are recomputed in every epoch: {why}.",)
+
+
+def device_of(session: Session) -> torch.device:
+    """Return the device of the stream's Trainer."""
+    with quiet():
+        device: torch.device = answering_trainer(session.spec.trainer, session.folder).strategy.root_device
+    return device
+
+
+def _pays(session: Session, plan: TaskPlan, data: TaskData) -> bool:
+    uses = num_uses(plan.training, session.spec.trainer, session.loaders(data, plan.training).num_batches)
+    return uses >= _LEAST_USES and device_of(session).type in _PAYS_ON
+
+
+def _splits(plan: TaskPlan, data: TaskData, num_places: int) -> dict[Split, KeptSplit]:
+    """Return the splits that a fit answers from states; generated texts take another path."""
+    training = plan.training
+    lengths = _lengths(data.train, plan.kind, num_places) + data.train.target_lengths
+    found: dict[Split, KeptSplit] = {
+        "train": KeptSplit(
+            rows=data.train,
+            lengths=lengths,
+            batches=evaluation_batches(lengths, training.batch_size, training.max_tokens),
+            train=True,
+        )
+    }
+    if plan.kind not in GENERATIVE:
+        lengths = _lengths(data.validation, plan.kind, num_places)
+        found["validation"] = KeptSplit(
+            rows=data.validation,
+            lengths=lengths,
+            batches=evaluation_batches(
+                lengths,
+                training.eval_batch_size or training.batch_size,
+                training.eval_max_tokens or training.max_tokens,
+            ),
+            train=False,
+        )
+    return found
+
+
+def _lengths(rows: TokenisedRows, kind: Kind, num_places: int) -> NDArray[np.int64]:
+    return np.full(len(rows), num_places, dtype=np.int64) if kind == "image-classification" else rows.lengths
+
+
+def _within_budget(
+    splits: Mapping[Split, KeptSplit], width: int, plan: TaskPlan, dtype: torch.dtype
+) -> tuple[dict[Split, KeptSplit], dict[Split, int]]:
+    """Return the splits that fit, each whole or not at all, and how many bytes every one needs."""
+    left, kept, needed = plan.training.prefix_cache_bytes, {}, {}
+    for name, split in splits.items():
+        needed[name] = num_bytes(int(split.lengths.sum()), width, dtype)
+        if needed[name] <= left:
+            kept[name], left = split, left - needed[name]
+    return kept, needed
+
+
+def _told(plan: TaskPlan, layer: int, sizes: Mapping[Split, int]) -> str:
+    what = " and ".join(f"{size / 1e6:.1f} MB of the {split} split" for split, size in sizes.items())
+    return (
+        f"task {plan.name!r}: states below layer {layer} are computed once and cached on disk while it is learned, {what} "
+        "(training.prefix_cache)."
+    )

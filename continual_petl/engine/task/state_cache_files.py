@@ -1,0 +1,145 @@
+"""The files of a task's state cache: computed in one pass over its rows, or reused from an earlier start.
+
+States are computed in a fixed order of fixed batches, before anything is learned: those of a row depend neither on the epoch
+nor on where a run was interrupted. So a training step's last bits differ from those of a step that computes its own batch
+(rounding, about 1e-7), which is why the cache counts among the settings that determine a bank.
+
+The files are in the folder of the half-learned task, and are deleted with it.
+
+Shape suffixes: B rows of a batch, T tokens, D width of the states.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from continual_petl.banks.split import states_below
+from continual_petl.digests import combined_digest
+from continual_petl.engine.session import Session
+from continual_petl.engine.signals import StopRequest
+from continual_petl.engine.task.state_cache import KeptSplit, StateCache, device_of
+from continual_petl.learner import ContinualLearner, TaskPlan
+from continual_petl.learner.answer import backbone_inputs
+from continual_petl.learner.memory import memory_told
+from continual_petl.store.certificate.environment import current_environment
+from continual_petl.store.files.states_file import StatesFile, Write
+from continual_petl.streams.batches.collate import collate
+from continual_petl.streams.batches.datamodule import Split
+from continual_petl.streams.preparation.prepare import TaskData
+
+FOLDER = "states"
+
+
+@contextmanager
+def kept_states(
+    session: Session,
+    plan: TaskPlan,
+    data: TaskData,
+    learner: ContinualLearner,
+    prefix: StateCache | None,
+    request: StopRequest,
+) -> Iterator[None]:
+    """Make the states available inside the ``with`` block; see `fill_state_cache`."""
+    try:
+        if prefix is not None:
+            fill_state_cache(session, plan, data, learner, prefix, request)
+        yield
+    finally:
+        if prefix is not None:
+            prefix.close()
+
+
+def fill_state_cache(
+    session: Session,
+    plan: TaskPlan,
+    data: TaskData,
+    learner: ContinualLearner,
+    prefix: StateCache,
+    request: StopRequest,
+) -> None:
+    """Open the files of a task's states, and compute what is not on disk yet.
+
+    Raises:
+        Interrupted: if a stop was requested in the meantime.
+        StoreError: if the system refuses to write them.
+    """
+    device = device_of(session)
+    backbone, folder = learner.backbone, session.store.progress_folder(plan.name) / FOLDER
+    torch.nn.Module.to(backbone.model, device)
+    for name, split in prefix.splits.items():
+        bound = _bound(session, plan, data, learner, name, split, prefix.layer, device)
+        file = StatesFile(folder / f"{name}.states", split.lengths, prefix.width, backbone.model.dtype, bound)
+        if not file.open():
+            file.fill(partial(_compute, session, plan, learner, split, prefix.layer, request))
+        prefix.files[name] = file
+
+
+@torch.no_grad()
+def _compute(
+    session: Session,
+    plan: TaskPlan,
+    learner: ContinualLearner,
+    split: KeptSplit,
+    layer: int,
+    request: StopRequest,
+    write: Write,
+) -> None:
+    backbone, pad = learner.backbone, session.models.pad_token_id
+    for index_B in split.batches:
+        request.stop_here(
+            f"while the frozen states of task {plan.name!r} were being computed; this starts over next time"
+        )
+        batch = collate(split.rows, index_B, pad, plan.kind, split.train)
+        with memory_told(plan.name, batch, "training.batch_size, or write training.prefix_cache: off"):
+            given = {name: t.to(backbone.model.device) for name, t in backbone_inputs(backbone, batch).items()}
+            states_BTD = states_below(backbone.model, backbone.sites, given, layer)
+        write(index_B, states_BTD)
+
+
+def _bound(
+    session: Session,
+    plan: TaskPlan,
+    data: TaskData,
+    learner: ContinualLearner,
+    name: Split,
+    split: KeptSplit,
+    layer: int,
+    device: torch.device,
+) -> str:
+    """Return the digest of everything that determines the states of a split."""
+    backbone, rows = learner.backbone, split.rows
+    arrays: dict[str, NDArray[Any] | None] = {
+        "ids": rows.ids,
+        "offsets": rows.offsets,
+        "types": rows.token_types,
+        "targets": rows.target_ids,
+    }
+    environment = current_environment(device, backbone.precision, backbone.attention)
+    return combined_digest(
+        {
+            "split": name,
+            "data": data.digests[name],
+            **{key: None if array is None else _digest(array) for key, array in arrays.items()},
+            "preparation": session.models.preparation,
+            "padding": session.models.pad_token_id,
+            "kind": plan.kind,
+            "backbone": backbone.digest,
+            "configuration": combined_digest(backbone.config_facts),
+            "environment": environment.model_dump(mode="json", exclude={"python", "continual_petl"}),
+            "layer": layer,
+            "batches": [len(batch) for batch in split.batches],
+            "rows of batches": _digest(np.concatenate(split.batches)),
+        }
+    )
+
+
+def _digest(array: NDArray[Any]) -> str:
+    return hashlib.sha256(f"{array.dtype.str}{array.shape}".encode() + array.tobytes()).hexdigest()

@@ -1,0 +1,186 @@
+"""Create Lightning Trainers: one to fit each task, one to answer a split."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
+from lightning.pytorch.strategies import DDPStrategy
+
+from continual_petl.banks.spec import BankSpec
+from continual_petl.errors import InputError, did_you_mean, raise_problems
+from continual_petl.streams.schema.stream_spec import ResolvedTraining, StreamSpec
+
+_OURS = {
+    "callbacks": "give them to learn(callbacks=...)",
+    "enable_checkpointing": "the run writes its own checkpoints",
+    "default_root_dir": "give --run-dir",
+    "max_epochs": "write training.epochs",
+    "gradient_clip_val": "write training.gradient_clip",
+    "accumulate_grad_batches": "write training.accumulate",
+    "precision": "write training.precision",
+    "fast_dev_run": "a bank is committed only after real training; use --dry-run, or limits in a task for fewer rows",
+    "barebones": "it disables the validation scores that choose the best bank",
+    "model_registry": "a run uploads nothing",
+    "val_check_interval": "the best bank is chosen at the end of every epoch, which is where a run can resume from",
+}
+
+_REFUSALS = (
+    L.fabric.utilities.exceptions.MisconfigurationException,
+    ValueError,
+    TypeError,
+    RuntimeError,
+    AttributeError,
+    LookupError,
+    ImportError,
+)
+"""Exceptions that Lightning raises for an unusable value, or for one that needs a missing package."""
+
+
+def check_trainer_arguments(arguments: Mapping[str, Any]) -> None:
+    """Raise `InputError` for arguments that Lightning's Trainer does not have, or that the run sets itself."""
+    allowed = sorted(set(inspect.signature(L.Trainer.__init__).parameters) - {"self"} - _OURS.keys())
+    problems = [f"trainer.{key}: not allowed here: {_OURS[key]}" for key in arguments if key in _OURS]
+    for key in arguments:
+        if key not in _OURS and key not in allowed:
+            hint = did_you_mean(key, allowed)
+            problems.append(
+                f"trainer.{key}: Lightning's Trainer has no such argument{hint}; allowed are {', '.join(allowed)}"
+            )
+    if isinstance(arguments.get("logger"), str):
+        problems.append(
+            f"trainer.logger: got {arguments['logger']!r}; allowed in a file are true and false; a logger object only in "
+            "Python: learn(trainer={'logger': ...})"
+        )
+    raise_problems(problems)
+
+
+def fitting_trainer(
+    training: ResolvedTraining, arguments: Mapping[str, Any], callbacks: Sequence[L.Callback], folder: str
+) -> L.Trainer:
+    """Return the Trainer for learning one task; it is not reused."""
+    defaults: dict[str, Any] = {
+        "devices": 1,
+        "logger": False,
+        "enable_model_summary": False,
+        "enable_progress_bar": any(isinstance(callback, ProgressBar) for callback in callbacks),
+        "num_sanity_val_steps": 0,
+    }
+    for callback in callbacks:
+        if isinstance(callback, ModelCheckpoint):
+            raise InputError(
+                "callbacks: the run writes its own checkpoints and keeps the best bank: remove ModelCheckpoint"
+            )
+    settings = defaults | dict(arguments)
+    try:
+        trainer = L.Trainer(
+            **settings,
+            max_epochs=training.epochs,
+            gradient_clip_val=training.gradient_clip,
+            accumulate_grad_batches=training.accumulate,
+            # An existing one among the callbacks; Lightning would add its own only if there were none.
+            enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
+            callbacks=list(callbacks),
+            default_root_dir=folder,
+        )
+    except _REFUSALS as error:
+        given = ", ".join(f"{key}: {value}" for key, value in arguments.items())
+        why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        raise InputError(
+            f"trainer: Lightning refuses {{{given}}}: {why}. Change the value, or leave the key out to use its default."
+        ) from error
+    return trainer
+
+
+def answers_here(arguments: Mapping[str, Any]) -> bool:
+    """Return whether a Trainer would only answer batch after batch in this process, on the CPU, with these settings.
+
+    That is the case if the stream asks for the CPU, or for no accelerator and there is none.
+    """
+    asked = {key: arguments[key] for key in ("accelerator", "devices", "deterministic") if key in arguments}
+    asked.setdefault("accelerator", "auto")
+    if asked["accelerator"] == "auto" and not torch.accelerator.is_available():
+        asked["accelerator"] = "cpu"
+    return asked in ({"accelerator": "cpu"}, {"accelerator": "cpu", "devices": 1})
+
+
+def answering_trainer(arguments: Mapping[str, Any], folder: str) -> L.Trainer:
+    """Return a Trainer that only runs a split through the learner, in one process, on the same kind of device."""
+    kept = {key: value for key, value in arguments.items() if key in {"accelerator", "devices", "deterministic"}}
+
+    def make(devices: Any) -> L.Trainer:
+        return L.Trainer(
+            **kept | {"devices": devices},
+            logger=False,
+            enable_checkpointing=False,
+            enable_model_summary=False,
+            enable_progress_bar=False,
+            default_root_dir=folder,
+        )
+
+    trainer = make(kept.get("devices", 1))
+    if trainer.world_size == 1:
+        return trainer
+    return make(1 if trainer.strategy.root_device.type == "cpu" else trainer.device_ids[:1])
+
+
+def num_processes(spec: StreamSpec) -> int:
+    """Return how many processes share the fit of each task.
+
+    Raises:
+        InputError: if Lightning rejects the stream's ``trainer``, a run cannot start that many, or the bank would not be
+            whole in each of them.
+    """
+    with quiet():
+        # The length of training makes no difference here; any bank will do.
+        trainer = fitting_trainer(ResolvedTraining.of(spec.training, BankSpec()), spec.trainer, [], "")
+    if trainer.world_size == 1:
+        return 1
+    if trainer.num_nodes > 1:
+        raise InputError(
+            f"trainer.num_nodes: got {trainer.num_nodes}, but a run starts its processes on one machine: leave it out. "
+            "Several machines can share one task with your own Trainer, see begin_task and docs/many-machines.md; or "
+            "learn many tasks at once, a task on each, with --executor ray."
+        )
+    strategy = trainer.strategy
+    if type(strategy) is not DDPStrategy or strategy._start_method != "popen":
+        raise InputError(
+            f"trainer: {trainer.world_size} processes share a fit through {type(strategy).__name__}, started by "
+            f"{getattr(strategy, '_start_method', 'itself')!r}, but a run supports only strategy: ddp, in which each holds "
+            "the whole bank. Other strategies need your own Trainer: see begin_task and docs/many-machines.md."
+        )
+    most = max(2, os.cpu_count() or 1)
+    if strategy.root_device.type == "cpu" and trainer.world_size > most:
+        raise InputError(
+            f"trainer.devices: got {trainer.world_size}, and each is a process with its own backbone, but this machine has "
+            f"{os.cpu_count()} cores: give at most {most}, or write devices: 1."
+        )
+    return int(trainer.world_size)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Suppress Lightning's remarks that do not apply to a run inside the block."""
+    log = logging.getLogger("lightning.pytorch")
+    level = log.level
+    # Available accelerators, and advertisements, once per Trainer: a run creates hundreds.
+    log.setLevel(logging.WARNING)
+    with warnings.catch_warnings():
+        # Loaders are in memory already; workers would only copy.
+        warnings.filterwarnings("ignore", message=r".*does not have many workers")
+        # The frozen backbone is meant to be in eval mode.
+        warnings.filterwarnings("ignore", message=r"Found \d+ module\(s\) in eval mode")
+        # Lightning 2.6 asks torch 2.13 by an old name.
+        warnings.filterwarnings("ignore", message=r".*treespec, LeafSpec.* is deprecated", category=FutureWarning)
+        try:
+            yield
+        finally:
+            log.setLevel(level)

@@ -1,0 +1,151 @@
+"""Check certificates task by task, identically in every process of `verify`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from continual_petl.backbones.backbone import Backbone
+from continual_petl.engine.session import Session, other_seeds
+from continual_petl.errors import InputError, StoreError
+from continual_petl.store.certificate.environment import arithmetic, compute_as
+from continual_petl.store.certificate.finding import UNCHANGED, Finding, TaskCheck
+from continual_petl.store.inspect import told
+from continual_petl.store.store import Store
+from continual_petl.store.verify.backbone_check import check_backbone
+from continual_petl.store.verify.certificate import check_task
+from continual_petl.streams.schema.stream_spec import StreamSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What another process needs to check certificates as this one would."""
+
+    folder: str
+    """As it was given, so that all processes name its files alike; a relative path counts from the working directory."""
+    spec: StreamSpec
+    consent: bool
+    """Whether a backbone's own code may be executed if the run asks for it."""
+    indexed: bool
+    data: bool
+    """Whether test rows are answered again."""
+    num_threads: int
+    """Environment of the process that verifies."""
+    share: int
+    """Threads of each process while several check in parallel."""
+    settings: tuple[str, bool, bool]
+    """Torch's arithmetic settings; see `continual_petl.engine.parallel.worker.arithmetic`."""
+    working_directory: str
+
+
+class Checker:
+    """Checks tasks of a run against their certificates; problems are reported, never raised.
+
+    Args:
+        session: the run.
+        indexed: whether the index may be used.
+        data: also answer the test rows again.
+    """
+
+    def __init__(self, session: Session, *, indexed: bool, data: bool) -> None:
+        self._session, self._data = session, data
+        # An uncached store: everything is read from disk, and all of it if the index is not used.
+        self.store = Store(session.store.folder, indexed=indexed)
+        self._backbones: dict[str, tuple[Backbone | None, tuple[Finding, ...]]] = {}
+        self.other_seed = False
+        """Whether a certificate has another seed than the stream."""
+        self.share: int | None = None
+        """Number of threads while other processes check in parallel; None: all."""
+
+    @property
+    def any_backbone(self) -> Backbone | None:
+        """The backbone, in a precision that was needed; None if none was, or it cannot be loaded."""
+        return next((backbone for backbone, _ in self._backbones.values() if backbone is not None), None)
+
+    def order(self, share: int, *, indexed: bool) -> Order:
+        """Return what another process needs."""
+        return Order(
+            folder=self._session.folder,
+            spec=self._session.spec,
+            consent=self._session.models.consent,
+            indexed=indexed,
+            data=self._data,
+            num_threads=torch.get_num_threads(),
+            share=share,
+            settings=arithmetic(),
+            working_directory=os.getcwd(),
+        )
+
+    def check(self, task: str, *, in_chain: bool = True) -> TaskCheck:
+        """Check one task in its current state.
+
+        Args:
+            task: its name.
+            in_chain: whether its certificate continues the chain; rows are answered again only then.
+        """
+        if self.share is None:
+            return self._check(task, in_chain)
+        with _threads(self.share):
+            check = self._check(task, in_chain)
+        # The last bits of a product can depend on the number of threads, so only equal bits are conclusive.
+        return check if check.ok and check.how.startswith(UNCHANGED) else self._check(task, in_chain)
+
+    def _check(self, task: str, in_chain: bool) -> TaskCheck:
+        return self.store.consistently(lambda: self._check_now(task, in_chain), task)
+
+    def _check_now(self, task: str, in_chain: bool) -> TaskCheck:
+        try:
+            self.other_seed |= bool(other_seeds(self.store, self._session.spec.seed, [task]))
+            manifest = self.store.manifest(task)
+            backbone, findings = self._backbone(manifest.environment.precision)
+            if backbone is not None:
+                findings += tuple(Finding(message=text) for text in self._session.models.check_preparation(manifest))
+        except (InputError, StoreError) as error:
+            return told(task, str(error))
+        check = check_task(self.store, task, backbone)
+        check = replace(check, findings=(*findings, *check.findings))
+        if self._data and not check.findings and in_chain:
+            from continual_petl.engine.scoring.certified_rows import check_rows  # imports Lightning
+
+            recheck = check_rows(self._session, task)
+            if recheck.unreachable is None:
+                check = replace(check, how=f"{check.how}, {recheck.split} rows", findings=recheck.findings)
+            else:
+                how = f"{check.how}; {recheck.split} rows not available"
+                check = replace(check, how=how, findings=(Finding(message=recheck.unreachable, unchecked=True),))
+        return check
+
+    def _backbone(self, precision: str) -> tuple[Backbone | None, tuple[Finding, ...]]:
+        """Return the backbone, and what is wrong with it, checked once."""
+        if precision not in self._backbones:
+            try:
+                backbone = self._session.models.backbone("bf16" if precision == "bf16" else "fp32")
+                self._backbones[precision] = backbone, tuple(check_backbone(backbone))
+            except (InputError, StoreError) as error:
+                self._backbones[precision] = None, (Finding(message=str(error)),)
+        return self._backbones[precision]
+
+
+def checker_of(order: Order) -> Checker:
+    """Return a checker in a worker process."""
+    os.chdir(order.working_directory)
+    compute_as(order.num_threads, order.settings)
+    session = Session(order.spec, Store(Path(order.folder)), consent=order.consent)
+    checker = Checker(session, indexed=order.indexed, data=order.data)
+    checker.share = order.share
+    return checker
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

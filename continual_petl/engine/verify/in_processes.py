@@ -1,0 +1,182 @@
+"""Check many certificates in several processes: this one begins, and starts others if the rest would take long.
+
+The processes take tasks from one queue. If a process ends early or cannot start, its tasks go back into the queue and this
+process checks them, so a verdict never depends on another process having worked.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+
+import torch
+
+from continual_petl.engine.parallel.processes import Slot, is_being_started
+from continual_petl.engine.verify.checker import Checker, Order, checker_of
+from continual_petl.errors import InputError
+from continual_petl.store.certificate.finding import TaskCheck
+
+Progress = Callable[[int, int], None]
+"""Called with the number of certificates checked so far and the total."""
+
+_AT_A_TIME = 8
+_WORTH_S = 30.0
+"""Estimated seconds for the rest in this process alone from which others are started; starting takes about ten each."""
+_OVERHEAD = 2**30
+"""Bytes that a process takes in addition to its backbone."""
+
+_checker: Checker | None = None
+"""State of a worker process."""
+
+
+def check_together(
+    checker: Checker,
+    tasks: Sequence[str],
+    *,
+    jobs: int | None,
+    indexed: bool,
+    in_chain: Callable[[str], bool],
+    tell: Progress,
+) -> list[TaskCheck]:
+    """Return one check for each task, in their order.
+
+    Args:
+        checker: the checker of this process.
+        tasks: names of learned tasks.
+        jobs: maximum number of processes, this one included; None: one for each core, as long as half of the memory is
+            enough for their backbones.
+        indexed: whether the index may be used.
+        in_chain: whether a task's certificate continues the chain.
+        tell: called after every few tasks.
+
+    Raises:
+        InputError: if ``jobs`` is not at least 1, or this is a script that one of the processes imports.
+    """
+    _check_jobs(jobs)
+    chunks = {n: [(t, in_chain(t)) for t in tasks[n : n + _AT_A_TIME]] for n in range(0, len(tasks), _AT_A_TIME)}
+    todo, done = deque(chunks), SimpleQueue[tuple[int, list[TaskCheck] | None]]()
+    found: dict[int, list[TaskCheck]] = {}
+    helpers: list[_Helper] = []
+    began = time.monotonic()
+    try:
+        while len(found) < len(chunks):
+            number = _next(todo)
+            if number is not None:
+                found[number] = [checker.check(task, in_chain=whole) for task, whole in chunks[number]]
+            while not done.empty() or (number is None and len(found) < len(chunks)):
+                other, checks = done.get()
+                if checks is None:
+                    todo.append(other)
+                    break
+                found[other] = checks
+            num_checked = sum(map(len, found.values()))
+            tell(num_checked, len(tasks))
+            rest = (time.monotonic() - began) / num_checked * (len(tasks) - num_checked) if num_checked else 0.0
+            if not helpers and rest > _WORTH_S and (most := _most_jobs(checker) if jobs is None else jobs) > 1:
+                checker.share = max(1, torch.get_num_threads() // most)
+                order = checker.order(checker.share, indexed=indexed)
+                helpers = [_Helper(order, chunks, todo, done) for _ in range(most - 1)]
+    except BaseException:
+        for helper in helpers:
+            helper.kill()
+        raise
+    finally:
+        checker.share = None
+        for helper in helpers:
+            helper.join()
+    checker.other_seed |= any(helper.other_seed for helper in helpers)
+    return [check for number in chunks for check in found[number]]
+
+
+def _check_jobs(jobs: int | None) -> None:
+    if jobs is not None and jobs < 1:
+        raise InputError(f"jobs: got {jobs}; the number of processes is at least 1.")
+    if jobs != 1 and is_being_started():
+        raise InputError(
+            "jobs: a process that verifies imports the script that started it, and would start verifying again: put "
+            'run.verify(...) under `if __name__ == "__main__":`, or use jobs=1.'
+        )
+
+
+def _next(todo: deque[int]) -> int | None:
+    try:
+        return todo.popleft()
+    except IndexError:
+        return None
+
+
+class _Helper:
+    """Another process, with the thread that feeds it tasks."""
+
+    def __init__(
+        self,
+        order: Order,
+        chunks: dict[int, list[tuple[str, bool]]],
+        todo: deque[int],
+        done: SimpleQueue[tuple[int, list[TaskCheck] | None]],
+    ) -> None:
+        self._slot = Slot(order, opening=_open)
+        self._chunks, self._todo, self._done = chunks, todo, done
+        self.other_seed = False
+        self._killed = False
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        while not self._killed and (number := _next(self._todo)) is not None:
+            try:
+                checks, other_seed = self._slot.result(self._slot.submit(_check_here, self._chunks[number]))
+            except Exception:  # whatever ended it: the process that started it checks these tasks itself
+                self._done.put((number, None))
+                break
+            self.other_seed |= other_seed
+            self._done.put((number, checks))
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self._killed = True
+        self._slot.signal(signal.SIGKILL)
+
+    def join(self) -> None:
+        """Wait until the process has ended."""
+        self._thread.join()
+        self._slot.close()
+
+
+def _most_jobs(checker: Checker) -> int:
+    """Return the number of processes: one for each core, limited by how many backbones fit in half of the memory."""
+    backbone = checker.any_backbone
+    if backbone is None:
+        return 1
+    size = sum(tensor.numel() * tensor.element_size() for tensor in backbone.model.state_dict().values())
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, _memory() // 2 // int(size + _OVERHEAD)))
+
+
+def _memory() -> int:
+    """Return the memory of this machine in bytes, or that of the container that this process is in."""
+    try:
+        whole: int = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return 0  # unknown, so no other process is started
+    try:
+        return min(whole, int(Path("/sys/fs/cgroup/memory.max").read_text("ascii")))
+    except (OSError, ValueError):
+        return whole
+
+
+def _open(order: Order) -> str:
+    global _checker
+    _checker = checker_of(order)
+    return ""
+
+
+def _check_here(tasks: Sequence[tuple[str, bool]]) -> tuple[list[TaskCheck], bool]:
+    assert _checker is not None
+    return [_checker.check(task, in_chain=whole) for task, whole in tasks], _checker.other_seed

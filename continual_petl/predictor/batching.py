@@ -1,0 +1,117 @@
+"""Group tasks that can be answered in the same batches, and divide their rows into batches.
+
+Tasks share a group if their backbones have the same precision and their banks can share a forward pass (`banks.sharing`).
+Generative tasks, and banks that cannot share with any other, have their own group. Kinds, poolings and lengths may differ.
+
+Shape suffixes: N rows of all tasks of a group.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from continual_petl.backbones.backbone import Backbone
+from continual_petl.banks.sharing import company, why_alone
+from continual_petl.banks.spec import BankSpec
+from continual_petl.heads.kinds import GENERATIVE
+from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.certificate.tensor_file import num_bytes
+from continual_petl.streams.batches.batching import evaluation_batches
+from continual_petl.streams.encoding.rows import TokenisedRows, offsets_of
+
+
+def groups(manifests: Mapping[str, Manifest], backbone_of: Callable[[str], Backbone], most: int) -> list[list[str]]:
+    """Return the tasks of each group; a group whose banks exceed ``most`` bytes is divided.
+
+    Args:
+        manifests: by task.
+        backbone_of: returns the backbone in the precision in which a task answers.
+        most: maximum bytes of banks in memory at once.
+    """
+    seen: dict[tuple[BankSpec, str], Hashable | None] = {}
+    by_lane: dict[Hashable, list[str]] = {}
+    for task, manifest in manifests.items():
+        backbone = backbone_of(task)
+        spec = (manifest.bank, backbone.precision)
+        if spec not in seen:
+            alone = why_alone(manifest.bank, backbone.model, backbone.sites) is not None
+            seen[spec] = None if alone else (backbone.precision, company(manifest.bank, backbone.num_layers))
+        shared = None if manifest.kind in GENERATIVE else seen[spec]
+        by_lane.setdefault(task if shared is None else shared, []).append(task)
+    return [part for lane in by_lane.values() for part in _parts(lane, manifests, most)]
+
+
+def like(manifests: Mapping[str, Manifest], backbone_of: Callable[[str], Backbone], most: int) -> list[list[str]]:
+    """Return tasks that encode the same rows identically, for the same backbone; generative tasks are alone.
+
+    Args:
+        manifests: by task.
+        backbone_of: see `groups`.
+        most: see `groups`.
+    """
+    groups: dict[Hashable, list[str]] = {}
+    for task, manifest in manifests.items():
+        words = manifest.kind == "token-classification"
+        key: Hashable = (backbone_of(task).precision, manifest.max_length, words)
+        groups.setdefault(task if manifest.kind in GENERATIVE else key, []).append(task)
+    return [part for group in groups.values() for part in _parts(group, manifests, most)]
+
+
+def _parts(lane: Sequence[str], manifests: Mapping[str, Manifest], most: int) -> Iterator[list[str]]:
+    part: list[str] = []
+    total = 0
+    for task in lane:
+        size = num_bytes(manifests[task].tensors)
+        if part and total + size > most:
+            yield part
+            part, total = [], 0
+        part.append(task)
+        total += size
+    yield part
+
+
+def joined(parts: Sequence[TokenisedRows]) -> TokenisedRows:
+    """Concatenate the rows of several tasks, without answers."""
+    first = parts[0]
+    types = [part.token_types for part in parts if part.token_types is not None]
+    pixels = [part.pixels for part in parts if part.pixels is not None]
+    assert len(types) in (0, len(parts)), "all were encoded by one tokenizer"
+    lengths = np.concatenate([part.lengths for part in parts])
+    return replace(
+        first,
+        ids=np.concatenate([part.ids for part in parts]),
+        offsets=offsets_of(lengths.tolist()),
+        token_types=np.concatenate(types) if types else None,
+        pixels=np.concatenate(pixels) if pixels else None,
+        labels=None,
+        first_piece=None,
+    )
+
+
+def batches(
+    lengths_N: NDArray[np.int64], task_N: NDArray[np.int64], kinds: Sequence[int], batch_size: int
+) -> Iterator[tuple[NDArray[np.int64], list[tuple[int, int]]]]:
+    """Return the rows of each batch, in the order that is fastest for `run_together`, with their tasks.
+
+    Rows of similar length share a batch, whatever their tasks are.
+
+    Args:
+        lengths_N: tokens of each row.
+        task_N: number of each row's task.
+        kinds: the kind of each task's bank; banks of one kind are computed by one matrix product.
+        batch_size: rows per batch.
+
+    Returns:
+        Row numbers, and pairs of a task and its number of rows in the batch, one task after the other.
+    """
+    for rows in evaluation_batches(lengths_N, batch_size):
+        counts = Counter(task_N[rows].tolist())
+        order = sorted(counts, key=lambda task: (kinds[task], counts[task], task))
+        place = {task: position for position, task in enumerate(order)}
+        places = np.array([place[task] for task in task_N[rows].tolist()])
+        yield rows[np.argsort(places, kind="stable")], [(task, counts[task]) for task in order]

@@ -1,0 +1,127 @@
+"""Check and encode the rows given for one task, and convert its bank's outputs to answers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from continual_petl.errors import InputError
+from continual_petl.heads.words import Answer, answers, tags
+from continual_petl.learner.generate import decode
+from continual_petl.learner.respond import Outputs, places_of_words
+from continual_petl.predictor.one_or_many import Row
+from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.model_cache import ModelCache
+from continual_petl.streams.encoding.encode import encode_rows
+from continual_petl.streams.encoding.tokenise import TokenisedRows
+
+
+@dataclass(frozen=True)
+class Request:
+    """Checked rows for one task."""
+
+    manifest: Manifest
+    numbers: Sequence[int]
+    """Their numbers among all given rows, counted from 0."""
+    inputs: list[Any]
+    pairs: list[str] | None
+
+    def encoded(self, models: ModelCache) -> TokenisedRows:
+        """Encode the rows exactly as when the task was learned and measured, padding included.
+
+        Raises:
+            InputError: if a row cannot be used.
+        """
+        manifest, among = self.manifest, "" if list(self.numbers) == list(range(len(self.inputs))) else "its own "
+        encoded = encode_rows(
+            manifest.kind,
+            self.inputs,
+            pairs=self.pairs,
+            tokenizer=models.tokenizer,
+            max_length=manifest.max_length,
+            max_target_length=manifest.max_target_length,
+            images=models.images,
+            where=f"task {manifest.task!r}, {among}rows to answer",
+        )
+        if encoded.first_piece is not None:
+            self._check_all_seen(encoded)
+        return encoded
+
+    def _check_all_seen(self, rows: TokenisedRows) -> None:
+        """Reject a row that the backbone does not see completely: the remaining words would silently have no tag."""
+        for position, words in enumerate(self.inputs):
+            seen = len(places_of_words(rows, position))
+            if seen < len(words):
+                raise InputError(
+                    f"task {self.manifest.task!r}: row {self.numbers[position] + 1} has {len(words)} words, but only the "
+                    f"first {seen} fit into the {self.manifest.max_length} tokens that the backbone takes; divide the row, "
+                    "so that every word gets a tag"
+                )
+
+
+def check_request(rows: Sequence[Row], numbers: Sequence[int], manifest: Manifest) -> Request:
+    """Return the rows of a task, or raise `InputError` naming the first that is not what the task was learned on.
+
+    Args:
+        rows: all rows that were given.
+        numbers: which of them the task is to answer.
+        manifest: of the task.
+    """
+    own = [rows[number] for number in numbers]
+    for number, row in zip(numbers, own, strict=True):
+        wanted = _wanted(row, manifest)
+        if wanted is not None:
+            raise InputError(
+                f"task {manifest.task!r}: row {number + 1} is {_shown(row)}; this task was learned on rows of {wanted}"
+            )
+    if manifest.pair:
+        return Request(manifest, numbers, [row[0] for row in own], [row[1] for row in own])
+    if manifest.kind == "token-classification":
+        own = [row.split() if isinstance(row, str) else list(row) for row in own]
+    return Request(manifest, numbers, own, None)
+
+
+def in_words(
+    said: Outputs, manifest: Manifest, models: ModelCache, encoded: TokenisedRows, positions: Sequence[int]
+) -> list[Answer]:
+    """Convert a bank's outputs for some rows to answers.
+
+    Args:
+        said: the outputs of `respond`.
+        manifest: of the task.
+        models: provides the tokenizer.
+        encoded: all rows of the task.
+        positions: which of them were answered.
+    """
+    if isinstance(said, list):
+        assert models.tokenizer is not None
+        assert manifest.generation is not None
+        texts = decode(models.tokenizer, said, manifest.generation.stop)
+        return [Answer(value=text, probabilities=None) for text in texts]
+    if encoded.first_piece is not None:
+        assert manifest.labels is not None
+        kept = [row[places_of_words(encoded, position)] for position, row in zip(positions, said.cpu(), strict=True)]
+        return tags(manifest.labels, kept)
+    return answers(manifest.kind, manifest.labels, said.cpu())
+
+
+def _wanted(row: Row, manifest: Manifest) -> str | None:
+    """Return what a row should be, or None if it is valid."""
+    if manifest.kind == "image-classification":
+        texts = isinstance(row, tuple)
+        return "one image: a path, a PIL image, an array or a mapping with bytes" if texts else None
+    if manifest.kind == "token-classification":
+        words = row.split() if isinstance(row, str) else row
+        good = isinstance(words, list | tuple) and bool(words) and all(isinstance(word, str) and word for word in words)
+        return None if good else "words: a list of them, or a text with spaces between them"
+    if manifest.pair:
+        good = isinstance(row, tuple) and len(row) == 2 and all(isinstance(text, str) for text in row)
+        return None if good else "a pair of texts"
+    return None if isinstance(row, str) else "one text"
+
+
+def _shown(row: Row) -> str:
+    text = os.fspath(row) if isinstance(row, os.PathLike) else repr(row)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,66 @@
+"""Rows that a bank gets wrong, as shown in a report: plain values of `continual_petl.engine.scoring.misread`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from continual_petl.errors import counted
+
+MOST_MISREAD = 20
+"""Default number of rows shown per task."""
+MOST_TASKS = 50
+"""Number of tasks whose rows a page shows: the newest ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MisreadRow:
+    """One row with a wrong answer. Long texts are cut, and then end in an ellipsis."""
+
+    row: int
+    """Its number in the split as read by the task, from 1."""
+    given: tuple[str, ...]
+    """The value in each column; for an image its path."""
+    correct: str
+    """The label, labels or number; for tagged words only those with a wrong tag, each with its own."""
+    predicted: str
+    probability: float | None
+    """Probability of the predicted label; None for several labels, numbers and tags."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MisreadRows:
+    """The rows of a task's test split (or validation split) that its bank, as committed, gets wrong."""
+
+    task: str
+    split: str
+    columns: tuple[str, ...] = ()
+    """Names of the input columns."""
+    rows: tuple[MisreadRow, ...] = ()
+    """The first ones; for numbers those with the largest errors."""
+    num_misread: int = 0
+    """In the whole split; for numbers, all that are not exact."""
+    num_rows: int = 0
+    """Number of rows of the split."""
+    by_error: bool = False
+    """Whether numbers are predicted, so that the rows are ordered by their errors."""
+    why_none: str | None = None
+    """Why the rows are unknown; None if they are known."""
+
+    @property
+    def in_words(self) -> str:
+        """Describe the rows in a sentence."""
+        if self.why_none is not None:
+            return self.why_none
+        of = f"of {counted(self.num_rows, f'{self.split} row')}"
+        if self.by_error:
+            return f"Task {self.task!r}: {counted(len(self.rows), 'largest error')} {of}."
+        if not self.rows:
+            return f"Task {self.task!r}: none {of} is misread."
+        shown = "" if len(self.rows) == self.num_misread else f"; the first {len(self.rows):,} are shown"
+        verb = "is" if self.num_misread == 1 else "are"
+        return f"Task {self.task!r}: {self.num_misread:,} {of} {verb} misread{shown}."
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self)

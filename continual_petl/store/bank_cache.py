@@ -1,0 +1,100 @@
+"""Least-recently-used cache of banks in memory, limited to a number of bytes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from continual_petl.backbones.backbone import Backbone
+from continual_petl.banks.bank import Bank
+from continual_petl.learner.plan import TaskPlan
+
+RESIDENT_BYTES = 2**30
+"""Default memory limit for banks: about 500 banks of MiniLM with bottlenecks of 48."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CachedBank:
+    """One bank in memory with everything needed to answer from it."""
+
+    plan: TaskPlan
+    bank: Bank
+    """Frozen, in eval mode, on the backbone's device."""
+    backbone: Backbone
+    max_length: int
+    """Tokens of a row; 0 where the backbone reads images."""
+    preparation: str
+    """Digest of the tokenizer or image processing that the task was learned with."""
+    written_in: int
+    """Format version of its certificate."""
+    made_of: tuple[str, ...]
+    """Seals of the certificates of the bank and of the shared bank whose body it answers with."""
+    num_bytes: int
+
+
+class BankCache:
+    """Banks by name, the most recently used one last.
+
+    Args:
+        most: memory limit for all banks together, in bytes. One bank is always held, however large it is.
+
+    Raises:
+        ValueError: if ``most`` is negative.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._by_name: OrderedDict[str, CachedBank] = OrderedDict()
+        self.num_bytes = 0
+        """Bytes of all banks in the cache."""
+        self.limit(most)
+
+    def limit(self, most: int) -> None:
+        """Set how many bytes all banks may take together, and evict those that no longer fit."""
+        if most < 0:
+            raise ValueError(
+                f"resident_bytes: got {most}; give the number of bytes that banks in memory may take; 0 holds one bank"
+            )
+        self.most = most
+        if self._by_name:
+            name = next(reversed(self._by_name))
+            self.put(name, self._by_name[name])
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def peek(self, name: str) -> CachedBank | None:
+        """Return the bank of this name if it is cached, even if outdated; this does not count as a use."""
+        return self._by_name.get(name)
+
+    def get(self, name: str, made_of: tuple[str, ...]) -> CachedBank | None:
+        """Return a bank if it is cached and still made of these certificates; one that was replaced on disk is dropped."""
+        held = self._by_name.get(name)
+        if held is None:
+            return None
+        if held.made_of != made_of:
+            self.drop(name)
+            return None
+        self._by_name.move_to_end(name)
+        return held
+
+    def put(self, name: str, held: CachedBank, keep: Collection[str] = ()) -> None:
+        """Add a bank and evict the least recently used ones until all others fit; those in ``keep`` stay."""
+        self.drop(name)
+        self._by_name[name] = held
+        self.num_bytes += held.num_bytes
+        for oldest in [other for other in self._by_name if other not in keep and other != name]:
+            if self.num_bytes <= self.most:
+                return
+            self.drop(oldest)
+
+    def drop(self, name: str) -> None:
+        """Release a bank, if it is cached."""
+        held = self._by_name.pop(name, None)
+        if held is not None:
+            self.num_bytes -= held.num_bytes
+
+    def clear(self) -> None:
+        """Release all banks."""
+        self._by_name.clear()
+        self.num_bytes = 0

@@ -1,0 +1,1 @@
+"""The records kept about a bank: manifest, chain, tombstone, history, findings."""

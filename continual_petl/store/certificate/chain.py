@@ -1,0 +1,222 @@
+"""The chain: certificates and tombstones in the order in which they were written, each naming the one before.
+
+Removing, reordering or editing a task breaks the chain, and so does removing a tombstone. No chain can show that its newest
+entries were cut off together: `continual_petl.store.folder.missing` compares it with ``results.jsonl`` to detect that, and
+anyone who noted the seal of the newest entry needs neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.certificate.tombstone import Tombstone
+
+
+@dataclass(frozen=True)
+class Link:
+    """What the chain needs from one entry: small, unlike a manifest."""
+
+    index: int
+    seal: str
+    """Empty for an entry that was missing when it was dropped, if its seal is unknown."""
+    predecessor: str | None
+    task: str
+    shared: bool = False
+    """Whether the task's bank is shared, so that it keeps changing through all tasks."""
+    tombstone: bool = False
+    lost: bool = False
+    """Whether this is a tombstone for an entry that was missing when it was dropped. Its neighbours may have been missing
+    too, so if it names no predecessor, nothing is claimed."""
+    aside: bool = False
+    """Whether it was dropped from a fork: another entry has its position in the chain."""
+
+
+def link_of(manifest: Manifest) -> Link:
+    """Return the link of a certificate."""
+    shared = manifest.bank.scope == "shared"
+    return Link(manifest.index, manifest.seal, manifest.predecessor, manifest.task, shared=shared)
+
+
+def whole(links: Sequence[Link], tombstones: Sequence[Tombstone]) -> list[Link]:
+    """Return all links of the chain: of learned tasks, of tombstones, and of the entries that tombstones replace.
+
+    Args:
+        links: of the learned tasks.
+        tombstones: those that count. A tombstone of a missing entry replaces nothing if its bank is back; of two for the
+            same entry, only one does.
+    """
+    aside = {(stone.removed.index, stone.removed.seal or "") for stone in tombstones if stone.aside}
+    own = [
+        Link(stone.index, stone.seal, stone.predecessor, stone.name, tombstone=True, lost=stone.why == "lost")
+        for stone in tombstones
+    ]
+    found = {(link.index, link.seal): link for link in [*links, *own]}
+    learned = {(link.index, link.task) for link in links}
+    for stone in sorted(tombstones, key=lambda stone: stone.removed.seal is None):
+        gone, seal, lost = stone.removed, stone.removed.seal or "", stone.why == "lost"
+        again = not seal and not stone.aside and (gone.index, stone.name) in learned
+        if not again:
+            link = Link(gone.index, seal, gone.predecessor, stone.name, tombstone=True, lost=lost)
+            found.setdefault((gone.index, seal), link)
+            learned.add((gone.index, stone.name))
+    return [replace(link, aside=True) if place in aside else link for place, link in found.items()]
+
+
+def counting(
+    tombstones: Sequence[Tombstone], links: Iterable[Link], committed: Callable[[int], bool]
+) -> list[Tombstone]:
+    """Return the tombstones that count: not the newest entry, if it makes room for a bank that was never written.
+
+    A kill between such a tombstone and the new bank leaves the old bank in place, which is then the one the run has.
+
+    Args:
+        tombstones: all that are in the folder.
+        links: of the banks in the folder.
+        committed: whether the results know of an entry after a position; if so, the new bank was committed and then lost.
+    """
+    stones = list(tombstones)
+    if stones and stones[-1].why == "replaced":
+        there = list(links)
+        followed = any(link.index > stones[-1].index for link in there)
+        back = stones[-1].removed.seal in {link.seal for link in there}
+        if not followed and back and not committed(stones[-1].index):
+            stones.pop()
+    return stones
+
+
+def live(links: Iterable[Link], tombstones: Sequence[Tombstone]) -> list[Link]:
+    """Return the links that count, in the order of learning.
+
+    A kill between a tombstone and the removal of its folder leaves a bank that no longer counts. A bank that was missing when
+    it was dropped, and has been put back since, counts again.
+    """
+    gone = {tombstone.removed.seal for tombstone in tombstones if tombstone.why != "lost"}
+    return sorted((link for link in links if link.seal not in gone), key=lambda link: (link.index, link.task))
+
+
+def head(links: Iterable[Link]) -> Link | None:
+    """Return the newest entry, which the next one will name."""
+    return max(links, key=lambda link: link.index, default=None)
+
+
+def broken(links: Iterable[Link]) -> Mapping[str, str]:
+    """Return one problem for each task whose certificate or tombstone does not continue the chain; empty if it is whole."""
+    chain = MainLine(links)
+    problems: dict[str, str] = {}
+    for index, here in chain.by_index.items():
+        for link in here:
+            what = "tombstone" if link.tombstone else "certificate"
+            if len(here) > 1:
+                others = ", ".join(repr(other.task) for other in here if other is not link)
+                problems.setdefault(
+                    link.task,
+                    f"task {link.task!r}: its {what} is entry number {index} of the chain, and so is that of {others}; a "
+                    "folder was put back after other tasks were learned, copied in from another run, or a bank.json was "
+                    f"edited{chain.ways(here, 'Drop')}; until then no task can be learned",
+                )
+            elif not chain.continues(link):
+                problems.setdefault(
+                    link.task,
+                    f"task {link.task!r}: its {what} names a different predecessor than the one in the store; a task was "
+                    "removed, reordered, or its bank.json edited, or a tombstone was removed. Restore it from a copy (entry "
+                    f"number {index - 1} of the chain){chain.ways([link], 'Or drop')}; until then no task can be learned",
+                )
+    return problems
+
+
+class MainLine:
+    """The chain without what was dropped from its forks.
+
+    Args:
+        links: of the whole chain.
+    """
+
+    def __init__(self, links: Iterable[Link]) -> None:
+        self.by_index: dict[int, list[Link]] = {}
+        """By position; more than one entry where the chain has forked."""
+        self._aside: set[int] = set()
+        self._followers: dict[str | None, list[Link]] = {}
+        for link in links:
+            if link.aside:
+                self._aside.add(link.index)
+            else:
+                self.by_index.setdefault(link.index, []).append(link)
+                self._followers.setdefault(link.predecessor, []).append(link)
+
+    def has(self, index: int) -> bool:
+        """Return whether a position was ever taken by an entry that is in the chain or on record."""
+        return index in self.by_index or index in self._aside
+
+    def before(self, index: int) -> Sequence[Link]:
+        """Return the entries before a position, skipping positions whose only entries were dropped from a fork."""
+        index -= 1
+        while index in self._aside and index not in self.by_index:
+            index -= 1
+        return self.by_index.get(index, ())
+
+    def after(self, index: int) -> Sequence[Link]:
+        """Return the entries after a position."""
+        index += 1
+        while index in self._aside and index not in self.by_index:
+            index += 1
+        return self.by_index.get(index, ())
+
+    def continues(self, link: Link) -> bool:
+        """Return whether an entry names one that comes before it."""
+        seals: set[str | None] = {each.seal for each in self.before(link.index)}
+        if not seals and not any(self.has(index) for index in range(link.index)):
+            seals = {None}
+        return link.predecessor in seals or "" in seals or (link.lost and link.predecessor is None)
+
+    def followers(self, link: Link) -> list[Link]:
+        """Return the entries that name one as their predecessor."""
+        return self._followers.get(link.seal or "no seal", [])
+
+    def is_end(self, link: Link) -> bool:
+        """Return whether an entry ends a side of a fork, or is where the chain is broken, so that it can be dropped."""
+        return not link.aside and not self.followers(link) and self._root(link) is not None
+
+    def other_end(self, link: Link) -> Link | None:
+        """Return the newest entry that is not on an entry's side of the fork."""
+        root = self._root(link)
+        if root is None:
+            return None
+        others = [each for each in self.by_index[root.index] if each is not root and not self._is_astray(each)]
+        sides = others or self.before(root.index)
+        ends = [end for side in sides for end in self.ends(side, without=root)]
+        return max(ends, key=lambda end: (end.index, end.seal), default=None)
+
+    def _root(self, link: Link) -> Link | None:
+        """Return the first entry of the side of a fork that an entry is on; None if it is on none."""
+        place: Link | None = link
+        while place is not None:
+            if len(self.by_index[place.index]) > 1 or self._is_astray(place):
+                return place
+            predecessor = place.predecessor
+            place = next((each for each in self.before(place.index) if each.seal == predecessor), None)
+        return None
+
+    def ends(self, link: Link, *, without: Link | None = None) -> list[Link]:
+        """Return the last entries that follow an entry, or the entry itself if none do; one follower can be left out."""
+        found, left = [], [link]
+        while left:
+            place = left.pop()
+            followers = [each for each in self.followers(place) if each is not without]
+            left += followers
+            found += [] if followers else [place]
+        return found
+
+    def _is_astray(self, link: Link) -> bool:
+        """Return whether an entry follows a different one than it names; if that one is missing, it can be restored."""
+        return bool(self.before(link.index)) and not self.continues(link)
+
+    def ways(self, here: Sequence[Link], drop: str) -> str:
+        """Return how to drop these entries on record, preferably those that name no predecessor in the chain."""
+        astray = [link for link in here if self._is_astray(link)]
+        ends = [end for link in astray or here for end in self.ends(link) if self.is_end(end)]
+        ends = [end for end in ends if not end.tombstone] or (ends if len(here) > 1 else [])
+        commands = dict.fromkeys(f"--entry {end.index}" if end.tombstone else end.task for end in ends)
+        ways = " or ".join(f"`continual-petl forget RUN {command}`" for command in commands)
+        return f". {drop} what does not belong there, from its end ({ways})" if ways else ""

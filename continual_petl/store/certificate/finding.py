@@ -1,0 +1,123 @@
+"""The findings of a check, as text for people and as fields for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from continual_petl.errors import StoreError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+UNCHANGED = "digests and probe, bit for bit"
+"""The basis of the best verdict."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that differs from its certificate."""
+
+    message: str
+    """One paragraph: which task, what, where, the certified value, what to look at."""
+    file: str | None = None
+    tensor: str | None = None
+    """Name of the tensor, or ``outputs`` for the probe's answers."""
+    position: tuple[int, ...] | None = None
+    """Position of the first differing value in the tensor."""
+    found: float | None = None
+    certified: float | None = None
+    cause: str | None = None
+    """The likely cause."""
+    unchecked: bool | None = None
+    """True if something could not be checked, which is no sign of a change."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values; unknown ones are left out."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+    def also(self, text: str) -> Finding:
+        """Return the same finding with one more sentence."""
+        return replace(self, message=f"{self.message}. {text}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskCheck:
+    """The result of verifying one task."""
+
+    task: str
+    """The task, or in round brackets a file of the run that belongs to no task, listed only if something is wrong with it."""
+    findings: tuple[Finding, ...]
+    """Empty if nothing changed."""
+    how: str
+    """The basis of the verdict: bit for bit, or within a tolerance and why."""
+    largest_difference: float
+    """Largest difference between the probe's outputs and the certified ones; NaN if it was not replayed."""
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "task": self.task,
+            "ok": self.ok,
+            "how": self.how,
+            "largest_difference": self.largest_difference,
+            "seconds": self.seconds,
+            "problems": list(self.problems),
+            "findings": [finding.to_json() for finding in self.findings],
+        }
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """The findings as paragraphs."""
+        return tuple(finding.message for finding in self.findings)
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything was checked and is unchanged."""
+        return not self.findings
+
+    @property
+    def verdict(self) -> str:
+        """``unchanged``; ``rows not checked`` if rows to be answered again are missing; otherwise ``CHANGED``."""
+        if self.ok:
+            return "unchanged"
+        return "rows not checked" if all(finding.unchecked for finding in self.findings) else "CHANGED"
+
+
+class Damaged(StoreError):
+    """Something is readable but differs from what was certified."""
+
+    def __init__(self, finding: Finding, tensors: Mapping[str, Tensor] | None = None) -> None:
+        self.finding = finding
+        self.tensors: Mapping[str, Tensor] = tensors or {}
+        """The content that was read, if available."""
+        super().__init__(finding.message)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first position where two tensors of one shape differ, bit for bit."""
+
+    position: tuple[int, ...]
+    found: float
+    certified: float
+
+
+def first_difference(found: Tensor, certified: Tensor) -> Difference | None:
+    """Return the first position, in row-major order, where the bits of two tensors of one shape and dtype differ."""
+    import torch  # takes seconds, and callers with tensors to compare have imported it already
+
+    one, other = (t.detach().cpu().contiguous().reshape(-1) for t in (found, certified))
+    if not one.numel():
+        return None
+    size = one.element_size()
+    differs = (one.view(torch.uint8).view(-1, size) != other.view(torch.uint8).view(-1, size)).any(dim=1)
+    places = differs.nonzero()
+    if not len(places):
+        return None
+    flat = int(places[0])
+    position = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), found.shape)) if found.ndim else ()
+    return Difference(position, float(one[flat]), float(other[flat]))

@@ -1,0 +1,165 @@
+"""``history.json``: how a task was learned and what its bank answered, for display.
+
+It is stored next to the bank and committed with it, and its bytes are in the certificate; nothing is ever computed from it.
+Its size grows with epochs and labels, not with rows or steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError
+
+from continual_petl._frozen import FrozenModel
+from continual_petl.errors import StoreError
+from continual_petl.store.certificate.manifest import HISTORY, Index, Manifest
+from continual_petl.store.files.atomic import json_bytes, write_file
+from continual_petl.store.files.reading import MAX_JSON_BYTES, parse_json, read_file, read_json
+from continual_petl.store.files.sealed import check_version, invalid
+from continual_petl.streams.schema.field_types import Name
+
+CURVE = "curve.json"
+"""The learning curve of a fit so far, in the task's progress folder."""
+
+
+class LossPoint(FrozenModel):
+    """Mean training loss over a range of batches."""
+
+    step: Index
+    """Optimizer steps done at the end of the range."""
+    loss: float | None
+    """None if it was not finite."""
+
+
+class ScorePoint(FrozenModel):
+    """Scores on the validation split at the end of an epoch."""
+
+    step: Index
+    epoch: Index
+    """From 1."""
+    scores: dict[str, float]
+    """By name; undefined scores (a correlation of constant predictions) are left out."""
+
+
+class Confusion(FrozenModel):
+    """Confusion matrix: how often rows or words of one label were predicted as another."""
+
+    type: Literal["confusion"] = "confusion"
+    cells: tuple[tuple[Index, Index, Index], ...]
+    """(true label, predicted label, count), labels as numbers; the most frequent cells."""
+    others: Index
+    """Number of rows or words in cells that were left out."""
+
+
+class Points(FrozenModel):
+    """Targets of a regression with the predicted values."""
+
+    type: Literal["points"] = "points"
+    pairs: tuple[tuple[float, float | None], ...]
+    """(true, predicted) for rows evenly spaced over the split; None if a prediction is not finite."""
+
+
+class PerLabel(FrozenModel):
+    """For each label of a multilabel task, how often it is true and how often it was predicted."""
+
+    type: Literal["per label"] = "per label"
+    counts: tuple[tuple[Index, Index, Index], ...]
+    """(true positives, false positives, false negatives), in the order of the labels."""
+
+
+class Sample(FrozenModel):
+    """One generated text."""
+
+    row: Index
+    """Number of the row in its split."""
+    text: str
+    reference: str | None = None
+    """The reference text; kept only if the stream keeps real rows (``probe: validation``)."""
+
+
+class Samples(FrozenModel):
+    """Some generated texts, for rows evenly spaced over the split."""
+
+    type: Literal["samples"] = "samples"
+    texts: tuple[Sample, ...]
+
+
+Answered = Annotated[Confusion | Points | PerLabel | Samples, Field(discriminator="type")]
+
+
+class Curve(FrozenModel):
+    """Learning curves of a fit."""
+
+    losses: tuple[LossPoint, ...]
+    """Over ranges of equal length."""
+    scores: tuple[ScorePoint, ...]
+    """One for each validation."""
+
+
+class History(FrozenModel):
+    """How a task was learned and what its bank answered."""
+
+    format_version: Literal[1] = 1
+    task: Name
+    curve: Curve
+    kept: Index | None
+    """Optimizer steps of the bank that was kept: at the best validation, or at the end; None if unknown."""
+    answered: dict[str, Answered]
+    """By split."""
+
+
+def read_curve(folder: Path) -> Curve | None:
+    """Return the curve in a progress folder; None if there is none, as with older releases.
+
+    Raises:
+        StoreError: if it is damaged.
+    """
+    path = folder / CURVE
+    try:
+        return Curve.model_validate(read_json(path))
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise invalid(path, error) from error
+
+
+def write_history(path: Path, history: History) -> str:
+    """Write a history, and return the SHA-256 of the file."""
+    content = json_bytes(history.model_dump(mode="json"))
+    write_file(path, content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_history(path: Path, manifest: Manifest) -> History | None:
+    """Return a task's history; None if the task was learned before histories were written.
+
+    Args:
+        path: the file.
+        manifest: of the task.
+
+    Raises:
+        StoreError: if it is not the certified one.
+    """
+    certified = manifest.files.get(HISTORY)
+    if certified is None:
+        return None
+    what = f"task {manifest.task!r}"
+    try:
+        content = read_file(path, MAX_JSON_BYTES)
+    except FileNotFoundError:
+        raise StoreError(
+            f"{what}: {path} is missing. No answer depends on it, but it belongs to the certificate: restore it from a copy."
+        ) from None
+    if hashlib.sha256(content).hexdigest() != certified:
+        raise StoreError(
+            f"{what}: {path}: its bytes are not those that were certified; the file was changed after the task was learned. "
+            "No answer depends on it, but its content can no longer be trusted: restore it from a copy."
+        )
+    raw = parse_json(content, str(path))
+    check_version(raw, path, (1,))
+    try:
+        return History.model_validate(raw)
+    except ValidationError as error:
+        raise invalid(path, error) from error

@@ -1,0 +1,225 @@
+"""``bank.json``: everything about one learned task except its tensors, in a strict, versioned schema."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
+
+from continual_petl._frozen import FrozenModel
+from continual_petl.backbones import Pooling
+from continual_petl.banks.spec import BankSpec
+from continual_petl.digests import combined_digest
+from continual_petl.errors import StoreError
+from continual_petl.heads.kinds import GENERATIVE, LABELLED, METRICS, Kind
+from continual_petl.store.certificate.environment import Environment
+from continual_petl.store.certificate.old_formats import upgraded
+from continual_petl.store.files.sealed import invalid, read_sealed, seal_of, write_sealed
+from continual_petl.streams.schema.field_types import Name
+from continual_petl.streams.schema.stream_spec import GenerationSpec, ResolvedTraining
+
+if TYPE_CHECKING:
+    from continual_petl.learner.plan import TaskPlan
+
+FORMAT_VERSION = 2
+
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+"""SHA-256, in hexadecimal digits."""
+Index = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
+"""A count, or a position in the chain, small enough for every JSON reader."""
+PARTS = ("modifications", "own", "head")
+"""The parts by which parameters are counted."""
+FILES = ("bank.safetensors", "probe.safetensors")
+HISTORY = "history.json"
+
+
+Dtype = Literal[
+    "float64",
+    "int64",
+    "uint64",
+    "float32",
+    "int32",
+    "uint32",
+    "float16",
+    "bfloat16",
+    "int16",
+    "uint16",
+    "int8",
+    "uint8",
+    "bool",
+]
+"""Dtypes that a store may hold."""
+
+
+class TensorEntry(FrozenModel):
+    """One stored tensor."""
+
+    dtype: Dtype
+    shape: tuple[Index, ...]
+    digest: Digest
+
+
+class Parent(FrozenModel):
+    """The bank that another one was initialised from."""
+
+    task: Name
+    digest: Digest
+    """Digest of all its tensors together."""
+
+
+class SplitScores(FrozenModel):
+    """Scores on one split, with the predictions they are based on."""
+
+    num_examples: Index
+    scores: dict[str, float]
+    """By name, as computed by torchmetrics."""
+    predictions: str
+    """Digest of the predictions, row by row."""
+
+
+class Manifest(FrozenModel):
+    """The human-readable part of a certificate."""
+
+    format_version: Literal[2] = 2
+    task: Name
+    index: Index
+    """Position in the chain, from 0; in the order of learning."""
+    predecessor: Digest | None
+    """Seal of the previous entry in the chain, a manifest or a tombstone; None for the first."""
+    parent: Parent | None = None
+    """The bank that this one was initialised from, if any."""
+    kind: Kind
+    pair: bool
+    """Whether a row is a pair of texts."""
+    labels: tuple[str, ...] | None
+    class_weights: tuple[float, ...] | None
+    """One per label, as used in the loss."""
+    bank: BankSpec
+    training: ResolvedTraining
+    pooling: Pooling
+    metric: str
+    seed: Annotated[int, Field(strict=True, ge=-(2**64), le=2**64)]
+    """The task's own seed, derived from the stream's seed and the task's name."""
+    generation: GenerationSpec | None
+    """How texts are generated; None for kinds that do not generate."""
+    max_length: Index
+    """Tokens of a row; 0 where the backbone reads images."""
+    max_target_length: Index | None
+    """Tokens of a target during training."""
+    backbone: str
+    """Digest of the backbone."""
+    preparation: str
+    """Digest of what makes the backbone's inputs: the tokenizer, or the image processing."""
+    tensors: dict[str, TensorEntry]
+    digest: Digest
+    """Digest of all tensors together: equal if and only if two banks are the same."""
+    probe: Digest
+    """Digest of all tensors of the probe together."""
+    files: dict[str, Digest]
+    """SHA-256 of the bytes of bank.safetensors, probe.safetensors and, if present, history.json; empty in
+    certificates of format 1."""
+    scores: dict[str, SplitScores]
+    """By split: validation, and test if there is one."""
+    data: dict[str, str]
+    """Digest of each split's content."""
+    notices: tuple[str, ...]
+    parameters: dict[str, Index]
+    """Number of parameters: modifications, own, head."""
+    environment: Environment
+
+    _seal: str | None = PrivateAttr(default=None)
+    _format: int = PrivateAttr(default=FORMAT_VERSION)
+    _names: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Manifest:
+        labelled = self.kind in LABELLED
+        if labelled != (self.labels is not None) or (labelled and not self.labels):
+            raise ValueError(f"labels: a task of kind {self.kind} has {'some' if labelled else 'none'}")
+        if self.class_weights is not None and len(self.class_weights) != len(self.labels or ()):
+            raise ValueError(f"class_weights: {len(self.class_weights)} of them for {len(self.labels or ())} labels")
+        if (self.kind in GENERATIVE) != (self.generation is not None):
+            raise ValueError(f"generation: does not go with kind {self.kind}")
+        if self.metric not in METRICS[self.kind]:
+            raise ValueError(f"metric: {self.metric!r} is none of kind {self.kind}: {', '.join(METRICS[self.kind])}")
+        if "validation" not in self.scores or not self.scores.keys() <= self.data.keys():
+            raise ValueError("scores: those of the validation split, or the digest of a split's data, are missing")
+        if set(self.parameters) != set(PARTS):
+            raise ValueError(f"parameters: expected the parts {', '.join(PARTS)}")
+        if self.files.keys() - {HISTORY} not in (set(), set(FILES)) or set(self.files) == {HISTORY}:
+            raise ValueError(f"files: expected {' and '.join(FILES)}, and perhaps {HISTORY}")
+        return self
+
+    def plan(self) -> TaskPlan:
+        """Return the task plan that the learner used."""
+        from continual_petl.learner.plan import TaskPlan  # imports torch, which reading a certificate does not need
+
+        return TaskPlan(
+            name=self.task,
+            kind=self.kind,
+            pair=self.pair,
+            labels=self.labels,
+            bank=self.bank,
+            training=self.training,
+            pooling=self.pooling,
+            metric=self.metric,
+            seed=self.seed,
+            class_weights=self.class_weights,
+            generation=self.generation,
+            max_target_length=self.max_target_length,
+        )
+
+    @property
+    def counted_split(self) -> Literal["validation", "test"]:
+        """The split that is reported: test if there is one."""
+        return "test" if "test" in self.scores else "validation"
+
+    @property
+    def score(self) -> float | None:
+        """The task's metric on that split, just after it was learned; None if undefined."""
+        return self.scores[self.counted_split].scores.get(self.metric)
+
+    @property
+    def seal(self) -> str:
+        """Digest over the whole manifest as it was written; the next entry of the chain names it."""
+        return self._seal or seal_of(self.model_dump(mode="json"))
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Today's tensor names by their names in the bank's file, if an older format used different ones."""
+        return self._names
+
+    @property
+    def digest_of_tensors(self) -> str:
+        """The expected ``digest``: over the names in the file and the digests of the tensors."""
+        old = {new: name for name, new in self._names.items()}
+        return combined_digest({old.get(name, name): entry.digest for name, entry in self.tensors.items()})
+
+    @property
+    def written_in(self) -> int:
+        """The format version of the file that was read."""
+        return self._format
+
+
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    """Write a manifest with its seal."""
+    write_sealed(path, manifest.model_dump(mode="json"))
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read a manifest, or raise `StoreError` naming the file and what is wrong with it."""
+    try:
+        raw, seal = read_sealed(path, (1, FORMAT_VERSION), f"task {path.parent.name!r}")
+    except FileNotFoundError:
+        raise StoreError(f"{path}: missing; the bank's folder is incomplete or was edited") from None
+    version = int(raw["format_version"])
+    try:
+        content, names = upgraded(raw)
+        manifest = Manifest.model_validate(content)
+    except ValidationError as error:
+        raise invalid(path, error) from error
+    if version > 1 and not manifest.files:
+        raise StoreError(f"{path}: files: empty, as in certificates of format 1 only; the file was edited")
+    manifest._seal, manifest._format, manifest._names = seal, version, names
+    return manifest

@@ -1,0 +1,148 @@
+"""``backbone.json``: the one backbone that all banks of a run answer on, pinned by digests.
+
+The digests cover its tensors, its configuration (an epsilon changes answers as a weight does) and, for `check_files`, its
+files.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import ValidationError
+
+from continual_petl._frozen import FrozenModel
+from continual_petl.errors import InputError, StoreError
+from continual_petl.store.files.sealed import invalid, read_sealed, write_sealed
+
+if TYPE_CHECKING:
+    from continual_petl.backbones.backbone import Backbone
+
+FORMAT_VERSION = 2
+
+
+class Pin(FrozenModel):
+    """What is recorded about a run's backbone."""
+
+    format_version: Literal[2] = 2
+    name: str
+    revision: str | None
+    digest: str
+    """Digest of all tensors together."""
+    family: str
+    num_parameters: int
+    remote_code: bool = False
+    """Whether Python code that came with the model was executed."""
+    config: dict[str, Any] | None
+    """The content of its config.json; None in runs of format 1."""
+    tensors: dict[str, str]
+    """Digest of every tensor; empty in runs of format 1."""
+    files: dict[str, str]
+    """SHA-256 of every file; empty in runs of format 1."""
+
+
+def pin_backbone(path: Path, backbone: Backbone) -> None:
+    """Write the pin if there is none yet, else compare.
+
+    Raises:
+        StoreError: if the run has another backbone already.
+    """
+    pin = read_pin(path)
+    if pin is not None:
+        check_pin(path, pin, backbone)
+        return
+    pin = Pin(
+        name=backbone.name,
+        revision=backbone.revision,
+        digest=backbone.digest,
+        family=backbone.anatomy.family,
+        num_parameters=backbone.num_parameters,
+        remote_code=getattr(backbone, "remote_code", False),
+        config=backbone.config_facts,
+        tensors=backbone.tensor_digests,
+        files=backbone.file_digests(),
+    )
+    write_sealed(path, pin.model_dump(mode="json"))
+
+
+def check_pin(path: Path, pin: Pin, backbone: Backbone) -> None:
+    """Raise `StoreError`, naming what differs, unless this is the pinned backbone."""
+    if pin.digest != backbone.digest:
+        changed = [n for n in sorted(pin.tensors | backbone.tensor_digests) if not _same(n, pin.tensors, backbone)]
+        which = f" ({len(changed)} of its tensors differ, first {changed[0]})" if pin.tensors and changed else ""
+        raise StoreError(
+            f"{path}: this run was learned on backbone {pin.name!r} with digest {pin.digest[:12]}; {backbone.name!r} has "
+            f"{backbone.digest[:12]}{which}. Its banks would answer differently on it: use the backbone of the run, or "
+            "another --run-dir."
+        )
+    if pin.config is None:
+        return
+    for key in sorted(pin.config | backbone.config_facts):
+        then, now = pin.config.get(key), backbone.config_facts.get(key)
+        if then != now:
+            raise StoreError(
+                f"{path}: this run was learned on backbone {pin.name!r} whose config.json said {key}: {_short(then)}; "
+                f"that of {backbone.name!r} says {_short(now)}. With it, the same weights compute something else: restore "
+                "config.json."
+            )
+
+
+def check_files(path: Path, pin: Pin, name: str, revision: str | None, backbone: Backbone | None) -> list[str]:
+    """Return one problem for each file of the backbone that differs from the pinned one, byte for byte.
+
+    Args:
+        path: of the pin, for messages.
+        pin: the pin.
+        name: the backbone's name, as in the stream.
+        revision: of a Hub id.
+        backbone: the loaded one, which knows of files added later; None if it cannot be loaded.
+    """
+    if not pin.files:
+        return []
+    from continual_petl.backbones.files import digests_of  # imports transformers
+
+    try:
+        found = digests_of(name, revision, pin.files) if backbone is None else backbone.file_digests()
+    except InputError as error:
+        return [str(error)]
+    return [
+        f"backbone {name!r}: its file {file} "
+        + ("is missing" if file not in found else "was added" if file not in pin.files else "has changed")
+        + f" ({path.name} has the digest {pin.files.get(file, 'none')[:12]}, now {found.get(file, 'none')[:12]}). It was "
+        "damaged or edited after the run began: restore it from a copy."
+        for file in sorted(pin.files | found)
+        if pin.files.get(file) != found.get(file)
+    ]
+
+
+def read_pin(path: Path) -> Pin | None:
+    """Return the pin, or None before the first run.
+
+    Raises:
+        StoreError: if the file is damaged.
+    """
+    try:
+        raw, _ = read_sealed(path, (1, FORMAT_VERSION), "it", unsealed=1)
+    except FileNotFoundError:
+        return None
+    try:
+        return Pin.model_validate(_upgraded(raw))
+    except ValidationError as error:
+        raise invalid(path, error) from error
+
+
+def _upgraded(raw: dict[str, Any]) -> dict[str, Any]:
+    """Convert the pin of a run of format 1, which had no version and no seal."""
+    if raw.get("format_version") != 1:
+        return raw
+    kept = {key: raw.get(key) for key in ("name", "revision", "digest", "family", "num_parameters")}
+    return {**kept, "format_version": 2, "config": None, "tensors": {}, "files": {}}
+
+
+def _same(name: str, pinned: dict[str, str], backbone: Backbone) -> bool:
+    return pinned.get(name) == backbone.tensor_digests.get(name)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

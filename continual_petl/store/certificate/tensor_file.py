@@ -1,0 +1,121 @@
+"""Safetensors files (https://huggingface.co/docs/safetensors), checked before anything is allocated.
+
+The format: eight bytes with the length of a JSON header; the header with dtype, shape and byte range of each tensor; bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import Tensor
+
+from continual_petl.digests import tensor_digests
+from continual_petl.errors import StoreError
+from continual_petl.store.certificate.finding import Damaged, Finding
+from continual_petl.store.certificate.manifest import Manifest, TensorEntry
+from continual_petl.store.files.reading import read_file
+
+_SIZES = {
+    **dict.fromkeys(("float64", "int64", "uint64"), 8),
+    **dict.fromkeys(("float32", "int32", "uint32"), 4),
+    **dict.fromkeys(("float16", "bfloat16", "int16", "uint16"), 2),
+    **dict.fromkeys(("int8", "uint8", "bool"), 1),
+}
+_MOST_HEADER = 256
+"""Maximum header bytes per tensor, in addition to its name: more than dtype, shape and range can take."""
+
+
+def num_bytes(entries: Mapping[str, TensorEntry]) -> int:
+    """Return how many bytes the tensors take."""
+    return sum(math.prod(entry.shape) * _SIZES[entry.dtype] for entry in entries.values())
+
+
+def read_tensors(path: Path, most: int, certified: str | None, what: str) -> dict[str, Tensor]:
+    """Return the tensors of a file of limited size.
+
+    Args:
+        path: the file.
+        most: largest size of the file in bytes, header included.
+        certified: SHA-256 of the whole file, if known.
+        what: whose file it is, for messages: ``task 'x'``.
+
+    Raises:
+        StoreError: if the file is missing, too large, or malformed.
+        Damaged: if it can be read but its bytes are not the certified ones.
+    """
+    try:
+        content = read_file(path, most)
+    except FileNotFoundError as error:
+        raise StoreError(f"{what}: {path} cannot be read ({os.strerror(2)}); it is missing") from error
+    except StoreError as error:
+        raise StoreError(f"{what}: {error}") from error
+    try:
+        tensors = load(content)
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
+        raise StoreError(f"{what}: {path} cannot be read ({error}); it is damaged") from error
+    if certified is not None and hashlib.sha256(content).hexdigest() != certified:
+        raise Damaged(
+            Finding(
+                message=f"{what}: {path}: its bytes are not those that were certified; the file was changed after the task "
+                "was learned",
+                file=str(path),
+                cause="a damaged disk, a bad copy, or an edit",
+            ),
+            tensors,
+        )
+    return tensors
+
+
+def certified_tensors(path: Path, manifest: Manifest) -> dict[str, Tensor]:
+    """Return a bank's stored tensors, each checked against its digest in the manifest.
+
+    Raises:
+        StoreError: naming the first tensor that is missing, unexpected or changed.
+    """
+    what = f"task {manifest.task!r}"
+    try:
+        tensors = read_tensors(path, most_bytes(manifest.tensors), manifest.files.get(path.name), what)
+    except Damaged as damage:
+        # The name of the changed tensor is more useful than a changed digest of the file.
+        check_digests(damage.tensors, manifest.tensors, path, what)
+        raise
+    tensors = {manifest.names.get(name, name): tensor for name, tensor in tensors.items()}
+    check_digests(tensors, manifest.tensors, path, what)
+    return tensors
+
+
+def most_bytes(entries: Mapping[str, TensorEntry]) -> int:
+    """Return the largest possible size in bytes of a file of these tensors."""
+    return num_bytes(entries) + 1024 + sum(len(name.encode()) * 6 + _MOST_HEADER for name in entries)
+
+
+def check_digests(tensors: Mapping[str, Tensor], entries: Mapping[str, TensorEntry], path: Path, what: str) -> None:
+    """Raise `Damaged`, naming the first tensor, unless these are exactly the certified tensors."""
+    for name in sorted(tensors.keys() ^ entries.keys()):
+        state = "is in the manifest but not in the file" if name in entries else "is not in the manifest"
+        raise Damaged(
+            Finding(
+                message=f"{what}: {path}: tensor {name} {state}; one of the two files was exchanged",
+                file=str(path),
+                tensor=name,
+                cause="one of the two files was exchanged",
+            )
+        )
+    for name, digest in tensor_digests(tensors).items():
+        if digest != entries[name].digest:
+            raise Damaged(
+                Finding(
+                    message=f"{what}: {path}: tensor {name} has the digest {digest[:12]}, certified was "
+                    f"{entries[name].digest[:12]}; the file was changed after the task was learned",
+                    file=str(path),
+                    tensor=name,
+                    cause="a damaged disk, a bad copy, or an edit",
+                ),
+                tensors,
+            )

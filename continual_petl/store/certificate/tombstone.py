@@ -1,0 +1,91 @@
+"""Tombstones: records in the chain of entries that were dropped on purpose.
+
+A tombstone is an entry of the chain like a certificate: it names its predecessor, and the next entry names it. It keeps
+the place of the dropped entry (position, seal, predecessor), so the chain can still be followed from end to end; a bank
+that is missing without one was lost or deleted. A lost bank can be dropped on purpose too, as far as it is known.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import PrivateAttr, ValidationError, model_validator
+
+from continual_petl._frozen import FrozenModel
+from continual_petl.errors import StoreError
+from continual_petl.store.certificate.manifest import Digest, Index
+from continual_petl.store.files.atomic import make_folder
+from continual_petl.store.files.sealed import invalid, read_sealed, seal_of, write_sealed
+from continual_petl.streams.schema.field_types import Name
+
+
+class Removed(FrozenModel):
+    """The dropped entry."""
+
+    index: Index
+    seal: Digest | None
+    """None if the entry was lost and its seal is unknown."""
+    predecessor: Digest | None
+
+
+class Tombstone(FrozenModel):
+    """One entry that was dropped from the run."""
+
+    format_version: Literal[2] = 2
+    index: Index
+    """Position in the chain."""
+    predecessor: Digest | None
+    """Seal of the previous entry."""
+    task: Name | None
+    """None if an entry was lost and its task is unknown."""
+    why: Literal["forgotten", "replaced", "lost"]
+    """``lost``: it was missing already when it was dropped."""
+    removed: Removed
+    aside: bool = False
+    """Whether the chain had forked, and another entry has the position of the dropped one."""
+    _seal: str | None = PrivateAttr(default=None)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Tombstone:
+        if self.why != "lost" and (self.task is None or self.removed.seal is None):
+            raise ValueError("task, removed.seal: only a lost entry may have none")
+        return self
+
+    @property
+    def name(self) -> str:
+        """The task, or how messages refer to an unknown one."""
+        return self.task or f"entry {self.removed.index}"
+
+    @property
+    def seal(self) -> str:
+        """Digest over the whole tombstone; the next entry of the chain names it."""
+        return self._seal or seal_of(self.model_dump(mode="json"))
+
+
+def tombstone_file(folder: Path, index: int) -> Path:
+    """Return the path of the tombstone at a position of the chain."""
+    return folder / f"{index:06d}.json"
+
+
+def write_tombstone(folder: Path, tombstone: Tombstone) -> None:
+    """Write a tombstone; from then on the bank that it names does not count, even if its folder still exists."""
+    make_folder(folder)
+    write_sealed(tombstone_file(folder, tombstone.index), tombstone.model_dump(mode="json"))
+
+
+def read_tombstone(path: Path) -> Tombstone:
+    """Read a tombstone, or raise `StoreError` naming the file and what is wrong with it."""
+    try:
+        raw, seal = read_sealed(path, (2,), "it")
+        tombstone = Tombstone.model_validate(raw)
+    except FileNotFoundError:
+        raise StoreError(f"{path}: missing; a tombstone was removed") from None
+    except ValidationError as error:
+        raise invalid(path, error) from error
+    if path != tombstone_file(path.parent, tombstone.index):
+        raise StoreError(
+            f"{path}: this is the tombstone at position {tombstone.index} of the chain; a file was renamed"
+        )
+    tombstone._seal = seal
+    return tombstone

@@ -1,0 +1,277 @@
+"""Atomic writes: a kill at any instant leaves the old state or the new one, never a mixture.
+
+A write that the system refuses (a full disk, a failing fsync) also leaves the old state, whichever step fails: a replaced
+file gets its old content back, a new folder is removed, appended lines are cut off. A failing fsync of the folder counts
+as well, since the last step is then not durable.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+from continual_petl.errors import StoreError
+
+_LOOK = 2**13
+"""Block size in bytes when searching for the end of the last line."""
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Replace a file's content: write to a temporary file next to it, flush, and rename.
+
+    Raises:
+        StoreError: if the system refuses any step; the file is then unchanged.
+    """
+    replace_file(path, lambda beside: append_bytes(beside, content))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON value to a file, indented and with sorted keys so that versions can be compared by eye.
+
+    Raises:
+        ValueError: for NaN and infinities, which JSON cannot represent.
+    """
+    json.dumps(value, allow_nan=False)
+    write_file(path, json_bytes(value))
+
+
+def json_bytes(value: Any) -> bytes:
+    """Return the bytes of a JSON file, indented and with sorted keys: equal values give equal bytes."""
+    return (json.dumps(value, indent=2, sort_keys=True) + "\n").encode()
+
+
+def replace_file(path: Path, fill: Callable[[Path], None]) -> None:
+    """Replace a file by what ``fill`` writes and flushes to the path it is given.
+
+    Raises:
+        StoreError: if the system refuses any step; the file is then unchanged.
+    """
+    beside = _beside(path)
+    with refusals_told(path):
+        beside.unlink(missing_ok=True)
+        try:
+            fill(beside)
+            with _content_of(path) as old:
+                os.replace(beside, path)
+                try:
+                    sync_folder(path.parent)
+                except OSError:
+                    with _undoing(path):
+                        _put_back(path, beside, old())
+                    raise
+        finally:
+            beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(path: Path, *, room: AbstractContextManager[None] | None = None) -> Iterator[Path]:
+    """Yield a folder to fill; it appears under its own name, complete and flushed, only if the block succeeds.
+
+    Args:
+        path: the folder.
+        room: entered right before the folder appears: it moves the existing folder out of the way, or back.
+
+    Raises:
+        StoreError: if the folder already exists and is not moved out of the way, or if the system refuses any step;
+            nothing is left behind then.
+    """
+    if room is None and path.exists():
+        raise StoreError(f"{path} already exists; a learned task is never overwritten")
+    beside = _beside(path)
+    with refusals_told(path):
+        # Leftovers of other processes that were killed; the caller holds the lock, so none of them is alive.
+        for stale in path.parent.glob(f".{glob.escape(path.name)}.*.new"):
+            shutil.rmtree(stale)
+        make_folder(path.parent)
+        os.mkdir(beside)
+    try:
+        yield beside
+        with refusals_told(path):
+            for file in beside.iterdir():
+                _sync(file)
+            sync_folder(beside)
+            with room or nullcontext():
+                os.rename(beside, path)
+                try:
+                    sync_folder(path.parent)
+                except OSError:
+                    with _undoing(path):
+                        os.rename(path, beside)
+                    raise
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+
+
+def remove_unfinished(folder: Path, *, links: bool = True) -> None:
+    """Remove the unfinished files of killed writers from a folder; the lock is held, so none of them is alive.
+
+    Args:
+        folder: where they wrote.
+        links: whether symbolic links, which no writer leaves, are removed too; otherwise they raise `OSError`.
+    """
+    for stale in folder.glob(".*.new"):
+        if (stale.is_symlink() and links) or (stale.is_file() and not stale.is_symlink()):
+            stale.unlink(missing_ok=True)
+        else:
+            shutil.rmtree(stale)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder, if it exists, in one step: whatever a kill or an error leaves does not have its name.
+
+    Raises:
+        StoreError: if the system refuses that step; anything it refuses later is removed by the next `remove_unfinished`.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}.old.new")
+    with refusals_told(path):
+        if aside.exists():
+            shutil.rmtree(aside)
+        with suppress(FileNotFoundError):
+            os.rename(path, aside)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder and its parents if needed, flushed so that its content is durable too.
+
+    Raises:
+        StoreError: if the system refuses.
+    """
+    with refusals_told(path):
+        if not path.is_dir():
+            make_folder(path.parent)
+            try:
+                os.mkdir(path)
+            except FileExistsError:
+                if not path.is_dir():
+                    raise  # otherwise another process was faster
+            sync_folder(path.parent)
+
+
+def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Append JSON lines and flush them to disk. A torn last line, left by a kill, is cut off first.
+
+    Raises:
+        StoreError: if the system refuses any step; the file is then unchanged.
+    """
+    content = b"".join(map(line_bytes, rows))
+    with refusals_told(path):
+        is_new = not path.exists()
+        end = 0 if is_new else _end_of_last_line(path)
+        try:
+            if not is_new and path.stat().st_size != end:
+                os.truncate(path, end)
+            append_bytes(path, content)
+            if is_new:
+                sync_folder(path.parent)
+        except OSError:
+            with _undoing(path):
+                if is_new:
+                    path.unlink(missing_ok=True)
+                else:
+                    os.truncate(path, end)
+            raise
+
+
+def append_bytes(path: Path, content: bytes) -> None:
+    """Append to a file, creating it if needed, and flush it; an OSError may leave part of the content."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    try:
+        left = memoryview(content)
+        while left:
+            left = left[os.write(descriptor, left) :]
+        os.fsync(descriptor)
+    finally:
+        _close(descriptor)
+
+
+@contextmanager
+def refusals_told(path: Path) -> Iterator[None]:
+    """Turn an OSError inside the block, which undoes its own steps, into a `StoreError`."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"{path}: could not be written: {error.strerror or error}. The previous content is unchanged, and so is "
+            "everything else that was learned. Make room on that disk, or fix the problem it reports, and run the same "
+            "command again: it resumes from there."
+        ) from error
+
+
+def line_bytes(row: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a JSON line, including its newline."""
+    return json.dumps(row, sort_keys=True, allow_nan=False).encode() + b"\n"
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder's entries, so that a rename survives a power cut."""
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        _close(descriptor)
+
+
+def _close(descriptor: int) -> None:
+    # Everything that matters was flushed before, or has already failed.
+    with suppress(OSError):
+        os.close(descriptor)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.new")
+
+
+@contextmanager
+def _content_of(path: Path) -> Iterator[Callable[[], bytes | None]]:
+    """Return a function that still reads a file's old content (None if there was none) after it was replaced."""
+    if not path.exists():
+        yield lambda: None
+        return
+    with path.open("rb") as handle:
+        yield handle.read
+
+
+def _put_back(path: Path, beside: Path, content: bytes | None) -> None:
+    if content is None:
+        path.unlink()
+        return
+    append_bytes(beside, content)
+    os.replace(beside, path)
+
+
+@contextmanager
+def _undoing(path: Path) -> Iterator[None]:
+    """Raise for a step that can neither be completed nor undone; both states are whole."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"{path}: was written, but could neither be flushed to disk nor undone ({error.strerror or error}). It is "
+            "whole now, but may be lost in the next power cut. Check the disk, then run `continual-petl verify`."
+        ) from error
+
+
+def _end_of_last_line(path: Path) -> int:
+    """Return where the last complete line ends, searching from the end of the file."""
+    with path.open("rb") as handle:
+        end = handle.seek(0, os.SEEK_END)
+        while end > 0:
+            start = max(0, end - _LOOK)
+            handle.seek(start)
+            place = handle.read(end - start).rfind(b"\n")
+            if place >= 0:
+                return start + place + 1
+            end = start
+    return 0

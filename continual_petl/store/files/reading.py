@@ -1,0 +1,226 @@
+"""Read untrusted or damaged files safely: regular files only, of limited size, byte for byte as written.
+
+A JSON file of a store is accepted only if its bytes are those that `atomic.write_json` makes of its content. What a parser
+would forgive (a second key of the same name, ``1E-05`` for ``1e-05``) counts as a change.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from continual_petl.errors import StoreError
+from continual_petl.store.files.atomic import json_bytes
+
+Signature = tuple[int, int, int, int]
+"""Inode, modification time, size, and change time, which cannot be forged; times in nanoseconds."""
+
+MAX_JSON_BYTES = 64 * 2**20
+"""Limit for one JSON file: more tensors and labels than any bank has."""
+MAX_LINE_BYTES = 16 * 2**20
+"""Limit for one line: a row of more tasks than any stream has."""
+_TAIL = 2**13
+"""Number of bytes first read at the end of a file of lines."""
+
+
+def entries(folder: Path) -> list[Path]:
+    """Return the entries of a folder of the store, sorted by name, without hidden ones; empty if there is no folder.
+
+    Raises:
+        StoreError: if it is a link, which could lead out of the run folder, or not a folder.
+    """
+    try:
+        with os.scandir(folder) as found:
+            names = sorted(entry.name for entry in found if not entry.name.startswith("."))
+    except FileNotFoundError:
+        if not os.path.islink(folder):
+            return []
+        names = []
+    except OSError as error:
+        raise StoreError(f"{folder}: cannot be read ({error.strerror}); it should be a folder") from error
+    refuse_link(folder)
+    return [folder / name for name in names]
+
+
+def listing(folder: Path | str, look: Callable[[str], object]) -> object:
+    """Return a value that changes when a folder of the store does: its inode, and the stat of each of its `entries`.
+
+    Nothing is raised: a folder that cannot be listed has a different value from one that can. A thousand bank folders take
+    about ten milliseconds.
+    """
+    try:
+        inode = os.lstat(folder).st_ino
+        with os.scandir(folder) as found:
+            return inode, {entry.name: look(entry.path) for entry in found if not entry.name.startswith(".")}
+    except OSError as error:
+        return error.errno
+
+
+def refuse_link(folder: Path) -> None:
+    """Raise `StoreError` if a folder or file of a run is a link; the run folder itself may be one."""
+    if os.path.islink(folder):
+        raise StoreError(f"{folder}: it is a link, which could lead anywhere. Replace it by what it links to.")
+
+
+def refuse_links_inside(run: Path, path: Path) -> None:
+    """Raise `StoreError` if writing to a path would leave, through a link, the run folder that the path is in.
+
+    Args:
+        run: the run folder, which may be a link itself.
+        path: in it or elsewhere; elsewhere, links are the user's business.
+    """
+    root, place = Path(os.path.abspath(run)), Path(os.path.abspath(path))
+    for below in (place, *place.parents):
+        if below != root and below.is_relative_to(root):
+            refuse_link(below)
+
+
+def read_file(path: Path, most: int | None = None) -> bytes:
+    """Return the bytes of a regular file.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        StoreError: if it is not a regular file, is larger than ``most`` bytes, or cannot be read.
+    """
+    with _opened(path) as handle:
+        size = os.fstat(handle.fileno()).st_size
+        if most is not None and size > most:
+            raise StoreError(
+                f"{path}: {size} bytes are more than such a file can have (at most {most}); it is damaged or not what its "
+                "name says"
+            )
+        try:
+            # Do not read beyond the size that was checked, if the file grows meanwhile.
+            return handle.read(size)
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be read ({error.strerror}); the disk is damaged") from error
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        # A link could lead out of the run folder, and opening a pipe would wait for its writer.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if isinstance(error, PermissionError):
+            raise StoreError(
+                f"{path}: cannot be read ({error.strerror}). Give this user permission to read it."
+            ) from error
+        why = "it is a link, and a store holds files only" if os.path.islink(path) else str(error.strerror)
+        raise StoreError(f"{path}: cannot be read ({why}). Put the file itself there.") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise StoreError(f"{path}: this is not a file. A store holds files only: restore it from a copy.")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_lines(path: Path, most: int = MAX_LINE_BYTES) -> Iterator[bytes]:
+    """Yield the lines of a regular file without their newlines; the rest after the last newline comes last, normally empty.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        StoreError: if it is not a regular file, has a line that is too long, or cannot be read.
+    """
+    with _opened(path) as handle:
+        number = 0
+        while True:
+            number += 1
+            try:
+                line = handle.readline(most + 1)
+            except OSError as error:
+                raise StoreError(f"{path}: cannot be read ({error.strerror}); the disk is damaged") from error
+            if len(line) > most:
+                raise StoreError(
+                    f"{path}:{number}: the line has more than {most} bytes, which no store writes; the file is damaged"
+                )
+            yield line.removesuffix(b"\n")
+            if not line.endswith(b"\n"):
+                return
+
+
+def read_json(path: Path, *, most: int = MAX_JSON_BYTES) -> dict[str, Any]:
+    """Return the object in a JSON file of the store.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        StoreError: if it is damaged.
+    """
+    content = read_file(path, most)
+    value = parse_json(content, str(path))
+    try:
+        expected = json_bytes(value)
+    except RecursionError:
+        raise StoreError(f"{path}: nested deeper than any file of a store; the file is damaged") from None
+    if content != expected:
+        pairs = zip(content, expected, strict=False)
+        place = next((n for n, (one, other) in enumerate(pairs) if one != other), min(len(content), len(expected)))
+        raise StoreError(
+            f"{path}: byte {place} is not the one that was written; the file was damaged or edited since. Restore it from a "
+            "copy."
+        )
+    return value
+
+
+def parse_json(content: bytes, where: str) -> dict[str, Any]:
+    """Return the JSON object in some bytes, or raise `StoreError` naming the position of the error."""
+    try:
+        value = json.loads(content)
+        if b"\\ud" in content.lower():
+            # A lone surrogate could be neither printed nor written anywhere.
+            json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError:
+        raise StoreError(f"{where}: not JSON as a store writes it (nested too deeply); the file is damaged") from None
+    except ValueError as error:
+        raise StoreError(f"{where}: not JSON ({error}); the file is damaged") from error
+    if not isinstance(value, dict):
+        raise StoreError(
+            f"{where}: the whole file: expected a JSON object, found {type(value).__name__}; the file is damaged"
+        )
+    return value
+
+
+def read_tail(path: Path, most: int = MAX_LINE_BYTES) -> tuple[bytes | None, bytes]:
+    """Return the last complete line of a regular file without its newline, or None, and the rest after it.
+
+    Only the end of the file is read.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        StoreError: if it is not a regular file, its last line is longer than ``most`` bytes, or it cannot be read.
+    """
+    with _opened(path) as handle:
+        size = start = os.fstat(handle.fileno()).st_size
+        tail = b""
+        try:
+            while start > 0 and tail.count(b"\n") < 2:
+                if len(tail) > 2 * most:
+                    raise StoreError(
+                        f"{path}: the last line has more than {most} bytes, which no store writes; the file is damaged"
+                    )
+                before, start = start, max(0, start - max(_TAIL, len(tail)))
+                handle.seek(start)
+                tail = handle.read(before - start) + tail
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be read ({error.strerror}); the disk is damaged") from error
+    if len(tail) != size - start:
+        raise StoreError(f"{path}: it was cut short while being read; another program writes to it")
+    *lines, behind = tail.split(b"\n")
+    if max(map(len, (behind, *lines[-1:]))) > most:
+        raise StoreError(
+            f"{path}: the last line has more than {most} bytes, which no store writes; the file is damaged"
+        )
+    return (lines[-1] if lines else None), behind
+
+
+def signature_of(path: Path | str) -> Signature:
+    """Return a value that distinguishes a file or folder from another at the same path; zeros if there is none."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return (0, 0, 0, 0)
+    return (status.st_ino, status.st_mtime_ns, status.st_size, status.st_ctime_ns)

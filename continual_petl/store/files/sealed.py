@@ -1,0 +1,84 @@
+"""Sealed JSON: every file of the chain carries a digest of its own content, which the next entry of the chain names.
+
+The seal is computed from the content of the file, not from how today's schema reads it: a certificate written by an older
+release keeps its seal when the schema grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from continual_petl.digests import combined_digest
+from continual_petl.errors import StoreError
+from continual_petl.store.files.atomic import write_json
+from continual_petl.store.files.reading import read_json
+
+SEAL = "seal"
+VERSION = "format_version"
+
+
+def seal_of(content: Mapping[str, Any]) -> str:
+    """Return the digest of JSON values, leaving out their own seal."""
+    return combined_digest({key: value for key, value in content.items() if key != SEAL})
+
+
+def write_sealed(path: Path, content: Mapping[str, Any]) -> str:
+    """Write JSON values with their seal, and return the seal."""
+    seal = seal_of(content)
+    write_json(path, {**content, SEAL: seal})
+    return seal
+
+
+def read_sealed(
+    path: Path, versions: tuple[int, ...], what: str, *, unsealed: int | None = None
+) -> tuple[dict[str, Any], str]:
+    """Return the content of a sealed file, and its seal.
+
+    Args:
+        path: the file.
+        versions: the supported format versions.
+        what: what the file is, for messages.
+        unsealed: the version in which such files had neither version nor seal.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        StoreError: if it was damaged or edited, or was written by an incompatible release.
+    """
+    raw = read_json(path)
+    if unsealed is not None and not raw.keys() & {SEAL, VERSION}:
+        return {**raw, VERSION: unsealed}, ""
+    check_version(raw, path, versions)
+    seal = raw.pop(SEAL, None)
+    try:
+        expected = seal_of(raw)
+    except ValueError as error:  # NaN and the like, which no store writes
+        raise StoreError(f"{path}: not JSON as a store writes it ({error}); the file is damaged") from error
+    if seal != expected:
+        raise StoreError(
+            f"{path}: its content does not match its seal; it was edited after {what} was written. Restore the file "
+            "from a copy: its content can no longer be trusted."
+        )
+    return raw, expected
+
+
+def check_version(raw: Mapping[str, Any], path: Path, versions: tuple[int, ...]) -> None:
+    """Raise `StoreError` for a format version that this release does not read."""
+    found = raw.get(VERSION)
+    if isinstance(found, int) and found in versions:
+        return
+    newer = isinstance(found, int) and found > max(versions)
+    raise StoreError(
+        f"{path}: format version {str(found)[:40]}, this release reads {', '.join(map(str, versions))}. "
+        + ("A newer release wrote it: read it with that release." if newer else "The file is damaged or was edited.")
+    )
+
+
+def invalid(path: Path | str, error: ValidationError) -> StoreError:
+    """Return the `StoreError` for content that does not fit its schema."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = ".".join(map(str, first["loc"])) or "the whole file"
+    return StoreError(f"{path}: {place}: {first['msg']}; the file is damaged or was edited")

@@ -1,0 +1,219 @@
+"""Bank folders and tombstones of a run folder, each file read once and cached while it is unchanged.
+
+What the chain and a list need from a bank may come from the index while the bank's manifest is unchanged; as soon as a
+manifest contradicts it, the whole index is ignored.
+
+Nothing here waits or compares: `consistent_read` ensures that what is read belongs together, and other code uses `Store`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+
+from continual_petl.errors import StoreError
+from continual_petl.store.certificate import chain
+from continual_petl.store.certificate.chain import Link
+from continual_petl.store.certificate.manifest import HISTORY, Manifest, read_manifest
+from continual_petl.store.certificate.tombstone import Tombstone, read_tombstone
+from continual_petl.store.files.reading import Signature, entries, refuse_link, signature_of
+from continual_petl.store.folder.index import (
+    Entries,
+    Entry,
+    Summary,
+    add_to_index,
+    index_file,
+    read_index,
+    summary_of,
+    write_index,
+)
+from continual_petl.store.folder.results_file import was_committed
+
+MOST_MANIFESTS = 64
+_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def is_name(task: object) -> bool:
+    """Return whether a task may have this name: it must be no path and not hidden."""
+    return isinstance(task, str) and _NAME.fullmatch(task) is not None
+
+
+class BankFolders:
+    """The bank folders and tombstones of a run folder.
+
+    Args:
+        folder: the run folder.
+        most_manifests: how many manifests are kept in memory.
+        indexed: whether the index may be used; without it, every manifest is read and checked.
+    """
+
+    def __init__(self, folder: Path, *, most_manifests: int = MOST_MANIFESTS, indexed: bool = True) -> None:
+        self.folder = folder
+        self.banks = folder / "banks"
+        self.tombstone_folder = folder / "tombstones"
+        self.stream_file = folder / "stream.yaml"
+        self.results_file = folder / "results.jsonl"
+        self.pin_file = folder / "backbone.json"
+        self._most = most_manifests
+        self._manifests: OrderedDict[str, Manifest] = OrderedDict()
+        self._entries: Entries = {}
+        """Manifests that were read."""
+        self._said: Entries | None = None if indexed else {}
+        """The content of the index; None until it is read."""
+        self._noted = False
+        """Whether the index is up to date."""
+        self._tombstones: dict[Path, tuple[Signature, Tombstone]] = {}
+
+    def live(self) -> list[Link]:
+        """Return the links of the banks that count, in the order of learning."""
+        return chain.live(self._each(), self.counting())
+
+    def counting(self) -> list[Tombstone]:
+        """Return the tombstones that count, in the order of the chain."""
+        stones = list(map(self.tombstone, self.tombstone_files()))
+        return chain.counting(stones, self._each(), lambda index: was_committed(self.results_file, index + 1))
+
+    def _each(self) -> Iterator[Link]:
+        """Yield the link of every bank folder."""
+        self.read_index()
+        yield from map(self.link, self.names())
+
+    def read_index(self) -> None:
+        """Use the index from now on, before many links are read; it is read once."""
+        if self._said is None:
+            self._said = read_index(index_file(self.folder))
+
+    def counts(self, task: str) -> bool:
+        """Return whether there is a bank of this name without a tombstone, without reading any other.
+
+        Raises:
+            StoreError: if its certificate, or a tombstone, cannot be read.
+        """
+        if not (is_name(task) and os.path.lexists(self.bank_folder(task))):
+            return False
+        seal = self.link(task).seal
+        if all(self.tombstone(path).removed.seal != seal for path in self.tombstone_files()):
+            return True
+        # A bank that has its tombstone was left by a kill, or put back. The other banks decide whether the tombstone counts.
+        return any(link.seal == seal for link in self.live())
+
+    def names(self) -> list[str]:
+        """Return the names of all bank folders, readable or not."""
+        return [path.name for path in entries(self.banks)]
+
+    def tombstone_files(self) -> list[Path]:
+        """Return the path of the tombstones."""
+        return entries(self.tombstone_folder)
+
+    def tombstone(self, path: Path) -> Tombstone:
+        """Return one tombstone; it is read again only if the file has changed."""
+        signature = signature_of(path)
+        if path not in self._tombstones or self._tombstones[path][0] != signature:
+            self._tombstones[path] = (signature, read_tombstone(path))
+        return self._tombstones[path][1]
+
+    def link(self, task: str) -> Link:
+        """Return the link of one bank folder; its manifest is read again only if the file has changed."""
+        return self._entry(task).link
+
+    def summary(self, task: str) -> Summary:
+        """Return the summary of one task; its manifest is read again only if the file has changed."""
+        return self._entry(task).summary
+
+    def _entry(self, task: str) -> Entry:
+        signature = signature_of(f"{self.banks}/{task}/bank.json")
+        known = self._known(task)
+        if known is not None and known.signature == signature:
+            return known
+        self._manifests.pop(task, None)
+        return self._read(task, signature)[1]
+
+    def manifest(self, task: str) -> Manifest:
+        """Return a learned task's manifest."""
+        self.link(task)
+        if task not in self._manifests:
+            return self._read(task, signature_of(self.bank_folder(task) / "bank.json"))[0]
+        self._manifests.move_to_end(task)
+        return self._manifests[task]
+
+    def _read(self, task: str, signature: Signature) -> tuple[Manifest, Entry]:
+        path = self.bank_folder(task) / "bank.json"
+        refuse_link(path.parent)
+        if os.path.isfile(path.parent):
+            raise StoreError(
+                f"{path.parent}: this is a file, but only the folders of tasks belong here. Move it out of the run."
+            )
+        if not os.path.exists(path.parent):
+            raise StoreError(
+                f"task {task!r}: {path.parent} is missing; it was never learned in this run, or was forgotten"
+            )
+        manifest = read_manifest(path)
+        if manifest.task != task:
+            raise StoreError(f"{path}: this is the manifest of task {manifest.task!r}; a folder was renamed or copied")
+        self._manifests[task] = manifest
+        while len(self._manifests) > self._most:
+            self._manifests.popitem(last=False)
+        before, entry = self._known(task), Entry(signature, chain.link_of(manifest), summary_of(manifest))
+        self._entries[task] = entry
+        if before is not None and before.link != entry.link:
+            self._reread(task)
+        said = (self._said or {}).get(task)
+        if said is not None and said.signature == signature and said != entry:
+            # The index was not made from this manifest, so none of it can be trusted.
+            self._said, self._noted = {}, False
+        return manifest, entry
+
+    def _reread(self, task: str) -> None:
+        """Record that a bank has changed."""
+
+    def note(self, task: str) -> None:
+        """Add a newly committed bank to the index, and whatever else is missing from it.
+
+        Raises:
+            StoreError: if its certificate cannot be read.
+        """
+        entry = self._entry(task)
+        if self._noted:
+            add_to_index(index_file(self.folder), entry)
+            return
+        path = index_file(self.folder)
+        there, known = read_index(path), {name: self._known(name) for name in self.names()}
+        missing = [name for name, entry in known.items() if entry is not None and there.get(name) != entry]
+        if missing == [task]:
+            add_to_index(path, entry)
+        elif missing:
+            write_index(path, (entry for entry in known.values() if entry is not None))
+        self._noted = True
+
+    def _known(self, task: str) -> Entry | None:
+        return self._entries.get(task) or (self._said or {}).get(task)
+
+    def bank_folder(self, task: str) -> Path:
+        """Return the path of one bank's folder."""
+        return self.banks / task
+
+    def probe_file(self, task: str) -> Path:
+        """Return the path of a bank's probe."""
+        return self.bank_folder(task) / "probe.safetensors"
+
+    def history_file(self, task: str) -> Path:
+        """Return the path of a bank's history."""
+        return self.bank_folder(task) / HISTORY
+
+    def progress_folder(self, task: str) -> Path:
+        """Return the folder in which a half-learned task keeps its checkpoint.
+
+        Raises:
+            StoreError: if it is a link: the folder is written to, and removed with everything in it.
+        """
+        path = self.folder / ".progress" / task
+        refuse_link(path.parent)
+        refuse_link(path)
+        return path
+
+    def num_bytes(self, task: str) -> int:
+        """Return the bytes on disk of one learned task, certificate included."""
+        return sum(signature_of(path)[2] for path in entries(self.bank_folder(task)))

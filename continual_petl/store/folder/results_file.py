@@ -1,0 +1,200 @@
+"""``results.jsonl``: all measurements, one sealed line after each task's row of R and one when the task is finished.
+
+Each line carries its own seal and the seal of the previous line, so a line that was changed, removed, inserted or moved is
+noticed. Lines of format 1 (one cell each) had no seals; they can only come first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError
+
+from continual_petl._frozen import FrozenModel
+from continual_petl.digests import combined_digest
+from continual_petl.errors import StoreError
+from continual_petl.store.certificate.chain import Link
+from continual_petl.store.certificate.manifest import Digest, Index
+from continual_petl.store.files.atomic import append_lines, line_bytes
+from continual_petl.store.files.reading import parse_json, read_lines, read_tail
+from continual_petl.store.files.sealed import SEAL, invalid
+from continual_petl.streams.schema.field_types import Name
+
+Status = Literal["measured", "certified", "not measured"]
+
+
+class Cell(FrozenModel):
+    """One cell of the result matrix."""
+
+    task: Name
+    """The column."""
+    index: Index | None = None
+    """The column's position in the chain, unique even for a task that was replaced; None in format 1."""
+    split: Literal["validation", "test"]
+    metric: str
+    value: float | None
+    """None if unknown or undefined."""
+    num_examples: Index
+    status: Status
+
+
+class RowLine(FrozenModel):
+    """A row of the result matrix: the scores on earlier tasks after one was learned."""
+
+    type: Literal["row"] = "row"
+    after: Name
+    index: Index | None
+    """Position of ``after`` in the chain; None in format 1."""
+    cells: tuple[Cell, ...]
+
+
+class TaskLine(FrozenModel):
+    """A task is finished: learned, committed and measured, and its callbacks have run."""
+
+    type: Literal["task"] = "task"
+    task: Name
+    index: Index | None = None
+    """Position in the chain; None in format 1."""
+    certificate: Digest | None = None
+    """Seal of its certificate; None in lines of older releases."""
+    seconds: dict[str, float]
+    """Seconds by phase: data, train, evaluate, commit, measure, verify."""
+    checks: dict[str, int] = Field(default_factory=dict)
+    """Number of earlier certificates checked after it, by depth: digests, probe, full."""
+
+
+class _CellLine(Cell):
+    """A line of format 1."""
+
+    type: Literal["cell"]
+    after: Name
+
+
+Line = RowLine | TaskLine
+_LINE: TypeAdapter[RowLine | TaskLine | _CellLine] = TypeAdapter(
+    Annotated[
+        Annotated[RowLine, Tag("row")] | Annotated[TaskLine, Tag("task")] | Annotated[_CellLine, Tag("cell")],
+        Discriminator(lambda value: value.get("type") if isinstance(value, dict) else getattr(value, "type", None)),
+    ]
+)
+
+
+def append_results(path: Path, lines: Sequence[Line]) -> None:
+    """Append lines, flushed to disk. A torn last line, left by a kill, is cut off first.
+
+    Raises:
+        StoreError: if the file is damaged.
+    """
+    before = _last_seal(path)
+    sealed = []
+    for line in lines:
+        content = line.model_dump(mode="json")
+        before = _seal(content, before)
+        sealed.append({**content, SEAL: before})
+    append_lines(path, sealed)
+
+
+def read_results(path: Path) -> list[Line]:
+    """Return every committed line, oldest first; a torn last line was never committed and does not count.
+
+    Raises:
+        StoreError: naming the damaged line.
+    """
+    return list(each_result(path))
+
+
+def each_result(path: Path) -> Iterator[Line]:
+    """Yield what `read_results` returns, line by line: the rows of a long run take much memory."""
+    before: str | None = None
+    for number, content in enumerate(_whole_lines(path), 1):
+        where = f"{path}:{number}"
+        raw = parse_json(content, where)
+        seal = raw.pop(SEAL, None)
+        if (seal is None and before is not None) or (seal is not None and seal != _checked_seal(raw, before, where)):
+            raise StoreError(
+                f"{where}: this line is not the one that was written here: it was changed, or lines before it were removed "
+                "or moved. Restore the file from a copy."
+            )
+        if seal is not None and content != line_bytes({**raw, SEAL: seal})[:-1]:
+            raise StoreError(f"{where}: its bytes are not those that were written; the file is damaged. Restore it.")
+        before = seal
+        try:
+            line = _LINE.validate_python(raw)
+        except ValidationError as error:
+            raise invalid(where, error) from error
+        if isinstance(line, _CellLine):
+            cell = Cell.model_validate(line.model_dump(exclude={"type", "after"}))
+            yield RowLine(after=line.after, index=None, cells=(cell,))
+        else:
+            yield line
+
+
+def read_without_cells(path: Path) -> list[Line]:
+    """Return what `read_results` returns, without the rows' cells, which saves memory."""
+    return [line if isinstance(line, TaskLine) else line.model_copy(update={"cells": ()}) for line in each_result(path)]
+
+
+def was_committed(path: Path, index: int) -> bool:
+    """Return whether the results know of a task at a position in the chain."""
+    return any(line.index == index for line in each_result(path))
+
+
+def unfinished(links: Iterable[Link], lines: Iterable[Line]) -> list[str]:
+    """Return the learned tasks without a line of their own: a kill came between their commit and their end."""
+    done = {(line.task, line.index) for line in lines if isinstance(line, TaskLine)}
+    return [link.task for link in links if not done & {(link.task, link.index), (link.task, None)}]
+
+
+def measured_rows(links: Iterable[Link], lines: Iterable[Line]) -> dict[str, RowLine]:
+    """Return the row measured after each learned task, if any; rows that only fill in cells are left out."""
+    rows = (line for line in lines if isinstance(line, RowLine) and any(cell.task == line.after for cell in line.cells))
+    found = {(row.after, row.index): row for row in rows}
+    return {link.task: found[link.task, link.index] for link in links if (link.task, link.index) in found}
+
+
+def _whole_lines(path: Path) -> Iterator[bytes]:
+    before: bytes | None = None
+    number = 0
+    try:
+        for line in read_lines(path):
+            if before is not None:
+                yield before
+            before, number = line, number + 1
+    except FileNotFoundError:
+        return
+    if before and _is_whole(before[:-1]):
+        # A full-length line plus one byte: its newline was damaged, not torn off.
+        raise StoreError(f"{path}:{number}: the end of the line is damaged. Restore the file from a copy.")
+
+
+def _is_whole(content: bytes) -> bool:
+    try:
+        parse_json(content, "")
+    except StoreError:
+        return False
+    return True
+
+
+def _last_seal(path: Path) -> str | None:
+    """Return the seal of the last complete line, reading only that: appending costs the same however many there are."""
+    try:
+        last, behind = read_tail(path)
+    except FileNotFoundError:
+        return None
+    if behind and _is_whole(behind[:-1]):
+        deque(_whole_lines(path), maxlen=0)  # raises, with the number of the line
+    return None if last is None else parse_json(last, f"{path}: the last line").get(SEAL)
+
+
+def _seal(content: dict[str, Any], before: str | None) -> str:
+    return combined_digest({"before": before, "line": content})
+
+
+def _checked_seal(content: dict[str, Any], before: str | None, where: str) -> str:
+    try:
+        return _seal(content, before)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{where}: not JSON as a store writes it ({error}); the file is damaged") from error

@@ -1,0 +1,140 @@
+"""Inspect a run folder, readable or not: the chain, files that belong to no task, and what is missing.
+
+Damage is reported, never raised, so that verifying or showing a run covers everything else. No bank or backbone is read
+here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from continual_petl.errors import StoreError
+from continual_petl.store.certificate.chain import Link, broken, counting, live, whole
+from continual_petl.store.certificate.finding import Finding, TaskCheck
+from continual_petl.store.certificate.pin import Pin
+from continual_petl.store.certificate.tombstone import Tombstone
+from continual_petl.store.folder.missing import missing
+from continual_petl.store.folder.results_file import Line, TaskLine, read_without_cells
+from continual_petl.store.folder.stream_seal import stream_problem
+from continual_petl.store.store import Store
+
+_T = TypeVar("_T")
+
+
+class Inspection:
+    """The result of inspecting the folder.
+
+    Args:
+        store: the run; opened without the index if everything on disk is to be checked.
+        rows: whether ``lines`` holds the cells of R too, which take much memory in a long run.
+    """
+
+    def __init__(self, store: Store, *, rows: bool = True) -> None:
+        self._store, self._rows = store, rows
+        self.unreadable: dict[str, str] = {}
+        """What is wrong with unreadable files, by task, or by a file's name in round brackets."""
+        self.lines: list[Line] = []
+        """The lines of the results."""
+        store.consistently(self._scan)
+
+    def _scan(self) -> None:
+        self.unreadable.clear()
+        # First: tasks committed in the meantime have no line then, and every line has its bank.
+        self.lines = self._read("(results.jsonl)", self._results) or []
+        stones = map(self._tombstone, self._read("(tombstones)", self._store.tombstone_files) or [])
+        self._store.read_index()
+        found = [link for link in map(self._link, self._names()) if link is not None]
+        known = {line.index for line in self.lines}
+        self.tombstones = counting(
+            [stone for stone in stones if stone is not None], found, lambda index: index + 1 in known
+        )
+        self.links = live(found, self.tombstones)
+        chain = whole(self.links, self.tombstones)
+        self.broken: Mapping[str, str] = broken(chain)
+        # An unreadable entry is reported as that, and its position is unknown.
+        self._missing = missing(chain, self.tombstones, self.lines, gaps=not self.unreadable)
+        self.newest_shared = next((link.task for link in reversed(self.links) if link.shared), None)
+        """The task whose bank answers for all tasks that share one."""
+
+    def _results(self) -> list[Line]:
+        return self._store.results() if self._rows else read_without_cells(self._store.results_file)
+
+    def _names(self) -> list[str]:
+        return self._read("(banks)", self._store.names) or []
+
+    def _tombstone(self, path: Path) -> Tombstone | None:
+        return self._read(f"(tombstones/{path.name})", lambda: self._store.tombstone(path))
+
+    def _link(self, task: str) -> Link | None:
+        return self._read(task, lambda: self._store.link(task))
+
+    def _read(self, name: str, read: Callable[[], _T]) -> _T | None:
+        try:
+            return read()
+        except StoreError as error:
+            self.unreadable[name] = str(error)
+            return None
+
+    def told(self, only: str | None = None) -> Iterator[TaskCheck]:
+        """Yield what cannot be read, for one task or for all."""
+        for name, problem in self.unreadable.items():
+            if only in (None, name):
+                yield told(name, problem)
+
+    def placed(self, link: Link, check: TaskCheck) -> TaskCheck:
+        """Return a task's check with the chain's findings added."""
+        of_chain = [self.broken[link.task]] if link.task in self.broken else []
+        # The results name a different certificate.
+        of_chain += [each.message(self._store.folder) for each in self._missing if each.taken == each.task == link.task]
+        check = replace(check, findings=(*(Finding(message=text) for text in of_chain), *check.findings))
+        if link.shared and self.newest_shared != link.task:
+            # The certificate covers the bank at commit, which is unchanged; today another bank answers.
+            how = f"{check.how}; as committed, but it now answers with the shared bank of {self.newest_shared!r}"
+            check = replace(check, how=how)
+        return check
+
+    @property
+    def out_of_place(self) -> set[str]:
+        """Tasks whose certificate or tombstone does not continue the chain, or differs from the one in the results."""
+        return {*self.broken, *(entry.task for entry in self._missing if entry.task is not None)}
+
+    def lost(self) -> Iterator[TaskCheck]:
+        """Report entries that the chain or the results name, but that are neither there nor dropped on purpose."""
+        for entry in self._missing:
+            if entry.task not in self.unreadable and (entry.taken is None or entry.taken != entry.task):
+                yield told(entry.task or "(chain)", entry.message(self._store.folder))
+        # Only the newest can be unfinished: a run finishes one task before the next.
+        named = {line.task for line in self.lines if isinstance(line, TaskLine)}
+        without = [link.task for link in self.links[:-1] if link.task not in named]
+        if without and "(results.jsonl)" not in self.unreadable:
+            tasks = ", ".join(map(repr, without))
+            yield told(
+                "(results.jsonl)", f"{self._store.results_file}: its lines about {tasks} are missing; restore it"
+            )
+
+    def pinned(self) -> tuple[Pin | None, list[TaskCheck]]:
+        """Return the backbone's pin, and what is wrong with it and with tombstones out of place."""
+        tasks = {link.task for link in self.links}
+        wrong = [told("(tombstones)", problem) for task, problem in self.broken.items() if task not in tasks]
+        problem = self._read("(results.jsonl)", lambda: stream_problem(self._store))
+        if problem is not None:
+            wrong.append(told("(stream.yaml)", problem))
+        try:
+            pin = self._store.pin()
+        except StoreError as error:
+            return None, [*wrong, told("(backbone.json)", str(error))]
+        if pin is None and self.links:
+            missing = f"{self._store.pin_file}: missing; it records which backbone the run was learned on"
+            wrong.append(told("(backbone.json)", missing))
+        return pin, wrong
+
+
+def told(task: str, problem: str) -> TaskCheck:
+    """Return a problem as a check of its own."""
+    return TaskCheck(
+        task=task, findings=(Finding(message=problem),), how="digests", largest_difference=math.nan, seconds=0.0
+    )

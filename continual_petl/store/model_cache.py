@@ -1,0 +1,251 @@
+"""A run in memory: tokenizer or image processing, backbones by precision, and banks within a memory limit.
+
+A bank in memory answers only while its certificate is the one on disk, so it is never stale. Answering needs no learner;
+`resident` puts a bank into one for measuring with Lightning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from transformers import PreTrainedTokenizerBase
+
+from continual_petl.backbones.attention_switch import attend_as
+from continual_petl.backbones.backbone import Backbone, Precision, load_backbone
+from continual_petl.banks.bank import Bank
+from continual_petl.banks.stacks import Stacks
+from continual_petl.errors import InputError, StoreError
+from continual_petl.store.bank_cache import RESIDENT_BYTES, BankCache, CachedBank
+from continual_petl.store.certificate.pin import check_files, check_pin
+from continual_petl.store.certificate.tensor_file import num_bytes
+from continual_petl.store.inputs import BackboneInputs
+from continual_petl.store.store import Store
+from continual_petl.streams.encoding.image_processing import ImageProcessing
+from continual_petl.streams.schema.stream_spec import BackboneSpec
+
+if TYPE_CHECKING:
+    from continual_petl.learner import ContinualLearner
+    from continual_petl.store.certificate.manifest import Manifest
+
+
+class ModelCache:
+    """Backbone and banks of a run, loaded only when needed.
+
+    Args:
+        store: the run folder.
+        spec: which backbone.
+        consent: whether the user, and not just the run folder, allows the remote code that ``spec`` asks for.
+        resident_bytes: how much memory the banks may take together; one is always held, however large it is.
+    """
+
+    def __init__(
+        self, store: Store, spec: BackboneSpec, *, consent: bool = True, resident_bytes: int = RESIDENT_BYTES
+    ) -> None:
+        self.store, self.spec, self.consent = store, spec, consent
+        self.backbones: dict[str, Backbone] = {}
+        self.held_banks = BankCache(resident_bytes)
+        self.stacks = Stacks()
+        self.inputs = BackboneInputs(spec, self._any_backbone)
+        self._learners: dict[str, ContinualLearner] = {}
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase | None:
+        """The backbone's tokenizer; None where it reads images."""
+        return self.inputs.tokenizer
+
+    @property
+    def images(self) -> ImageProcessing | None:
+        """The backbone's image processing; None where it reads texts."""
+        return self.inputs.images
+
+    @property
+    def pad_token_id(self) -> int:
+        """The token that pads short rows."""
+        return self.inputs.pad_token_id
+
+    @property
+    def preparation(self) -> str:
+        """Digest of everything that affects how a text becomes token ids, or an image pixels."""
+        return self.inputs.digest
+
+    def look_again(self) -> None:
+        """Compute the digest of tokenizer or image processing again: it may have been changed in memory."""
+        self.inputs.look_again()
+
+    def check_preparation(self, manifest: Manifest) -> list[str]:
+        """Return one problem if tokenizer or image processing differ from those that a task was learned with."""
+        return self.inputs.problems(manifest.task, manifest.preparation, manifest.written_in)
+
+    def check_code(self) -> None:
+        """Raise `InputError` if only the run folder asks to execute code."""
+        if self.spec.remote_code and not self.consent:
+            raise InputError(
+                f"{self.store.stream_file}: key backbone.remote_code: true: it asks to execute Python code that comes with "
+                f"backbone {self.spec.name!r}, which can do whatever you can. A run folder may come from anyone, so it "
+                "cannot give that permission. Read the code, then give --remote-code, or Run(folder, remote_code=True)."
+            )
+
+    def _any_backbone(self) -> Backbone:
+        if self.backbones:
+            return next(iter(self.backbones.values()))
+        tasks = self.store.tasks
+        return self.backbone_of(tasks[0]) if tasks else self.backbone("fp32")
+
+    def backbone(self, precision: Precision) -> Backbone:
+        """Return the backbone in one precision, loaded once.
+
+        Raises:
+            InputError: if it cannot be loaded.
+            StoreError: if it is not the one that the run was learned on.
+        """
+        if precision not in self.backbones:
+            self.check_code()
+            b = self.spec
+            pin = self.store.pin()
+            try:
+                backbone = load_backbone(
+                    b.name,
+                    revision=b.revision,
+                    precision=precision,
+                    attention=b.attention,
+                    pooling=b.pooling,
+                    max_length=b.max_length,
+                    remote_code=b.remote_code,
+                )
+            except InputError as error:
+                # transformers' message about a damaged file seldom names it.
+                changed = [] if pin is None else check_files(self.store.pin_file, pin, b.name, b.revision, None)
+                if not changed:
+                    raise
+                raise InputError(" ".join([str(error), *changed])) from error
+            if pin is not None:
+                check_pin(self.store.pin_file, pin, backbone)
+            # The fastest attention may differ on this machine or by now; answers would differ by rounding.
+            self.backbones[precision] = attend_as(backbone, self._learned_attention() or backbone.attention)
+        return self.backbones[precision]
+
+    def _learned_attention(self) -> str | None:
+        """Return the attention in the run's certificates if the stream leaves it open: a run keeps using the same one."""
+        for name in self.store.names() if self.spec.attention == "auto" else []:
+            try:
+                return self.store.manifest(name).environment.attention
+            except StoreError:
+                continue  # reported when this task is used
+        return None
+
+    def backbone_of(self, task: str) -> Backbone:
+        """Return the backbone in the precision that a learned task answers in."""
+        return self.backbone("bf16" if self.store.manifest(task).environment.precision == "bf16" else "fp32")
+
+    def learner(self, precision: Precision) -> ContinualLearner:
+        """Return the learner on the backbone of one precision."""
+        # Lightning takes seconds to import, and answering does not need it.
+        from continual_petl.learner import ContinualLearner
+
+        if precision not in self._learners:
+            self._learners[precision] = ContinualLearner(self.backbone(precision))
+        return self._learners[precision]
+
+    def evict_all(self) -> None:
+        """Release all banks in memory and copies of them; those on disk stay."""
+        self.held_banks.clear()
+        self.stacks = Stacks()
+        for learner in self._learners.values():
+            for task in list(learner.plans):
+                learner.evict(task)
+
+    def held(self, task: str, *, as_committed: bool = False) -> CachedBank:
+        """Return a learned task's bank, ready to answer; it is read from disk only if it is not in memory.
+
+        A task with ``scope: shared`` answers with the newest shared body and its own head, unless the bank is requested
+        as it was committed.
+
+        Raises:
+            StoreError: if bank, backbone or tokenizer differ from those that the task was learned with.
+        """
+        return self._hold(task, as_committed, keep=())
+
+    def banks(self, tasks: Sequence[str]) -> list[Bank]:
+        """Return the banks of several learned tasks, in order, all in memory at once; see `hold`."""
+        return [held.bank for held in self.hold(tasks)]
+
+    def hold(self, tasks: Sequence[str]) -> list[CachedBank]:
+        """Return everything needed to answer several learned tasks, in order, all of it in memory at once.
+
+        Raises:
+            InputError: if their banks exceed the memory limit; nothing is held beyond it.
+            StoreError: if one of them, its backbone or its tokenizer differs from what the task was learned with.
+        """
+        wanted, total = dict.fromkeys(tasks), 0
+        found: dict[str, CachedBank] = {}
+        for task in wanted:
+            total += self._size(task)
+            if total > self.held_banks.most and len(wanted) > 1:
+                raise InputError(
+                    f"{len(wanted)} banks at once: the first {len(found) + 1} of them take {total} bytes, but banks in "
+                    f"memory may take {self.held_banks.most}. Ask for fewer tasks at a time, or allow more: "
+                    "Run(folder, resident_bytes=...)."
+                )
+            found[task] = self._hold(task, False, keep=wanted)
+        return [found[task] for task in tasks]
+
+    def _size(self, task: str) -> int:
+        if (held := self.held_banks.peek(task)) is not None:
+            return held.num_bytes
+        try:
+            return num_bytes(self.store.manifest(task).tensors)
+        except ValueError:
+            return 0  # an unsupported dtype, which loading reports
+
+    def _hold(self, task: str, as_committed: bool, keep: Collection[str]) -> CachedBank:
+        link, body = self.store.link(task), None
+        if link.shared and not as_committed:
+            newest = self.newest_shared()
+            body = None if newest in (None, task) else newest
+        # After a slash, which no task's name contains, the bank as it was committed.
+        name = f"{task}/" if link.shared and as_committed else task
+        made_of = (link.seal,) if body is None else (link.seal, self.store.link(body).seal)
+        held = self.held_banks.get(name, made_of)
+        if held is None:
+            held = self._load(task, body, made_of)
+            self.held_banks.put(name, held, keep)
+        for problem in self.inputs.problems(task, held.preparation, held.written_in):
+            raise StoreError(problem)
+        device = held.backbone.model.device
+        if held.bank.training or next(held.bank.parameters()).device != device:
+            held.bank.to(device).eval()
+        return held
+
+    def _load(self, task: str, body: str | None, made_of: tuple[str, ...]) -> CachedBank:
+        manifest, backbone = self.store.manifest(task), self.backbone_of(task)
+        for problem in self.check_preparation(manifest):
+            raise StoreError(problem)  # before any bank is read
+        bank = self.store.load_bank(task, backbone)
+        if body is not None:
+            bank.copy_body(self.store.load_bank(body, backbone).body())
+        return CachedBank(
+            plan=manifest.plan(),
+            bank=bank,
+            backbone=backbone,
+            max_length=manifest.max_length,
+            preparation=manifest.preparation,
+            written_in=manifest.written_in,
+            made_of=made_of,
+            num_bytes=num_bytes(manifest.tensors),
+        )
+
+    def resident(self, task: str, *, as_committed: bool = False) -> ContinualLearner:
+        """Return a learner in which a learned task's bank is active, and no other; see `held`."""
+        held = self.held(task, as_committed=as_committed)
+        learner = self.learner(held.backbone.precision)
+        if learner.active != task or learner.bank(task) is not held.bank:
+            for other in list(learner.plans):
+                learner.evict(other)
+            learner.add_bank(held.plan, held.bank, tokenizer=self.tokenizer)
+        return learner
+
+    def newest_shared(self) -> str | None:
+        """Return the newest learned task whose bank is shared."""
+        shared = [link.task for link in self.store.links() if link.shared]
+        return shared[-1] if shared else None

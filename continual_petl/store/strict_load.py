@@ -1,0 +1,96 @@
+"""Build a bank from stored tensors, checked against its specification before anything is read or allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from continual_petl.backbones.backbone import Backbone
+from continual_petl.banks.bank import Bank
+from continual_petl.errors import InputError, StoreError
+from continual_petl.learner.plan import TaskPlan, build_bank
+from continual_petl.store.certificate.manifest import TensorEntry
+
+
+def fitting_bank(
+    plan: TaskPlan,
+    backbone: Backbone,
+    entries: Mapping[str, TensorEntry],
+    read: Callable[[], Mapping[str, Tensor]],
+) -> Bank:
+    """Return a task's bank with stored values, frozen and in eval mode.
+
+    Args:
+        plan: the task.
+        backbone: the one the bank acts on.
+        entries: the manifest's entry for each stored tensor.
+        read: returns the tensors; called after names, dtypes and shapes of ``entries`` were checked.
+
+    Raises:
+        StoreError: if the specification builds different tensors than are stored, naming the first.
+    """
+    expected = _expected(plan, backbone)
+    for name in sorted(expected.keys() | entries.keys()):
+        builds, stored = expected.get(name), entries.get(name)
+        if _shape_of(builds) != _shape_of(stored):
+            raise StoreError(
+                f"task {plan.name!r}: tensor {name}: stored {_describe(stored)}, but its bank's specification builds "
+                f"{_describe(builds)}; bank.safetensors and bank.json do not belong together"
+            )
+    tensors = read()
+    bank = build_bank(plan, backbone, folded=True)
+    bank.load_state_dict(dict(tensors), strict=True)
+    return bank.requires_grad_(False).eval()
+
+
+def _expected(plan: TaskPlan, backbone: Backbone) -> Mapping[str, Tensor]:
+    """Return the tensors that a task's specification builds, on the meta device: shapes and dtypes, no storage.
+
+    Cached, since tasks of one specification build the same tensors.
+    """
+    known = _EXPECTED.setdefault(backbone.model, {})
+    generation = None if plan.generation is None else plan.generation.model_dump_json()
+    # Everything that `build_bank` reads, including the training settings that it may reject.
+    refused = plan.training.head_dropout, plan.training.label_smoothing, plan.class_weights
+    key = (plan.kind, plan.num_outputs, plan.pooling, plan.bank.model_dump_json(), generation, refused)
+    if key not in known:
+        try:
+            with torch.device("meta"):
+                found = build_bank(plan, backbone, folded=True).tensors()
+        except (InputError, RuntimeError, ValueError) as error:  # torch raises the latter two for enormous sizes
+            raise StoreError(f"task {plan.name!r}: no bank can be built from its bank.json: {error}") from error
+        if len(known) >= _MOST_KNOWN:
+            known.clear()
+        known[key] = found
+    return known[key]
+
+
+_EXPECTED: WeakKeyDictionary[nn.Module, dict[Hashable, Mapping[str, Tensor]]] = WeakKeyDictionary()
+_MOST_KNOWN = 64
+
+
+def entries_of(tensors: Mapping[str, Tensor], digests: Mapping[str, str]) -> dict[str, TensorEntry]:
+    """Return the manifest's entries for tensors."""
+    return {
+        name: TensorEntry(dtype=_dtype(tensor), shape=tuple(tensor.shape), digest=digests[name])
+        for name, tensor in tensors.items()
+    }
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _shape_of(tensor: Tensor | TensorEntry | None) -> tuple[str, tuple[int, ...]] | None:
+    if tensor is None:
+        return None
+    dtype = tensor.dtype if isinstance(tensor, TensorEntry) else _dtype(tensor)
+    return dtype, tuple(tensor.shape)
+
+
+def _describe(tensor: Tensor | TensorEntry | None) -> str:
+    found = _shape_of(tensor)
+    return "nothing" if found is None else f"{found[0]} {found[1]}"

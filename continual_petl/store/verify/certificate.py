@@ -1,0 +1,75 @@
+"""Verify one certificate: all digests, and the probe's outputs, bit for bit in the same environment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from continual_petl.errors import StoreError
+from continual_petl.store.certificate.finding import Damaged, Finding, TaskCheck
+from continual_petl.store.store import Store
+from continual_petl.store.verify.probe_file import certified_probe
+
+if TYPE_CHECKING:
+    from continual_petl.backbones.backbone import Backbone
+
+
+def check_task(store: Store, task: str, backbone: Backbone | None, *, probe: bool = True) -> TaskCheck:
+    """Verify one learned task against its certificate: the digests, then the probe. `chain.broken` checks the chain.
+
+    Args:
+        store: the run.
+        task: a learned task.
+        backbone: the run's, in the precision that the task was learned in; None if it is not available.
+        probe: whether the probe is replayed.
+    """
+    start = time.perf_counter()
+    difference, how = float("nan"), "digests"
+    findings: list[Finding] = []
+    try:
+        if probe and backbone is not None:
+            from continual_petl.store.verify.answer_probe import (
+                answer_probe,  # imports transformers, which digests do not need
+            )
+
+            difference, how, findings = answer_probe(store, task, backbone)
+        else:
+            certified_probe(store, task)
+            store.tensors(task)
+    except Damaged as damage:
+        findings = [damage.finding]
+        if probe and backbone is not None and damage.tensors:
+            from continual_petl.store.verify.answer_probe import with_effect
+
+            findings = [with_effect(store, task, backbone, damage)]
+    except StoreError as error:
+        findings = [Finding(message=str(error))]
+    try:
+        store.history(task)
+    except StoreError as error:
+        if str(error) not in {finding.message for finding in findings}:  # such as an unreadable manifest
+            findings = [*findings, Finding(message=str(error))]
+    return TaskCheck(
+        task=task,
+        findings=tuple(findings),
+        how=how,
+        largest_difference=difference,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def rotating(tasks: Sequence[str], turn: int, most: int) -> set[str]:
+    """Return the tasks to check this turn: a fixed number, such that every task is checked again and again.
+
+    They are those whose number modulo the smallest sufficient power of two is ``turn``: no state is kept between turns, and a
+    new task displaces none. This leaves up to half of the places free; the newest other tasks fill them, so that every turn
+    costs the same.
+    """
+    step = 1
+    while len(tasks) > most * step:
+        step *= 2
+    chosen = set(tasks[turn % step :: step])
+    newest = (task for task in tasks[: -2 * most - 1 : -1] if task not in chosen)
+    return chosen | set(islice(newest, most - len(chosen)))

@@ -1,0 +1,41 @@
+"""``probe.safetensors``: a task's fixed rows and its bank's answers to them, covered by the certificate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from continual_petl.digests import combined_digest, tensor_digests
+from continual_petl.errors import StoreError
+from continual_petl.store.certificate.finding import Damaged
+from continual_petl.store.certificate.tensor_file import read_tensors
+from continual_petl.store.store import Store
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+OUTPUTS = "outputs"
+"""Name of the tensor of answers."""
+DECODED = "decoded"
+"""Name of the tensor of generated tokens, for generative tasks."""
+MOST_PROBE_BYTES = 2**27
+"""Number of rows of a probe."""
+
+
+def certified_probe(store: Store, task: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return a probe's inputs and its certified outputs, after checking that they are the certified ones.
+
+    Raises:
+        StoreError: if the probe is missing or changed.
+    """
+    manifest, path = store.manifest(task), store.probe_file(task)
+    if manifest.digest != manifest.digest_of_tensors:
+        raise StoreError(f"task {task!r}: bank.json's digest does not match the tensors it lists; the file was edited")
+    changed = f"task {task!r}: {path} is not the certified probe; the file was changed"
+    try:
+        tensors = read_tensors(path, MOST_PROBE_BYTES, manifest.files.get(path.name), f"task {task!r}")
+    except Damaged as damage:
+        raise StoreError(changed) from damage
+    if OUTPUTS not in tensors or combined_digest(tensor_digests(tensors)) != manifest.probe:
+        raise StoreError(changed)
+    outputs = {name: tensors.pop(name) for name in (OUTPUTS, DECODED) if name in tensors}
+    return tensors, outputs

@@ -1,0 +1,90 @@
+"""Check the inputs of a stored probe before they reach the model: valid token ids, and no more of them than the model takes.
+The file is untrusted: out-of-range ids would index beyond a table, and long rows would exhaust memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from continual_petl.backbones.backbone import RELATIVE_LENGTH, Backbone
+from continual_petl.errors import StoreError
+from continual_petl.heads.head import IGNORED
+from continual_petl.heads.kinds import GENERATIVE
+from continual_petl.learner.plan import allowed_kinds
+from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.verify.probe import ENDS, NUM_ROWS, image_shape
+
+_NUM_TYPES = 2
+"""Number of token types, if the configuration does not say."""
+
+
+def check_probe(manifest: Manifest, backbone: Backbone, inputs: Mapping[str, Tensor], outputs: Tensor) -> None:
+    """Raise `StoreError` unless these inputs fit the backbone and these outputs are plausible.
+
+    Args:
+        manifest: the certificate.
+        backbone: the one the task answers on.
+        inputs: the probe's tensors, without the outputs.
+        outputs: the stored answers.
+    """
+    if manifest.kind not in allowed_kinds(backbone):
+        raise _refused(manifest, f"a task of kind {manifest.kind} cannot be answered on backbone {backbone.name!r}")
+    if outputs.dtype != torch.float32:
+        raise _refused(manifest, f"its outputs are {outputs.dtype}")
+    needed, optional = _names(manifest)
+    if not needed <= inputs.keys() <= needed | optional:
+        raise _refused(manifest, f"it holds {', '.join(sorted(inputs))}; expected: {', '.join(sorted(needed))}")
+    rows = {len(tensor) if tensor.ndim else 0 for name, tensor in inputs.items() if name != ENDS}
+    if len(rows) != 1 or not 0 < min(rows) <= NUM_ROWS:
+        raise _refused(manifest, f"it has {sorted(rows)} rows; the maximum is {NUM_ROWS}")
+    if manifest.kind == "image-classification":
+        shape = tuple(inputs["pixel_values"].shape[1:])
+        if shape != image_shape(backbone):
+            raise _refused(manifest, f"its images have the shape {shape}; the backbone reads {image_shape(backbone)}")
+    else:
+        _check_tokens(manifest, backbone, inputs)
+
+
+def _names(manifest: Manifest) -> tuple[set[str], set[str]]:
+    if manifest.kind == "image-classification":
+        return {"pixel_values"}, set()
+    needed, optional = {"input_ids", "attention_mask"}, {"token_type_ids"}
+    if manifest.kind not in GENERATIVE:
+        return needed, optional
+    # In format 1 nothing was decoded.
+    return (needed | {"labels"}, optional) if manifest.written_in == 1 else (needed | {"labels", ENDS}, optional)
+
+
+def _check_tokens(manifest: Manifest, backbone: Backbone, inputs: Mapping[str, Tensor]) -> None:
+    config: Any = backbone.model.config
+    embeddings: Any = backbone.model.get_input_embeddings()
+    vocabulary = len(embeddings.weight)
+    ranges = {
+        "input_ids": (0, vocabulary),
+        "attention_mask": (0, 2),
+        "token_type_ids": (0, getattr(config, "type_vocab_size", None) or _NUM_TYPES),
+        "labels": (IGNORED, vocabulary),
+        ENDS: (-1, vocabulary),
+    }
+    key = backbone.anatomy.max_length_key
+    most = 2 * max(backbone.max_length, RELATIVE_LENGTH) if key is None else int(getattr(config, key))
+    for name, tensor in inputs.items():
+        low, high = ranges[name]
+        like = inputs["labels" if name == "labels" and manifest.kind == "seq2seq" else "input_ids"].shape
+        shape = (2,) if name == ENDS else tuple(like)
+        if tensor.dtype != torch.int64 or tuple(tensor.shape) != shape or tensor.ndim != (1 if name == ENDS else 2):
+            raise _refused(manifest, f"its {name} are {tensor.dtype} {tuple(tensor.shape)}")
+        if not 0 < tensor.shape[-1] <= most:
+            raise _refused(manifest, f"its {name} are {tensor.shape[-1]} tokens long; the backbone takes {most}")
+        if int(tensor.min()) < low or int(tensor.max()) >= high or bool(((tensor < 0) & (tensor != low)).any()):
+            raise _refused(manifest, f"its {name} hold numbers outside of {low} to {high - 1}")
+
+
+def _refused(manifest: Manifest, why: str) -> StoreError:
+    return StoreError(
+        f"task {manifest.task!r}: probe.safetensors does not fit this task: {why}; the file was exchanged or edited"
+    )

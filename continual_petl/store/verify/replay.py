@@ -1,0 +1,103 @@
+"""Compute a bank's answers to its probe, and the tolerance for comparing them in another environment.
+
+A generative task is certified by the log-probability of given target tokens (a few numbers per row, however large the
+vocabulary), and by the tokens that its own search finds for the same sources.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from continual_petl.backbones import Pooling
+from continual_petl.backbones.backbone import Backbone
+from continual_petl.banks.bank import Bank
+from continual_petl.heads.generation import GenerationHead, token_log_probabilities
+from continual_petl.heads.head import IGNORED
+from continual_petl.heads.kinds import GENERATIVE, Kind
+from continual_petl.learner.answer import answer, head_of
+from continual_petl.learner.generate import Ends, generate
+from continual_petl.store.verify.probe import ENDS
+from continual_petl.store.verify.probe_file import DECODED
+from continual_petl.streams.schema.stream_spec import GenerationSpec
+
+NUM_DECODED = 8
+"""Tokens generated for each row."""
+
+_TOLERANCES = {"fp32": 1e-4, "bf16": 5e-2}
+"""Allowed absolute difference of the probe's outputs in another environment, by precision of the backbone.
+
+Measured on the five quickstart banks (torch 2.13, AVX2), eager against sdpa attention: 1.2e-6 in fp32, 2.5e-2 in bf16; one
+thread against two: 0 in both. In bf16, nearly tied rows may then change their label, which is reported, not allowed.
+"""
+_OF_LOGITS = 10.0
+"""Logits over a vocabulary are in the tens, where bf16 has steps of 0.125 to 0.5; log-probabilities inherit that."""
+
+
+def tolerance(kind: Kind, precision: str) -> float:
+    """Return the allowed absolute difference of a probe's outputs in another environment."""
+    return _TOLERANCES[precision] * (_OF_LOGITS if kind in GENERATIVE else 1.0)
+
+
+def replay(backbone: Backbone, bank: Bank, pooling: Pooling, probe: dict[str, Tensor]) -> Tensor:
+    """Return a bank's outputs for a probe, float32 on the CPU.
+
+    Shape:
+        ``(8, C)``; token-classification ``(8, W, C)``, zero on padding; generative tasks ``(8, targets)``, or with targets of
+        different lengths ``(8, W)``, zero elsewhere.
+    """
+    device, head = backbone.model.device, head_of(bank)
+    with torch.no_grad():
+        inputs = {name: tensor.to(device) for name, tensor in probe.items()}
+        outputs = answer(backbone, bank, pooling, inputs)
+        if isinstance(head, GenerationHead):
+            found = token_log_probabilities(head, outputs, inputs["labels"])
+            there = head.aligned(outputs, inputs["labels"])[1] != IGNORED
+            even = len(set(there.sum(dim=1).tolist())) == 1
+            outputs = found[there].reshape(len(found), -1) if even else found.masked_fill(~there, 0.0)
+        elif head.kind == "token-classification":
+            outputs = outputs * inputs["attention_mask"].unsqueeze(-1)
+        return outputs.cpu().contiguous()
+
+
+def decode_probe(
+    backbone: Backbone, bank: Bank, generation: GenerationSpec | None, probe: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return the token ids that a generative task generates for a probe's sources, at most eight a row; otherwise nothing.
+
+    They are searched for even if the task samples its answers: the noise would say nothing about the bank. Stop texts need a
+    tokenizer, which a certificate does not have.
+
+    Shape:
+        ``(8, 8)`` int64, filled up with -1.
+    """
+    if generation is None or ENDS not in probe:
+        return {}
+    most = min(NUM_DECODED, generation.max_new_tokens)
+    fixed = {"do_sample": False, "temperature": 1.0, "top_p": 1.0, "stop": ()}
+    short = generation.model_copy(
+        update={"max_new_tokens": most, "min_new_tokens": min(most, generation.min_new_tokens), **fixed}
+    )
+    end, pad = probe[ENDS].tolist()
+    device = backbone.model.device
+    sources = _prompts(probe, pad) if head_of(bank).kind == "causal-lm" else probe
+    batch = {name: tensor.to(device) for name, tensor in sources.items() if name not in (ENDS, "labels")}
+    rows = generate(backbone, bank, short, batch, Ends(None if end < 0 else end, pad))
+    found = torch.full((len(rows), NUM_DECODED), -1)
+    for number, row in enumerate(rows):
+        found[number, : len(row)] = torch.tensor(row, dtype=torch.int64)
+    return {DECODED: found}
+
+
+def _prompts(probe: dict[str, Tensor], pad: int) -> dict[str, Tensor]:
+    """Return the sources of rows that hold source and target, padded on the left as a decoder expects them."""
+    there = (probe["labels"] == IGNORED) & (probe["attention_mask"] == 1)
+    rows = [ids[mask] for ids, mask in zip(probe["input_ids"], there, strict=True)]
+    width = max(map(len, rows))
+    fill = [torch.full((width - len(row),), pad) for row in rows]
+    return {
+        "input_ids": torch.stack([torch.cat(pair) for pair in zip(fill, rows, strict=True)]),
+        "attention_mask": torch.stack(
+            [torch.cat([torch.zeros_like(f), torch.ones_like(r)]) for f, r in zip(fill, rows, strict=True)]
+        ),
+    }

@@ -1,0 +1,216 @@
+"""Run the trials of a sweep: one after the other in this process, or many at once in others."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from pathlib import Path
+
+from continual_petl.engine.checks.mistakes import CHECKED_TASKS
+from continual_petl.engine.parallel.executors import Executor
+from continual_petl.engine.parallel.processes import Processes
+from continual_petl.engine.parallel.ray_workers import RayWorkers
+from continual_petl.engine.parallel.scheduler import Workers, end_all, persisted
+from continual_petl.engine.parallel.worker import Report
+from continual_petl.engine.signals import StopRequest, listening
+from continual_petl.errors import InputError, Interrupted
+from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
+from continual_petl.streams.stream_file.dump import settled
+from continual_petl.sweep.records import Outcome, Record, Records
+from continual_petl.sweep.result import SweepResult, TaskChoice
+from continual_petl.sweep.rows import SweptRows, check_same
+from continual_petl.sweep.schedule import Turns, name_of
+from continual_petl.sweep.settings import with_settings
+from continual_petl.sweep.spec import SweepSpec
+from continual_petl.sweep.worker import (
+    SweepBrief,
+    brief_of,
+    carried_out,
+    folder_of,
+    open_sweep,
+    outcome_in,
+    try_here,
+    try_on_ray,
+)
+
+_POLL = 0.2
+"""Seconds between two checks for a stop request."""
+Told = Callable[[Record], None]
+
+
+class Runner:
+    """The trials of a sweep, from the first to the last."""
+
+    def __init__(
+        self,
+        folder: Path,
+        sweep: SweepSpec,
+        spec: StreamSpec,
+        tasks: Sequence[TaskSpec],
+        until: float | None,
+        keep: bool,
+        told: Told | None,
+    ) -> None:
+        self._folder, self._sweep, self._spec, self._tasks = folder, sweep, spec, tasks
+        self._until, self._keep, self._told = until, keep, told
+        self._records, self._rows = Records(folder), SweptRows(folder, spec)
+        self._turns = {task.name: Turns(sweep, spec, task, self._records) for task in tasks}
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any trial is left."""
+        return any(turns.num_left for turns in self._turns.values())
+
+    def check_rows(self) -> None:
+        """Compare the data with that at the start of the sweep; for many tasks, only that of the next ones.
+
+        Raises:
+            InputError: if the rows of a task with remaining trials have changed.
+        """
+        for task in [task for task in self._tasks if self._turns[task.name].num_left][:CHECKED_TASKS]:
+            self._rows.check(task)
+
+    def learn(self) -> None:
+        """Learn one trial after the other in this process."""
+        brief = brief_of(self._folder, self._spec, self._sweep, jobs=1)
+        while (record := self._next(())) is not None:
+            self._begin(record)
+            self._end(record, outcome_in(folder_of(self._folder, record)) or carried_out(brief, record))
+
+    def learn_in_parallel(self, jobs: int | None, executor: Executor) -> None:
+        """Learn many trials at once in other processes.
+
+        Raises:
+            Interrupted: after a signal, when all of them have saved.
+        """
+        most = sum(turns.num_left for turns in self._turns.values())
+        if most == 0:
+            return
+        with listening() as request:
+            brief = brief_of(self._folder, self._spec, self._sweep, jobs=jobs or 1)
+            elsewhere = _opened(brief, jobs, executor, most)
+            with ThreadPoolExecutor(elsewhere.jobs) as threads:
+                self._hand_out(threads, elsewhere, request)
+
+    def _hand_out(self, threads: ThreadPoolExecutor, elsewhere: Workers, request: StopRequest) -> None:
+        running: dict[Future[Report], Record] = {}
+        try:
+            while True:
+                while len(running) < elsewhere.jobs:
+                    record = self._next({name_of(each) for each in running.values()})
+                    if record is None:
+                        break
+                    self._begin(record)
+                    # Its worker had finished when the sweep was killed.
+                    if (known := outcome_in(folder_of(self._folder, record))) is not None:
+                        self._end(record, known)
+                        continue
+                    running[threads.submit(persisted, elsewhere, name_of(record))] = record
+                if not running:
+                    return
+                done = wait(running, timeout=_POLL, return_when=FIRST_COMPLETED).done
+                request.stop_here("while trials were being learned; their progress is saved")
+                for future in sorted(done, key=lambda each: name_of(running[each])):
+                    record = running.pop(future)
+                    self._end(record, _outcome(folder_of(self._folder, record), future.result()))
+        except KeyboardInterrupt:
+            elsewhere.kill()
+            raise
+        finally:
+            end_all(elsewhere, list(running))
+
+    def _next(self, running: Collection[str]) -> Record | None:
+        if self._until is not None and time.monotonic() >= self._until:
+            return None
+        asked = (turns.next(running) for turns in self._turns.values())
+        return next((record for record in asked if record is not None), None)
+
+    def _begin(self, record: Record) -> None:
+        # With another seed other rows may be held out or drawn, so the rows of a trial do not show that the data is the same.
+        task = next(task for task in self._tasks if task.name == record.task)
+        self._rows.check(task, again=record.role == "seed")
+        # So that after a kill the same settings are tried, whatever a sampler would suggest by then.
+        self._records.add(record)
+        if self._told is not None:
+            self._told(record)
+
+    def _end(self, record: Record, outcome: Outcome) -> None:
+        before = self._records.data_of(record.task, record.seed)
+        try:
+            if before and outcome.data:
+                check_same(record.task, before, outcome.data)
+        except InputError:
+            # The bank in it was trained on the wrong rows, so the trial has to start over with the right ones.
+            shutil.rmtree(folder_of(self._folder, record), ignore_errors=True)
+            raise
+        ended = record.with_outcome(outcome, kept=self._keep)
+        self._records.add(ended)
+        if not self._keep:
+            shutil.rmtree(folder_of(self._folder, record), ignore_errors=True)
+        if self._told is not None:
+            self._told(ended)
+
+    def tidy(self) -> None:
+        """Remove folders of ended trials that a kill may have left; kept and half-learned ones stay."""
+        for record in self._records.ended():
+            if not record.kept:
+                shutil.rmtree(folder_of(self._folder, record), ignore_errors=True)
+        trials = self._folder / "trials"
+        for folder in (*trials.glob("*"), trials):
+            with suppress(OSError):  # it is not empty
+                folder.rmdir()
+
+    def result(self) -> SweepResult:
+        """Return the results so far, of this call and of those for other tasks."""
+        turns = {
+            task.name: self._turns.get(task.name) or Turns(self._sweep, self._spec, task, self._records)
+            for task in self._spec.tasks
+        }
+        choices = {
+            task.name: TaskChoice(
+                task=task.name,
+                metric=task.resolved_metric,
+                trials=tuple(record for record in turns[task.name].searched if record.ended),
+                seeds=tuple(turns[task.name].with_seeds),
+                failed_seeds=tuple(turns[task.name].failed_seeds),
+                num_left=turns[task.name].num_left,
+                carved=self._rows.has_validation(task.name) is False,
+                limited=task.limits.validation is not None,
+            )
+            for task in self._spec.tasks
+            if task.name in self._turns or turns[task.name].searched
+        }
+        chosen = [self._chosen(task, choices.get(task.name)) for task in self._spec.tasks]
+        return SweepResult(
+            folder=self._folder,
+            spec=self._sweep,
+            chosen=settled(self._spec.model_copy(update={"tasks": tuple(chosen)}).anchored()),
+            tasks=choices,
+            asked=tuple(self._turns),
+        )
+
+    def _chosen(self, task: TaskSpec, choice: TaskChoice | None) -> TaskSpec:
+        """Return a task with its chosen settings, or its own if there are none."""
+        settings = None if choice is None else choice.settings
+        return task if settings is None else with_settings(self._spec, task, settings)
+
+
+def _opened(brief: SweepBrief, jobs: int | None, executor: Executor, most: int) -> Workers:
+    if executor == "ray":
+        return RayWorkers(brief, jobs, most, act=try_on_ray)
+    return Processes(brief, min(jobs or 1, most), opening=open_sweep, act=try_here)
+
+
+def _outcome(folder: Path, report: Report) -> Outcome:
+    """Return the outcome of a trial that a worker reported."""
+    if report.error == Interrupted.__name__:
+        # Its process was killed repeatedly, as the system does when memory runs out.
+        return Outcome(state="failed", reason=report.message)
+    report.raise_error()
+    outcome = outcome_in(folder)
+    if outcome is None:
+        raise Interrupted("a worker was stopped; its progress is saved, and the same command resumes", 15)
+    return outcome

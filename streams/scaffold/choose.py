@@ -1,0 +1,80 @@
+"""Choose the backbone of a first stream: one that supports every kind of task in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from continual_petl.errors import InputError
+from continual_petl.heads.kinds import Kind
+
+TEXTS, WRITER, IMAGES = "minilm", "facebook/bart-base", "google/vit-base-patch16-224-in21k"
+
+_CAUSAL = ("gpt2", "llama", "qwen")
+"""Parts of the names of causal language models on the Hub, whose configuration is not read here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """A backbone, and the reason for choosing it."""
+
+    name: str
+    why: str
+    writes: Kind = "seq2seq"
+    """The kind of its tasks that generate text."""
+    most_tokens: int | None = None
+    """Maximum tokens; None if unknown or not limited."""
+
+
+def choose(kinds: Mapping[str, Kind], given: str | None) -> Chosen:
+    """Return the backbone of a stream.
+
+    Args:
+        kinds: the kind of each data set's task.
+        given: the user's choice; None for the default.
+
+    Raises:
+        InputError: if no backbone can learn all of them, or this one cannot.
+    """
+    images = [data for data, kind in kinds.items() if kind == "image-classification"]
+    writing = [data for data, kind in kinds.items() if kind == "seq2seq"]
+    if images and len(images) < len(kinds):
+        other = next(data for data in kinds if data not in images)
+        raise InputError(
+            f"{images[0]} holds images and {other} texts, and no backbone reads both; make a stream of each"
+        )
+    if given is None and images:
+        return Chosen(name=IMAGES, why="a ViT from the Hub, downloaded on first use (330 MB); or a path to another one")
+    if given is None and writing:
+        why = "it can write texts, which the packaged minilm cannot; downloaded from the Hub on first use (560 MB)"
+        return Chosen(name=WRITER, why=f"{why}; or a path")
+    if given is None:
+        return Chosen(name=TEXTS, why="minilm is packaged (no download); or a model on the Hub, or a path")
+    if given == TEXTS and (images or writing):
+        what = "cannot read images" if images else "cannot write texts"
+        raise InputError(
+            f"--backbone: minilm {what}, which {(images or writing)[0]} needs; leave --backbone out, or give "
+            f"another, such as {IMAGES if images else WRITER}"
+        )
+    config = _config(given)
+    causal = not config and any(family in given.casefold() for family in _CAUSAL)
+    causal |= any(str(each).endswith(("ForCausalLM", "LMHeadModel")) for each in config.get("architectures") or ())
+    most = config.get("max_position_embeddings", config.get("n_positions"))
+    return Chosen(
+        name=given,
+        why="given with --backbone",
+        writes="causal-lm" if causal and not config.get("is_encoder_decoder") else "seq2seq",
+        most_tokens=most if isinstance(most, int) else None,
+    )
+
+
+def _config(name: str) -> dict[str, Any]:
+    """Return facts from the configuration of a model on disk; none for a model on the Hub."""
+    try:
+        config = json.loads((Path(name).expanduser() / "config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return config if isinstance(config, dict) else {}

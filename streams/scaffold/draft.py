@@ -1,0 +1,216 @@
+"""Write the text of a first stream file: one task for each data set, with comments that explain each line."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Sequence
+
+from continual_petl.errors import InputError
+from continual_petl.streams.preparation.labels import read_label_names
+from continual_petl.streams.scaffold.choose import Chosen
+from continual_petl.streams.scaffold.guess import Guess
+from continual_petl.streams.scaffold.look import Seen
+from continual_petl.streams.scaffold.profile import is_number
+from continual_petl.streams.schema.data_spec import SPLITS
+from continual_petl.streams.schema.limits_spec import SIZES
+
+_SHOWN = 6
+_LENGTHS = (64, 128, 256, 512)
+_LETTERS_OF_TOKEN = 4
+"""For English; other languages have fewer, and then the run reports how many rows are cut."""
+_EPOCHS, _MOST_EPOCHS, _BATCH = 3, 20, 32
+_STEPS = 300
+"""Minimum number of optimizer steps, as far as the number of epochs allows."""
+_PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./-]*")
+_WORDS = {"true", "false", "null", "yes", "no", "on", "off"}
+
+
+def draft(file: str, name: str, tasks: Sequence[tuple[Seen, Guess]], folder: str, *, backbone: Chosen) -> str:
+    """Return the text of a stream file.
+
+    Args:
+        file: where it will be written, for the commands in its comments.
+        name: of the stream.
+        tasks: each data set's summary, and the guess based on it.
+        folder: of the file; paths are written relative to it.
+        backbone: the backbone of the stream.
+    """
+    letters = max(guess.letters for _, guess in tasks)
+    epochs = min(_epochs(seen) for seen, _ in tasks)
+    lines = [
+        "# Made by `continual-petl init`, by looking at the data. Look it over; `continual-petl schema` has every key.",
+        f"#   continual-petl run {_safe(file)} --dry-run    shows what would be learned",
+        f"#   continual-petl run {_safe(file)}              learns it",
+        f"name: {quoted(name)}",
+        "seed: 13",
+        "backbone:",
+        f"  # {backbone.why}",
+        f"  name: {_name_or_path(backbone.name, folder)}",
+    ]
+    if letters:
+        length = _max_length(letters, backbone, [guess.kind for _, guess in tasks])
+        room = f"99 % of rows have at most {letters:,} characters"
+        lines.append(f"  # tokens; {room}; longer rows are cut, and the run reports it")
+        lines.append(f"  max_length: {length}")
+    lines += [
+        "bank: houlsby    # each task gets its own; others: lora, parallel, prefix, mam, ... (docs/methods.md)",
+        "# fewer rows need more epochs, because a bank starts as a no-op; a task can have its own `training`;",
+        "# learning_rate is left open: each preset has its own, also where --bank gives another one (docs/methods.md)",
+        f"training: {{epochs: {epochs}, batch_size: {_BATCH}}}",
+        "tasks:",
+    ]
+    used: set[str] = set()
+    for seen, guess in tasks:
+        lines += _task(seen, guess, _fresh(seen.task, used), folder)
+        if (own := _epochs(seen)) > 2 * epochs:
+            lines.append(f"    training: {{epochs: {own}}}")
+    return "\n".join(lines) + "\n"
+
+
+def quoted(text: str) -> str:
+    """Return a text as YAML reads it back."""
+    plain = _PLAIN.fullmatch(text) and text.lower() not in _WORDS and not is_number(text)
+    return text if plain else '"' + "".join(map(_escaped, text)) + '"'
+
+
+def _escaped(letter: str) -> str:
+    if letter in '"\\':
+        return "\\" + letter
+    if letter == "\n":
+        return "\\n"
+    return letter if letter.isprintable() else f"\\U{ord(letter):08x}"
+
+
+def _task(seen: Seen, guess: Guess, name: str, folder: str) -> list[str]:
+    names = _label_names(seen, guess)
+    lines = [f"  - name: {quoted(name)}"]
+    lines += [f"    # {line}" for line in _comments(seen, guess, names)]
+    lines.append(f"    kind: {guess.kind}")
+    lines.append(f"    data: {_data(seen, folder, guess)}")
+    written = ", ".join(f"{key}: {quoted(column)}" for key, column in guess.columns.items())
+    lines.append(f"    columns: {{{written}}}")
+    if names is not None and seen.labels is not None:
+        lines.append(f"    labels: {_path(seen.labels, folder)}")
+    sizes = ", ".join(f"{key}: {getattr(seen.limits, key):g}" for key in SIZES if key in seen.limits.model_fields_set)
+    if sizes:
+        lines.append(f"    limits: {{{sizes}}}")
+    return lines
+
+
+def _comments(seen: Seen, guess: Guess, names: Sequence[str] | None) -> list[str]:
+    about = [f"read as: {guess.words}, because {_safe(guess.why)} in {seen.rows}"]
+    if guess.labels:
+        shown = names or guess.labels
+        more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
+        about.append(f"labels: {_safe(', '.join(shown[:_SHOWN]))}{more}")
+    if (remark := about_numbers(seen, guess)) is not None:
+        about.append(remark)
+    if guess.pairing:
+        about.append(_safe(guess.pairing))
+    if guess.unread:
+        about.append(f"not read: {_safe(', '.join(guess.unread))}")
+    if (left := about_texts_left(guess)) is not None:
+        about.append(_safe(left))
+    missing = [split for split in SPLITS[1:] if split not in seen.splits]
+    if seen.hidden:
+        about.append(f"the answers of {', '.join(seen.hidden)} are hidden (-1), so these rows are left out")
+    if "validation" in missing:
+        about.append("no validation rows: a tenth of the training rows is held out (`validation: 0.1`)")
+    if "test" in missing:
+        about.append("no test rows: scores are measured on the validation rows")
+    return about
+
+
+def about_numbers(seen: Seen, guess: Guess) -> str | None:
+    """Return a comment on labels that are numbers without names; None if they are not."""
+    numbers = len(guess.labels) > 2 and all(map(is_number, guess.labels))
+    if guess.kind != "classification" or not numbers or _label_names(seen, guess) is not None:
+        return None
+    return "the labels are numbers: if one is more than another, as with stars, `kind: regression` learns that"
+
+
+def about_texts_left(guess: Guess) -> str | None:
+    """Return a comment on text columns that no part of the task reads; None if there are none."""
+    if not guess.texts_left:
+        return None
+    several, names = len(guess.texts_left) > 1, ", ".join(guess.texts_left)
+    said = f"column{'s' * several} {names} hold{'s' * (not several)} texts and {'are' if several else 'is'} not read"
+    if "text" in guess.columns and "text_pair" not in guess.columns:
+        return f"{said}; a second text is read as `columns: {{text_pair: {guess.texts_left[0]}}}`"
+    return f"{said}; `data.templates` joins several columns into one"
+
+
+def _label_names(seen: Seen, guess: Guess) -> tuple[str, ...] | None:
+    """Return the names in labels.json, if the labels of the rows are these names or positions among them."""
+    if seen.labels is None or guess.kind != "classification":
+        return None
+    try:
+        names = read_label_names(os.path.expanduser(seen.labels))
+    except InputError:
+        return None  # a file of that name with something else in it
+    return names if set(guess.labels) <= {*names} or set(guess.labels) <= set(map(str, range(len(names)))) else None
+
+
+def _epochs(seen: Seen) -> int:
+    """Return the number of epochs: enough for `_STEPS`, within two bounds."""
+    steps = math.ceil(seen.num_rows * (1 if "validation" in seen.splits else 0.9) / _BATCH)
+    return max(_EPOCHS, min(_MOST_EPOCHS, math.ceil(_STEPS / max(1, steps))))
+
+
+def _data(seen: Seen, folder: str, guess: Guess) -> str:
+    templates = ", ".join(f"{name}: {quoted(text)}" for name, text in guess.templates.items())
+    if not seen.on_hub and not templates:
+        return _path(seen.data, folder)
+    if not seen.on_hub and os.path.isdir(os.path.expanduser(seen.data)):
+        parts = [f"path: {_name_or_path(seen.data, folder)}"]
+    elif not seen.on_hub:
+        parts = [f"path: {seen.reader}", f"data_files: {_path(seen.data, folder)}"]
+    else:
+        parts = [f"path: {quoted(seen.data)}"]
+    if seen.config is not None:
+        parts.append(f"name: {quoted(seen.config)}")
+    if seen.hidden:
+        parts.append("split: {" + ", ".join(f"{split}: {split}" for split in SPLITS if split in seen.splits) + "}")
+    if templates:
+        parts.append(f"templates: {{{templates}}}")
+    return "{" + ", ".join(parts) + "}"
+
+
+def _max_length(letters: int, backbone: Chosen, kinds: Sequence[str]) -> int:
+    """Return a number of tokens that most rows fit into, limited by the backbone."""
+    wanted = letters / _LETTERS_OF_TOKEN + (
+        128 if "causal-lm" in kinds else 0
+    )  # the answer comes after the source there
+    length = next((each for each in _LENGTHS if each >= wanted), _LENGTHS[-1])
+    return length if backbone.most_tokens is None else min(length, backbone.most_tokens)
+
+
+def _name_or_path(name: str, folder: str) -> str:
+    """Return a name, or a path in the form that a stream file requires for paths."""
+    if os.path.isabs(name) or not os.path.isdir(os.path.expanduser(name)):
+        return quoted(name)
+    path = os.path.relpath(os.path.expanduser(name), folder)
+    return quoted(path if path.startswith("..") else os.path.join(".", path))
+
+
+def _path(path: str, folder: str) -> str:
+    path = os.path.expanduser(path)
+    return quoted(path if os.path.isabs(path) else os.path.relpath(path, folder))
+
+
+def _fresh(name: str, used: set[str]) -> str:
+    fresh, number = name, 1
+    while fresh in used:
+        number += 1
+        fresh = f"{name}-{number}"
+    used.add(fresh)
+    return fresh
+
+
+def _safe(text: str) -> str:
+    """Return a text for a comment: on a single line, and shortened."""
+    line = " ".join(text.split())
+    line = "".join(letter if letter.isprintable() else "?" for letter in line)
+    return line if len(line) <= 100 else line[:99] + "…"

@@ -1,0 +1,230 @@
+"""Guess a task's kind and the meaning of its columns: from their content first, then from their names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from continual_petl.errors import InputError
+from continual_petl.heads.kinds import Kind
+from continual_petl.streams.scaffold.names import IMAGE, LABEL, ROW_NAMES, SOURCE, SOURCES, TAGS, TARGET, TOKENS
+from continual_petl.streams.scaffold.pairs import Texts, texts_of
+from continual_petl.streams.scaffold.profile import Column
+from continual_petl.streams.schema.data_spec import template_fields
+from continual_petl.streams.sources.split_rows import separators_hint
+
+_LETTERS_OF_WORD = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guess:
+    """The guessed task."""
+
+    kind: Kind
+    columns: dict[str, str]
+    """Keys of ``columns`` in a stream file, with the names of the data's columns."""
+    why: str
+    """The reason, to be read after "because"."""
+    letters: int
+    """Length in characters that 99 of 100 inputs do not exceed; 0 for images."""
+    labels: tuple[str, ...] = ()
+    """The labels that were seen."""
+    pairing: str = ""
+    """How two columns were found to belong together, as a sentence without its full stop."""
+    templates: dict[str, str] = field(default_factory=dict)
+    """Columns made of others, as in a stream file."""
+    unread: tuple[str, ...] = ()
+    """Columns that are not used."""
+    texts_left: tuple[str, ...] = ()
+    """Those of them that hold running text."""
+
+    @property
+    def words(self) -> str:
+        """The kind, and whether its rows are pairs of texts."""
+        return self.kind + (" of pairs" if "text_pair" in self.columns else "")
+
+
+def guess(where: str, columns: Sequence[Column]) -> Guess:
+    """Return the kind of task that columns make.
+
+    Args:
+        where: the data set's name, for messages.
+        columns: see `continual_petl.streams.scaffold.profile.profile`.
+
+    Raises:
+        InputError: if they make none; the message describes each column.
+    """
+    left = [each for each in columns if each.holds != "nothing" and each.name.lower() not in ROW_NAMES]
+    for attempt in _ATTEMPTS:
+        found = attempt(left)
+        if found is not None:
+            return _with_rest(found, columns)
+    held = ", ".join(f"{each.name} ({each.holds})" for each in columns) or "no column at all"
+    several = separators_hint([each.name for each in columns])
+    raise InputError(
+        f"{where}: no kind of task was found in its columns: {held}. A task needs a text with a label that is repeated in "
+        "other rows, or a number; two texts of which one answers the other; words with their tags; or an image with a label. "
+        f"Write the task's `kind` and `columns` by hand; `continual-petl schema` has all keys.{several}"
+    )
+
+
+def with_second(found: Guess, second: str, columns: Sequence[Column]) -> Guess:
+    """Return a guess in which an unused column is an input as well.
+
+    Args:
+        found: a guess that does not use the column.
+        second: the name of the column.
+        columns: as in `guess`.
+    """
+    more = next(each.longest for each in columns if each.name == second)
+    if "source" in found.columns:
+        first = next((each for each in columns if each.name == found.columns["source"]), None)
+        if first is None:  # already made by a template
+            key = found.columns["source"]
+            made: dict[str, Any] = {"templates": {key: f"{found.templates[key]}\n{{{second}}}"}}
+        else:
+            made = _joined_source(first.name, second, [each.name for each in columns], found.columns["target"])
+        answered = replace(found, **made)
+    else:
+        answered = replace(found, columns={"text": found.columns["text"], "text_pair": second} | found.columns)
+    return _with_rest(replace(answered, letters=found.letters + more), columns)
+
+
+def can_take_second(found: Guess, column: str) -> bool:
+    """Return whether an unused column can still be an input: as the second text, or after the source."""
+    if "source" in found.columns:
+        return not set("{}!:[.") & set(column + found.columns["source"])
+    return "text" in found.columns and "text_pair" not in found.columns
+
+
+def _with_rest(found: Guess, columns: Sequence[Column]) -> Guess:
+    """Return a guess that lists the columns it does not use."""
+    used = {*found.columns.values()} - {*found.templates}
+    used.update(name for text in found.templates.values() for name in template_fields(text))
+    left = [each for each in columns if each.name not in used]
+    texts = tuple(each.name for each in left if each.prose and each.name.lower() not in ROW_NAMES)
+    return replace(found, unread=tuple(each.name for each in left), texts_left=texts)
+
+
+def _joined_source(first: str, second: str, there: Sequence[str], target: str) -> dict[str, Any]:
+    """Return the fields of a guess whose source is two columns, one after the other."""
+    name = next(each for each in ("source", "prompt", "joined_source", "_source") if each not in there)
+    return {"columns": {"source": name, "target": target}, "templates": {name: f"{{{first}}}\n{{{second}}}"}}
+
+
+def _token_classification(columns: list[Column]) -> Guess | None:
+    words = _of(columns, "words", TOKENS) or _named(columns, "names", TOKENS)  # few different words, often repeated
+    tags = _of([each for each in columns if each is not words], "names", TAGS)
+    if words is None or tags is None or words.lengths != tags.lengths:
+        return None
+    found = {"tokens": words.name, "tags": tags.name}
+    why = f"columns {words.name} and {tags.name} hold lists, in every row of the same length"
+    letters = _LETTERS_OF_WORD * sorted(words.lengths)[(len(words.lengths) - 1) * 99 // 100]
+    return Guess(kind="token-classification", columns=found, why=why, letters=letters, labels=tags.distinct)
+
+
+def _image(columns: list[Column]) -> Guess | None:
+    image, label = _of(columns, "image", IMAGE), _of(columns, "name", LABEL)
+    if image is None or label is None:
+        return None
+    found = {"image": image.name, "label": label.name}
+    why = f"column {image.name} holds images, and {_values(label)}"
+    return Guess(kind="image-classification", columns=found, why=why, letters=0, labels=label.distinct)
+
+
+def _multilabel(columns: list[Column]) -> Guess | None:
+    texts, label = texts_of(columns), _of(columns, "names", LABEL)
+    if label is None or not texts.columns:
+        return None
+    why = f"column {label.name} holds lists of {len(label.distinct)} different names"
+    return _on_texts("multilabel", columns, texts, label, why)
+
+
+def _number(columns: list[Column]) -> Guess | None:
+    texts = texts_of(columns)
+    answer = _of(columns, "number", LABEL) or _named(columns, "whole number", LABEL)
+    if answer is None or not texts.columns:
+        return None
+    what = "numbers that are not all whole" if answer.holds == "number" else "many different whole numbers"
+    return _on_texts("regression", columns, texts, answer, f"column {answer.name} holds {what}")
+
+
+def _label(columns: list[Column]) -> Guess | None:
+    paired = texts_of(columns).columns.values()
+    label = _of([each for each in columns if each.name not in paired], "name", LABEL) or _of(columns, "name", LABEL)
+    texts = texts_of([each for each in columns if each is not label])
+    if label is None or not texts.columns:
+        return None
+    return _on_texts("classification", columns, texts, label, _values(label))
+
+
+def _instructions(columns: list[Column]) -> Guess | None:
+    """Return a task whose source is two columns, such as an instruction and its input, which some rows leave empty."""
+    names = {each.name.lower(): each for each in columns if each.holds in ("text", "name", "the same in every row")}
+    target = _named(columns, "text", TARGET)
+    pair = next(((names[one], names[other]) for one, other in SOURCES if one in names and other in names), None)
+    if target is None or pair is None or target in pair:
+        return None
+    first, second = pair
+    others = [each.holds for each in columns if each not in (first, second, target)]
+    if first.name.lower() != "instruction" and {"name", "names", "number", "whole number"} & {*others}:
+        return None  # a label among the columns is more likely the target
+    return Guess(
+        kind="seq2seq",
+        why=f"columns {first.name}, {second.name} and {target.name} are named like a prompt and its answer",
+        letters=first.longest + second.longest,
+        pairing=f"columns {first.name} and {second.name} were taken together as the source, because of their names",
+        **_joined_source(first.name, second.name, [each.name for each in columns], target.name),
+    )
+
+
+def _two_texts(columns: list[Column]) -> Guess | None:
+    texts = [each for each in columns if each.holds in ("text", "name")]
+    if len(texts) < 2 or any(each.name.lower() in set(LABEL).difference(TARGET) for each in texts):
+        return None  # labels that each occur only once are not answers to learn to write
+    target = _named(texts, None, TARGET) or min(texts, key=lambda each: each.letters)
+    left = [each for each in texts if each is not target]
+    source = _named(left, None, SOURCE) or max(left, key=lambda each: each.letters)
+    why = f"columns {source.name} and {target.name} hold texts, and no column holds a label or a number"
+    found = {"source": source.name, "target": target.name}
+    return Guess(kind="seq2seq", columns=found, why=why, letters=source.longest)
+
+
+def _on_texts(kind: Kind, columns: list[Column], texts: Texts, label: Column, why: str) -> Guess:
+    letters = sum(each.longest for each in columns if each.name in texts.columns.values())
+    found = texts.columns | {"label": label.name}
+    return Guess(kind=kind, columns=found, why=why, letters=letters, labels=label.distinct, pairing=texts.why)
+
+
+def _values(label: Column) -> str:
+    return f"column {label.name} has {len(label.distinct)} different values"
+
+
+def _label_named(columns: list[Column]) -> Guess | None:
+    """Return a classification only if the label's name indicates one: the numbers could mean anything."""
+    return _label(columns) if _named(columns, "name", LABEL) is not None else None
+
+
+def _of(columns: list[Column], holds: str, names: Sequence[str]) -> Column | None:
+    """Return the column with this content and one of the names, otherwise the last one with this content."""
+    fitting = [each for each in columns if each.holds == holds]
+    return _named(fitting, holds, names) or (fitting[-1] if fitting else None)
+
+
+def _named(columns: Sequence[Column], holds: str | None, names: Sequence[str]) -> Column | None:
+    fitting = {each.name.lower(): each for each in reversed(columns) if holds is None or each.holds == holds}
+    return next((fitting[name] for name in names if name in fitting), None)
+
+
+_ATTEMPTS: tuple[Callable[[list[Column]], Guess | None], ...] = (
+    _token_classification,
+    _image,
+    _multilabel,
+    _instructions,
+    _label_named,
+    _number,
+    _label,
+    _two_texts,
+)
+"""Tried in this order; the first one that finds its columns is used."""

@@ -1,0 +1,158 @@
+"""Profile the columns of some rows: texts, numbers, repeated names, lists, images."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from continual_petl.streams.preparation.label_lists import as_list
+from continual_petl.streams.preparation.labels import label_name
+from continual_petl.streams.scaffold.names import LABEL
+from continual_petl.streams.sources.prose import is_prose
+
+Holds = Literal[
+    "text",
+    "name",
+    "whole number",
+    "number",
+    "words",
+    "names",
+    "image",
+    "the same in every row",
+    "nothing",
+    "something else",
+]
+
+MOST_NAMES = 1_000
+"""Maximum number of different values that still count as label names, if each is repeated several times on average."""
+_FEW, _FEW_OF_LABEL = 4, 2
+"""How often a name is repeated on average; in a column with a label's name fewer are enough."""
+_LONGEST_NAME = 60
+_ROWS_OF_WORDS = 2_000
+_WORD = re.compile(r"[\u2e80-\uffff]|\w+")
+"""A word, or a character of a script without spaces."""
+_IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column."""
+
+    name: str
+    holds: Holds
+    """``text``: running text; ``name``: one of a few texts or numbers; ``words``: a list of texts for each row; ``names``: a
+    list of a few texts or numbers; ``the same in every row``: of no use."""
+    distinct: tuple[str, ...] = ()
+    """For names, the different values, in order."""
+    letters: float = 0.0
+    """Mean number of characters of a text."""
+    longest: int = 0
+    """Length in characters that 99 of 100 texts do not exceed."""
+    lengths: tuple[int, ...] = ()
+    """For lists, the length of each row's list."""
+    prose: bool = False
+    """Whether it is running text: several words in most rows."""
+    vocabulary: frozenset[str] = frozenset()
+    """The different words of running text."""
+
+
+def profile(table: Mapping[str, Sequence[Any]]) -> list[Column]:
+    """Return a profile of each column."""
+    return [_column(name, values) for name, values in table.items()]
+
+
+def _column(name: str, values: Sequence[Any]) -> Column:
+    known = [value for value in values if value is not None and value != ""]
+    if not known:
+        return Column(name=name, holds="nothing")
+    if all(isinstance(value, str) for value in known):
+        return _texts(name, known)
+    if all(isinstance(value, int | float) for value in known):
+        return _numbers(name, [str(label_name(value) or value) for value in known])
+    if all(isinstance(value, list | tuple) for value in known):
+        return _lists(name, known)
+    return Column(name=name, holds="image" if all(map(_is_image, known)) else "something else")
+
+
+def _texts(name: str, values: Sequence[str]) -> Column:
+    """Profile texts; in a csv file every value is one: numbers, and lists as JSON."""
+    letters = sum(map(len, values)) / len(values)
+    longest = sorted(map(len, values))[(len(values) - 1) * 99 // 100]
+    if all(value.lower().endswith(_IMAGES) for value in values):
+        return Column(name=name, holds="image", letters=letters)
+    if all(map(is_number, values)):
+        return _numbers(name, values)
+    if all(value.startswith("[") for value in values):
+        lists = list(map(as_list, values))
+        if all(each is not None for each in lists):
+            return _lists(name, [each for each in lists if each is not None])
+    if is_prose(values):
+        return replace(_names_or_texts(name, values, letters, longest), prose=True, vocabulary=_words(values))
+    return _names_or_texts(name, values, letters, longest)
+
+
+def _words(values: Sequence[str]) -> frozenset[str]:
+    return frozenset(word for value in values[:_ROWS_OF_WORDS] for word in _WORD.findall(value.lower()))
+
+
+def _names_or_texts(name: str, values: Sequence[str], letters: float, longest: int) -> Column:
+    """Distinguish repeated names from texts."""
+    counts = Counter(values)
+    if letters < _LONGEST_NAME and len(values) > 1 and len(counts) == 1:
+        return Column(name=name, holds="the same in every row", distinct=tuple(counts), letters=letters)
+    if letters < _LONGEST_NAME and _come_again(name, counts):
+        return Column(name=name, holds="name", distinct=tuple(sorted(counts)), letters=letters, longest=longest)
+    return Column(name=name, holds="text", letters=letters, longest=longest)
+
+
+def _numbers(name: str, values: Sequence[str]) -> Column:
+    """Profile numbers in text form; true and false are included, and count as label names."""
+    counts = Counter(values)
+    if len(counts) == 1 and len(values) > 1:
+        return Column(name=name, holds="the same in every row", distinct=tuple(counts))
+    if not all(value in ("true", "false") or float(value).is_integer() for value in counts):
+        return Column(name=name, holds="number")
+    if _come_again(name, counts):
+        return Column(name=name, holds="name", distinct=tuple(sorted(counts, key=_as_number)))
+    return Column(name=name, holds="whole number")
+
+
+def _lists(name: str, values: Sequence[Sequence[Any]]) -> Column:
+    lengths = tuple(map(len, values))
+    members = [member for value in values for member in value]
+    if not all(isinstance(member, str | int) and not isinstance(member, bool) for member in members):
+        return Column(name=name, holds="image" if _is_image(values[0]) else "something else", lengths=lengths)
+    counts = Counter(map(str, members))
+    if _come_again(name, counts) or all(isinstance(member, int) for member in members):
+        return Column(name=name, holds="names", distinct=tuple(sorted(counts)), lengths=lengths)
+    return Column(name=name, holds="words", lengths=lengths)
+
+
+def _come_again(name: str, counts: Counter[str]) -> bool:
+    few = _FEW_OF_LABEL if name.lower() in LABEL else _FEW
+    return len(counts) <= MOST_NAMES and counts.total() >= few * len(counts)
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text can be read as a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _as_number(text: str) -> float:
+    return float(text) if is_number(text) else float(text == "true")
+
+
+def _is_image(value: Any) -> bool:
+    """Return whether a value is an image in the form that ``datasets`` returns, or rows of grey values or RGB."""
+    if isinstance(value, Mapping):
+        return {"bytes", "path"} <= value.keys()
+    if isinstance(value, list | tuple) and value:
+        return isinstance(value[0], list | tuple) and len(value) > 1 and len(value[0]) > 1
+    return type(value).__module__.startswith("PIL.")

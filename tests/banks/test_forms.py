@@ -1,0 +1,67 @@
+"""Each form is described in one place and computed in another; nothing else asks which form a modification has."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from continual_petl.banks.config import FORMS
+from continual_petl.banks.config.base import FormConfig
+from continual_petl.banks.presets import PRESETS
+from tests.house import ROOT, source_files
+
+HOME = ("continual_petl.banks.config.", "continual_petl.banks.forms.")
+
+
+def asks_for_a_form(source: str) -> list[int]:
+    """Return the lines that compare an attribute or variable called form with a name in quotes, by operator or match."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Compare):
+            sides, others = [node.left, *node.comparators], list[ast.AST]([node])
+        elif isinstance(node, ast.Match):
+            sides, others = [node.subject], [case.pattern for case in node.cases]
+        else:
+            continue
+        constants = {leaf.value for other in others for leaf in ast.walk(other) if isinstance(leaf, ast.Constant)}
+        if any(_is_form(leaf) for side in sides for leaf in ast.walk(side)) and constants & FORMS.keys():
+            found.append(node.lineno)
+    return found
+
+
+def _is_form(node: ast.AST) -> bool:
+    return getattr(node, "attr", getattr(node, "id", None)) == "form"
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("x = m.form == 'prompt'", [1]),
+        ("any(m.form != 'lowrank' for m in ms)", [1]),
+        ("if m.form in ('additive', 'sparse'):\n    pass", [1]),
+        ("if 'prompt' in {m.form for m in ms}:\n    pass", [1]),
+        ("match m.form:\n    case 'prompt':\n        pass", [1]),
+        ("form == 'sparse'", [1]),
+        ("form == '.parquet'", []),
+        ("(form, x) == (row.form, row.x)", []),
+        ("m.config.outside", []),
+    ],
+)
+def test_a_comparison_with_a_form_is_noticed(source: str, lines: list[int]) -> None:
+    assert asks_for_a_form(source) == lines
+
+
+def test_no_file_but_those_of_the_forms_compares_a_form_with_a_name() -> None:
+    found = {name: asks_for_a_form(path.read_text("utf-8")) for name, path in source_files()}
+    assert {name: lines for name, lines in found.items() if lines and not name.startswith(HOME)} == {}
+
+
+def test_every_form_has_a_file_that_describes_it_and_one_that_computes_it() -> None:
+    banks = ROOT / "continual_petl" / "banks"
+    for name, form in FORMS.items():
+        assert isinstance(form, FormConfig)
+        assert type(form).__module__ == f"continual_petl.banks.config.{name}"
+        assert all(row.form == name for row in form.rows)
+        assert form.preset in PRESETS
+        assert (banks / "forms" / f"{name}.py").is_file() != form.copies

@@ -1,0 +1,149 @@
+"""What answers without the model, and what is refused before it is needed, imports nothing that computes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from continual_petl.engine.checks.problems import Problems, with_lines
+from continual_petl.errors import StreamFileError
+from continual_petl.streams.stream_file.places import Places
+from tests.cli.bench import Bench, csv_lines, json_lines
+
+HEAVY = {
+    "torch",
+    "transformers",
+    "datasets",
+    "lightning",
+    "torchmetrics",
+    "wandb",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "plotly",
+    "optuna",
+}
+NO_RUN = "no run here"
+NOT_LEARNED = "is not learned in"
+REFUSED = {
+    "report of no run": ("report FOLDER/data", NO_RUN),
+    "report that is printed, of no run": ("report FOLDER/data --json", NO_RUN),
+    "forget in no run": ("forget FOLDER/data single", NO_RUN),
+    "forget what is not learned": ("forget FOLDER/run singel", NOT_LEARNED),
+    "predict with no run": ("predict FOLDER/data --task single w1", NO_RUN),
+    "predict with a task that is not learned": ("predict FOLDER/run --task singel w1", NOT_LEARNED),
+    "predict with no task": ("predict FOLDER/run w1", "--task, --task-column: neither was given"),
+    "predict rows of no file": ("predict FOLDER/run --task single --input FOLDER/none.csv", "there is no such file"),
+    "predict rows without the column": (
+        "predict FOLDER/run --task single --input FOLDER/rows.csv",
+        "reads the column 'text'",
+    ),
+    "init from no file": ("init FOLDER/none.csv", "there is no such file"),
+    "init onto a file": ("init FOLDER/data/other --output FOLDER/stream.yaml", "is there already"),
+    "learn in no run": ("learn FOLDER/data FOLDER/task.yaml", NO_RUN),
+    "learn from no file": ("learn FOLDER/run FOLDER/none.yaml", "there is no such file"),
+    "learn from rows": ("learn FOLDER/run FOLDER/data/other/train.jsonl", "this one holds rows"),
+    "learn with a misspelt key": ("learn FOLDER/run FOLDER/task.yaml", "task.yaml:2: key kind"),
+    "learn a name again": ("learn FOLDER/run FOLDER/again.yaml", "again.yaml:1: key name: the run"),
+    "verify no run": ("verify FOLDER/data", NO_RUN),
+    "verify what is not learned": ("verify FOLDER/run --task singel", NOT_LEARNED),
+    "ablate no run": ("ablate FOLDER/data", NO_RUN),
+    "ablate what is not learned": ("ablate FOLDER/run --task singel", NOT_LEARNED),
+    "reevaluate no run": ("reevaluate FOLDER/data", NO_RUN),
+    "sweep no stream": ("sweep FOLDER/none.yaml FOLDER/none.yaml", "there is no such file"),
+    "sweep by no file": ("sweep FOLDER/stream.yaml FOLDER/none.yaml", "there is no such file"),
+    "sweep no such task": ("sweep FOLDER/stream.yaml FOLDER/none.yaml --task othr", "othr"),
+}
+
+
+def light(bench: Bench, words: list[str]) -> tuple[int, str, str]:
+    """Run a command in a process of its own; return its exit code, standard error, and what it imported of `HEAVY`."""
+    code = (
+        "import sys; from continual_petl.cli.main import main; code = main(sys.argv[1:]); "
+        f"print('imported:', *sorted({HEAVY} & set(sys.modules))); sys.exit(code)"
+    )
+    argv = [sys.executable, "-W", "ignore", "-c", code, *(word.replace("FOLDER", str(bench.folder)) for word in words)]
+    done = subprocess.run(argv, cwd=bench.folder, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr, done.stdout.rpartition("imported:")[2].strip()
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused_does_not_wait_for_what_computes(bench: Bench, case: str) -> None:
+    words, says = REFUSED[case]
+    (bench.folder / "task.yaml").write_text("name: new\nkind: clasification\ndata: data/other\n")
+    (bench.folder / "again.yaml").write_text("name: single\nkind: classification\ndata: data/other\n")
+    (bench.folder / "rows.csv").write_text("txt\nw1\n")
+    code, said, imported = light(bench, words.split())
+    assert (code, imported) == (2, "")
+    assert says in said
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
+def test_a_misspelt_key_is_reported_with_what_is_wrong_in_the_rows_without_datasets(bench: Bench, suffix: str) -> None:
+    folder = bench.folder / "data" / "other"
+    rows = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
+    for file in folder.iterdir():
+        file.unlink()
+    match suffix:
+        case "jsonl":
+            (folder / "train.jsonl").write_text(json_lines(rows))
+        case "csv":
+            (folder / "train.csv").write_text(csv_lines(*(f"{row['text']},{row['label']}" for row in rows)))
+        case _:
+            pq.write_table(pa.Table.from_pylist(rows), folder / "train.parquet")
+    text = bench.stream.replace("training:", "trainign:") + '    labels: ["no", "maybe"]\n'
+    (bench.folder / "stream.yaml").write_text(text)
+    code, said, imported = light(bench, ["run", "FOLDER/stream.yaml"])
+    assert (code, imported) == (2, "numpy pyarrow" if suffix == "parquet" else "numpy")
+    assert [line.split(": ")[1] for line in said.splitlines()[1:]] == ["key trainign", "key tasks.1.labels"]
+    assert "'yes'" in said
+
+
+def test_a_task_is_forgotten_without_what_computes(bench: Bench) -> None:
+    assert light(bench, ["forget", "FOLDER/run", "single"]) == (0, "", "")
+    assert not (bench.folder / "run" / "banks" / "single").exists()
+
+
+def test_a_printed_report_imports_nothing_of_the_model(bench: Bench) -> None:
+    assert light(bench, ["report", "FOLDER/run", "--json"]) == (0, "", "numpy torch")  # of the result matrix
+
+
+WRONG_TASK = """\
+name: new
+kind: classification
+data: nowhere
+bank: {preset: houlsby, bottleneck: 17}
+"""
+
+
+@pytest.mark.parametrize("words", [[], ["--dry-run"]])
+def test_mistakes_in_the_file_of_a_task_have_their_lines(
+    bench: Bench, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = bench.folder / "task.yaml"
+    file.write_text(WRONG_TASK)
+    capsys.readouterr()
+    assert bench.main("learn", "FOLDER/run", "FOLDER/task.yaml", *words) == 2
+    first, *told = capsys.readouterr().err.splitlines()
+    assert first == "continual-petl: the task cannot be used:"
+    assert [line.partition(": task")[0] for line in told] == [f"{file}:3: key data", f"{file}:4: key bank"]
+    file.write_text(WRONG_TASK.replace("houlsby, bottleneck: 17", "lora"))
+    assert bench.main("learn", "FOLDER/run", "FOLDER/task.yaml", "--data", "FOLDER/none", *words) == 2
+    (told_once,) = capsys.readouterr().err.splitlines()
+    assert told_once.startswith("continual-petl: --data: task 'new', data ")
+
+
+def test_what_is_not_in_the_file_of_a_task_has_no_line_of_it() -> None:
+    problems = Problems()
+    for key in (("backbone", "name"), ("tasks", 1, "data", "path"), ("tasks", 1)):
+        problems.found.append((key, f"{key[-1]} is wrong"))
+    with pytest.raises(StreamFileError) as raised:
+        problems.raise_all()
+    found = with_lines(raised.value, Places("new.yaml", {(): 1, ("data",): 3}), ("tasks", 1))
+    assert isinstance(found, StreamFileError)
+    assert found.problems == ("new.yaml:3: key data.path: path is wrong", "name is wrong", "new.yaml: 1 is wrong")

@@ -1,0 +1,53 @@
+"""A run whose task can keep the states below its bank, begun by hand or as a stream."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from continual_petl.engine.session import Session
+from continual_petl.engine.signals import StopRequest
+from continual_petl.engine.task.state_cache import StateCache, decide_state_cache
+from continual_petl.engine.task.state_cache_files import fill_state_cache
+from continual_petl.learner import ContinualLearner
+from continual_petl.store.store import Store
+from continual_petl.streams.batches.loaders import EvaluationLoader
+from continual_petl.streams.stream import TaskStream
+from tests.streams_in_code import stream, task
+
+TOP: dict[str, Any] = {"preset": "houlsby", "bottleneck": 4, "layers": "top-1"}
+TRAINING = {"batch_size": 5, "learning_rate": 0.05, "head_dropout": 0.3}
+# 24 rows in batches of 5: ten batches in two epochs; 16 rows of validation.
+ROWS = 24
+
+
+def tasks_of(place: Path, /, *, bank: dict[str, Any] = TOP, rows: int = ROWS, **more: Any) -> TaskStream:
+    training = TRAINING | more.pop("training", {})
+    return stream(place, [task("one", num_rows=rows)], bank=bank, training=training, **more)
+
+
+class Open:
+    """A session with one task begun, its bank fresh."""
+
+    def __init__(self, tasks: TaskStream, folder: Path) -> None:
+        self.session = Session(tasks.spec, Store(folder))
+        self.data = self.session.prepare(tasks.spec.tasks[0])
+        self.plan = self.session.plan(tasks.spec.tasks[0], self.data.labels, self.data.train)
+        self.learner = ContinualLearner(self.session.backbone(tasks.spec.tasks[0]))
+        self.learner.add_task(self.plan, tokenizer=self.session.models.tokenizer)
+
+    def decide(self) -> StateCache | None:
+        decided, self.told = decide_state_cache(self.session, self.plan, self.data, self.learner)
+        return decided
+
+    def filled(self) -> StateCache:
+        """Return what is kept, with its files open."""
+        decided = self.decide()
+        assert decided is not None
+        fill_state_cache(self.session, self.plan, self.data, self.learner, decided, StopRequest())
+        return decided
+
+    def validation(self) -> EvaluationLoader:
+        training = self.plan.training
+        size = training.eval_batch_size or training.batch_size
+        return EvaluationLoader(self.data.validation, size, self.session.models.pad_token_id, kind=self.plan.kind)

@@ -1,0 +1,191 @@
+"""A task that arrives later is learned from the saved banks alone; and how each cell of R is known."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl import Run, StreamCallback, learn
+from continual_petl.callbacks import TaskEvent
+from continual_petl.engine.forget import forget
+from continual_petl.engine.scoring import result_row
+from tests.desk import bank_digests
+from tests.streams_in_code import classification_rows, stream, task
+from tests.usual import few
+
+Folder = Callable[..., Path]
+QUICK = {"epochs": 1}
+
+
+def task_on_disk(name: str, folder: Path) -> dict[str, Any]:
+    """Write a task's rows as files, and return the task."""
+    rows = classification_rows(name, 48)
+    (folder / name).mkdir(parents=True)
+    for split, part in {"train": rows[:24], "validation": rows[24:32], "test": rows[32:]}.items():
+        with open(folder / name / f"{split}.csv", "w", newline="") as handle:
+            writer = csv.DictWriter(handle, ["text", "label"])
+            writer.writeheader()
+            writer.writerows(part)
+    return {"name": name, "kind": "classification", "data": str(folder / name)}
+
+
+def test_a_later_task_needs_no_earlier_data(backbone_folder: Folder, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    tasks = [task_on_disk(name, data) for name in ("one", "two", "three")]
+    before = bank_digests(learn(stream(backbone_folder(), tasks[:2]), tmp_path / "run"))
+    shutil.rmtree(data / "one")
+    shutil.rmtree(data / "two")
+    heard: list[str] = []
+
+    class Listener(StreamCallback):
+        def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
+            heard.extend(event.notices)
+
+    run = learn(stream(backbone_folder(), tasks), tmp_path / "run", callbacks=[Listener()])
+    (notice,) = heard
+    assert "tasks 'one', 'two' were not measured again; of 'one': its data is not available (there is no " in notice
+    assert notice.endswith("Their certificates were checked, and their certified scores are carried over into R.")
+    assert run.store.tasks == ["one", "two", "three"]
+    assert run.results.status[2] == ("certified", "certified", "measured")
+    assert run.results.R[2, :2].tolist() == run.results.R.diagonal()[:2].tolist()
+    assert (run.results.bwt, run.results.forgetting, run.results.certified) == (0.0, 0.0, 2)
+    assert all(check.how == "digests and probe, bit for bit" for check in Run(tmp_path / "run").verify())
+    found = {check.task: check for check in run.verify(data=True)}
+    assert "test rows are not available" in found["one"].problems[0]
+    assert (found["one"].ok, found["one"].verdict) == (False, "rows not checked")
+    assert (found["three"].problems, found["three"].verdict) == ((), "unchanged")
+    # The third bank is that of a run in which nothing was ever missing, and answers go on.
+    shutil.rmtree(data)
+    alone = learn(stream(backbone_folder(), [task_on_disk("three", data)]), tmp_path / "alone")
+    assert bank_digests(run) == before | bank_digests(alone)
+    assert len(Run(tmp_path / "run").predict(["w0 w30"], task="one")) == 1
+
+
+def test_a_run_folder_copied_elsewhere_goes_on(backbone_folder: Folder, tmp_path: Path) -> None:
+    tasks = [task(name, num_rows=24) for name in ("one", "two", "three")]
+    learn(stream(backbone_folder(), tasks[:2]), tmp_path / "here")
+    moved = tmp_path / "another place" / "run"
+    shutil.copytree(tmp_path / "here", moved)
+    shutil.rmtree(tmp_path / "here")
+    run = learn(stream(backbone_folder(), tasks), moved)
+    assert bank_digests(run) == bank_digests(learn(stream(backbone_folder(), tasks), tmp_path / "whole"))
+    assert run.results.forgetting == 0.0
+    assert all(check.ok for check in Run(moved).verify(data=True))
+    assert str(tmp_path / "here") not in "".join(p.read_text() for p in moved.rglob("*.json*"))
+
+
+FOUR = [task(name, num_rows=16) for name in ("a", "b", "c", "d")]
+
+
+def statuses(run: Run) -> list[str]:
+    """Return the lower triangle of R as letters: measured, certified, not measured."""
+    return ["".join(status[0] for status in line[: number + 1]) for number, line in enumerate(run.results.status)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "letters"),
+    few(
+        [
+            ("certified", ["m", "cm", "ccm", "cccm"]),
+            ("all", ["m", "mm", "mmm", "mmmm"]),
+            ("auto", ["m", "mm", "mmm", "mmmm"]),
+            ("sample", ["m", "mm", "mmm", "mmmm"]),
+        ],
+    ),
+)
+def test_evaluate_of_few_tasks(backbone_folder: Folder, tmp_path: Path, policy: str, letters: list[str]) -> None:
+    run = learn(stream(backbone_folder(), FOUR, training=QUICK, evaluate=policy), tmp_path / "run")
+    assert statuses(run) == letters
+    R = run.results.R
+    assert all(R[i, j] == R[j, j] for i in range(4) for j in range(i + 1))
+    assert run.results.bwt == run.results.forgetting == 0.0
+
+
+@pytest.mark.slow
+def test_evaluate_of_many_tasks_costs_no_more(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the limits set down to 1 task, four are many."""
+    for name in ("MEASURE_ALL_UP_TO", "_SAMPLE", "_CHECKED"):
+        monkeypatch.setattr(result_row, name, 1)
+
+    def learned(policy: str) -> list[str]:
+        return statuses(learn(stream(backbone_folder(), FOUR, training=QUICK, evaluate=policy), tmp_path / policy))
+
+    sample, certified, auto = map(learned, ("sample", "certified", "auto"))
+    # One measured and one certified beside the new task; the last row leaves nothing out.
+    assert sample[:2] == ["m", "mm"]
+    assert sorted(sample[2]) == sorted("cmm")
+    assert sorted(sample[3]) == sorted("ccmm")
+    assert sorted(certified[2]) == sorted("cnm")
+    assert certified[3] == "cccm"
+    assert auto == certified
+    assert learned("all") == ["m", "mm", "mmm", "mmmm"]
+    assert sample == statuses(Run(tmp_path / "sample")), "which ones is a matter of the seed, not of luck"
+
+
+def test_an_undefined_score_is_not_forgetting(backbone_folder: Folder, tmp_path: Path) -> None:
+    """The correlation of constant numbers is not defined, then as now."""
+    from tests.streams_in_code import regression_task
+
+    constant = {**regression_task("a", num_rows=16), "metric": "pearson", "bank": "probe"}
+    for part in constant["data"]["test"]:
+        part["label"] = 1.0
+    with pytest.warns(UserWarning, match="variance of predictions or target"):
+        run = learn(stream(backbone_folder(), [constant, FOUR[1]], training=QUICK), tmp_path / "run")
+    assert run.results.R[:, 0].isnan().all()
+    assert run.results.to_json()["R"][1][0] is None
+    assert all(check.ok for check in run.verify())
+
+
+def test_a_course_that_learns_nothing_leaves_later_tasks_as_they_would_have_been(
+    backbone_folder: Folder, tmp_path: Path
+) -> None:
+    folder, one = backbone_folder(), task("one", num_rows=16)
+    learn(stream(folder, [one], training=QUICK), tmp_path / "run")
+    changed = stream(folder, [one], training={"epochs": 2, "learning_rate": 0.5}, bank="lora", evaluate="certified")
+    learn(changed, tmp_path / "run")
+    spec = Run(tmp_path / "run").session.spec
+    assert (spec.training.epochs, spec.training.learning_rate) == (1, stream(folder, [one]).spec.training.learning_rate)
+    assert (spec.bank.preset, spec.evaluate) == ("houlsby", "certified")
+    # With a task to learn, the stream as it is given counts, for it and for later ones.
+    tasks = [one, task("two", num_rows=16)]
+    run = learn(stream(folder, tasks, training={"epochs": 2}, bank="lora"), tmp_path / "run")
+    assert (run.store.manifest("one").training.epochs, run.store.manifest("two").training.epochs) == (1, 2)
+    assert Run(tmp_path / "run").session.spec.training.epochs == 2
+
+
+def test_rows_that_are_answered_again_are_called_what_they_are(backbone_folder: Folder, tmp_path: Path) -> None:
+    rows = classification_rows("one", 32)
+    one = {"name": "one", "kind": "classification", "data": {"train": rows[:16], "validation": rows[16:]}}
+    run = learn(stream(backbone_folder(), [one], training=QUICK), tmp_path / "run")
+    assert [check.how for check in run.verify(data=True)] == ["digests and probe, bit for bit, validation rows"]
+
+
+def test_a_run_folder_never_contradicts_itself(backbone_folder: Folder, tmp_path: Path) -> None:
+    """Settings of two streams that are sound by themselves may not go together."""
+    folder, one, two = backbone_folder(), task("one", num_rows=16, bank="lora"), task("two", num_rows=16)
+    copies = stream(folder, [one, two], training=QUICK, bank={"preset": "lora", "start_from": "one"})
+    learn(copies, tmp_path / "copies")
+    learn(stream(folder, [task("one", num_rows=16), two], training=QUICK, bank="lora"), tmp_path / "copies")
+    assert all(check.ok for check in Run(tmp_path / "copies").verify())
+    by_sgd = stream(folder, [one], training={"epochs": 1, "optimizer": "sgd", "momentum": 0.5})
+    learn(by_sgd, tmp_path / "training")
+    other = one | {"training": {"betas": [0.8, 0.95]}}
+    learn(stream(folder, [other], training=QUICK), tmp_path / "training")
+    assert all(check.ok for check in Run(tmp_path / "training").verify())
+
+
+def test_settings_that_a_forgotten_task_alone_has_read_go_with_it(backbone_folder: Folder, tmp_path: Path) -> None:
+    by_sgd = task("one", num_rows=16, training={"optimizer": "sgd"})
+    both = [by_sgd, task("two", num_rows=16)]
+    learn(stream(backbone_folder(), both, training={"epochs": 1, "momentum": 0.5}), tmp_path / "run")
+    run = forget(tmp_path / "run", "one")
+    assert [each.name for each in run.session.spec.tasks] == ["two"]
+    assert run.session.spec.training.momentum == 0.9, "the default"
+    assert all(check.ok for check in run.verify())

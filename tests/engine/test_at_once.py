@@ -1,0 +1,103 @@
+"""Many tasks at once: workers learn, one process commits, and the store ends as that of a run in one process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from continual_petl import InputError, Run, learn
+from continual_petl.engine.parallel import staging
+from continual_petl.engine.parallel.staging import commit_staged
+from continual_petl.engine.parallel.worker import Report, Worker, brief_of
+from continual_petl.engine.session import Session
+from continual_petl.engine.signals import StopRequest
+from continual_petl.engine.task import learn_task
+from continual_petl.engine.task.finish_task import finish_task
+from continual_petl.engine.task.state_cache import decide_state_cache
+from continual_petl.errors import DivergedError, MemoryRanOutError, StoreError
+from continual_petl.store.certificate.environment import current_environment
+from continual_petl.store.store import Store
+from continual_petl.streams.stream_file.yaml_file import dump_stream
+from tests.engine.at_once import TASKS, TRAINING, DieOnce, files_of, stop_half_way
+from tests.streams_in_code import stream, task
+
+Folder = Callable[..., Path]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes")
+@pytest.mark.usefixtures("imported_twice")
+def test_two_processes_leave_the_bytes_of_one_also_where_a_worker_is_killed_and_then_all_are_stopped(
+    backbone_folder: Folder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks = stream(backbone_folder(), TASKS, training=TRAINING)
+    learn(tasks, tmp_path / "sequential")
+    # By then the workers' banks of the first two are committed, or as good as that.
+    stop_half_way(tasks, tmp_path, ("three", "four"), [DieOnce(tmp_path / "died", "two")], jobs=2)
+    assert (tmp_path / "died").exists()
+    assert "task 'two': its worker was killed; it resumes from its last checkpoint" in caplog.text
+    assert Run(tmp_path / "run").store.tasks[:1] == ["one"]
+    run = learn(tasks, tmp_path / "run", jobs=2)
+    assert files_of(tmp_path / "run") == files_of(tmp_path / "sequential")
+    assert all(check.ok for check in run.verify(data=True))
+    assert list((tmp_path / "run" / ".progress").iterdir()) == []
+
+
+@pytest.mark.parametrize("alike", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_what_a_worker_stages_is_committed_with_the_bytes_of_a_course(
+    backbone_folder: Folder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    alike: bool,
+) -> None:
+    tasks = stream(backbone_folder(), [task("one", num_rows=16)], training=TRAINING)
+    learn(tasks, tmp_path / "course")
+    session = Session(tasks.spec, Store(tmp_path / "run"))
+    with session.store.lock():
+        session.store.write_stream(dump_stream(tasks.spec))
+    worker = Worker(brief_of(session, ()), ())
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            learn_task, "decide_state_cache", lambda *args, **more: (decide_state_cache(*args, **more)[0], ("told",))
+        )
+        report = worker.learn("one")
+    assert report.state == "learned", report.message
+    assert report.notices == ("told",)
+    request = StopRequest()
+    if not alike:
+        # As if this process had another processor than the worker.
+        other = {"processor": "another"}
+        monkeypatch.setattr(
+            staging, "current_environment", lambda *args: current_environment(*args).model_copy(update=other)
+        )
+    seconds = commit_staged(session, tasks.spec.tasks[0], report.notices, [], request)
+    assert {"data", "train", "evaluate", "commit"} == set(seconds)
+    finish_task(session, "one", [], seconds, request)
+    assert files_of(tmp_path / "run") == files_of(tmp_path / "course")
+    assert ("its rows are answered again here" in caplog.text) is not alike
+
+
+def test_a_worker_tells_what_went_wrong_in_plain_values(backbone_folder: Folder, tmp_path: Path) -> None:
+    bad = task("one", num_rows=16, training={"learning_rate": 1e30, "gradient_clip": None})
+    tasks = stream(backbone_folder(), [bad])
+    session = Session(tasks.spec, Store(tmp_path / "run"))
+    brief = brief_of(session, ())
+    with pytest.raises(InputError, match="sees no run folder here"):
+        Worker(brief, ())
+    with session.store.lock():
+        session.store.write_stream(dump_stream(tasks.spec))
+    worker = Worker(brief, ())
+    with pytest.raises(DivergedError, match="task 'one': learning diverged"):
+        worker.learn("one").raise_error()
+    for kind in (StoreError, MemoryRanOutError, DivergedError, InputError):
+
+        def act(request: StopRequest, kind: type[Exception] = kind) -> Report:
+            raise kind("what is to be done")
+
+        with pytest.raises(kind, match="what is to be done") as raised:
+            worker._told("one", act).raise_error()
+        assert raised.type is kind

@@ -1,0 +1,75 @@
+"""A budget of tokens through a whole run: steps counted as they are taken, and refused before anything is learned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+
+from continual_petl import InputError, learn
+from continual_petl.engine.checks.dry_run import dry_run
+from continual_petl.engine.session import Session
+from continual_petl.learner import ContinualLearner
+from continual_petl.store.store import Store
+from continual_petl.streams.stream import TaskStream
+from tests.desk import Desk
+from tests.learner.test_memory import Fails
+from tests.streams_in_code import stream, task
+
+Folder = Callable[..., Path]
+BUDGET = 60  # rows of 5 to 15 tokens: 4 to 8 of them
+
+
+class Steps(L.Callback):
+    """Notes the tokens of each batch, and the learning rate of each step."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.rates: list[float] = []
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        self.tokens.append(batch["input_ids"].numel())
+        self.rates.append(trainer.optimizers[0].param_groups[0]["lr"])
+
+
+def _stream(folder: Folder, **training: Any) -> TaskStream:
+    settings = {"max_tokens": BUDGET, "epochs": 3, "batch_size": 8} | training
+    return stream(folder(), [task("one", num_rows=40)], training=settings)
+
+
+def test_the_schedule_and_a_dry_run_count_the_steps_that_are_taken(backbone_folder: Folder, tmp_path: Path) -> None:
+    (facts,) = dry_run(Session(_stream(backbone_folder).spec, Store(tmp_path / "dry")))
+    steps = Steps()
+    run = learn(_stream(backbone_folder), tmp_path / "run", callbacks=[steps])
+    assert facts.num_steps == len(steps.tokens) > 3 * 40 / 8
+    assert max(steps.tokens) <= BUDGET
+    # The rate falls to zero with the step after the last: a schedule that counted other steps would end elsewhere.
+    assert 0 < steps.rates[-1] == pytest.approx(0.02 / (len(steps.rates) - round(0.1 * len(steps.rates))))
+    assert all(check.ok for check in run.verify(data=True))
+
+
+def test_a_row_that_no_batch_can_hold_is_told_before_anything_is_learned(
+    backbone_folder: Folder, tmp_path: Path
+) -> None:
+    tasks = _stream(backbone_folder, max_tokens=10)
+    message = r"task 'one', train: training\.max_tokens: got 10, but \d+ of 40 rows are longer"
+    with pytest.raises(InputError, match=message):
+        dry_run(Session(tasks.spec, Store(tmp_path / "dry")))
+    with pytest.raises(InputError, match=message):
+        learn(tasks, tmp_path / "run")
+    assert not Store(tmp_path / "run").tasks
+
+
+def test_memory_that_runs_out_names_the_budget(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(_stream(backbone_folder), tmp_path)
+    monkeypatch.setattr(ContinualLearner, "_loss", Fails(None, torch.OutOfMemoryError("out of memory")))
+    with pytest.raises(InputError, match=r"Lower training\.batch_size .*, training\.max_tokens \(it is 60\) or"):
+        desk.fit("one")

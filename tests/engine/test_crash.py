@@ -1,0 +1,105 @@
+"""Real processes, really interrupted: by a signal that asks, and by kills at every kind of instant."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from continual_petl import Run, learn
+from continual_petl.errors import StoreError
+from continual_petl.streams.stream import TaskStream
+from tests.desk import bank_digests
+from tests.engine.crash import INSTANTS, deaths, tasks_of
+from tests.house import ROOT
+
+Folder = Callable[..., Path]
+
+QUICK = ("half-a-checkpoint",)
+SLOW = tuple(instant for instant in INSTANTS if instant not in QUICK)
+
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes and signals"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+]
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    code = (
+        "import torch; torch.set_num_threads(1); import sys; from tests.engine.crash import main; main(*sys.argv[1:])"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TOKENIZERS_PARALLELISM": "false"}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return bank_digests(learn(tasks_of(backbone_folder()), tmp_path_factory.mktemp("uninterrupted") / "run"))
+
+
+def files_of(folder: Path) -> list[str]:
+    """Return every file of a run folder, process numbers left out."""
+    found = (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    return sorted(re.sub(r"\.\d+\.new", ".new", name) for name in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("instants", [QUICK, SLOW])
+def test_killed_at_any_instant_the_course_goes_on_to_the_same_banks(
+    backbone_folder: Folder, tmp_path: Path, uninterrupted: dict[str, str], instants: tuple[str, ...]
+) -> None:
+    spec = tasks_of(backbone_folder()).spec
+    learn(TaskStream(spec.model_copy(update={"tasks": spec.tasks[:1]})), tmp_path / "first")
+    for instant in instants:
+        shutil.copytree(tmp_path / "first", tmp_path / instant)
+    assert deaths(backbone_folder(), tmp_path, instants) == dict.fromkeys(instants, signal.SIGKILL)
+    problems = []
+    for instant in instants:
+        folder = tmp_path / instant
+        # Whole tasks or no tasks, at once and readable.
+        committed = ["one", "two"] if instant in ("after-the-commit", "row-measured") else ["one"]
+        if Run(folder).store.tasks != committed or not all(check.ok for check in Run(folder).verify()):
+            problems.append(f"{instant}: {Run(folder)}")
+        run = learn(tasks_of(backbone_folder()), folder)
+        if bank_digests(run) != uninterrupted:
+            problems.append(f"{instant}: another bank")
+        if not all(check.ok for check in run.verify(data=True)) or run.results.forgetting != 0.0:
+            problems.append(f"{instant}: not verified")
+        left = [name for name in files_of(folder) if ".progress" in name or name.startswith("banks/.")]
+        if left:
+            problems.append(f"{instant}: left behind {left}")
+    assert problems == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_ends_and_goes_on(
+    backbone_folder: Folder, tmp_path: Path, uninterrupted: dict[str, str], number: int
+) -> None:
+    with start(str(backbone_folder()), str(tmp_path / "run")) as process:
+        assert process.stdout is not None
+        for _ in range(5):
+            assert process.stdout.readline() == "step\n"
+        # Meanwhile nobody else may write.
+        with pytest.raises(StoreError, match="another process is writing to this run"):
+            learn(tasks_of(backbone_folder()), tmp_path / "run")
+        process.send_signal(number)
+        out, _ = process.communicate("\n", timeout=900)
+    assert out == ""  # the step is finished, and no other begun
+    assert process.returncode == 100 + number
+    assert (tmp_path / "run" / ".progress" / "one" / "last.ckpt").is_file()
+    assert bank_digests(learn(tasks_of(backbone_folder()), tmp_path / "run")) == uninterrupted

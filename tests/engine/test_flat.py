@@ -1,0 +1,212 @@
+"""What a task costs does not grow with the number of earlier tasks: counted in reading, places and lines, not in seconds."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from continual_petl import ForgettingError, NoForgetting, StreamCallback, learn
+from continual_petl.callbacks import TaskEvent, no_forgetting
+from continual_petl.digests import combined_digest
+from continual_petl.engine.scoring import evaluate, result_row
+from continual_petl.engine.scoring.evaluate import outputs_of
+from continual_petl.engine.trainers import answers_here
+from continual_petl.errors import InputError, StoreError
+from continual_petl.store.files import atomic, reading
+from continual_petl.store.files.reading import read_lines, read_tail
+from continual_petl.store.folder import results_file
+from continual_petl.store.folder.results_file import TaskLine, append_results, read_results
+from continual_petl.store.store import Store
+from continual_petl.store.verify.certificate import rotating
+from tests.store.fabricated import Looks, multiply
+from tests.streams_in_code import regression_task, stream, task, task_of_kind
+
+Folder = Callable[..., Path]
+QUICK = {"epochs": 1}
+
+
+class _Counts(StreamCallback):
+    """What was looked at, by task: from the end of the one before to its own end."""
+
+    def __init__(self, looks: Looks, folder: Path) -> None:
+        self._looks, self._folder = looks, folder
+        self.found: dict[str, tuple[dict[str, int], int]] = {}
+
+    def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
+        looks = self._looks
+        opened = {kind: sum(kind in path for path in looks.opened) for kind in ("bank.json", "safetensors", "results")}
+        self.found[event.task] = opened, len(looks.asked)
+        looks.opened.clear()
+        looks.asked.clear()
+
+
+@pytest.fixture(scope="module")
+def first(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("flat") / "run"
+    learn(stream(backbone_folder(), [task("one", num_rows=8)], training=QUICK), folder)
+    return folder
+
+
+def test_learning_looks_at_as_much_after_few_tasks_as_after_many(
+    first: Path, tmp_path: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(result_row, "_CHECKED", 2)
+    found = {}
+    tasks = [task(name, num_rows=8) for name in ("a", "b", "c")]
+    for count in (6, 30):
+        folder = multiply(shutil.copytree(first, tmp_path / str(count)), count)
+        with pytest.MonkeyPatch.context() as patch:
+            counts = _Counts(Looks(folder, patch), folder)
+            watching = [NoForgetting("digests", most=2), counts]
+            learn(stream(backbone_folder(), tasks, training=QUICK, evaluate="certified"), folder, callbacks=watching)
+        # The first task stands behind the opening, and the last row of a stream is complete.
+        found[count] = counts.found["b"]
+    opened, asked = found[6]
+    assert found[30][0] == opened
+    assert opened["safetensors"] > 0
+    # Which of the earlier tasks were drawn decides how often one is looked at twice.
+    assert abs(found[30][1] - asked) <= 12
+
+
+def test_a_row_that_measures_all_grows(first: Path, tmp_path: Path, backbone_folder: Folder) -> None:
+    """The counting sees growth where there is some."""
+    found = []
+    for count in (2, 6):
+        folder = multiply(shutil.copytree(first, tmp_path / str(count)), count)
+        with pytest.MonkeyPatch.context() as patch:
+            counts = _Counts(Looks(folder, patch), folder)
+            tasks = stream(backbone_folder(), [task("a", num_rows=8)], training=QUICK, evaluate="certified")
+            learn(tasks, folder, callbacks=[NoForgetting("digests", most=1), counts])
+        found.append(counts.found["a"][0]["safetensors"])
+    assert found[1] > found[0]
+
+
+@pytest.mark.parametrize("most", [1, 3, 20])
+def test_every_turn_checks_as_many(most: int) -> None:
+    for count in range(4 * most + 3):
+        tasks = [str(number) for number in range(count)]
+        assert len(rotating(tasks, count, most)) == min(count, most)
+
+
+def test_a_writer_hears_of_banks_that_come_and_go(first: Path, tmp_path: Path) -> None:
+    folder = multiply(shutil.copytree(first, tmp_path / "run"), 4)
+    store = Store(folder)
+    with store.lock():
+        links = store.links()
+        assert store.links() is links, "nothing is looked at again"
+        aside = tmp_path / "aside"
+        shutil.move(store.bank_folder("copy2"), aside)
+        assert store.tasks == ["one", "copy1", "copy3"]
+        assert store.broken().keys() == {"copy3"}
+        shutil.move(aside, store.bank_folder("copy2"))
+        assert store.links() == links
+    assert store.links() is not links, "who holds no lock looks every time"
+
+
+def test_a_bank_that_goes_while_a_task_is_learned_is_told(first: Path, tmp_path: Path, backbone_folder: Folder) -> None:
+    folder = multiply(shutil.copytree(first, tmp_path / "run"), 4)
+
+    class Thief(StreamCallback):
+        def on_task_start(self, event: TaskEvent) -> None:
+            shutil.rmtree(folder / "banks" / "copy1", ignore_errors=True)
+
+    tasks = stream(backbone_folder(), [task("a", num_rows=8)], training=QUICK, evaluate="certified")
+    with pytest.raises((ForgettingError, StoreError), match="names a different predecessor"):
+        learn(tasks, folder, callbacks=[Thief(), NoForgetting("digests", most=1)])
+
+
+def test_results_are_appended_without_reading_what_lies_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, lines = tmp_path / "results.jsonl", [TaskLine(task=f"t{n}", index=n, seconds={}) for n in range(60)]
+    sizes: list[int] = []
+    monkeypatch.setattr(reading, "_TAIL", 64)
+    monkeypatch.setattr(atomic, "_LOOK", 64)
+    monkeypatch.setattr(results_file, "_whole_lines", lambda _: pytest.fail("the whole file was read"))
+    for line in lines:
+        append_results(path, [line])
+        sizes.append(path.stat().st_size)
+    monkeypatch.undo()
+    assert read_results(path) == lines
+    assert len({after - before for before, after in pairwise(sizes[10:])}) == 1
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 64])
+def test_the_tail_of_a_file_is_what_reading_all_of_it_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(reading, "_TAIL", size)
+    path = tmp_path / "lines"
+    for content in (b"", b"\n", b"a", b"a\n", b"\n\n", b"a\nbc", b"abc\ndef\n", b"x" * 30 + b"\n" + b"y" * 40 + b"\nz"):
+        path.write_bytes(content)
+        *whole, behind = read_lines(path)
+        assert read_tail(path) == (whole[-1] if whole else None, behind), content
+    path.write_bytes(b"\n" + b"a" * 9 + b"\n")
+    with pytest.raises(StoreError, match="the last line has more than 8 bytes"):
+        read_tail(path, most=8)
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression", "token-classification", "multilabel"])
+def test_answers_without_a_trainer_are_lightnings(
+    tmp_path: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    made: dict[str, Any] = {"classification": task, "regression": regression_task}
+    spec = made[kind]("one", num_rows=16) if kind in made else task_of_kind(kind, "one", num_rows=16)
+    run = learn(stream(backbone_folder(), [spec], training=QUICK), tmp_path / "run")
+    session = run.session
+    rows, learner = session.split(session.spec.tasks[0]).rows, session.models.resident("one")
+    learner.train()
+    modes = [module.training for module in learner.modules()]
+    found = []
+    for here in (True, False):
+        monkeypatch.setattr(evaluate, "answers_here", lambda _, here=here: here)
+        found.append(outputs_of(learner, rows, session.models.pad_token_id, {}, session.folder))
+        assert [module.training for module in learner.modules()] == modes
+    one, other = ({str(n): t.tolist() for n, t in enumerate(outputs)} for outputs in found)
+    assert combined_digest(one) == combined_digest(other)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "here"),
+    [
+        ({}, not torch.accelerator.is_available()),
+        ({"accelerator": "cpu"}, True),
+        ({"accelerator": "cpu", "devices": 1, "max_steps": 3}, True),
+        ({"accelerator": "gpu"}, False),
+        ({"accelerator": "cpu", "devices": 2}, False),
+        ({"accelerator": "cpu", "deterministic": True}, False),
+    ],
+)
+def test_a_trainer_is_made_where_it_does_more(arguments: dict[str, Any], here: bool) -> None:
+    assert answers_here(arguments) is here
+
+
+def test_a_task_that_is_not_learned_is_told_with_those_that_are(first: Path, tmp_path: Path) -> None:
+    from continual_petl import Run
+
+    run = Run(multiply(shutil.copytree(first, tmp_path / "run"), 3))
+    with pytest.raises(InputError, match=r"task 'two' is not learned in .*; learned tasks: one, copy1, copy2"):
+        run.predict(["w1"], task="two")
+
+
+def test_what_the_row_has_certified_is_not_checked_again_in_the_same_turn(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[tuple[str, str]] = []
+    for where, module in (("row", result_row), ("callback", no_forgetting)):
+        real = module.check_task
+
+        def check(store: Store, name: str, *args: Any, where: str = where, real: Any = real, **more: Any) -> Any:
+            checked.append((where, name))
+            return real(store, name, *args, **more)
+
+        monkeypatch.setattr(module, "check_task", check)
+    tasks = stream(backbone_folder(), [task(name, num_rows=8) for name in "abc"], training=QUICK, evaluate="certified")
+    watcher = NoForgetting()
+    learn(tasks, tmp_path, callbacks=[watcher])
+    assert sorted(checked) == [("row", "a"), ("row", "a"), ("row", "b")]
+    assert [watcher.kinds(name) for name in "abc"] == [[], ["probe"], ["probe", "probe"]]

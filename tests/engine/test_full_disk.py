@@ -1,0 +1,232 @@
+"""Every write of a run fails once: a clear error, the store as before, and the same command resumes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+
+from continual_petl import Run, learn
+from continual_petl.cli.main import main
+from continual_petl.errors import Interrupted, StoreError
+from continual_petl.store.files.atomic import append_lines, line_bytes, new_folder, write_file
+from continual_petl.streams.stream import TaskStream
+from continual_petl.streams.stream_file.yaml_file import dump_stream
+from tests.desk import bank_digests
+from tests.engine.faulty_disk import FaultyDisk, content
+from tests.streams_in_code import stream, task
+
+Folder = Callable[..., Path]
+ERRORS = (errno.ENOSPC, errno.EIO)
+
+
+def tasks_of(backbone: Path) -> TaskStream:
+    training = {"epochs": 1, "checkpoint_every": 2}
+    return stream(backbone, [task("one", num_rows=20), task("two", num_rows=20)], training=training)
+
+
+class Learned:
+    """A run with one task learned of two, and what the second one becomes when nothing fails."""
+
+    def __init__(self, backbone: Path, folder: Path) -> None:
+        self.tasks, self.folder = tasks_of(backbone), folder / "first"
+        spec = self.tasks.spec
+        learn(TaskStream(spec.model_copy(update={"tasks": spec.tasks[:1]})), self.folder)
+        self.before = content(self.folder)
+        with pytest.MonkeyPatch.context() as patch:
+            disk = FaultyDisk(None).put_in(patch)
+            self.digests = bank_digests(learn(self.tasks, shutil.copytree(self.folder, folder / "whole")))
+            self.calls = disk.calls
+
+    def fails_at(self, call: int, number: int, folder: Path) -> list[str]:
+        """Fail in one call; return what is wrong afterwards."""
+        shutil.copytree(self.folder, folder)
+        with pytest.MonkeyPatch.context() as patch:
+            FaultyDisk(call, number).put_in(patch)
+            with pytest.raises(StoreError) as told:
+                learn(self.tasks, folder)
+        wrong, where = [], f"call {call} ({self.calls[call]}), {errno.errorcode[number]}: "
+        if str(folder) not in str(told.value) or os.strerror(number) not in str(told.value):
+            wrong.append(f"{where}says {told.value}")
+        now, tasks = content(folder), Run(folder).store.tasks
+        if tasks == ["one"]:  # the stream file comes first; it is the old one or the new one
+            wrong += [
+                where + name
+                for name in self.before | now
+                if name != "stream.yaml" and self.before.get(name) != now.get(name)
+            ]
+        elif tasks != ["one", "two"] or not all(check.ok for check in Run(folder).verify()):
+            wrong.append(f"{where}the store holds {tasks}")
+        if left := [str(path) for path in folder.rglob("*.new")]:
+            wrong.append(f"{where}left behind {left}")
+        if bank_digests(learn(self.tasks, folder)) != self.digests:
+            wrong.append(f"{where}another bank")
+        shutil.rmtree(folder)
+        return wrong
+
+
+@pytest.fixture(scope="module")
+def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Learned:
+    return Learned(backbone_folder(), tmp_path_factory.mktemp("learned"))
+
+
+def test_some_failing_writes(learned: Learned, tmp_path: Path) -> None:
+    last_rename = len(learned.calls) - 1 - learned.calls[::-1].index("rename")
+    # What follows the commit's rename is the flush of its folder: open, fsync.
+    for call, number in ((last_rename + 2, errno.EIO), (last_rename - 9, errno.ENOSPC)):
+        assert learned.fails_at(call, number, tmp_path / "run") == []
+
+
+@pytest.mark.slow
+def test_every_failing_write(learned: Learned, tmp_path: Path) -> None:
+    wrong, cases = [], [(call, ERRORS[call % 2]) for call in range(len(learned.calls))]
+    for call, number in cases:
+        wrong += learned.fails_at(call, number, tmp_path / "run")
+    print(f"{len(cases)} failures in {len(learned.calls)} calls of {sorted(set(learned.calls))}")
+    assert wrong == []
+
+
+def test_the_command_line_tells_of_a_full_disk(
+    learned: Learned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tasks.yaml").write_text(dump_stream(learned.tasks.spec))
+    run = shutil.copytree(learned.folder, tmp_path / "run")
+    FaultyDisk(len(learned.calls) // 2, errno.ENOSPC).put_in(monkeypatch)
+    assert main(["run", str(tmp_path / "tasks.yaml"), "--run-dir", str(run), "--quiet"]) == 1
+    told = capsys.readouterr().err
+    assert "could not be written: No space left on device" in told
+    assert "Traceback" not in told
+
+
+def _steps(folder: Path) -> list[tuple[str, Callable[[], object]]]:
+    """Return one write of each kind, over old content and where there was none."""
+
+    def make(name: str) -> None:
+        with new_folder(folder / name) as inside:
+            write_file(inside / "a", b"a")
+
+    return [
+        ("replace", lambda: write_file(folder / "old", b"new")),
+        ("create", lambda: write_file(folder / "fresh", b"new")),
+        ("append", lambda: append_lines(folder / "lines", [{"b": 2}])),
+        ("first line", lambda: append_lines(folder / "more", [{"b": 2}])),
+        ("folder", lambda: make("made")),
+        ("deep folder", lambda: make("deep/made")),
+    ]
+
+
+@pytest.mark.parametrize("number", ERRORS)
+def test_each_step_of_each_kind_of_write_is_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    count = 0
+    for kind in range(len(_steps(tmp_path))):
+        call, failed, told = 0, True, ""
+        while failed:
+            folder = tmp_path / f"{kind}-{call}"
+            folder.mkdir()
+            (folder / "old").write_bytes(b"old")
+            (folder / "lines").write_bytes(b'{"a": 1}\n{"torn')
+            before = content(folder)
+            name, write = _steps(folder)[kind]
+            with monkeypatch.context() as patch:
+                FaultyDisk(call, number).put_in(patch)
+                try:
+                    write()
+                    failed = False
+                except StoreError as error:
+                    told = str(error)
+            if failed:
+                now = content(folder)
+                assert os.strerror(number) in told
+                # The torn end never counted.
+                whole = line_bytes({"a": 1})
+                assert (folder / "lines").read_bytes() in (whole, whole + b'{"torn'), name
+                assert {k: v for k, v in now.items() if k != "lines"} == {
+                    k: v for k, v in before.items() if k != "lines"
+                }, f"{name}, call {call}"
+                count += 1
+            call += 1
+    assert count >= 25
+
+
+def test_a_write_that_cannot_be_taken_back_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dead(FaultyDisk):
+        def __getattr__(self, name: str) -> Any:
+            if "replace" in self.calls:
+                self._fail_at = len(self.calls)
+            return super().__getattr__(name)
+
+    write_file(tmp_path / "file", b"old")
+    Dead(None, errno.EIO).put_in(monkeypatch)
+    with pytest.raises(StoreError, match="was written, but could neither be flushed to disk nor undone"):
+        write_file(tmp_path / "file", b"new")
+    assert (tmp_path / "file").read_bytes() == b"new"
+
+
+class Stop(L.Callback):
+    """Ask for an end in the first batch."""
+
+    def on_train_batch_start(self, *args: Any) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        RuntimeError("[enforce fail at inline_container.cc:1] . PytorchStreamWriter failed writing file data/1"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(
+    learned: Learned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    with pytest.raises(Interrupted):
+        learn(learned.tasks, tmp_path / "run", callbacks=[Stop()])
+    last = tmp_path / "run" / ".progress" / "one" / "last.ckpt"
+    before = last.read_bytes()
+
+    def save(trainer: L.Trainer, path: Path, *args: Any, **kwargs: Any) -> None:
+        path.write_bytes(b"half")
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(L.Trainer, "save_checkpoint", save)
+        with pytest.raises(
+            StoreError, match=r"last\.ckpt: could not be written: .*(No space left|failed writing file)"
+        ):
+            learn(learned.tasks, tmp_path / "run")
+    assert last.read_bytes() == before
+    assert not list((tmp_path / "run").rglob("*.new"))
+    assert bank_digests(learn(learned.tasks, tmp_path / "run")) == learned.digests
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes")
+def test_a_process_that_may_write_no_more(learned: Learned, tmp_path: Path) -> None:
+    """No injection: the system refuses files above a size, which the bank reaches and the small files do not."""
+    run = shutil.copytree(learned.folder, tmp_path / "run")
+    size = (run / "banks" / "one" / "bank.safetensors").stat().st_size
+    child = os.fork()
+    if child == 0:
+        code = 0
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, resource.RLIM_INFINITY))
+            learn(learned.tasks, run)
+        except StoreError as error:
+            code = 7 if "File too large" in str(error) and str(run) in str(error) else 8
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert Run(run).store.tasks == ["one"]
+    assert not list(run.rglob("*.new"))
+    assert bank_digests(learn(learned.tasks, run)) == learned.digests

@@ -1,0 +1,178 @@
+"""A run from stream to verified banks on disk."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch.loggers import CSVLogger
+
+from continual_petl import InputError, Run, StreamCallback, learn
+from continual_petl.engine.checks.dry_run import dry_run
+from continual_petl.engine.session import Session
+from continual_petl.store.store import Store
+from tests.streams_in_code import regression_task, stream, task, task_of_kind, write_rows
+from tests.usual import few
+
+Folder = Callable[..., Path]
+
+
+def test_one_task_from_stream_to_a_verified_bank_on_disk(backbone_folder: Folder, tmp_path: Path) -> None:
+    run = learn(stream(backbone_folder(), [task("first", num_rows=80)], training={"epochs": 6}), tmp_path / "run")
+    assert sorted(p.name for p in (tmp_path / "run").iterdir() if not p.name.startswith(".")) == [
+        "backbone.json",
+        "banks",
+        "results.jsonl",
+        "stream.yaml",
+    ]
+    files = {p.name for p in (tmp_path / "run" / "banks" / "first").iterdir()}
+    assert files == {"bank.safetensors", "bank.json", "probe.safetensors", "history.json"}
+    # From the folder alone, as another process would.
+    (check,) = Run(tmp_path / "run").verify()
+    assert check.ok
+    assert check.how == "digests and probe, bit for bit"
+    assert float(run.results.R[0, 0]) >= 0.8
+    assert [answer.value for answer in run.predict(["w0 w20 w30", "w1 w40"], task="first")] == ["no", "yes"]
+
+
+@pytest.mark.parametrize("family", few(["bert", "roberta", "electra", "distilbert"]))
+def test_three_kinds_of_task_on_every_family(backbone_folder: Folder, tmp_path: Path, family: str) -> None:
+    tasks = [task("single"), task("pair", pairs=True, bank="lora"), regression_task("number", bank="bitfit")]
+    run = learn(stream(backbone_folder(family), tasks), tmp_path / family)
+    R = run.results.R
+    table = run.results.to_pandas()
+    assert list(table.index) == list(table.columns) == list(run.results.tasks)
+    assert torch.equal(torch.tensor(table.to_numpy()).nan_to_num(-1), R.nan_to_num(-1))
+    tidy = run.results.to_pandas(tidy=True)
+    assert len(tidy) == 6
+    assert set(tidy["status"]) == {"measured"}
+    assert set(tidy["split"]) == set(run.results.splits)
+    for row in tidy.itertuples():
+        assert row.score == table.loc[row.after, row.task]
+    assert bool(torch.equal(R.tril()[2, :2], torch.stack([R[0, 0], R[1, 1]])))
+    assert run.results.forgetting == 0.0
+    assert all(check.ok for check in run.verify(data=True))
+
+
+def test_a_learned_stream_is_skipped(backbone_folder: Folder, tmp_path: Path) -> None:
+    tasks = stream(backbone_folder(), [task("first"), task("second")])
+    learn(tasks, tmp_path / "run")
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "run" / "banks").rglob("*")}
+    lines = (tmp_path / "run" / "results.jsonl").read_bytes()
+    learn(tasks, tmp_path / "run")
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "run" / "banks").rglob("*")} == before
+    assert (tmp_path / "run" / "results.jsonl").read_bytes() == lines
+
+
+@pytest.mark.parametrize("preset", ["full", "lora"])
+def test_a_shared_bank_goes_on_and_is_measured_not_certified(
+    backbone_folder: Folder, tmp_path: Path, preset: str
+) -> None:
+    opposite = task("second")
+    for rows in opposite["data"].values():
+        for row in rows:
+            row["label"] = "no" if row["label"] == "yes" else "yes"
+    shared = stream(backbone_folder(), [task("first"), opposite], bank={"preset": preset, "scope": "shared"})
+    run = learn(shared, tmp_path / "run")
+    assert run.results.status[1] == ("measured", "measured")
+    bodies = [run.store.tensors(name) for name in ("first", "second")]
+    changed = [n for n in bodies[0] if not n.startswith("head.") and not torch.equal(bodies[0][n], bodies[1][n])]
+    assert changed
+    first, second = run.verify()
+    assert first.ok
+    assert first.how.endswith("as committed, but it now answers with the shared bank of 'second'")
+    assert second.ok
+    assert second.how == "digests and probe, bit for bit"
+
+
+def test_changed_settings_of_a_learned_task_are_told_and_it_stays(backbone_folder: Folder, tmp_path: Path) -> None:
+    heard: list[str] = []
+
+    class Listener(StreamCallback):
+        def on_run_start(self, notices: tuple[str, ...]) -> None:
+            heard.extend(notices)
+
+    learn(stream(backbone_folder(), [task("first")]), tmp_path / "run", callbacks=[Listener()])
+    before = (tmp_path / "run" / "banks" / "first" / "bank.json").read_bytes()
+    changed = stream(backbone_folder(), [task("first", bank="lora")], training={"epochs": 7})
+    learn(changed, tmp_path / "run", callbacks=[Listener()])
+    (notice,) = heard
+    assert "'first' was learned with other settings (bank, training.epochs) and stays as it is" in notice
+    assert (tmp_path / "run" / "banks" / "first" / "bank.json").read_bytes() == before
+
+
+def test_python_objects_for_the_trainer_are_not_written_into_the_stream(
+    backbone_folder: Folder, tmp_path: Path
+) -> None:
+    logger = CSVLogger(tmp_path / "logs")
+    learn(
+        stream(backbone_folder(), [task("first")]), tmp_path / "run", trainer={"logger": logger, "log_every_n_steps": 1}
+    )
+    assert "logger" not in (tmp_path / "run" / "stream.yaml").read_text()
+    assert list((tmp_path / "logs").rglob("metrics.csv"))
+    assert all(check.ok for check in Run(tmp_path / "run").verify())
+
+
+def test_a_bank_that_diverged_is_not_committed(backbone_folder: Folder, tmp_path: Path) -> None:
+    """Its logits are NaN, and argmax would call every row by the first label."""
+    training = {"learning_rate": 1e30, "gradient_clip": None}
+    with pytest.raises(
+        InputError, match=r"task 'first': learning diverged: .*Lower training\.learning_rate \(it was 1e\+30\)"
+    ):
+        learn(stream(backbone_folder(), [task("first")], training=training), tmp_path / "run")
+    assert Run(tmp_path / "run").store.tasks == []
+    assert learn(stream(backbone_folder(), [task("first")]), tmp_path / "run").store.tasks == ["first"]
+
+
+def test_tasks_that_share_a_bank_pool_in_one_way(backbone_folder: Folder, tmp_path: Path) -> None:
+    tasks = [task("first", num_rows=16), task("second", num_rows=16, pooling="pooler")]
+    with pytest.raises(
+        InputError, match=r"task 'second': it answers through the pooler, but 'first', .* without the pooler"
+    ):
+        learn(stream(backbone_folder(), tasks, bank={"preset": "full", "scope": "shared"}), tmp_path / "run")
+
+
+@pytest.mark.parametrize("preset", ["full", "top_layers"])
+def test_a_shared_copy_with_a_pooler_meets_words_before_anything_is_learned(
+    backbone_folder: Folder, tmp_path: Path, preset: str
+) -> None:
+    """The tags of words do not go through BERT's pooler, whatever the pooling is."""
+    tasks = [task("first", num_rows=16), task_of_kind("token-classification", "second", num_rows=16)]
+    backbone = {"name": str(backbone_folder()), "pooling": "pooler"}
+    mixed = stream(backbone_folder(), tasks, bank={"preset": preset, "scope": "shared"}, backbone=backbone)
+    wanted = r"task 'second': it answers without the pooler, but 'first', .* through the pooler"
+    with pytest.raises(InputError, match=wanted):
+        learn(mixed, tmp_path / "run")
+    with pytest.raises(InputError, match=wanted):
+        dry_run(Session(mixed.spec, Store(tmp_path / "run")))
+    assert Store(tmp_path / "run").tasks == []
+
+
+def test_a_learned_task_of_which_the_stream_now_says_another_kind_stays(
+    backbone_folder: Folder, tmp_path: Path
+) -> None:
+    learn(stream(backbone_folder(), [task("first", num_rows=16)]), tmp_path / "run")
+    tasks = [regression_task("first", num_rows=16), task("second", num_rows=16)]
+    run = learn(stream(backbone_folder(), tasks), tmp_path / "run")
+    assert run.results.status[1][0] == "certified"
+    first, _ = run.verify(data=True)
+    assert "it was learned as a classification, but the stream now says regression" in first.problems[0]
+    assert all(check.ok for check in run.verify())
+
+
+def test_relative_paths_of_a_stream_in_python_mean_the_same_later(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_rows(tmp_path / "data" / "first", "first")
+    shutil.copytree(backbone_folder(), tmp_path / "bert")
+    monkeypatch.chdir(tmp_path)
+    backbone = {"name": "./bert", "pooling": "mean"}
+    first = {"name": "first", "kind": "classification", "data": "data/first"}
+    learn(stream(Path(), [first], backbone=backbone), "runs/mine")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    (check,) = Run(tmp_path / "runs" / "mine").verify(data=True)
+    assert check.problems == ()

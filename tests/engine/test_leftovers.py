@@ -1,0 +1,180 @@
+"""Whatever call a command fails or is killed in, the next one leaves the folder that an undisturbed command leaves."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from continual_petl import InputError, StoreError, learn
+from continual_petl.cli.main import main
+from continual_petl.engine.forget import forget
+from continual_petl.report.facts import read_facts
+from continual_petl.report.write import write_report
+from continual_petl.store.files.sealed import SEAL
+from continual_petl.streams.stream import TaskStream
+from continual_petl.sweep import sweep
+from tests.engine.faulty_disk import Everywhere, in_a_child
+from tests.streams_in_code import stream, task
+from tests.sweep.sweeps import small_stream, small_sweep
+
+Folder = Callable[..., Path]
+
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/self/fd").is_dir() or not hasattr(os, "fork"), reason="forks, and asks Linux"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+]
+FAULTS = (None, errno.ENOSPC, errno.EIO)
+"""A kill, and what the system may say."""
+STEPS = {"learn": 3, "sweep": 10}
+"""Of commands that take long, every third or tenth call is taken."""
+
+
+class Command:
+    """A command that writes below a folder, and what it leaves there when nothing happens.
+
+    Args:
+        act: the command, given a folder.
+        then: what is given next where the command could do without the call that failed.
+        start: the folder that it finds; None: it makes one.
+        scratch: an empty folder.
+    """
+
+    def __init__(
+        self, act: Callable[[Path], object], then: Callable[[Path], object], start: Path | None, scratch: Path
+    ) -> None:
+        self.act, self._then, self._start, self._scratch = act, then, start, scratch
+        assert not scratch.exists()
+        scratch.mkdir()
+        folder = self._begin()
+        with pytest.MonkeyPatch.context() as patch:
+            self.calls = Everywhere(folder).put_in(patch).calls
+            self.act(folder)
+        self.whole = left_in(folder)
+
+    def _begin(self) -> Path:
+        folder = self._scratch / "run"
+        shutil.rmtree(folder, ignore_errors=True)
+        if self._start is None:
+            folder.mkdir()
+        else:
+            shutil.copytree(self._start, folder)
+        return folder
+
+    def fails_at(self, call: int, number: int | None) -> list[str]:
+        """Fail, or be killed, in one call, and give the next command, which is the same again; return what is wrong then."""
+        folder = self._begin()
+        how = "killed" if number is None else errno.errorcode[number]
+        where = f"call {call}, {self.calls[call]}, {how}: "
+        ended_well, raised = in_a_child(lambda: self.act(folder), folder, call, number)
+        if raised:
+            return [where + raised]
+        with suppress(InputError):  # what was to be forgotten may be forgotten already
+            (self._then if ended_well else self.act)(folder)
+        found = left_in(folder)
+        return [
+            f"{where}{name} is {found.get(name, 'missing')!r:.300}, and was to be {self.whole.get(name, 'missing')!r:.300}"
+            for name in sorted(found.keys() | self.whole.keys())
+            if found.get(name) != self.whole.get(name)
+        ]
+
+
+def left_in(folder: Path) -> dict[str, object]:
+    """Return all that lies in a folder by name: what is in the files of a run, but for times and what follows from them."""
+    found: dict[str, object] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if name.startswith(".lock"):
+            continue
+        found[name] = "a folder" if path.is_dir() else "a file"
+        if name in ("results.jsonl", "trials.jsonl"):
+            lines = [_timeless(json.loads(line)) for line in path.read_text().splitlines()]
+            # A sweep notes each start of a trial: one that was stopped begins twice.
+            found[name] = [line for number, line in enumerate(lines) if line not in lines[:number] or not _begun(line)]
+        elif path.is_file() and (name == "stream.yaml" or name.startswith(("banks", "tombstones"))):
+            found[name] = path.read_bytes()
+    return found
+
+
+def _timeless(line: dict[str, object]) -> dict[str, object]:
+    return {key: value for key, value in line.items() if key not in ("seconds", SEAL)}
+
+
+def _begun(line: dict[str, object]) -> bool:
+    return line.get("role") is not None and "scores" not in line and line.get("state", "begun") == "begun"
+
+
+def tasks_of(backbone: Path) -> TaskStream:
+    training = {"epochs": 1, "checkpoint_every": 2}
+    return stream(backbone, [task(name, num_rows=12) for name in ("one", "two")], training=training)
+
+
+@pytest.fixture(scope="module")
+def command(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Command]:
+    backbone, scratch = backbone_folder(), tmp_path_factory.mktemp("commands")
+    tasks = tasks_of(backbone)
+    first = TaskStream(tasks.spec.model_copy(update={"tasks": tasks.spec.tasks[:1]}))
+    (scratch / "two.json").write_text(json.dumps(task("two", num_rows=12)))
+    learn(first, scratch / "one")
+    learn(tasks, shutil.copytree(scratch / "one", scratch / "both"))
+    known: dict[str, Command] = {}
+    one_trial = small_sweep(space={"bank.bottleneck": [2]})
+
+    def add(folder: Path) -> None:
+        # The command reports what it raised by its exit code. Loggers write a folder for each start, and are not compared.
+        if main(["learn", str(folder), str(scratch / "two.json"), "--quiet"]) != 0:
+            raise StoreError("reported")
+
+    commands: dict[str, tuple[Callable[[Path], object], str | None]] = {
+        "run": (lambda folder: learn(tasks, folder), "one"),
+        "learn": (add, "one"),
+        "forget": (lambda folder: forget(folder, "two"), "both"),
+        "replace": (lambda folder: learn(tasks, folder, replace=["one"]), "both"),
+        "report": (lambda folder: write_report(folder / "report", read_facts(folder)), "both"),
+        "sweep": (lambda folder: sweep(small_stream(backbone), one_trial, folder=folder), None),
+    }
+
+    def made(name: str) -> Command:
+        if name not in known:
+            act, start = commands[name]
+            then = commands["run"][0] if name == "replace" else act  # or it would be replaced a second time
+            known[name] = Command(act, then, None if start is None else scratch / start, scratch / name)
+        return known[name]
+
+    return made
+
+
+def _wrong(found: Command, calls: list[int], numbers: Callable[[int], tuple[int | None, ...]]) -> str:
+    return "\n".join(wrong for call in calls for number in numbers(call) for wrong in found.fails_at(call, number))
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "numbers"),
+    [
+        ("forget", "write tombstones/", (None,)),
+        ("run", "fsync results.jsonl", (None,)),
+        ("run", "unlink .progress/.two.PID.old.new/last.ckpt", (None, errno.ENOSPC)),
+        ("report", "write report/.index.html", (None,)),
+    ],
+)
+def test_some_calls(command: Callable[[str], Command], name: str, call: str, numbers: tuple[int | None, ...]) -> None:
+    found = command(name)
+    number = next(number for number, each in enumerate(found.calls) if each.startswith(call))
+    wrong = _wrong(found, [number], lambda _: numbers)
+    assert not wrong, wrong
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["run", "learn", "forget", "replace", "report", "sweep"])
+def test_every_call_that_writes(command: Callable[[str], Command], name: str) -> None:
+    found = command(name)
+    calls = range(0, len(found.calls), STEPS.get(name, 1))
+    print(f"{name}: {len(calls)} of {len(found.calls)} calls")
+    wrong = _wrong(found, [*calls], lambda call: (None, FAULTS[1 + call % 2]))
+    assert not wrong, wrong

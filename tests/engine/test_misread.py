@@ -1,0 +1,165 @@
+"""The rows that a bank misreads are those that its certified scores count as wrong, for every kind of task."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from continual_petl import InputError, Run, learn
+from continual_petl.engine.scoring.misread import _errors, _shown
+from continual_petl.report.misread import MOST_MISREAD
+from tests.streams_in_code import classification_rows, regression_task, stream, task, task_of_kind, write_rows
+
+Folder = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Return a run of tasks of several kinds, each learned too shortly to be good at it."""
+    little: dict[str, Any] = {"training": {"epochs": 1, "learning_rate": 1e-4}}
+    tasks = [
+        task("one", **little),
+        task("pairs", pairs=True, **little),
+        regression_task("numbers", **little),
+        task_of_kind("multilabel", **little),
+        task_of_kind("token-classification", "words", **little),
+    ]
+    return learn(stream(backbone_folder(), tasks), tmp_path_factory.mktemp("misread") / "run")
+
+
+def right(run: Run, name: str) -> dict[str, float]:
+    return run.store.manifest(name).scores["test"].scores
+
+
+@pytest.mark.parametrize("name", ["one", "pairs"])
+def test_as_many_rows_are_misread_as_the_accuracy_says(run: Run, name: str) -> None:
+    found = run.misread(name)
+    assert (found.split, found.num_rows, len(found.rows)) == ("test", 16, found.num_misread)
+    assert 0 < found.num_misread == round(16 * (1 - right(run, name)["accuracy"]))
+    rows = classification_rows(name, 72, pairs=name == "pairs")[-16:]
+    assert found.columns == (("text", "text_pair") if name == "pairs" else ("text",))
+    for row in found.rows:
+        given = rows[row.row - 1]
+        assert row.given == tuple(given[column] for column in found.columns)
+        assert {row.correct, row.predicted} == {"yes", "no"}
+        assert row.correct == given["label"]
+        asked: Any = row.given if name == "pairs" else row.given[0]
+        answer = run.predict([asked], task=name)[0]
+        assert answer.value == row.predicted
+        assert answer.probabilities is not None
+        assert row.probability == pytest.approx(answer.probabilities[row.predicted], abs=1e-5)  # other padding
+
+
+def test_numbers_are_shown_by_their_errors(run: Run) -> None:
+    found = run.misread("numbers", most=5)
+    assert (found.by_error, found.num_rows, len(found.rows)) == (True, 16, 5)
+    errors = [abs(float(row.correct) - float(row.predicted)) for row in found.rows]
+    assert errors == sorted(errors, reverse=True)
+    assert all(row.probability is None for row in found.rows)
+
+
+def test_several_labels_are_shown_as_lists(run: Run) -> None:
+    found = run.misread("multilabel")
+    assert 0 < found.num_misread <= found.num_rows == 12
+    assert all(row.correct != row.predicted and row.probability is None for row in found.rows)
+    assert all(set(row.predicted.split(", ")) <= {"x", "y", "z", "(none)"} for row in found.rows)
+
+
+def test_of_words_those_with_a_wrong_tag_are_shown(run: Run) -> None:
+    found = run.misread("words")
+    assert found.columns == ("tokens",)
+    assert 0 < found.num_misread == len(found.rows)
+    for row in found.rows:
+        words = row.given[0].split(" ")
+        for true, said in zip(row.correct.split(", "), row.predicted.split(", "), strict=True):
+            assert true.split(": ")[0] == said.split(": ")[0]
+            assert true.split(": ")[0] in words
+            assert true != said
+
+
+def test_only_so_many_rows_are_returned(run: Run) -> None:
+    assert len(run.misread("one", most=1).rows) == 1
+    assert len(run.misread("words", most=1).rows) == 1
+    assert run.misread("one", most=1).num_misread == run.misread("one").num_misread
+    assert len(run.misread("one").rows) <= MOST_MISREAD
+    with pytest.raises(InputError, match="learned tasks"):
+        run.misread("none")
+
+
+def test_generated_texts_are_left_out_in_plain_words(backbone_folder: Folder, tmp_path: Path) -> None:
+    folder = backbone_folder("bart")
+    made = stream(folder, [task_of_kind("seq2seq", num_rows=12)], **{"backbone": {"name": str(folder)}})
+    found = learn(made, tmp_path / "run").misread("seq2seq")
+    assert found.rows == ()
+    assert str(found.why_none).startswith("Task 'seq2seq': no rows are shown: it generates texts")
+
+
+def test_long_texts_are_cut_visibly(backbone_folder: Folder, tmp_path: Path) -> None:
+    one = task("one", training={"epochs": 1, "learning_rate": 1e-4})
+    for row in one["data"]["test"]:
+        row["text"] += " w12" * 500
+    found = learn(stream(backbone_folder(), [one]), tmp_path / "run").misread("one")
+    assert found.rows
+    assert all(len(row.given[0]) == 400 and row.given[0].endswith("…") for row in found.rows)
+
+
+def test_images_are_shown_by_their_paths(backbone_folder: Folder, tmp_path: Path) -> None:
+    made = task_of_kind("image-classification", "light", training={"epochs": 1, "learning_rate": 1e-4})
+    for number, row in enumerate(made["data"]["test"]):
+        row["label"] = ("light", "dark")[row["label"] == "light"]  # so that some are wrong, whatever is learned
+        file = tmp_path / f"{number}.png"
+        Image.fromarray(np.array(row["image"], dtype=np.uint8)).save(file)
+        row["image"] = str(file)
+    folder = backbone_folder("vit")
+    found = learn(stream(folder, [made], **{"backbone": {"name": str(folder)}}), tmp_path / "run").misread("light")
+    assert found.columns == ("image",)
+    assert found.rows
+    assert all(row.given == (str(tmp_path / f"{row.row - 1}.png"),) for row in found.rows)
+
+
+@pytest.mark.parametrize("change", ["gone", "changed", "no test"])
+def test_where_rows_are_not_those_that_were_certified_one_sentence_says_so(
+    backbone_folder: Folder, tmp_path: Path, change: str
+) -> None:
+    write_rows(tmp_path / "data", "one")
+    one = {"name": "one", "kind": "classification", "data": str(tmp_path / "data")}
+    learn(stream(backbone_folder(), [one]), tmp_path / "run")
+    if change == "gone":
+        shutil.rmtree(tmp_path / "data")
+    elif change == "no test":
+        (tmp_path / "data" / "test.jsonl").unlink()
+    else:
+        lines = (tmp_path / "data" / "test.jsonl").read_text().splitlines(keepends=True)
+        (tmp_path / "data" / "test.jsonl").write_text("".join(lines[1:]))
+    found = Run(tmp_path / "run").misread("one")
+    assert found.rows == ()
+    says = "are not those it was certified on" if change == "changed" else "test rows are not available"
+    assert says in str(found.why_none)
+    assert str(found.why_none).count("task 'one': its") == 0
+
+
+def test_an_answer_that_is_no_number_is_the_largest_error() -> None:
+    errors = _errors(torch.tensor([0.5, torch.nan, torch.inf]), torch.tensor([0.5, 1.0, 2.0]))
+    assert errors.tolist() == [0, torch.inf, torch.inf]
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("a text", "a text"),
+        (["two", "words"], "two words"),
+        (Path("/x.png"), "/x.png"),
+        ({"path": "x.png", "bytes": b""}, "x.png"),
+        ({"bytes": b""}, "an image without a path"),
+        ([[[0, 0, 0]]], "an image without a path"),
+    ],
+)
+def test_what_went_in_is_shown_as_text(value: Any, says: str) -> None:
+    assert _shown(value) == says

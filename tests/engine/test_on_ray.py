@@ -1,0 +1,47 @@
+"""Many tasks at once on a Ray cluster of two workers: the store ends as that of a run in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl import InputError, learn
+from continual_petl.engine.parallel import ray_workers
+from tests.engine.at_once import TASKS, TRAINING, DieOnce, files_of, stop_half_way
+from tests.ray_cluster import UNTIDY, needs_ray, two_workers
+from tests.streams_in_code import stream, task
+
+Folder = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    with two_workers() as ray:
+        yield ray
+
+
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.filterwarnings(*UNTIDY)
+def test_a_cluster_of_two_leaves_the_bytes_of_one_process_also_where_a_worker_is_killed(
+    backbone_folder: Folder, tmp_path: Path, cluster: Any
+) -> None:
+    tasks = stream(backbone_folder(), TASKS, training=TRAINING)
+    learn(tasks, tmp_path / "one")
+    stop_half_way(tasks, tmp_path, ("one", "two"), executor="ray")
+    learn(tasks, tmp_path / "run", executor="ray", callbacks=[DieOnce(tmp_path / "died", "two")])
+    assert (tmp_path / "died").exists()
+    assert files_of(tmp_path / "run") == files_of(tmp_path / "one")
+    assert cluster.is_initialized(), "a cluster that was there before stays"
+
+
+def test_without_ray_one_sentence_says_what_to_install(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_workers, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"Ray is not installed here: pip install 'continual-petl\[ray\]'"):
+        learn(stream(backbone_folder(), [task("one")]), tmp_path / "run", executor="ray")
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,50 @@
+"""Answers to texts are those that the bank gave to the same texts when it was measured."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from continual_petl import learn
+from continual_petl.engine.scoring.evaluate import outputs_of
+from continual_petl.heads.words import answers
+from continual_petl.predictor.predictor import Predictor
+from tests.streams_in_code import regression_task, stream, task
+
+Folder = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def left_padding(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a backbone whose tokenizer says to pad on the left and brings no padding token, as some on the Hub do."""
+    folder = shutil.copytree(backbone_folder(), tmp_path_factory.mktemp("left") / "bert")
+    file = folder / "tokenizer_config.json"
+    settings = json.loads(file.read_text()) | {"padding_side": "left", "pad_token": None}
+    file.write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.mark.parametrize("tokens", ["usual", "padded on the left"])
+@pytest.mark.parametrize("spec", [task("one"), task("one", pairs=True), regression_task("one")])
+def test_predictions_are_the_measured_ones(
+    backbone_folder: Folder, left_padding: Path, tmp_path: Path, tokens: str, spec: dict[str, Any]
+) -> None:
+    run = learn(stream(backbone_folder() if tokens == "usual" else left_padding, [spec]), tmp_path / "run")
+    test = spec["data"]["test"]
+    rows = [(row["text"], row["text_pair"]) if "text_pair" in row else row["text"] for row in test]
+    models, manifest = run.session.models, run.store.manifest("one")
+    split = run.session.split(run.session.spec.tasks[0]).rows
+    learner = models.resident("one")
+    outputs = outputs_of(learner, split, models.pad_token_id, run.session.spec.trainer, run.session.folder)
+    # To the bit: these are the batches of the measurement.
+    size = manifest.training.batch_size
+    assert Predictor(models).predict(rows, "one", batch_size=size) == answers(
+        manifest.kind, manifest.labels, torch.stack(outputs)
+    )
+    assert run.predict([], "one") == []

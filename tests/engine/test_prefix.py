@@ -1,0 +1,296 @@
+"""What is kept of the frozen layers changes no answer, and is kept where it can be and pays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from continual_petl import InputError, StreamCallback, learn
+from continual_petl.banks.split import states_below
+from continual_petl.callbacks import TaskEvent
+from continual_petl.engine.task import state_cache
+from continual_petl.engine.task.state_cache import StateCache, decide_state_cache
+from continual_petl.learner.answer import STATES, answer, backbone_inputs
+from continual_petl.learner.frozen import num_uses
+from continual_petl.streams.batches.batching import evaluation_batches
+from continual_petl.streams.batches.collate import collate
+from continual_petl.streams.schema.stream_spec import ResolvedTraining
+from tests.desk import bank_digests
+from tests.engine.kept_states import TOP, Open, tasks_of
+from tests.streams_in_code import stream, task_of_kind
+from tests.usual import few
+
+Folder = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def whole(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return the digest of the bank of a run that nothing interrupts."""
+    return bank_digests(learn(tasks_of(backbone_folder()), tmp_path_factory.mktemp("whole")))
+
+
+class Recomputed:
+    """Plain restatement of what is kept: the states of each row, computed anew in each step, in its canonical batch."""
+
+    def __init__(self, course: Open) -> None:
+        self._course = course
+
+    def __call__(self, batch: dict[str, Tensor], split: str) -> dict[str, Tensor]:
+        course, training = self._course, self._course.plan.training
+        rows = course.data.train if split == "train" else course.data.validation
+        pad, backbone = course.session.models.pad_token_id, course.learner.backbone
+        made = torch.zeros(*batch["input_ids"].shape, backbone.hidden_size)
+        for place, number in enumerate(batch["index"].tolist()):
+            (of,) = [b for b in evaluation_batches(rows.lengths, training.batch_size) if number in b]
+            canonical = collate(rows, of, pad, course.plan.kind)
+            states = states_below(backbone.model, backbone.sites, backbone_inputs(backbone, canonical), 1)
+            length = int(rows.lengths[number])
+            made[place, :length] = states[of.tolist().index(number), :length]
+        return {**batch, STATES: made}
+
+
+def test_learning_from_kept_states_is_learning_with_them_computed_in_every_step(
+    backbone_folder: Folder, tmp_path: Path, whole: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = tasks_of(backbone_folder())
+    course = Open(tasks, tmp_path / "by hand")
+
+    recomputed = Recomputed(course)
+    monkeypatch.setattr(StateCache, "__call__", lambda self, batch, split: recomputed(batch, split))
+    assert bank_digests(learn(tasks, tmp_path / "run")) == whole
+
+
+@pytest.mark.slow
+def test_the_bank_is_that_of_plain_learning_but_for_rounding_and_says_so(
+    backbone_folder: Folder, tmp_path: Path
+) -> None:
+    runs = [learn(tasks_of(backbone_folder(), training={"prefix_cache": way}), tmp_path / way) for way in ("on", "off")]
+    scores = [run.store.manifest("one").scores["test"].scores["accuracy"] for run in runs]
+    # The same batches but other paddings of the frozen half: rounding of 1e-7 a step.
+    assert scores[0] == pytest.approx(scores[1], abs=0.07)
+    assert [run.store.manifest("one").training.prefix_cache for run in runs] == ["on", "off"]
+    assert all(check.ok for run in runs for check in run.verify(data=True))
+    assert not (tmp_path / "on" / ".progress" / "one").exists()
+
+
+KINDS = [("bert", "classification")]
+MORE_KINDS = [
+    ("gpt2", "classification"),
+    ("vit", "image-classification"),
+    ("deberta", "token-classification"),
+    ("modernbert", "multilabel"),
+    ("llama", "regression"),
+]
+
+
+@pytest.mark.parametrize(("family", "kind"), [*KINDS, *(pytest.param(*k, marks=pytest.mark.slow) for k in MORE_KINDS)])
+def test_kept_states_give_the_answers_of_validation_bit_for_bit(
+    backbone_folder: Folder, tmp_path: Path, family: str, kind: str
+) -> None:
+    tasks = stream(
+        backbone_folder(family), [task_of_kind(kind, "one")], bank=TOP, backbone={"name": str(backbone_folder(family))}
+    )
+    course = Open(tasks, tmp_path)
+    kept, learner = course.filled(), course.learner.eval()
+    assert set(kept.files) == {"train", "validation"}
+    for batch in course.validation():
+        outputs = [
+            answer(learner.backbone, learner.active_bank, course.plan.pooling, b)
+            for b in (batch, kept(batch, "validation"))
+        ]
+        if kind == "token-classification":
+            outputs = [output[batch["attention_mask"].bool()] for output in outputs]
+        assert torch.equal(*outputs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "kind"), [*MORE_KINDS, ("gpt2", "causal-lm"), ("qwen3", "causal-lm"), ("vit", "image-classification")]
+)
+def test_every_kind_learns_from_kept_states_and_is_certified(
+    backbone_folder: Folder, tmp_path: Path, family: str, kind: str
+) -> None:
+    tasks = stream(
+        backbone_folder(family), [task_of_kind(kind, "one")], bank=TOP, backbone={"name": str(backbone_folder(family))},
+        training={"prefix_cache": "on"},
+    )  # fmt: skip
+    run = learn(tasks, tmp_path)
+    assert all(check.ok for check in run.verify(data=True))
+
+
+@pytest.mark.slow
+def test_a_probe_reads_what_comes_out_of_the_last_layer(backbone_folder: Folder, tmp_path: Path) -> None:
+    course = Open(tasks_of(backbone_folder(), bank={"preset": "probe"}), tmp_path)
+    kept = course.filled()
+    assert kept.layer == 2
+    for batch in course.validation():
+        outputs = [
+            answer(course.learner.backbone, course.learner.active_bank.eval(), "mean", b)
+            for b in (batch, kept(batch, "validation"))
+        ]
+        assert torch.equal(*outputs)
+
+
+@pytest.mark.parametrize(
+    ("changed", "kept"),
+    few(
+        [
+            ({}, True),
+            ({"training": {"prefix_cache": "off"}}, False),
+            ({"training": {"epochs": 1}}, False),
+            ({"training": {"epochs": 1, "prefix_cache": "on"}}, True),
+            ({"training": {"backbone_dropout": True}}, False),
+            ({"training": {"prefix_cache_bytes": 100}}, False),
+            ({"bank": {**TOP, "layers": "all"}}, False),
+            ({"bank": {**TOP, "layers": "0"}}, False),
+            ({"bank": {"preset": "prompt", "length": 3}}, False),
+            ({"bank": {"preset": "probe"}}, True),
+            ({"trainer": {"limit_train_batches": 0.5}}, False),
+            ({"trainer": {"limit_train_batches": 0.5}, "training": {"epochs": 4}}, True),
+            ({"trainer": {"max_steps": 3}}, False),
+        ],
+        4,
+    ),
+)
+def test_states_are_kept_by_themselves_where_it_can_be_done_and_pays(
+    backbone_folder: Folder, tmp_path: Path, changed: dict[str, Any], kept: bool
+) -> None:
+    assert (Open(tasks_of(backbone_folder(), **changed), tmp_path).decide() is not None) == kept
+
+
+def test_on_a_device_that_may_compute_faster_than_it_reads_states_are_kept_only_if_asked_for(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_cache, "device_of", lambda session: torch.device("cuda"))
+    assert Open(tasks_of(backbone_folder()), tmp_path).decide() is None
+    assert Open(tasks_of(backbone_folder(), training={"prefix_cache": "on"}), tmp_path).decide() is not None
+
+
+@pytest.mark.parametrize(
+    ("training", "arguments", "uses"),
+    [
+        ({"epochs": 3}, {}, 3.0),
+        ({"epochs": 3}, {"limit_train_batches": 0.5}, 1.5),
+        ({"epochs": 3}, {"limit_train_batches": 1}, 0.3),
+        ({"epochs": 3}, {"limit_train_batches": 1.0}, 3.0),
+        ({"epochs": 3}, {"limit_train_batches": 0}, 0.0),
+        ({"epochs": 3}, {"limit_train_batches": 100}, 3.0),
+        ({"epochs": 3}, {"limit_train_batches": None}, 3.0),
+        ({"epochs": 3}, {"overfit_batches": 0}, 3.0),
+        ({"epochs": 3}, {"overfit_batches": 2}, 0.6),
+        ({"epochs": 3, "accumulate": 2}, {"max_steps": 5}, 1.0),
+        ({"epochs": 3}, {"max_steps": -1}, 3.0),
+    ],
+)
+def test_uses_of_a_row_are_counted_as_lightning_counts_batches(
+    training: dict[str, Any], arguments: dict[str, Any], uses: float
+) -> None:
+    settings = {"batch_size": 5, "learning_rate": 1e-3}
+    assert num_uses(ResolvedTraining.model_validate(settings | training), arguments, 10) == pytest.approx(uses)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    few(
+        [
+            ({"bank": {**TOP, "layers": "all"}}, "changes the lowest layer"),
+            ({"bank": {"preset": "prompt", "length": 3}}, "has a prompt"),
+            ({"training": {"backbone_dropout": True}}, "training.backbone_dropout makes the states"),
+        ],
+    ),
+)
+def test_asking_for_what_cannot_be_had_is_an_error_before_anything_is_learned(
+    backbone_folder: Folder, tmp_path: Path, changed: dict[str, Any], why: str
+) -> None:
+    training = {"prefix_cache": "on", **changed.get("training", {})}
+    with pytest.raises(
+        InputError, match=rf"task 'one': training.prefix_cache is 'on', but .*{why}.*Write prefix_cache: auto"
+    ):
+        learn(tasks_of(backbone_folder(), **changed | {"training": training}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_two_stacks_are_an_error_where_states_are_asked_for_and_plain_where_not(
+    backbone_folder: Folder, tmp_path: Path
+) -> None:
+    backbone = backbone_folder("bart")
+    course = Open(tasks_of(backbone, backbone={"name": str(backbone)}), tmp_path)
+    assert course.decide() is None
+    with pytest.raises(InputError, match="goes through two stacks"):
+        learn(tasks_of(backbone, backbone={"name": str(backbone)}, training={"prefix_cache": "on"}), tmp_path / "run")
+
+
+def test_processes_that_share_a_fit_keep_nothing(backbone_folder: Folder, tmp_path: Path) -> None:
+    def decided(way: str) -> StateCache | None:
+        course = Open(tasks_of(backbone_folder(), training={"prefix_cache": way}), tmp_path)
+        return decide_state_cache(course.session, course.plan, course.data, course.learner, num_processes=2)[0]
+
+    assert decided("auto") is None
+    with pytest.raises(InputError, match=r"2 processes share its fit \(trainer.devices\)"):
+        decided("on")
+
+
+def test_a_split_is_kept_whole_or_not_at_all_within_the_budget(backbone_folder: Folder, tmp_path: Path) -> None:
+    course = Open(tasks_of(backbone_folder()), tmp_path)
+    train, validation = (int(rows.lengths.sum()) * 16 * 4 for rows in (course.data.train, course.data.validation))
+
+    def within(budget: int, way: str = "auto") -> list[str] | None:
+        training = {"prefix_cache_bytes": budget, "prefix_cache": way}
+        course = Open(tasks_of(backbone_folder(), training=training), tmp_path)
+        decided = course.decide()
+        if decided is None:
+            assert f"recomputed in every epoch: they are {train:,} bytes" in course.told[0]
+            return None
+        assert decided.num_bytes <= budget
+        assert f"{train / 1e6:.1f} MB of the train split" in course.told[0]
+        return list(decided.splits)
+
+    assert within(train + validation) == ["train", "validation"]
+    assert within(train + validation - 1) == within(train) == ["train"]
+    assert within(train - 1) is None
+    with pytest.raises(
+        InputError, match=rf"they are {train:,} bytes, and training.prefix_cache_bytes allows {train - 1:,}"
+    ):
+        within(train - 1, "on")
+
+
+def test_a_batch_of_other_rows_gets_no_states(backbone_folder: Folder, tmp_path: Path) -> None:
+    course = Open(tasks_of(backbone_folder()), tmp_path)
+    kept, batch = course.filled(), next(iter(course.validation()))
+    kept(batch, "validation")
+    with pytest.raises(
+        ValueError, match="a batch of the train split has rows other than those whose states are cached"
+    ):
+        kept(
+            {**batch, "index": torch.from_numpy(np.argsort(course.data.train.lengths)[: len(batch["index"])])}, "train"
+        )
+
+
+def test_only_a_fit_reads_states(backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Final scores and certificates take the plain way, so that they hold where nothing is kept."""
+    read: list[str] = []
+    real = StateCache.__call__
+
+    def call(self: StateCache, batch: Any, split: Any) -> Any:
+        read.append(split)
+        return real(self, batch, split)
+
+    heard: list[str] = []
+
+    class Listener(StreamCallback):
+        def on_task_start(self, event: TaskEvent) -> None:
+            heard.extend(event.notices)
+
+    monkeypatch.setattr(StateCache, "__call__", call)
+    run = learn(tasks_of(backbone_folder()), tmp_path, callbacks=[Listener()])
+    assert any("states below layer 1 are computed once and cached on disk" in notice for notice in heard)
+    # Two epochs of five batches, and of four of validation.
+    assert [read.count("train"), read.count("validation")] == [10, 8]
+    assert all(check.ok for check in run.verify(data=True))
+    assert len(read) == 18

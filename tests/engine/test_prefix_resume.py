@@ -1,0 +1,156 @@
+"""Kept states are the same whenever they are made, go with the task's progress, and are never those of something else."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from continual_petl import StreamCallback, learn
+from continual_petl.banks.split import states_below
+from continual_petl.engine.task import state_cache_files
+from continual_petl.errors import Interrupted
+from continual_petl.store.files.states_file import StatesFile
+from continual_petl.streams.stream import TaskStream
+from tests.desk import bank_digests
+from tests.engine.kept_states import ROWS, Open, tasks_of
+from tests.engine.test_resume import Count, SignalAt
+from tests.usual import few
+
+Folder = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def whole(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return the digest of the bank of a run that nothing interrupts."""
+    return bank_digests(learn(tasks_of(backbone_folder()), tmp_path_factory.mktemp("whole")))
+
+
+@pytest.fixture
+def fills(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of files that are made, as they are made."""
+    made: list[str] = []
+    real = StatesFile.fill
+
+    def fill(self: StatesFile, make: Any) -> None:
+        made.append(self.path.name)
+        real(self, make)
+
+    monkeypatch.setattr(StatesFile, "fill", fill)
+    return made
+
+
+@pytest.mark.parametrize("batch", [4, pytest.param(0, marks=pytest.mark.slow), pytest.param(7, marks=pytest.mark.slow)])
+def test_a_course_that_was_stopped_goes_on_from_the_same_states(
+    backbone_folder: Folder, tmp_path: Path, whole: dict[str, str], fills: list[str], batch: int
+) -> None:
+    tasks = tasks_of(backbone_folder())
+    with pytest.raises(Interrupted):
+        learn(tasks, tmp_path, callbacks=[SignalAt(batch, signal.SIGTERM)])
+    assert fills == ["train.states", "validation.states"]
+    count = Count()
+    assert bank_digests(learn(tasks, tmp_path, callbacks=[count])) == whole
+    assert fills == ["train.states", "validation.states"]
+    assert count.batches == 10 - (batch + 1)
+
+
+@pytest.mark.slow
+def test_states_that_were_lost_or_damaged_are_made_again_and_are_the_same(
+    backbone_folder: Folder, tmp_path: Path, whole: dict[str, str], fills: list[str]
+) -> None:
+    tasks = tasks_of(backbone_folder())
+    with pytest.raises(Interrupted):
+        learn(tasks, tmp_path, callbacks=[SignalAt(4)])
+    folder = tmp_path / ".progress" / "one" / state_cache_files.FOLDER
+    os.truncate(folder / "train.states", 1000)
+    (folder / "validation.json").unlink()
+    assert bank_digests(learn(tasks, tmp_path)) == whole
+    assert fills == 2 * ["train.states", "validation.states"]
+
+
+class Nth:
+    """Does something at the n-th batch whose states are computed."""
+
+    def __init__(self, number: int, act: Callable[[], Any]) -> None:
+        self._left, self._act = number, act
+
+    def __call__(self, *args: Any) -> Tensor:
+        self._left -= 1
+        if self._left == 0:
+            self._act()
+        return states_below(*args)
+
+
+@pytest.mark.slow
+def test_a_stop_while_states_are_made_is_heeded_at_once(
+    backbone_folder: Folder, tmp_path: Path, whole: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = tasks_of(backbone_folder())
+    with monkeypatch.context() as patch:
+        patch.setattr(state_cache_files, "states_below", Nth(2, lambda: signal.raise_signal(signal.SIGTERM)))
+        with pytest.raises(Interrupted, match="while the frozen states of task 'one' were being computed"):
+            learn(tasks, tmp_path)
+    assert list((tmp_path / ".progress" / "one" / state_cache_files.FOLDER).iterdir()) == []
+    assert bank_digests(learn(tasks, tmp_path)) == whole
+
+
+@pytest.mark.slow
+def test_a_kill_while_states_are_made_leaves_a_half_that_is_never_used(
+    backbone_folder: Folder, tmp_path: Path, whole: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = tasks_of(backbone_folder())
+    child = os.fork()
+    if child == 0:
+        monkeypatch.setattr(state_cache_files, "states_below", Nth(3, lambda: os.kill(os.getpid(), signal.SIGKILL)))
+        learn(tasks, tmp_path)
+        os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL
+    folder = tmp_path / ".progress" / "one" / state_cache_files.FOLDER
+    assert [path.name for path in folder.iterdir()] == [f".train.states.{child}.new"]
+    seen: list[list[str]] = []
+
+    class Look(StreamCallback):
+        def on_train_start(self, *args: Any) -> None:
+            seen.append(sorted(path.name for path in folder.iterdir()))
+
+    assert bank_digests(learn(tasks, tmp_path, callbacks=[Look()])) == whole
+    assert seen == [["train.json", "train.states", "validation.json", "validation.states"]]
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "data": {"rows": ROWS + 1},
+    "layer": {"bank": {"preset": "probe"}},
+    "max_length": {"backbone": {"max_length": 6}},
+    "batch_size": {"training": {"batch_size": 4}},
+    "precision": {"training": {"precision": "bf16"}},
+    "attention": {"backbone": {"attention": "sdpa"}},
+    "backbone": {"family": "electra"},
+}
+
+
+@pytest.mark.parametrize("change", few([*CHANGES, "tokenizer"]))
+def test_states_of_anything_else_are_made_again(
+    backbone_folder: Folder, tmp_path: Path, fills: list[str], monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Without the check of the half-learned task, which discards them before."""
+    more = dict(CHANGES.get(change, {}))
+    place = backbone_folder(more.pop("family", "bert"))
+    more["backbone"] = {"name": str(place), "pooling": "mean"} | more.get("backbone", {})
+
+    def fill(tasks: TaskStream) -> int:
+        fills.clear()
+        course = Open(tasks, tmp_path)
+        if change == "tokenizer" and tasks is other:
+            monkeypatch.setattr(type(course.session.models), "preparation", "another")
+        course.filled().close()
+        return len(fills)
+
+    same, other = tasks_of(backbone_folder()), tasks_of(place, **more)
+    assert [fill(same), fill(same)] == [2, 0]
+    assert [fill(other) > 0, fill(other)] == [True, 0]

@@ -1,0 +1,138 @@
+"""What is found wrong before the first step of a run, and what waits for its turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl import learn
+from continual_petl.engine.checks import preflight
+from continual_petl.engine.checks.dry_run import dry_run
+from continual_petl.engine.run import Run
+from continual_petl.engine.session import Session
+from continual_petl.errors import InputError, StoreError, StreamFileError
+from continual_petl.store.store import Store
+from tests.streams_in_code import regression_task, stream, task, task_of_kind
+
+Folder = Callable[..., Path]
+QUICK = {"epochs": 1}
+WRONG = regression_task("second", num_rows=16) | {"columns": {"label": "score"}}
+
+
+def test_only_so_many_tasks_are_read_ahead(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = stream(backbone_folder(), [task("first", num_rows=16), WRONG], training=QUICK)
+    for number_read, learned in ((2, False), (1, True)):
+        monkeypatch.setattr(preflight, "CHECKED_TASKS", number_read)
+        with pytest.raises(InputError, match=r"task 'second', split train .*columns\.label is 'score'"):
+            learn(tasks, tmp_path / str(number_read))
+        assert (tmp_path / str(number_read) / "banks" / "first").is_dir() == learned
+    # What is learned already is not read again, here as ever.
+    monkeypatch.setattr(preflight, "CHECKED_TASKS", 20)
+    with pytest.raises(InputError, match="'score'"):
+        learn(tasks, tmp_path / "1")
+
+
+def test_everything_is_told_at_once(backbone_folder: Folder, tmp_path: Path) -> None:
+    first = task("first", num_rows=16, bank={"preset": "lora", "layers": 5})
+    wide = regression_task("third", num_rows=16, bank={"preset": "houlsby", "bottleneck": 17})
+    with pytest.raises(StreamFileError) as caught:
+        learn(stream(backbone_folder(), [first, WRONG, wide]), tmp_path / "run")
+    assert [problem.split(":")[0] for problem in caught.value.problems] == [
+        "task 'first', bank",
+        "task 'third', bank",
+        "task 'second', split train (rows given in the task)",
+    ]
+    assert caught.value.keys == (("tasks", 0, "bank"), ("tasks", 2, "bank"), ("tasks", 1, "columns", "label"))
+    again = WRONG | {"name": "again"}
+    with pytest.raises(StreamFileError) as caught:
+        learn(stream(backbone_folder(), [WRONG, again]), tmp_path / "run")
+    assert [problem.split(":")[0] for problem in caught.value.problems] == [
+        "task 'second', split train (rows given in the task)",
+        "task 'again', split train (rows given in the task)",
+    ]
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "bank", "says"),
+    [
+        (
+            "bert",
+            "regression",
+            {"preset": "houlsby", "bottleneck": 17},
+            "bottleneck 17 is larger than 16, the hidden size",
+        ),
+        ("bert", "regression", {"preset": "lora", "rank": 17}, "rank 17 is larger than 16"),
+        ("bert", "regression", {"preset": "lora", "layers": "1-2"}, "names layer 2, but this backbone has 2 layers"),
+        ("bert", "regression", {"preset": "lora", "layers": "top-3"}, "names the 3 highest layers, but"),
+        ("mpnet", "regression", {"preset": "mam", "bottleneck": 4}, "not through the attention registry"),
+        ("gpt2", "regression", {"preset": "pfeiffer", "bottleneck": 4}, "normalises before its sub-layers"),
+        ("llama", "regression", "bitfit", "trains biases, but family 'llama' has none"),
+        ("bart", "seq2seq", "probe", "there is nothing to learn"),
+        ("bert", "seq2seq", "houlsby", "kind 'seq2seq' cannot be learned on backbone"),
+        ("bert", "image-classification", "houlsby", "it reads texts, not images"),
+        ("vit", "classification", "houlsby", "it reads images, not texts"),
+    ],
+)
+def test_what_does_not_fit_the_backbone_is_refused_before_anything_is_learned(
+    backbone_folder: Folder, tmp_path: Path, family: str, kind: str, bank: Any, says: str
+) -> None:
+    first = task_of_kind(kind, "first") | {"data": "./no/such/folder", "bank": bank}
+    backbone = {"name": str(backbone_folder(family))}
+    with pytest.raises(InputError, match=says):
+        learn(stream(backbone_folder(family), [first], backbone=backbone), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_backbone_is_refused_before_the_run_folder_says_so(backbone_folder: Folder, tmp_path: Path) -> None:
+    tasks = [task("first", num_rows=16), task("second", num_rows=16)]
+    learn(stream(backbone_folder(), tasks[:1], training=QUICK), tmp_path)
+    before = (tmp_path / "stream.yaml").read_bytes()
+    with pytest.raises(StoreError, match="this run was learned on backbone"):
+        learn(stream(backbone_folder("electra"), tasks, training=QUICK), tmp_path)
+    assert (tmp_path / "stream.yaml").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "why"),
+    [
+        ("bert", "seq2seq", "have no language-modelling head"),
+        ("bert", "image-classification", "it reads texts, not images"),
+        ("vit", "regression", "it reads images, not texts"),
+    ],
+)
+@pytest.mark.parametrize("act", [learn, lambda tasks, folder: dry_run(Session(tasks.spec, Store(folder)))])
+def test_a_kind_that_the_backbone_cannot_learn_is_refused_before_its_data_is_read(
+    backbone_folder: Folder, tmp_path: Path, family: str, kind: str, why: str, act: Any
+) -> None:
+    own = {"image-classification": task_of_kind("image-classification"), "bert": task("own", num_rows=16)}
+    first = own["bert" if family == "bert" else "image-classification"] | {"name": "own"}
+    wrong = {"name": "wrong", "kind": kind, "data": str(tmp_path / "nowhere")}
+    tasks = stream(backbone_folder(family), [first, wrong], backbone={"name": str(backbone_folder(family))})
+    with pytest.raises(InputError, match=f"task 'wrong': kind '{kind}' .*{why}.*Allowed on it are ") as caught:
+        act(tasks, tmp_path / "run")
+    assert "nowhere" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_revision_of_a_folder_is_refused_where_a_run_begins_alone(backbone_folder: Folder, tmp_path: Path) -> None:
+    """A run that was begun with one, before it was refused, is verified and goes on: its backbone is pinned by content."""
+    folder, first = backbone_folder(), task("first", num_rows=16)
+    asked = {"name": str(folder), "pooling": "mean", "revision": "main"}
+    with_revision = stream(folder, [first], training=QUICK, backbone=asked)
+    told = r"backbone.revision: got 'main'; only models on the Hub.*is a folder"
+    with pytest.raises(InputError, match=told):
+        learn(with_revision, tmp_path / "new")
+    with pytest.raises(InputError, match=told):
+        dry_run(Session(with_revision.spec, Store(tmp_path / "new")))
+    assert not (tmp_path / "new").exists()
+    learn(stream(folder, [first], training=QUICK), tmp_path / "run")
+    again = learn(with_revision, tmp_path / "run")
+    assert "revision: main" in again.store.stream_file.read_text()
+    assert all(check.ok for check in Run(tmp_path / "run").verify())
+    assert len(Run(tmp_path / "run").predict(["w1"], "first")) == 1

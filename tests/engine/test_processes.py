@@ -1,0 +1,113 @@
+"""A worker process: it ends with its run, also while it is being started, and says what keeps it from beginning."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl import InputError, StoreError, learn
+from continual_petl.engine.parallel import processes
+from continual_petl.engine.parallel.executors import Pool
+from continual_petl.engine.parallel.processes import Processes, Slot, WorkerDied, learn_here
+from continual_petl.engine.parallel.worker import brief_of
+from continual_petl.engine.session import Session
+from continual_petl.store.store import Store
+from tests.engine.at_once import is_alive
+from tests.house import ROOT
+from tests.streams_in_code import stream, task
+
+Folder = Callable[..., Path]
+NO_BRIEF: Any = None
+
+COURSE = """
+import time
+from continual_petl.engine.parallel.processes import Slot
+slot = Slot(None)
+slot.start()
+while slot._pid is None:
+    time.sleep(0.01)
+print(slot._pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes as Linux shows them")
+def test_a_course_that_is_killed_takes_its_workers_along_also_those_that_are_being_started() -> None:
+    with subprocess.Popen([sys.executable, "-c", COURSE], cwd=ROOT, stdout=subprocess.PIPE, text=True) as course:
+        assert course.stdout is not None
+        worker = int(course.stdout.readline())
+        assert is_alive(worker)
+        course.kill()
+    assert course.returncode == -signal.SIGKILL
+    until = time.monotonic() + 60
+    while is_alive(worker) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not is_alive(worker)
+
+
+def test_a_worker_that_is_being_started_can_be_killed_and_is_known_not_to_have_begun() -> None:
+    slot = Slot(NO_BRIEF)
+    slot.start()
+    until = time.monotonic() + 60
+    while slot._pid is None and time.monotonic() < until:
+        time.sleep(0.01)
+    slot.signal(signal.SIGKILL)
+    with pytest.raises(WorkerDied) as told:
+        slot.submit(learn_here, "one")
+    assert not told.value.began
+    slot.close()
+
+
+def test_a_process_that_the_system_does_not_start_is_one_that_did_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full:
+        def __init__(self, *args: Any, **more: Any) -> None: ...
+
+        def submit(self, *args: Any) -> None:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+
+        def shutdown(self, **more: Any) -> None: ...
+
+    monkeypatch.setattr(processes, "ProcessPoolExecutor", Full)
+    slot = Slot(NO_BRIEF)
+    for _ in range(2):
+        with pytest.raises(WorkerDied) as told:
+            slot.submit(learn_here, "one")
+        assert not told.value.began
+
+
+def test_nothing_is_started_after_a_stop() -> None:
+    workers = Processes(NO_BRIEF, 1)
+    workers.stop()
+    with pytest.raises(WorkerDied):
+        workers.learn("one")
+    assert multiprocessing.active_children() == []
+
+
+def test_a_worker_says_why_it_cannot_take_up_the_course(backbone_folder: Folder, tmp_path: Path) -> None:
+    session = Session(stream(backbone_folder(), [task("one")]).spec, Store(tmp_path / "run"))
+    assert "sees no run folder here" in processes._open(brief_of(session, ()))
+    assert "a worker cannot open the run: AttributeError: " in processes._open(NO_BRIEF)
+
+
+def test_a_script_without_a_guard_is_told_so_and_does_not_wait_for_its_own_course(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As Python marks a process that imports the script of the one that starts it.
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    with pytest.raises(InputError, match=r"jobs: a worker imports the script .* under `if __name__ == \"__main__\":`"):
+        Pool(2, "processes")
+
+    def lock(store: Store, *, wait: bool = False) -> Any:
+        raise StoreError(f"in use; wait: {wait}")
+
+    monkeypatch.setattr(Store, "lock", lock)
+    with pytest.raises(StoreError, match="in use; wait: False"):
+        learn(stream(backbone_folder(), [task("one")]), tmp_path / "run", wait=True)

@@ -1,0 +1,197 @@
+"""One task on two processes of Lightning's DDP: the same bank in both, the scores of one process, task after task."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+
+from continual_petl import Interrupted, IsolationError, learn
+from continual_petl.engine.parallel import ddp as ranks_module
+from continual_petl.engine.parallel.ddp import LocalRanks
+from continual_petl.engine.parallel.processes import WorkerDied
+from continual_petl.engine.parallel.worker import Report, brief_of
+from continual_petl.engine.session import Session
+from continual_petl.engine.signals import StopRequest
+from continual_petl.store.store import Store
+from tests.streams_in_code import regression_task, stream, task
+
+Folder = Callable[..., Path]
+
+TWO = {"devices": 2, "accelerator": "cpu", "strategy": "ddp"}
+TRAINING = {"batch_size": 5, "learning_rate": 0.05, "checkpoint_every": 2, "head_dropout": 0.3, "epochs": 2}
+TASKS: list[dict[str, Any]] = [
+    task("one", num_rows=24),
+    regression_task("two", num_rows=24, bank="bitfit"),
+    task("three", num_rows=24, bank={"start_from": "one"}, training={"select": "last"}),
+]
+
+
+class Notes(L.Callback):
+    """Write down in each process the seed and rows of every step, and the validation scores; die once, if told to."""
+
+    def __init__(self, folder: Path, die_in: str = "") -> None:
+        self.folder, self.die_in = str(folder), die_in
+
+    def _say(self, trainer: L.Trainer, module: Any, what: str, value: Any) -> None:
+        with Path(self.folder, f"{module.plan.name}.{trainer.global_rank}.{what}").open("a") as file:
+            file.write(json.dumps(value) + "\n")
+
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._say(trainer, pl_module, "steps", [torch.initial_seed(), batch["index"].tolist()])
+        struck = pl_module.plan.name == self.die_in and trainer.global_step == 3 and trainer.global_rank == 1
+        marker = Path(self.folder, "died")
+        if struck and not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+        found = {name[4:]: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
+        self._say(trainer, pl_module, "scores", found)
+
+
+def seen(folder: Path, task: str, what: str) -> list[list[Any]]:
+    """Return what each of the two processes wrote down."""
+    files = [(folder / f"{task}.{rank}.{what}").read_text() for rank in (0, 1)]
+    return [[json.loads(line) for line in text.splitlines()] for text in files]
+
+
+def told(tmp_path: Path, backbone: Path) -> LocalRanks:
+    session = Session(stream(backbone, TASKS[:1]).spec, Store(tmp_path / "run"))
+    return LocalRanks(brief_of(session, ()), 2)
+
+
+def test_processes_that_end_with_different_banks_are_an_error(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = told(tmp_path, backbone_folder())
+    reports = [Report(task="one", state="learned", digest=digest * 64) for digest in "ab"]
+    monkeypatch.setattr(ranks, "_fit", lambda task, request: reports)
+    with pytest.raises(IsolationError, match=r"ended with different banks \(digests aaaaaaaaaaaa, bbbbbbbbbbbb\)"):
+        ranks.fit("one", StopRequest())
+
+
+def test_processes_that_are_killed_again_and_again_are_given_up(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks, times = told(tmp_path, backbone_folder()), []
+
+    def die(task: str, request: StopRequest) -> list[Report]:
+        times.append(task)
+        raise WorkerDied
+
+    monkeypatch.setattr(ranks, "_fit", die)
+    with pytest.raises(Interrupted, match="task 'one': one of the 2 processes that share it was killed 3 times"):
+        ranks.fit("one", StopRequest())
+    assert times == ["one"] * 3
+
+
+def test_processes_are_killed_where_the_start_of_one_of_them_is_cut_short(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, Any]] = []
+
+    class Cut:
+        """The first one fits already, and waits for the second, which never comes: it would not end by itself."""
+
+        def __init__(self, brief: Any, environment: dict[str, str]) -> None:
+            self.rank = environment["LOCAL_RANK"]
+
+        def start(self) -> None: ...
+
+        def submit(self, act: Any, task: str) -> Future[Report]:
+            if self.rank == "1":
+                raise KeyboardInterrupt
+            return Future()
+
+        def signal(self, number: int) -> None:
+            asked.append((self.rank, number))
+
+        def close(self) -> None:
+            asked.append((self.rank, "close"))
+
+    monkeypatch.setattr(ranks_module, "Slot", Cut)
+    ranks = told(tmp_path, backbone_folder())
+    with pytest.raises(KeyboardInterrupt):
+        ranks.fit("one", StopRequest())
+    ranks.close()
+    assert asked == [("0", signal.SIGKILL), ("0", "close"), ("1", signal.SIGKILL), ("1", "close")]
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_process_that_fails_because_another_was_killed_is_no_failure_of_the_task(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: bool
+) -> None:
+    class Place:
+        """The first one tells that its connection was reset; that the second was killed is known a moment later."""
+
+        def __init__(self, brief: Any, environment: dict[str, str]) -> None:
+            self.rank = environment["LOCAL_RANK"]
+
+        def start(self) -> None: ...
+
+        def submit(self, act: Any, task: str) -> Future[Report]:
+            future: Future[Report] = Future()
+            if self.rank == "0":
+                future.set_result(Report(task=task, state="failed", error="RuntimeError", message="Connection reset"))
+            elif dies:
+                threading.Timer(0.3, future.set_exception, [BrokenProcessPool()]).start()
+            return future
+
+        def result(self, future: Future[Report]) -> Report:
+            try:
+                return future.result()
+            except BrokenProcessPool as error:
+                raise WorkerDied from error
+
+        def signal(self, number: int) -> None: ...
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(ranks_module, "Slot", Place)
+    monkeypatch.setattr(ranks_module, "_GRACE", 60.0 if dies else 0.0)
+    ranks = told(tmp_path, backbone_folder())
+    error, message = (Interrupted, "was killed 3 times") if dies else (RuntimeError, "Connection reset")
+    with pytest.raises(error, match=message):
+        ranks.fit("one", StopRequest())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes")
+@pytest.mark.usefixtures("imported_twice")
+def test_three_tasks_one_after_the_other_on_two_processes(
+    backbone_folder: Folder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks = stream(backbone_folder(), TASKS, training=TRAINING)
+    run = learn(tasks, tmp_path / "run", trainer=TWO, callbacks=[Notes(tmp_path, die_in="two")])
+    assert (tmp_path / "died").exists()
+    assert "task 'two': one of its processes was killed; it resumes" in caplog.text
+    assert all(check.ok for check in run.verify(data=True))
+    for name in ("one", "two", "three"):
+        manifest = run.store.manifest(name)
+        assert manifest.notices[-1] == f"task {name!r} was learned by 2 processes: each step took 2 batches of 5 rows"
+        first, second = seen(tmp_path, name, "scores")
+        assert first == second, "both saw the scores of all rows"
+        history = run.store.history(name)
+        assert history is not None
+        assert [point.scores for point in history.curve.scores] == first
+        assert [point.step for point in history.curve.losses] == [1, 2, 3, 4, 5, 6]
+        last = manifest.training.select == "last"
+        chosen = first[-1] if last else max(first, key=lambda scores: scores[manifest.metric])
+        # The certificate's were computed by one process, in other batches: they may differ in the last bits.
+        assert manifest.scores["validation"].scores == pytest.approx(chosen, abs=1e-6)
+        steps = seen(tmp_path, name, "steps")
+        # 24 rows are five batches of 5, shared as three steps in each of two epochs.
+        assert [len({seed for seed, _ in each}) for each in steps] == [6, 6]
+        assert not {seed for seed, _ in steps[0]} & {seed for seed, _ in steps[1]}, "dropout of their own"
+        assert all(mine[1] != other[1] for mine, other in zip(*steps, strict=False)), "rows of their own"

@@ -1,0 +1,187 @@
+"""Scores of earlier tasks whose data is gone come from their certificates, and are never called measured."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from safetensors.torch import load_file
+
+from continual_petl import InputError, Run, RunInUseError, learn, reevaluate
+from continual_petl.cli.main import main
+from continual_petl.report.facts import read_facts
+from continual_petl.report.page.verdict import flatness
+from continual_petl.store.folder.results_file import Cell, RowLine, read_results
+from continual_petl.store.store import Store
+from tests.engine.test_append import statuses, task_on_disk
+from tests.store.tampering import change_tensors, nudge
+from tests.store.test_lock import held
+from tests.streams_in_code import stream
+
+Folder = Callable[..., Path]
+QUICK = {"epochs": 1}
+
+
+def _learned(backbone: Path, tmp_path: Path, *names: str, **more: Any) -> Path:
+    """Learn tasks one after the other into a run, the data of each gone when the next comes."""
+    given: list[dict[str, Any]] = []
+    for name in names:
+        given = [*given, task_on_disk(name, tmp_path / "data")]
+        learn(stream(backbone, given, training=QUICK, **more), tmp_path / "run")
+        for file in (tmp_path / "data" / name).iterdir():
+            file.unlink()
+    return tmp_path / "run"
+
+
+def _as_json(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
+    capsys.readouterr()
+    assert main([*words, "--json"]) == code
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_a_task_learned_without_the_old_data_has_certified_scores_everywhere(
+    backbone_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = _learned(backbone_folder(), tmp_path, "one")
+    (tmp_path / "two.yaml").write_text(yaml.safe_dump(task_on_disk("two", tmp_path / "new")))
+    assert main(["learn", str(folder), str(tmp_path / "two.yaml"), "--training.epochs", "1"]) == 0
+    shown = capsys.readouterr().out
+    own = f"{Run(folder).results.own[0]:.4f}"
+    assert f"{own} c" in shown
+    assert "c: certified, not measured again" in shown
+    assert "mean score over all tasks at the end, 1 of 2 certified and not measured again" in shown
+    assert "n/a" not in shown
+    results = Run(folder).results.to_json()
+    assert results["status"][1] == ["certified", "measured"]
+    assert (results["certified"], results["bwt"], results["forgetting"]) == (1, 0.0, 0.0)
+    assert "1 earlier score was certified instead of re-measured." in flatness(read_facts(folder))
+
+
+@pytest.mark.parametrize("why", ["other rows", "not in the stream"])
+def test_rows_that_are_not_the_certified_ones_are_not_measured(
+    backbone_folder: Folder, tmp_path: Path, why: str
+) -> None:
+    backbone = backbone_folder()
+    one, two = (task_on_disk(name, tmp_path) for name in ("one", "two"))
+    learn(stream(backbone, [one], training=QUICK), tmp_path / "run")
+    test = tmp_path / "one" / "test.csv"
+    test.write_text("".join(test.read_text().splitlines(keepends=True)[:-1]))
+    given = [one, two] if why == "other rows" else [two]
+    run = learn(stream(backbone, given, training=QUICK), tmp_path / "run")
+    assert run.results.status[1] == ("certified", "measured")
+    assert run.results.R[1, 0] == run.results.R[0, 0]
+
+
+def test_evaluate_at_the_command_line_of_learn(backbone_folder: Folder, tmp_path: Path) -> None:
+    backbone, tasks = backbone_folder(), [task_on_disk(name, tmp_path) for name in ("one", "two", "three")]
+    folder = tmp_path / "run"
+    learn(stream(backbone, tasks[:1], training=QUICK), folder)
+    for number, policy in ((1, "certified"), (2, "all")):
+        (tmp_path / "task.yaml").write_text(yaml.safe_dump(tasks[number]))
+        assert main(["learn", str(folder), str(tmp_path / "task.yaml"), "--evaluate", policy, "--quiet"]) == 0
+        assert Run(folder).session.spec.evaluate == policy
+    assert statuses(Run(folder)) == ["m", "cm", "mmm"]
+
+
+@pytest.fixture(scope="module")
+def lacking(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run whose rows of R have no score of a task whose data is gone."""
+    return _learned(backbone_folder(), tmp_path_factory.mktemp("lacking"), "one", "two", "three", evaluate="all")
+
+
+@pytest.fixture
+def copied(lacking: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(lacking, tmp_path / "run"))
+
+
+def test_earlier_rows_are_filled_in_and_no_line_is_changed(
+    copied: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert statuses(Run(copied)) == ["m", "nm", "nnm"]
+    assert math.isnan(Run(copied).results.forgetting)
+    before = (copied / "results.jsonl").read_bytes()
+    found = _as_json(capsys, "reevaluate", str(copied))
+    assert [(cell["after"], cell["task"]) for cell in found["certified"]] == [
+        ("two", "one"),
+        ("three", "one"),
+        ("three", "two"),
+    ]
+    assert (found["left"], [check["task"] for check in found["checks"]]) == ({}, ["one", "two"])
+    run = Run(copied)
+    assert statuses(run) == ["m", "cm", "ccm"]
+    assert all(run.results.R[i, j] == run.results.R[j, j] for i in range(3) for j in range(i))
+    assert (run.results.bwt, run.results.forgetting) == (0.0, 0.0)
+    after = (copied / "results.jsonl").read_bytes()
+    assert after.startswith(before)
+    assert all(check.ok for check in run.verify())
+    # A second time there is nothing to do.
+    assert main(["reevaluate", str(copied)]) == 0
+    assert "R lists no score that is not measured: nothing was filled in" in capsys.readouterr().out
+    assert (copied / "results.jsonl").read_bytes() == after
+
+
+def test_what_is_not_as_it_was_certified_is_not_filled_in(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = copied / "banks" / "one" / "bank.safetensors"
+    change_tensors(file, nudge(next(iter(load_file(file)))))
+    assert main(["reevaluate", str(copied)]) == 1
+    assert "task 'one': not filled in, because it is not as it was certified: task 'one'" in capsys.readouterr().out
+    assert statuses(Run(copied)) == ["m", "nm", "ncm"]
+
+
+def test_a_measured_score_stays(copied: Path) -> None:
+    store = Store(copied)
+    lines = [line for line in read_results(store.results_file) if isinstance(line, RowLine)]
+    cell = lines[-1].cells[0]
+    assert (cell.task, cell.status) == ("one", "not measured")
+
+    def cell_of(status: Any, value: float | None) -> RowLine:
+        return RowLine(
+            after="three",
+            index=2,
+            cells=(Cell.model_validate(cell.model_dump() | {"status": status, "value": value}),),
+        )
+
+    store.append_results([cell_of("measured", 0.25), cell_of("certified", 0.5), cell_of("not measured", None)])
+    assert Run(copied).results.row(2)[0] == 0.25
+    assert Run(copied).results.status[2][0] == "measured"
+    found = reevaluate(copied)
+    assert ("three", "one") not in found.certified
+    assert ("three", "two") in found.certified
+    assert Run(copied).results.row(2)[0] == 0.25
+
+
+def test_scores_of_shared_banks_are_not_carried_over(backbone_folder: Folder, tmp_path: Path) -> None:
+    shared = {"preset": "houlsby", "bottleneck": 4, "scope": "shared"}
+    folder = _learned(backbone_folder(), tmp_path, "one", "two", bank=shared)
+    assert statuses(Run(folder)) == ["m", "nm"]
+    found = reevaluate(folder)
+    assert (found.certified, found.ok) == ((), True)
+    assert "scope: shared" in found.left["one"]
+    assert statuses(Run(folder)) == ["m", "nm"]
+
+
+def test_nothing_is_filled_in_while_another_process_writes(copied: Path, tmp_path: Path) -> None:
+    with held(copied), pytest.raises(RunInUseError):
+        reevaluate(copied)
+    with pytest.raises(InputError, match="no run here"):
+        reevaluate(tmp_path / "nowhere")
+
+
+def test_logs_say_how_many_scores_were_certified(copied: Path, backbone_folder: Folder, tmp_path: Path) -> None:
+    reevaluate(copied)
+    (tmp_path / "four.yaml").write_text(yaml.safe_dump(task_on_disk("four", tmp_path)))
+    words = ["learn", str(copied), str(tmp_path / "four.yaml"), "--evaluate", "auto", "--log", "csv", "--quiet"]
+    assert main(words) == 0
+    assert statuses(Run(copied)) == ["m", "cm", "ccm", "cccm"]
+    (file,) = copied.rglob("metrics.csv")
+    with open(file, newline="") as lines:
+        logged = [row["run/certified"] for row in csv.DictReader(lines) if row["run/certified"]]
+    assert list(map(float, logged)) == [0, 1, 2, 3]

@@ -1,0 +1,296 @@
+"""A task that was stopped anywhere and went on ends in the bank of a task that was never stopped."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.callbacks import EarlyStopping
+from safetensors.torch import load_file
+
+from continual_petl import InputError, Run, StreamCallback, learn
+from continual_petl.callbacks import TaskEvent
+from continual_petl.callbacks.bank_checkpoint import BEST, LAST
+from continual_petl.digests import combined_digest, tensor_digests
+from continual_petl.errors import Interrupted
+from continual_petl.learner import ContinualLearner
+from continual_petl.streams.stream import TaskStream
+from tests.desk import bank_digests
+from tests.streams_in_code import stream, task
+
+Folder = Callable[..., Path]
+
+# 24 rows in batches of 5: five batches in an epoch, the last one short, so batches 0-4 and 5-9.
+ROWS, TRAINING = 24, {"batch_size": 5, "learning_rate": 0.05}
+DROPOUT = {"backbone_dropout": True, "head_dropout": 0.3}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "dropout, last bank": {**DROPOUT, "select": "last", "schedule": "constant"},
+    "accumulate, dropout": {**DROPOUT, "accumulate": 2},
+    "sgd, a checkpoint every step": {"optimizer": "sgd", "checkpoint_every": 1},
+}
+
+
+class SignalAt(L.Callback):
+    """Send this process a signal in the middle of a training batch, counted over all epochs."""
+
+    def __init__(self, batch: int, number: int = signal.SIGINT) -> None:
+        self._batch, self._number = batch, number
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
+        if trainer.current_epoch * trainer.num_training_batches + batch_idx == self._batch:
+            signal.raise_signal(self._number)
+
+
+class Count(L.Callback):
+    batches = 0
+
+    def on_train_batch_end(self, *args: Any) -> None:
+        self.batches += 1
+
+
+def tasks_of(backbone: Path, settings: str = "plain") -> TaskStream:
+    return stream(backbone, [task("one", num_rows=ROWS)], training=TRAINING | SETTINGS[settings])
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    return {
+        name: bank_digests(learn(tasks_of(backbone_folder(), name), folder / str(n))) for n, name in enumerate(SETTINGS)
+    }
+
+
+def _slow(cases: Sequence[object]) -> list[Any]:
+    return [
+        pytest.param(*case, marks=pytest.mark.slow)
+        if isinstance(case, tuple)
+        else pytest.param(case, marks=pytest.mark.slow)
+        for case in cases
+    ]
+
+
+# Batches: first, middle and last of the first epoch, first of the second, middle, very last.
+
+
+@pytest.mark.parametrize(
+    ("settings", "batch"),
+    [
+        *[("accumulate, dropout", batch) for batch in (4, 5)],
+        *_slow([("accumulate, dropout", batch) for batch in (0, 3, 7, 9)]),
+        *_slow([("dropout, last bank", 4), ("dropout, last bank", 9)]),
+        ("plain", 4),
+        *_slow([("plain", 9)]),
+        ("sgd, a checkpoint every step", 3),
+        *_slow([("sgd, a checkpoint every step", 5)]),
+    ],
+)
+def test_interrupted_equals_uninterrupted(
+    backbone_folder: Folder, tmp_path: Path, uninterrupted: dict[str, dict[str, str]], settings: str, batch: int
+) -> None:
+    tasks, run_dir = tasks_of(backbone_folder(), settings), tmp_path / "run"
+    number = signal.SIGTERM if batch % 2 else signal.SIGINT
+    with pytest.raises(Interrupted, match=r"task 'one' was stopped.*the same command resumes") as stopped:
+        learn(tasks, run_dir, callbacks=[SignalAt(batch, number)])
+    assert stopped.value.signal_number == number
+    assert (run_dir / ".progress" / "one" / LAST).is_file()
+    assert Run(run_dir).store.tasks == []
+    count = Count()
+    assert bank_digests(learn(tasks, run_dir, callbacks=[count])) == uninterrupted[settings]
+    # No batch is learned twice; with two batches to a step, a stop waits for the step.
+    waited = settings.startswith("accumulate") and batch in (0, 5, 7)
+    assert count.batches == 10 - (batch + 1) - waited
+    assert not (run_dir / ".progress" / "one").exists()
+
+
+@pytest.mark.slow
+def test_interrupted_in_every_batch(
+    backbone_folder: Folder, tmp_path: Path, uninterrupted: dict[str, dict[str, str]]
+) -> None:
+    tasks = tasks_of(backbone_folder(), "dropout, last bank")
+    for batch in range(10):
+        with pytest.raises(Interrupted):
+            learn(tasks, tmp_path / "run", callbacks=[SignalAt(batch)])
+    assert bank_digests(learn(tasks, tmp_path / "run")) == uninterrupted["dropout, last bank"]
+
+
+@pytest.mark.parametrize("batch", [3, 9])
+def test_a_fit_that_was_stopped_early_is_not_gone_on_with(backbone_folder: Folder, tmp_path: Path, batch: int) -> None:
+    """No later epoch is better than the first by so much, so the second is the last, of six; the signal comes in it."""
+    tasks = stream(
+        backbone_folder(), [task("one", num_rows=ROWS)], training={**TRAINING, "epochs": 6, "select": "last"}
+    )
+
+    def learned(folder: str, *more: L.Callback) -> dict[str, str]:
+        stop = EarlyStopping("val/accuracy", mode="max", patience=1, min_delta=0.9)
+        return bank_digests(learn(tasks, tmp_path / folder, callbacks=[stop, *more]))
+
+    count = Count()
+    whole = learned("whole", count)
+    assert count.batches == 10
+    with pytest.raises(Interrupted):
+        learned("run", SignalAt(batch))
+    assert learned("run") == whole
+
+
+def test_signal_handlers_are_given_back(backbone_folder: Folder, tmp_path: Path) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(Interrupted):
+        learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[SignalAt(2, signal.SIGTERM)])
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_second_signal_ends_at_once_and_loses_only_what_was_not_saved(
+    backbone_folder: Folder, tmp_path: Path, uninterrupted: dict[str, dict[str, str]]
+) -> None:
+    tasks = tasks_of(backbone_folder())
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        learn(tasks, tmp_path / "run", callbacks=[SignalAt(7), SignalAt(7)])
+    assert signal.getsignal(signal.SIGINT) is before
+    assert bank_digests(learn(tasks, tmp_path / "run")) == uninterrupted["plain"]
+
+
+def test_a_signal_during_validation_waits_for_the_end_of_the_epoch(
+    backbone_folder: Folder, tmp_path: Path, uninterrupted: dict[str, dict[str, str]]
+) -> None:
+    class InValidation(L.Callback):
+        def on_validation_batch_start(self, *args: Any, **kwargs: Any) -> None:
+            if args[3] == 0:
+                signal.raise_signal(signal.SIGTERM)
+
+    tasks = tasks_of(backbone_folder())
+    with pytest.raises(Interrupted):
+        learn(tasks, tmp_path / "run", callbacks=[InValidation()])
+    assert bank_digests(learn(tasks, tmp_path / "run")) == uninterrupted["plain"]
+
+
+def test_a_signal_between_two_tasks(backbone_folder: Folder, tmp_path: Path) -> None:
+    class AtTaskEnd(StreamCallback):
+        def on_task_end(self, *args: Any) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    tasks = stream(backbone_folder(), [task("one", num_rows=ROWS), task("two", num_rows=ROWS)], training=TRAINING)
+    with pytest.raises(Interrupted, match="before task 'two'"):
+        learn(tasks, tmp_path / "run", callbacks=[AtTaskEnd()])
+    run = learn(tasks, tmp_path / "run")
+    assert bank_digests(run) == bank_digests(learn(tasks, tmp_path / "whole"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"training": {"learning_rate": 0.01}},
+        *_slow(
+            [
+                {"bank": "lora"},
+                {"backbone": {"max_length": 6}},
+                {"data": 1},
+                {"training": {"epochs": 3}},
+                {"seed": 5},
+                {"backbone": {"pooling": "first"}},
+                {"backbone": {"attention": "sdpa"}},
+                {"training": {"max_tokens": 80}},
+                {"trainer": {"limit_train_batches": 3}},
+            ]
+        ),
+    ],
+)
+def test_progress_of_another_task_is_not_gone_on_from(
+    backbone_folder: Folder, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    more = dict(change)
+    backbone = {"name": str(backbone_folder()), "pooling": "mean"} | more.pop("backbone", {})
+    rows = ROWS + more.pop("data", 0)
+    training = TRAINING | more.pop("training", {})
+    changed = stream(backbone_folder(), [task("one", num_rows=rows)], backbone=backbone, training=training, **more)
+    with pytest.raises(Interrupted):
+        learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[SignalAt(7)])
+    fresh = bank_digests(learn(changed, tmp_path / "fresh"))
+    heard: list[str] = []
+
+    class Listener(StreamCallback):
+        def on_task_start(self, event: TaskEvent) -> None:
+            heard.extend(event.notices)
+
+    assert bank_digests(learn(changed, tmp_path / "run", callbacks=[Listener()])) == fresh
+    # The loss of work is told, with its cause.
+    ((group, value),) = change.items()
+    cause = next(iter(value)) if isinstance(value, dict) else group
+    assert "'one': its saved progress no longer fits (" in " ".join(heard)
+    assert cause in " ".join(heard)
+
+
+def test_a_half_learned_run_folder_copied_elsewhere_goes_on(
+    backbone_folder: Folder, tmp_path: Path, uninterrupted: dict[str, dict[str, str]]
+) -> None:
+    with pytest.raises(Interrupted):
+        learn(tasks_of(backbone_folder()), tmp_path / "here", callbacks=[SignalAt(7)])
+    shutil.copytree(tmp_path / "here", tmp_path / "there")
+    shutil.rmtree(tmp_path / "here")
+    run = learn(tasks_of(backbone_folder()), tmp_path / "there")
+    assert bank_digests(run) == uninterrupted["plain"]
+    assert all(check.ok for check in run.verify(data=True))
+
+
+class Epochs(L.Callback):
+    """Remember bank and validation accuracy after every epoch."""
+
+    def __init__(self) -> None:
+        self.digests: list[str] = []
+        self.scores: list[float] = []
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        assert isinstance(pl_module, ContinualLearner)
+        self.digests.append(combined_digest(tensor_digests(pl_module.active_bank.tensors())))
+        self.scores.append(float(trainer.callback_metrics["val/accuracy"]))
+
+
+@pytest.mark.parametrize("select", ["best", "last"])
+def test_the_selected_bank_is_the_one_committed(backbone_folder: Folder, tmp_path: Path, select: str) -> None:
+    epochs = Epochs()
+    training = TRAINING | {"epochs": 5, "learning_rate": 0.4, "schedule": "constant", "select": select}
+    run = learn(
+        stream(backbone_folder(), [task("one", num_rows=ROWS)], training=training), tmp_path, callbacks=[epochs]
+    )
+    best = epochs.scores.index(max(epochs.scores))
+    assert best != 4, "these settings were chosen so that the last epoch is not the best one"
+    assert bank_digests(run)["one"] == epochs.digests[best if select == "best" else 4]
+    if select == "best":
+        assert run.store.manifest("one").scores["validation"].scores["accuracy"] == epochs.scores[best]
+
+
+def test_no_validation_leaves_no_best_bank(backbone_folder: Folder, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="select is 'best', but no validation ran"):
+        learn(tasks_of(backbone_folder()), tmp_path / "run", trainer={"limit_val_batches": 0})
+    learn(tasks_of(backbone_folder(), "dropout, last bank"), tmp_path / "last", trainer={"limit_val_batches": 0})
+
+
+def test_a_trainer_argument_that_would_break_going_on_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"trainer\.val_check_interval: not allowed"):
+        learn(tasks_of(backbone_folder()), tmp_path / "run", trainer={"val_check_interval": 2})
+
+
+def test_a_checkpoint_holds_bank_and_optimizer_but_no_backbone(backbone_folder: Folder, tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[SignalAt(7)])
+    folder = tmp_path / "run" / ".progress" / "one"
+    checkpoint = torch.load(folder / LAST, weights_only=True)
+    bank = load_file(folder / BEST)
+    assert {name.partition("one.")[2] for name in checkpoint["state_dict"]} == set(bank)
+    # Bank, two moments of AdamW, and bookkeeping; the backbone alone would be 29 kB.
+    num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in bank.values())
+
+    def tensors(value: Any) -> list[torch.Tensor]:
+        if isinstance(value, torch.Tensor):
+            return [value]
+        values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+        return [tensor for item in values for tensor in tensors(item)]
+
+    assert sum(t.numel() * t.element_size() for t in tensors(checkpoint)) <= 3 * num_bytes + 1000

@@ -1,0 +1,177 @@
+"""Certificates that several processes check: the same verdicts, whatever becomes of the processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from continual_petl import InputError, Run, learn
+from continual_petl.engine.parallel.processes import Slot
+from continual_petl.engine.session import Session
+from continual_petl.engine.verify import checker as checker_module
+from continual_petl.engine.verify import in_processes
+from continual_petl.engine.verify.checker import Checker, checker_of
+from continual_petl.store.certificate.finding import Finding, TaskCheck
+from continual_petl.store.store import Store
+from continual_petl.streams.stream_file.yaml_file import load_stream
+from tests.store.fabricated import multiply
+from tests.streams_in_code import stream, task
+
+Folder = Callable[..., Path]
+COUNT = 40
+
+
+def flip(path: Path) -> None:
+    """Flip a bit of the last value."""
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Folder) -> Path:
+    """A run of forty banks."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    learn(stream(backbone_folder(), [task("one")]), folder)
+    return multiply(folder, COUNT)
+
+
+@pytest.fixture
+def many(whole: Path, tmp_path: Path) -> Path:
+    """A run of forty banks, three of them damaged."""
+    folder = shutil.copytree(whole, tmp_path / "many")
+    for name in ("copy5", "copy17"):
+        flip(folder / "banks" / name / "bank.safetensors")
+    flip(folder / "banks" / "copy30" / "probe.safetensors")
+    return folder
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Others are started after the first few certificates, however little is left."""
+    monkeypatch.setattr(in_processes, "_WORTH_S", 0.0)
+    yield
+    torch.set_num_threads(torch.get_num_threads())
+
+
+def told(checks: list[TaskCheck]) -> list[dict[str, Any]]:
+    return [{**check.to_json(), "seconds": 0, "largest_difference": 0} for check in checks]
+
+
+@pytest.mark.usefixtures("at_once")
+def test_processes_find_what_one_finds(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What is wrong names files as the folder was given, whichever process found it.
+    monkeypatch.chdir(many.parent)
+    alone = Run(many.name).verify()
+    assert [check.task for check in alone if not check.ok] == ["copy5", "copy17", "copy30"]
+    own: list[str] = []
+    real = Checker.check
+
+    def check(self: Checker, name: str, **more: Any) -> TaskCheck:
+        own.append(name)
+        return real(self, name, **more)
+
+    monkeypatch.setattr(Checker, "check", check)
+    seen: list[tuple[int, int]] = []
+    before = torch.get_num_threads()
+    # A process takes seconds to start, in which this one would be done.
+    monkeypatch.setattr(in_processes, "_next", waiting(in_processes._next))
+    together = Run(many.name).verify(jobs=2, tell=lambda done, total: seen.append((done, total)))
+    assert told(together) == told(alone)
+    assert 0 < len(own) < COUNT, "another process did its share"
+    assert seen[-1] == (COUNT, COUNT)
+    assert seen == sorted(seen)
+    assert torch.get_num_threads() == before
+
+
+def waiting(real: Callable[[Any], int | None]) -> Callable[[Any], int | None]:
+    """This process takes the first few tasks, and leaves the others."""
+    import threading
+
+    taken: list[int] = []
+
+    def next_one(todo: Any) -> int | None:
+        if threading.current_thread() is threading.main_thread():
+            if taken:
+                return None
+            taken.append(1)
+        return real(todo)
+
+    return next_one
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("way", [pytest.param("killed", marks=pytest.mark.slow), "cannot open"])
+def test_what_another_process_leaves_is_checked_here(many: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    class Gone(Slot):
+        def submit(self, act: Any, what: Any) -> Any:
+            if way == "cannot open":
+                raise InputError("no")
+            future = super().submit(act, what)
+            assert self._pid is not None
+            os.kill(self._pid, signal.SIGKILL)
+            return future
+
+    monkeypatch.setattr(in_processes, "Slot", Gone)
+    checks = Run(many).verify(jobs=2)
+    assert told(checks) == told(Run(many).verify())
+
+
+def test_with_fewer_threads_only_equal_bits_settle_it(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(load_stream(whole / "stream.yaml"), Store(whole))
+    checker = checker_of(Checker(session, indexed=False, data=False).order(1, indexed=False))
+    found = iter(
+        [
+            TaskCheck(task="one", findings=(), how=how, largest_difference=0.0, seconds=0.0)
+            if how
+            else TaskCheck(task="one", findings=(Finding(message="x"),), how="", largest_difference=0.0, seconds=0.0)
+            for how in ("digests and probe, bit for bit", "digests, and probe within 1", "second", "", "third")
+        ]
+    )
+    threads: list[int] = []
+
+    def check(*_: object) -> TaskCheck:
+        threads.append(torch.get_num_threads())
+        return next(found)
+
+    before = torch.get_num_threads()
+    monkeypatch.setattr(checker_module, "check_task", check)
+    torch.set_num_threads(3)
+    try:
+        hows = [checker.check("one").how for _ in range(3)]
+    finally:
+        torch.set_num_threads(before)
+    assert hows == ["digests and probe, bit for bit", "second", "third"]
+    assert threads == [1, 1, 3, 1, 3]
+
+
+def test_a_backbone_in_memory_is_checked_in_this_process_alone(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(many)
+    run.predict(["a text"], task="one")
+    monkeypatch.setattr(in_processes, "_Helper", None)
+    monkeypatch.setattr(in_processes, "_WORTH_S", 0.0)
+    assert len(run.verify(jobs=4)) == COUNT
+
+
+@pytest.mark.parametrize("jobs", [0, -1])
+def test_the_number_of_processes_is_at_least_one(many: Path, jobs: int) -> None:
+    with pytest.raises(InputError, match=f"jobs: got {jobs}; the number of processes is at least 1"):
+        Run(many).verify(jobs=jobs)
+
+
+def test_as_many_processes_as_half_of_the_memory_holds(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checker = Checker(Session(load_stream(whole / "stream.yaml"), Store(whole)), indexed=False, data=False)
+    assert in_processes._most_jobs(checker) == 1, "nothing is known of the backbone yet"
+    assert checker.check("one").ok
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)), raising=False)
+    monkeypatch.setattr(in_processes, "_memory", lambda: 9 * 2**30)
+    assert in_processes._most_jobs(checker) == 4
+    monkeypatch.setattr(in_processes, "_memory", lambda: 0)
+    assert in_processes._most_jobs(checker) == 1

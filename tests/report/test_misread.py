@@ -1,0 +1,61 @@
+"""Rows that a bank misreads are shown as texts, in a section that is there only if someone asked for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl.report.misread import MisreadRow, MisreadRows
+from continual_petl.report.run_facts import RunFacts
+from continual_petl.report.write import write_report
+from tests.report.test_page import Page
+
+EVIL = "</td><script>alert(1)</script>"
+
+
+def found(**more: Any) -> MisreadRows:
+    row = MisreadRow(row=3, given=(EVIL, f"pair {EVIL}"), correct="yes", predicted=f"no{EVIL}", probability=0.75)
+    content = {"task": "one", "split": "test", "columns": ("text", f"other{EVIL}"), "rows": (row,)}
+    return MisreadRows(**{**content, "num_misread": 4, "num_rows": 16, **more})
+
+
+def test_texts_of_the_data_are_shown_as_texts(facts: RunFacts, tmp_path: Path) -> None:
+    asked = dataclasses.replace(facts, misread=(found(), found(task="two", columns=("text",), why_none=f"Why: {EVIL}")))
+    page = Page(write_report(tmp_path / "report", asked))
+    assert "misread" in page.ids
+    assert EVIL in page.texts
+    assert f"Why: {EVIL}" in page.texts
+    assert "0.7500" in page.texts
+    assert "<script>alert" not in page.source
+    assert "Rows of the newest 2 of 4 tasks." in page.texts
+
+
+def test_nobody_who_did_not_ask_gets_them(facts: RunFacts, tmp_path: Path) -> None:
+    assert "misread" not in Page(write_report(tmp_path / "report", facts)).ids
+
+
+def test_the_next_report_takes_them_off_the_page(facts: RunFacts, tmp_path: Path) -> None:
+    write_report(tmp_path, dataclasses.replace(facts, misread=(found(),)))
+    write_report(tmp_path, facts)
+    assert not any(
+        "alert(1)" in path.read_text("utf-8")
+        for path in tmp_path.rglob("*")
+        if path.name != "plotly.min.js" and path.is_file()
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({}, "Task 'one': 4 of 16 test rows are misread; the first 1 are shown."),
+        ({"num_misread": 1}, "Task 'one': 1 of 16 test rows is misread."),
+        ({"num_misread": 0, "rows": ()}, "Task 'one': none of 16 test rows is misread."),
+        ({"by_error": True}, "Task 'one': 1 largest error of 16 test rows."),
+        ({"why_none": "Why."}, "Why."),
+    ],
+)
+def test_it_says_in_a_sentence_what_the_rows_are(more: dict[str, Any], words: str) -> None:
+    assert found(**more).in_words == words

@@ -1,0 +1,100 @@
+"""Runs that an earlier release wrote are read, verified, answered with the same bits, resumed and learned into.
+
+They lie in tests/golden/stores; `tests.store.golden_rows` says what they were learned from. Bits are the same where
+torch, the processor and the number of threads are those that a certificate names; elsewhere `verify` allows the last digits,
+and so do these tests.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from continual_petl import Run, learn
+from continual_petl.store.certificate.environment import current_environment
+from tests.store.golden_rows import SPECS, answers_of, half_learned, stream_of
+from tests.streams_in_code import task_of_kind
+
+STORES = Path(__file__).parent.parent / "golden" / "stores"
+EXPECTED: dict[str, Any] = json.loads((STORES / "answers.json").read_text("utf-8"))
+NEW = {"encoder": "classification", "decoder": "causal-lm", "writer": "seq2seq"}
+CLOSE = 1e-4
+"""Of probabilities and numbers in another environment: products are summed in another order there."""
+
+
+@pytest.fixture
+def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a copy of the golden stores, from which relative paths count now."""
+    monkeypatch.chdir(shutil.copytree(STORES, tmp_path / "stores"))
+    return tmp_path / "stores"
+
+
+def same_environment(run: Run) -> bool:
+    """Return whether the bits of a run's answers can be expected here."""
+    certified = run.store.manifest(run.store.tasks[0]).environment
+    here = current_environment(torch.device("cpu"), certified.precision, certified.attention)
+    return not certified.differences(here)
+
+
+def check_unchanged(run: Run, name: str) -> None:
+    """Check certificates, banks, scores and answers against what was written down."""
+    expected, same = EXPECTED[name], same_environment(run)
+    for check in run.verify(data=True):
+        assert check.ok, check.problems
+        assert not same or check.how.startswith("digests and probe, bit for bit"), check
+    for task, digest in expected["digests"].items():
+        assert run.store.manifest(task).digest == digest
+        for found, answer in zip(answers_of(run, task), expected["answers"][task], strict=True):
+            if same:
+                assert found == answer
+            elif isinstance(answer["value"], float):
+                assert found["value"] == pytest.approx(answer["value"], abs=CLOSE)
+            else:
+                assert found["value"] == answer["value"]
+                assert found["probabilities"] == pytest.approx(answer["probabilities"], abs=CLOSE)
+    R = run.results.to_json()["R"]
+    assert [row[: len(expected["R"])] for row in R[: len(expected["R"])]] == expected["R"]
+
+
+def files_of(run: Path) -> dict[str, bytes]:
+    """Return what no later command may change: banks, certificates and tombstones."""
+    folders = [run / "banks", run / "tombstones"]
+    return {str(file): file.read_bytes() for folder in folders for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_run_of_an_earlier_release_answers_as_it_did(stores: Path, name: str) -> None:
+    before = files_of(stores / "written" / name)
+    check_unchanged(Run(Path("written", name)), name)
+    assert files_of(stores / "written" / name) == before
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_a_task_is_learned_into_a_run_of_an_earlier_release(stores: Path, name: str) -> None:
+    before = files_of(stores / "written" / name)
+    more = [task_of_kind(NEW[name], "new", num_rows=16, bank={"preset": "lora", "rank": 2})]
+    run = learn(stream_of(name, more=more, epochs=1), Path("written", name))
+    assert run.store.tasks[-1] == "new"
+    check_unchanged(run, name)
+    assert before.items() <= files_of(stores / "written" / name).items()
+
+
+def test_a_task_that_an_earlier_release_learned_half_is_resumed_to_the_same_bank(stores: Path) -> None:
+    assert (stores / "written" / "half" / ".progress").is_dir()
+    run = learn(half_learned(), Path("written", "half"))
+    check_unchanged(run, "half")
+    if same_environment(run):
+        assert run.store.manifest("second").digest == EXPECTED["half"]["finished"]
+
+
+def test_the_chain_has_a_task_that_was_dropped_and_one_that_was_replaced(stores: Path) -> None:
+    run = Run(stores / "written" / "encoder")
+    dropped = {tombstone.task for tombstone in run.store.tombstones()}
+    assert dropped == {"dropped", "pairs"}
+    assert "pairs" in run.store.tasks
+    assert "dropped" not in run.store.tasks
