@@ -33,6 +33,14 @@ FLOORS = (
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 INSIDE = {
+    "banks": (
+        {"mixed"},
+        {"ablated_view", "layer_cut", "merge"},
+        {"attach"},
+        {"attention_hooks", "bank", "prompt_hooks"},
+        {"forms", "own_parameters"},
+        {"config"},
+    ),
     "streams": (
         {"batches", "stream"},
         {"scaffold"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from continual_petl.banks.presets import PRESETS
+from continual_petl.banks.config.presets import PRESETS
 
 
 def small(preset: str) -> dict[str, Any]:

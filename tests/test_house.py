@@ -83,7 +83,7 @@ def test_an_arrow_that_points_up_is_noticed(module: str, source: str, fragment: 
     [
         ("continual_petl.engine.x", "from continual_petl import store"),
         ("continual_petl.engine.x", "from continual_petl.streams.schema.stream_spec import StreamSpec"),
-        ("continual_petl.banks.x", "from .spec import BankSpec\nfrom ..errors import InputError"),
+        ("continual_petl.banks.attach", "from .bank import Bank\nfrom ..errors import InputError"),
         ("continual_petl", "from continual_petl.cli import main"),
         ("continual_petl.banks.x", "import torch, transformers.models"),
     ],
@@ -93,10 +93,10 @@ def test_an_arrow_that_points_down_is_left_alone(module: str, source: str) -> No
 
 
 def test_relative_imports_of_a_package_start_from_itself() -> None:
-    assert imports("continual_petl.banks", "from .spec import A", is_package=True) == [
-        (1, "continual_petl.banks.spec.A")
+    assert imports("continual_petl.banks", "from .bank import A", is_package=True) == [
+        (1, "continual_petl.banks.bank.A")
     ]
-    assert imports("continual_petl.banks.x", "from .spec import A") == [(1, "continual_petl.banks.spec.A")]
+    assert imports("continual_petl.banks.x", "from .bank import A") == [(1, "continual_petl.banks.bank.A")]
 
 
 def test_nothing_is_pickled() -> None:
@@ -150,7 +150,7 @@ def test_a_missing_docstring_is_noticed() -> None:
     assert missing_docstrings("x", "def f(): ...\nclass _C: ...") == ["x has no docstring", "x:1 f has no docstring"]
 
 
-@pytest.mark.parametrize("module", ["continual_petl", "continual_petl.errors", "continual_petl.banks.presets",
+@pytest.mark.parametrize("module", ["continual_petl", "continual_petl.errors", "continual_petl.banks.config.presets",
                                     "continual_petl.streams.schema.stream_spec", "continual_petl.__main__"])  # fmt: skip
 def test_light_modules_import_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print(*sys.modules)"

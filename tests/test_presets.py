@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from continual_petl.banks.choice import BankChoice
-from continual_petl.banks.layers import select_layers
-from continual_petl.banks.legal import LEGAL, nearest
-from continual_petl.banks.presets import PRESETS, preset_of
-from continual_petl.banks.spec import Modification
+from continual_petl.banks.config.choice import BankChoice
+from continual_petl.banks.config.layers import select_layers
+from continual_petl.banks.config.legal import LEGAL, nearest
+from continual_petl.banks.config.presets import PRESETS, preset_of
+from continual_petl.banks.config.spec import Modification
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from continual_petl.banks.choice import BankChoice
-from continual_petl.banks.presets import PRESETS
+from continual_petl.banks.config.choice import BankChoice
+from continual_petl.banks.config.presets import PRESETS
 from continual_petl.cli.main import main
 from continual_petl.cli.parser import build_parser
 from continual_petl.streams.stream_file.yaml_file import load_stream

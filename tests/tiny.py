@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from continual_petl.backbones import find_anatomy
 from continual_petl.backbones.sites import Sites
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.choice import BankChoice
+from continual_petl.banks.config.choice import BankChoice
 from tests.small import small
 
 WORDS = [f"w{number}" for number in range(90)]

@@ -10,24 +10,24 @@ if TYPE_CHECKING:
     from continual_petl.banks.attach import attached as attached
     from continual_petl.banks.attach import run as run
     from continual_petl.banks.bank import Bank as Bank
-    from continual_petl.banks.choice import BankChoice as BankChoice
-    from continual_petl.banks.legal import LEGAL as LEGAL
+    from continual_petl.banks.config.choice import BankChoice as BankChoice
+    from continual_petl.banks.config.legal import LEGAL as LEGAL
+    from continual_petl.banks.config.presets import PRESETS as PRESETS
+    from continual_petl.banks.config.recipes import RECIPES as RECIPES
+    from continual_petl.banks.config.spec import BankSpec as BankSpec
+    from continual_petl.banks.config.spec import Modification as Modification
     from continual_petl.banks.merge import merged as merged
-    from continual_petl.banks.presets import PRESETS as PRESETS
-    from continual_petl.banks.recipes import RECIPES as RECIPES
-    from continual_petl.banks.spec import BankSpec as BankSpec
-    from continual_petl.banks.spec import Modification as Modification
 
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         "Bank": "continual_petl.banks.bank",
-        "BankChoice": "continual_petl.banks.choice",
-        "BankSpec": "continual_petl.banks.spec",
-        "LEGAL": "continual_petl.banks.legal",
-        "Modification": "continual_petl.banks.spec",
-        "PRESETS": "continual_petl.banks.presets",
-        "RECIPES": "continual_petl.banks.recipes",
+        "BankChoice": "continual_petl.banks.config.choice",
+        "BankSpec": "continual_petl.banks.config.spec",
+        "LEGAL": "continual_petl.banks.config.legal",
+        "Modification": "continual_petl.banks.config.spec",
+        "PRESETS": "continual_petl.banks.config.presets",
+        "RECIPES": "continual_petl.banks.config.recipes",
         "attached": "continual_petl.banks.attach",
         "merged": "continual_petl.banks.merge",
         "run": "continual_petl.banks.attach",

@@ -21,11 +21,11 @@ from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from continual_petl.backbones.sites import Sites, attention_of
+from continual_petl.banks.attention_hooks import changed_heads
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.forms import form_of, in_order
 from continual_petl.banks.forms.base import NOTHING, PrefixPlacement
-from continual_petl.banks.heads import changed_heads
-from continual_petl.banks.prompts import prompt_hooks, with_prompt_mask, without_prompt
+from continual_petl.banks.prompt_hooks import prompt_hooks, with_prompt_mask, without_prompt
 
 _turns: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
 _at_work: WeakSet[nn.Module] = WeakSet()

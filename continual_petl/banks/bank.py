@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from continual_petl.backbones.sites import Sites
+from continual_petl.banks.config.layers import select_layers
+from continual_petl.banks.config.spec import BankSpec, Modification
 from continual_petl.banks.forms import form_of
 from continual_petl.banks.forms.base import Form, Placement, PrefixPlacement
-from continual_petl.banks.layers import select_layers
-from continual_petl.banks.own_names import Reads, own_names
-from continual_petl.banks.spec import BankSpec, Modification
+from continual_petl.banks.own_parameters import Reads, own_names
 from continual_petl.errors import InputError
 from continual_petl.seeding import derive_seed
 

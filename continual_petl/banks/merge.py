@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.config import FORMS
+from continual_petl.banks.config.forms import FORMS
 from continual_petl.banks.forms import form_of, in_order
 from continual_petl.errors import InputError
 

@@ -2,8 +2,7 @@
 
 Houlsby et al. 2019, section 3.6: "we remove some trained adapters and re-evaluate the model (without re-training) on the
 validation set", for every continuous span of layers, of which a backbone of L layers has L (L + 1) / 2.
-`continual_petl.banks.without` defines what removing means for each form; as in the paper, the LayerNorms and the head are
-kept.
+`banks/ablated_view.py` defines what removing means for each form; as in the paper, the LayerNorms and the head are kept.
 
 The run folder is only read. The bank used for answering is not touched: views of it are scored, in a separate learner.
 The rows are read once and the backbone is loaded once; spans that remove the same modifications share one measurement.
@@ -17,7 +16,7 @@ from itertools import combinations_with_replacement
 from typing import Literal
 
 from continual_petl.backbones.attention_switch import attending
-from continual_petl.banks.without import Without, modified_layers, stays
+from continual_petl.banks.ablated_view import AblatedView, modified_layers, stays
 from continual_petl.engine.scoring.evaluate import evaluate
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, why_unavailable
@@ -172,7 +171,7 @@ def _measured(
     """Yield the scores of the bank without each set of layers."""
     learner, models = ContinualLearner(held.backbone), session.models
     for layers in views:
-        learner.add_bank(held.plan, Without(held.bank, layers), tokenizer=models.tokenizer)
+        learner.add_bank(held.plan, AblatedView(held.bank, layers), tokenizer=models.tokenizer)
         yield layers, evaluate(learner, rows, models.pad_token_id, session.spec.trainer, session.folder)
         learner.evict(held.plan.name)
 

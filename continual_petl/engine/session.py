@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from continual_petl.backbones.backbone import Backbone
-from continual_petl.banks.spec import BankSpec
+from continual_petl.banks.config.spec import BankSpec
 from continual_petl.errors import InputError
 from continual_petl.learner.plan import TaskPlan, plan_task
 from continual_petl.learner.precision import resolve_precision

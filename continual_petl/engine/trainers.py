@@ -15,7 +15,7 @@ import torch
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
 from lightning.pytorch.strategies import DDPStrategy
 
-from continual_petl.banks.spec import BankSpec
+from continual_petl.banks.config.spec import BankSpec
 from continual_petl.errors import InputError, did_you_mean, raise_problems
 from continual_petl.streams.schema.stream_spec import ResolvedTraining, StreamSpec
 

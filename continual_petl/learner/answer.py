@@ -12,7 +12,7 @@ from continual_petl.backbones import Pooling
 from continual_petl.backbones.backbone import Backbone, pool
 from continual_petl.banks.attach import run
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.split import going_on, lowest_layer
+from continual_petl.banks.layer_cut import going_on, lowest_layer
 from continual_petl.heads.head import IGNORED, Head
 from continual_petl.heads.kinds import GENERATIVE
 

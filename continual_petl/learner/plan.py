@@ -12,8 +12,8 @@ from continual_petl.backbones import Pooling
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.backbones.mutable_state import check_positions
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.own_names import Reads
-from continual_petl.banks.spec import BankSpec
+from continual_petl.banks.config.spec import BankSpec
+from continual_petl.banks.own_parameters import Reads
 from continual_petl.errors import InputError
 from continual_petl.heads.build import build_head
 from continual_petl.heads.kinds import GENERATIVE, METRICS, Kind

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.sharing import company, why_alone
-from continual_petl.banks.split import going_on, lowest_layer, states_below, why_not
-from continual_petl.banks.stacks import Stacks
+from continual_petl.banks.layer_cut import going_on, lowest_layer, states_below, why_not
+from continual_petl.banks.mixed.sharing import batch_key, why_alone
+from continual_petl.banks.mixed.stacks import Stacks
 from continual_petl.learner.answer import reading_inputs
 from continual_petl.learner.plan import TaskPlan
 from continual_petl.learner.together import Part, respond_together
@@ -87,7 +87,7 @@ def _chunks(backbone: Backbone, tasks: Sequence[Task], numbers: Sequence[int], m
     for number in numbers:
         spec = tasks[number].bank.spec
         alone = most == 1 or why_alone(spec, backbone.model, backbone.sites) is not None
-        lane: Hashable = number if alone else company(spec, backbone.num_layers)
+        lane: Hashable = number if alone else batch_key(spec, backbone.num_layers)
         by_lane.setdefault(lane, []).append(number)
     for lane_numbers in by_lane.values():
         for start in range(0, len(lane_numbers), most):

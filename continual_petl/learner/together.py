@@ -14,8 +14,8 @@ from torch import Tensor
 from continual_petl.backbones import Pooling
 from continual_petl.backbones.backbone import Backbone, pool
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.stacks import Stacks
-from continual_petl.banks.together import Share, run_together
+from continual_petl.banks.mixed.run import Share, run_together
+from continual_petl.banks.mixed.stacks import Stacks
 from continual_petl.learner.answer import head_of, reading_inputs
 from continual_petl.learner.plan import TaskPlan
 

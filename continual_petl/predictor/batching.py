@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from continual_petl.backbones.backbone import Backbone
-from continual_petl.banks.sharing import company, why_alone
-from continual_petl.banks.spec import BankSpec
+from continual_petl.banks.config.spec import BankSpec
+from continual_petl.banks.mixed.sharing import batch_key, why_alone
 from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.certificate.tensor_file import num_bytes
@@ -40,7 +40,7 @@ def groups(manifests: Mapping[str, Manifest], backbone_of: Callable[[str], Backb
         spec = (manifest.bank, backbone.precision)
         if spec not in seen:
             alone = why_alone(manifest.bank, backbone.model, backbone.sites) is not None
-            seen[spec] = None if alone else (backbone.precision, company(manifest.bank, backbone.num_layers))
+            seen[spec] = None if alone else (backbone.precision, batch_key(manifest.bank, backbone.num_layers))
         shared = None if manifest.kind in GENERATIVE else seen[spec]
         by_lane.setdefault(task if shared is None else shared, []).append(task)
     return [part for lane in by_lane.values() for part in _parts(lane, manifests, most)]

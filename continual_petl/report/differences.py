@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from continual_petl.banks.words import changes_in_words
+from continual_petl.banks.config.words import changes_in_words
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.store import Store
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from continual_petl.banks.words import in_words
+from continual_petl.banks.config.words import in_words
 from continual_petl.errors import counted
 from continual_petl.heads.kinds import Kind
 from continual_petl.report.growth import GrowthRow

@@ -12,7 +12,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from continual_petl.banks.words import in_words
+from continual_petl.banks.config.words import in_words
 from continual_petl.errors import counted, known_names, printable
 from continual_petl.report.marks import ON_VALIDATION, mark_of
 from continual_petl.store.certificate.history import Confusion, History

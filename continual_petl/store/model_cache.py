@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from continual_petl.backbones.attention_switch import attend_as
 from continual_petl.backbones.backbone import Backbone, Precision, load_backbone
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.stacks import Stacks
+from continual_petl.banks.mixed.stacks import Stacks
 from continual_petl.errors import InputError, StoreError
 from continual_petl.store.bank_cache import RESIDENT_BYTES, BankCache, CachedBank
 from continual_petl.store.certificate.pin import check_files, check_pin

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from continual_petl.backbones.backbone import Backbone, load_backbone
-from continual_petl.banks.choice import BankChoice
-from continual_petl.banks.stacks import Stacks
+from continual_petl.banks.config.choice import BankChoice
+from continual_petl.banks.mixed.stacks import Stacks
 from continual_petl.heads.build import build_head
 from continual_petl.learner.answer import answer, reading_inputs
 from continual_petl.learner.plan import TaskPlan, build_bank

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from continual_petl.backbones.backbone import load_backbone, pool
 from continual_petl.backbones.weights import Attention
-from continual_petl.banks.choice import BankChoice
+from continual_petl.banks.config.choice import BankChoice
 from continual_petl.engine.trainers import fitting_trainer, quiet
 from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.learner.answer import answer, backbone_inputs, head_of

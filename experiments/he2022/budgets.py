@@ -17,7 +17,7 @@ from transformers import BertConfig, BertModel, PreTrainedModel
 from continual_petl.backbones import find_anatomy
 from continual_petl.backbones.sites import Sites
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.choice import BankChoice
+from continual_petl.banks.config.choice import BankChoice
 from experiments.studies.random_seq2seq import make_model
 
 Model = Literal["minilm", "bart-small"]

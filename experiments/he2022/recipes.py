@@ -1,6 +1,6 @@
 """What the recipes of the library's presets rest on: the learning rates that validation rows choose.
 
-`continual_petl.banks.recipes` has what a bank is trained with when a stream does not say; a test holds its rates to these.
+`banks/config/recipes.py` has what a bank is trained with when a stream does not say; a test holds its rates to these.
 Most were tried by `experiments.houlsby2019.compare`, on eight tasks with all rows, or by the encoder studies beside this
 one, on 1,500 rows of SST-2; what none of them has is tried here in the latter way. No test row chooses anything.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from continual_petl.banks.recipes import RECIPES
+from continual_petl.banks.config.recipes import RECIPES
 from experiments.he2022 import rows
 from experiments.he2022.settings import EPOCHS, LARGE, MIDDLE, SMALL, find
 from experiments.houlsby2019 import compare

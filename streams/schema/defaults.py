@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from continual_petl.banks.choice import BankChoice
+from continual_petl.banks.config.choice import BankChoice
 
 FIRST, NEWEST = 1, 2
 _RENAMED = {"mam": "mam_flat"}

@@ -20,10 +20,10 @@ from pydantic import (
 
 from continual_petl._frozen import FrozenModel
 from continual_petl.backbones.anatomy import Pooling as Pooling
-from continual_petl.banks.choice import BankChoice
-from continual_petl.banks.inherit import Learned, none_is_learned, resolve_bank
-from continual_petl.banks.recipes import first_recipe_of, recipe_of
-from continual_petl.banks.spec import BankSpec
+from continual_petl.banks.config.choice import BankChoice
+from continual_petl.banks.config.inherit import Learned, none_is_learned, resolve_bank
+from continual_petl.banks.config.recipes import first_recipe_of, recipe_of
+from continual_petl.banks.config.spec import BankSpec
 from continual_petl.heads.kinds import GENERATIVE, LABELLED
 from continual_petl.heads.kinds import METRICS as METRICS
 from continual_petl.heads.kinds import Kind as Kind

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Discriminator, Field, SerializerFunctionWrapHandler, Tag, model_serializer
 
 from continual_petl._frozen import FrozenModel
-from continual_petl.banks.recipes import Recipe, recipe_of
-from continual_petl.banks.spec import BankSpec
+from continual_petl.banks.config.recipes import Recipe, recipe_of
+from continual_petl.banks.config.spec import BankSpec
 from continual_petl.streams.schema.data_spec import AS_MAPPING, AS_TEXT, Text
 
 # Strict, because pydantic otherwise reads `true` as 1 and '3' as 3.
@@ -57,7 +57,7 @@ class TrainingSpec(FrozenModel):
     """Optimizer, schedule, batches and checkpoints."""
 
     epochs: Count | None = None
-    """Passes over the training split; null means the default of the bank's preset, see `continual_petl.banks.recipes`."""
+    """Passes over the training split; null means the default of the bank's preset, see `banks/config/recipes.py`."""
     batch_size: Count = 32
     """Rows per step on one device, before `accumulate`; with max_tokens the maximum."""
     eval_batch_size: Count | None = None
@@ -68,7 +68,7 @@ class TrainingSpec(FrozenModel):
     """Maximum tokens per evaluation batch, padding included; null means the same as max_tokens."""
     learning_rate: Rate | None = None
     """Peak learning rate of the schedule; null means the default of the bank's preset, see
-    `continual_petl.banks.recipes`."""
+    `continual_petl.banks.config.recipes`."""
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
     """Which optimizer; each task gets a new one with the parameters of its own bank only."""
     weight_decay: Annotated[Float, Field(ge=0)] = 0.01

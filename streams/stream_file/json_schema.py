@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic import AliasChoices, BaseModel
 
-from continual_petl.banks.choice import BankChoice
-from continual_petl.banks.presets import PRESETS
-from continual_petl.banks.spec import Modification
+from continual_petl.banks.config.choice import BankChoice
+from continual_petl.banks.config.presets import PRESETS
+from continual_petl.banks.config.spec import Modification
 from continual_petl.streams.schema.data_spec import AS_LIST, AS_MAPPING, AS_ROWS, AS_SOURCE, AS_TEXT
 from continual_petl.streams.schema.stream_spec import METRICS, StreamSpec
 

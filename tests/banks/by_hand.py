@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedModel
 
-from continual_petl.banks.spec import BankSpec, Modification
+from continual_petl.banks.config.spec import BankSpec, Modification
 from tests.tiny import DECODERS, ENCODER_DECODERS
 
 WIDTH, INNER = 16, 32

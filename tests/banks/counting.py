@@ -25,7 +25,7 @@ from transformers import (
 from continual_petl.backbones import find_anatomy
 from continual_petl.backbones.sites import Sites
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.choice import BankChoice
+from continual_petl.banks.config.choice import BankChoice
 
 Name = Literal["bert-base", "bert-large", "roberta-base", "bart-large", "mbart-large"]
 

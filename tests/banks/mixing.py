@@ -13,9 +13,9 @@ from continual_petl.backbones import find_anatomy
 from continual_petl.backbones.sites import Sites
 from continual_petl.banks.attach import run
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.spec import BankSpec
-from continual_petl.banks.stacks import Stacks
-from continual_petl.banks.together import Share, run_together
+from continual_petl.banks.config.spec import BankSpec
+from continual_petl.banks.mixed.run import Share, run_together
+from continual_petl.banks.mixed.stacks import Stacks
 from tests.tiny import ENCODER_DECODERS, make_bank
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from continual_petl.banks.legal import LEGAL, options_of
-from continual_petl.banks.spec import BankSpec
+from continual_petl.banks.config.legal import LEGAL, options_of
+from continual_petl.banks.config.spec import BankSpec
 
 # 8 is the largest rank on keys that heads share, 16 the width; 9 and 17 are one too many.
 _SIZES = st.sampled_from([1, 2, 2, 3, 3, 3, 4, 5, 5, 8, 8, 9, 16, 17])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from continual_petl.banks.presets import PRESETS
+from continual_petl.banks.config.presets import PRESETS
 from tests.tiny import FAMILIES
 
 PRE_NORM = ("mbart", "modernbert", "t5", "mt5", "gpt2", "llama", "qwen2", "qwen3", "vit")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from continual_petl.banks.choice import BankChoice
-from continual_petl.banks.layers import select_layers
-from continual_petl.banks.spec import BankSpec
+from continual_petl.banks.config.choice import BankChoice
+from continual_petl.banks.config.layers import select_layers
+from continual_petl.banks.config.spec import BankSpec
 from continual_petl.errors import StreamFileError
 from continual_petl.streams.stream_file.yaml_file import load_stream
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import yaml
 
-from continual_petl.banks.choice import BankChoice
-from continual_petl.banks.legal import LEGAL
-from continual_petl.banks.presets import PRESETS
-from continual_petl.banks.recipes import RECIPES
-from continual_petl.banks.spec import Modification
+from continual_petl.banks.config.choice import BankChoice
+from continual_petl.banks.config.legal import LEGAL
+from continual_petl.banks.config.presets import PRESETS
+from continual_petl.banks.config.recipes import RECIPES
+from continual_petl.banks.config.spec import Modification
 
 TEXT = (Path(__file__).parents[2] / "docs" / "methods.md").read_text("utf-8")
 BLOCKS = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)

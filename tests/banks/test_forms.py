@@ -6,12 +6,12 @@ import ast
 
 import pytest
 
-from continual_petl.banks.config import FORMS
-from continual_petl.banks.config.base import FormConfig
-from continual_petl.banks.presets import PRESETS
+from continual_petl.banks.config.forms import FORMS
+from continual_petl.banks.config.forms.base import FormConfig
+from continual_petl.banks.config.presets import PRESETS
 from tests.house import ROOT, source_files
 
-HOME = ("continual_petl.banks.config.", "continual_petl.banks.forms.")
+HOME = ("continual_petl.banks.config.forms.", "continual_petl.banks.forms.")
 
 
 def asks_for_a_form(source: str) -> list[int]:
@@ -61,7 +61,7 @@ def test_every_form_has_a_file_that_describes_it_and_one_that_computes_it() -> N
     banks = ROOT / "continual_petl" / "banks"
     for name, form in FORMS.items():
         assert isinstance(form, FormConfig)
-        assert type(form).__module__ == f"continual_petl.banks.config.{name}"
+        assert type(form).__module__ == f"continual_petl.banks.config.forms.{name}"
         assert all(row.form == name for row in form.rows)
         assert form.preset in PRESETS
         assert (banks / "forms" / f"{name}.py").is_file() != form.copies

@@ -15,10 +15,10 @@ from continual_petl.backbones import find_anatomy
 from continual_petl.backbones.sites import Sites
 from continual_petl.banks.attach import run
 from continual_petl.banks.bank import Bank
+from continual_petl.banks.config.legal import LEGAL, options_of
+from continual_petl.banks.config.spec import BankSpec
 from continual_petl.banks.forms.arithmetic import ACTIVATIONS
 from continual_petl.banks.forms.sparse import DenseDifference
-from continual_petl.banks.legal import LEGAL, options_of
-from continual_petl.banks.spec import BankSpec
 from tests.usual import few
 
 # One layer (one and one), width 4, two heads, three tokens of a row of which one is padding.

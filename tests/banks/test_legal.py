@@ -8,11 +8,11 @@ from typing import Any, get_args
 import pytest
 from pydantic import ValidationError
 
-from continual_petl.banks.choice import BankChoice
-from continual_petl.banks.config.base import Composition, Insertion, Site
-from continual_petl.banks.legal import LEGAL, Form, idle_options, options_of
-from continual_petl.banks.presets import PRESETS
-from continual_petl.banks.spec import BankSpec, Modification
+from continual_petl.banks.config.choice import BankChoice
+from continual_petl.banks.config.forms.base import Composition, Insertion, Site
+from continual_petl.banks.config.legal import LEGAL, Form, idle_options, options_of
+from continual_petl.banks.config.presets import PRESETS
+from continual_petl.banks.config.spec import BankSpec, Modification
 
 DIMENSIONS = ("form", "modifies", "insertion", "composition")
 ALL = list(product(get_args(Form), get_args(Site), (*get_args(Insertion), None), get_args(Composition)))

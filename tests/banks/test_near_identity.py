@@ -17,8 +17,8 @@ from transformers import PreTrainedModel
 
 from continual_petl.banks.attach import run
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.legal import LEGAL
-from continual_petl.banks.presets import PRESETS
+from continual_petl.banks.config.legal import LEGAL
+from continual_petl.banks.config.presets import PRESETS
 from continual_petl.digests import same_bits
 from tests.banks.taken import TAKEN
 from tests.small import small

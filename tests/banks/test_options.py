@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from continual_petl.banks.choice import BankChoice
+from continual_petl.banks.config.choice import BankChoice
 
 PREFIX = {"form": "attention", "modifies": "heads", "insertion": "parallel", "composition": "gated", "length": 3}
 LORA = {"form": "lowrank", "modifies": "query", "insertion": "parallel", "rank": 4}

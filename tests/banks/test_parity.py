@@ -17,11 +17,11 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from transformers import BertConfig, BertModel, PreTrainedModel
 
+from continual_petl.banks.ablated_view import AblatedView
 from continual_petl.banks.attach import run
 from continual_petl.banks.bank import Bank
+from continual_petl.banks.config.spec import Modification
 from continual_petl.banks.forms.bottleneck import Bottleneck
-from continual_petl.banks.spec import Modification
-from continual_petl.banks.without import Without
 from tests.tiny import INPUTS, make_bank, make_model
 
 Array = NDArray[np.float64]
@@ -148,7 +148,7 @@ def test_layers_without_their_bottlenecks_keep_the_bank_s_layernorms(preset: str
     bank = make_bank(model, {"preset": preset, "bottleneck": 3})
     forms, values = _numbers(bank, model)
     with torch.no_grad():
-        ours = run(model, Without(bank, gone), INPUTS).last_hidden_state
+        ours = run(model, AblatedView(bank, gone), INPUTS).last_hidden_state
     theirs = Oracle(forms, values, bank, model.config.layer_norm_eps, gone)()
     real = INPUTS["attention_mask"].bool().numpy()
     np.testing.assert_allclose(ours.numpy()[real], theirs[real], rtol=1e-10, atol=1e-10)

@@ -40,9 +40,9 @@ from transformers import BartConfig, BartForConditionalGeneration, BertConfig, B
 
 from continual_petl.banks.attach import run
 from continual_petl.banks.bank import Bank
+from continual_petl.banks.config.spec import Modification
 from continual_petl.banks.forms.projection import projections
 from continual_petl.banks.forms.prompt import PromptEncoder
-from continual_petl.banks.spec import Modification
 from tests.tiny import IDS, INPUTS, make_bank
 
 LENGTH, LAYERS, WIDTH = 3, 4, 16

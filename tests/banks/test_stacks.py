@@ -12,14 +12,15 @@ from torch import Tensor, nn
 
 from continual_petl.backbones import find_anatomy
 from continual_petl.backbones.sites import Sites
-from continual_petl.banks.choice import BankChoice
+from continual_petl.banks.config.choice import BankChoice
+from continual_petl.banks.config.spec import BankSpec
+from continual_petl.banks.forms.layout import Layout
+from continual_petl.banks.forms.stack import Stack
 from continual_petl.banks.forms.stacked import stacked
-from continual_petl.banks.layout import Layout
-from continual_petl.banks.own_rows import OwnRows
-from continual_petl.banks.sharing import per_row, why_alone
-from continual_petl.banks.spec import BankSpec
-from continual_petl.banks.stacks import Stack, Stacks
-from continual_petl.banks.together import Share, run_together
+from continual_petl.banks.mixed.per_row_params import PerRowParams
+from continual_petl.banks.mixed.run import Share, run_together
+from continual_petl.banks.mixed.sharing import per_row, why_alone
+from continual_petl.banks.mixed.stacks import Stacks
 from tests.banks.mixing import batch_of, learned_bank
 from tests.small import small
 from tests.tiny import make_model
@@ -79,7 +80,7 @@ def test_rows_that_are_not_those_of_the_batch_are_noticed() -> None:
         Layout(0, [1, 1], 2, CPU).check(3, 2, "what a form reads")
     model = make_model("bert")
     name = "encoder.layer.0.output.LayerNorm.bias"
-    own = OwnRows(model, {name: torch.zeros(3, 16)})
+    own = PerRowParams(model, {name: torch.zeros(3, 16)})
     handles = own.hooks()
     with pytest.raises(RuntimeError, match=r"output.LayerNorm gave 2 rows where 3 were expected: this model changes"):
         model(**batch_of("bert", 2))

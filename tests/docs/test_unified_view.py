@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from continual_petl.banks.presets import PRESETS
-from continual_petl.banks.spec import Modification
+from continual_petl.banks.config.presets import PRESETS
+from continual_petl.banks.config.spec import Modification
 from tests.docs.blocks import ROOT
 
 TEXT = (ROOT / "docs" / "explanation" / "unified-view.md").read_text(encoding="utf-8")

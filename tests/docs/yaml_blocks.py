@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from continual_petl.banks.choice import BankChoice
+from continual_petl.banks.config.choice import BankChoice
 from continual_petl.errors import StreamFileError
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream_file.yaml_file import load_stream, load_task

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from continual_petl import InputError, Run, learn
+from continual_petl.banks.ablated_view import AblatedView
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.spec import BankSpec
-from continual_petl.banks.without import Without
+from continual_petl.banks.config.spec import BankSpec
 from continual_petl.digests import module_tensors, tensor_digests
 from continual_petl.engine import ablation
 from continual_petl.engine.ablation import chosen_spans
@@ -96,7 +96,7 @@ def test_without_all_layers_the_frozen_backbone_answers_through_that_head(learne
     probe = build_bank(dataclasses.replace(held.plan, bank=BankSpec()), held.backbone)
     probe.load_state_dict({key: value for key, value in held.bank.state_dict().items() if key.startswith("head.")})
     said, scores = outputs(run, name, probe.eval())
-    removed, _ = outputs(run, name, Without(held.bank, {0, 1}))
+    removed, _ = outputs(run, name, AblatedView(held.bank, {0, 1}))
     assert torch.equal(said, removed)
     assert run.ablate(name)[0, 1].scores == scores
     assert not torch.equal(said, outputs(run, name, held.bank)[0])
@@ -110,7 +110,7 @@ def test_without_a_layer_it_is_the_bank_of_the_other_layer(learned: Path, gone: 
     other = build_bank(dataclasses.replace(held.plan, bank=left), held.backbone)
     other.load_state_dict({key: held.bank.state_dict()[key] for key in other.state_dict()})
     said, scores = outputs(run, "lora", other.eval())
-    assert torch.equal(said, outputs(run, "lora", Without(held.bank, {gone}))[0])
+    assert torch.equal(said, outputs(run, "lora", AblatedView(held.bank, {gone}))[0])
     assert run.ablate("lora", [(gone, gone)])[gone, gone].scores == scores
 
 
@@ -185,7 +185,7 @@ def test_a_score_that_is_not_defined_has_no_change(
     def constant(learner: ContinualLearner, *given: Any) -> Any:
         # A bank that says the same to every row: no correlation is defined.
         found = evaluate(learner, *given)
-        assert isinstance(learner.active_bank, Without)
+        assert isinstance(learner.active_bank, AblatedView)
         return found.model_copy(update={"scores": {}}) if learner.active_bank.removed else found
 
     monkeypatch.setattr(ablation, "evaluate", constant)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from continual_petl import InputError, StreamCallback, learn
-from continual_petl.banks.split import states_below
+from continual_petl.banks.layer_cut import states_below
 from continual_petl.callbacks import TaskEvent
 from continual_petl.engine.task import state_cache
 from continual_petl.engine.task.state_cache import StateCache, decide_state_cache

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from continual_petl import Run, learn
-from continual_petl.banks.presets import PRESETS
+from continual_petl.banks.config.presets import PRESETS
 from continual_petl.errors import Interrupted
 from tests.desk import bank_digests
 from tests.engine.test_resume import SignalAt

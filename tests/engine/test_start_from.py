@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from continual_petl import Run, learn
-from continual_petl.banks.presets import PRESETS
+from continual_petl.banks.config.presets import PRESETS
 from continual_petl.callbacks.bank_checkpoint import LAST
 from continual_petl.digests import tensor_digests
 from continual_petl.engine.checks.dry_run import dry_run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from continual_petl.banks.recipes import RECIPES
+from continual_petl.banks.config.recipes import RECIPES
 from experiments.he2022 import recipes
 from experiments.studies.command import EXPERIMENTS, ledgers
 from experiments.studies.ledger import Book

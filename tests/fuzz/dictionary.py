@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from continual_petl.banks.presets import PRESETS
+from continual_petl.banks.config.presets import PRESETS
 from continual_petl.heads.kinds import METRICS
 from continual_petl.streams.stream_file.json_schema import Schema, cached_schema
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from continual_petl.banks.presets import PRESETS
+from continual_petl.banks.config.presets import PRESETS
 from continual_petl.streams.stream_file.json_schema import Schema, options
 from tests.fuzz.dictionary import ODD_NUMBERS, ODD_TEXTS, node_of
 

@@ -23,7 +23,7 @@ def _dictionary(tokens: list[bytes], path: Path) -> None:
 def main(argv: list[str]) -> None:
     """Run until an option of libFuzzer ends it."""
     atheris: Any = importlib.import_module("atheris")
-    with atheris.instrument_imports(include=["continual_petl.streams", "continual_petl.banks.layers", "yaml"]):
+    with atheris.instrument_imports(include=["continual_petl.streams", "continual_petl.banks.config.layers", "yaml"]):
         importlib.import_module("continual_petl.streams.stream_file.yaml_file")
         importlib.import_module("continual_petl.streams.preparation.labels")
     from tests.fuzz.target import attempt

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 
-from continual_petl.banks.choice import BankChoice
-from continual_petl.banks.presets import PRESETS
+from continual_petl.banks.config.choice import BankChoice
+from continual_petl.banks.config.presets import PRESETS
 from continual_petl.heads.kinds import METRICS
 from continual_petl.streams.schema.stream_spec import BackboneSpec, StreamSpec, TaskSpec
 from continual_petl.streams.stream_file.dump import dump_stream

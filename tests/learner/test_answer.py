@@ -12,7 +12,7 @@ from torch import Tensor
 
 from continual_petl.backbones.backbone import Backbone, load_backbone
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.choice import BankChoice
+from continual_petl.banks.config.choice import BankChoice
 from continual_petl.heads.build import build_head
 from continual_petl.heads.kinds import Kind
 from continual_petl.learner.answer import answer, head_of, shifted_right

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from continual_petl.banks.presets import PRESETS
+from continual_petl.banks.config.presets import PRESETS
 from continual_petl.digests import module_tensors, same_bits, tensor_digests
 from continual_petl.errors import InputError
 from continual_petl.heads.kinds import GENERATIVE, METRICS

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from continual_petl import Run, learn
-from continual_petl.banks.choice import BankChoice
+from continual_petl.banks.config.choice import BankChoice
 from continual_petl.heads.kinds import METRICS, Kind
 from continual_petl.learner.plan import build_bank
 from continual_petl.store.commit import Evidence, commit_task

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from continual_petl import Run
-from continual_petl.banks.presets import PRESETS
+from continual_petl.banks.config.presets import PRESETS
 from continual_petl.digests import combined_digest, file_digest, tensor_digests
 from continual_petl.errors import StoreError
 from continual_petl.learner.plan import build_bank

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from continual_petl.banks.layers import select_layers
+from continual_petl.banks.config.layers import select_layers
 from continual_petl.errors import InputError, StreamFileError
 from continual_petl.streams.preparation.label_lists import as_list
 from continual_petl.streams.preparation.labels import class_labels, read_label_names

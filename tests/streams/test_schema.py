@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from continual_petl.banks.presets import PRESETS
+from continual_petl.banks.config.presets import PRESETS
 from continual_petl.streams.schema.stream_spec import DataSpec, ResolvedTraining, StreamSpec, TaskSpec, TrainingOverride
 
 

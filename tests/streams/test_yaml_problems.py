@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from continual_petl.banks.legal import LEGAL
-from continual_petl.banks.presets import PRESETS
+from continual_petl.banks.config.legal import LEGAL
+from continual_petl.banks.config.presets import PRESETS
 from continual_petl.errors import StreamFileError
 from continual_petl.streams.schema.stream_spec import TrainingSpec
 from continual_petl.streams.stream_file.yaml_file import MAX_BYTES, load_stream, load_task

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from continual_petl.banks.presets import PRESETS
+from continual_petl.banks.config.presets import PRESETS
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream_file.yaml_file import json_schema
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from continual_petl import InputError
-from continual_petl.banks import recipes
-from continual_petl.banks.recipes import Recipe
+from continual_petl.banks.config import recipes as recipes
+from continual_petl.banks.config.recipes import Recipe
 from continual_petl.sweep import sampler as sampler_module
 from continual_petl.sweep import sweep, worker
 from continual_petl.sweep.records import Record

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from continual_petl.banks.config import FORMS
+from continual_petl.banks.config.forms import FORMS
+from continual_petl.banks.config.spec import Modification
 from continual_petl.banks.forms.base import Form, Placement
-from continual_petl.banks.spec import Modification
 
 # Whole copies of parameters have no modules of their own: the bank keeps them (`Bank.own`).
 _FORMS: dict[str, Form] = {

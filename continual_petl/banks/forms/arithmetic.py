@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from continual_petl.banks.draw import Generators
-from continual_petl.banks.spec import Activation, Modification
+from continual_petl.banks.config.spec import Activation, Modification
+from continual_petl.banks.forms.init import Generators
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:

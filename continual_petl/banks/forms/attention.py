@@ -1,7 +1,7 @@
 """Prefixes: learned keys and values in attention heads (Li and Liang 2021; He et al. 2022, sections 3.1 and 4.4).
 
 They may be trained through a small network, which is folded away afterwards: what is stored are the vectors alone, and
-those are what the papers count. `continual_petl.banks.heads` computes with them.
+those are what the papers count. `continual_petl.banks.attention_hooks` computes with them.
 
 Shape suffixes: L number of vectors, K width of all keys of an attention, V width of all values.
 """
@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from continual_petl.backbones.sites import Layer, Sites
-from continual_petl.banks.draw import Generators, draw, draw_as_torch
+from continual_petl.banks.config.spec import Modification
 from continual_petl.banks.forms.arithmetic import Part, empty_linear, own_precision
 from continual_petl.banks.forms.base import Form, PrefixPlacement, key
-from continual_petl.banks.spec import Modification
+from continual_petl.banks.forms.init import Generators, draw, draw_as_torch
 from continual_petl.errors import InputError
 
 TRAINED = "trained"

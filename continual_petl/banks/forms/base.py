@@ -11,21 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from continual_petl.backbones.sites import Layer, Sites
+from continual_petl.banks.config.spec import Modification
 from continual_petl.banks.forms.arithmetic import Delta
+from continual_petl.banks.forms.layout import Layout
+from continual_petl.banks.forms.stack import Stack
 from continual_petl.banks.forms.stacked import stacked
-from continual_petl.banks.layout import Layout
-from continual_petl.banks.spec import Modification
 from continual_petl.errors import InputError
-
-if TYPE_CHECKING:
-    from continual_petl.banks.stacks import Stack
 
 Behind = Mapping[nn.Module, Callable[[Tensor], Tensor]]
 NOTHING: Behind = MappingProxyType({})

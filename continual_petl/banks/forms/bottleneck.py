@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from continual_petl.backbones.sites import Layer, Sites, attention_of
-from continual_petl.banks.draw import Generators, draw_linear
+from continual_petl.banks.config.spec import Modification
 from continual_petl.banks.forms.arithmetic import ACTIVATIONS, Delta, cast_linear, cast_norm, empty_linear
 from continual_petl.banks.forms.base import Behind, InLayers, Placement, check_size
-from continual_petl.banks.spec import Modification
+from continual_petl.banks.forms.init import Generators, draw_linear
 from continual_petl.errors import InputError
 
 

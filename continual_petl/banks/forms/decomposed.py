@@ -18,12 +18,12 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from continual_petl.banks.config.spec import Modification
 from continual_petl.banks.forms.arithmetic import Delta, own_precision
 from continual_petl.banks.forms.base import Placement
 from continual_petl.banks.forms.lowrank import LowRank, LowRankForm
 from continual_petl.banks.forms.projection import Merged
 from continual_petl.banks.forms.stacked import StackedLinear
-from continual_petl.banks.spec import Modification
 
 
 class Decomposed(LowRank):

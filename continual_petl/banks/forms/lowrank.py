@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from continual_petl.backbones.sites import Layer, Sites
-from continual_petl.banks.draw import Generators, draw
+from continual_petl.banks.config.spec import Modification
 from continual_petl.banks.forms.arithmetic import Delta, cast_linear, empty_linear
 from continual_petl.banks.forms.base import Placement, check_size
+from continual_petl.banks.forms.init import Generators, draw
 from continual_petl.banks.forms.projection import Merged, OnProjection, projections
-from continual_petl.banks.spec import Modification
 
 
 class LowRank(Delta):

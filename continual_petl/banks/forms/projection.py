@@ -11,8 +11,8 @@ from torch.utils.hooks import RemovableHandle
 
 from continual_petl.backbones.anatomy import Projection
 from continual_petl.backbones.sites import Layer, Sites
+from continual_petl.banks.config.spec import Modification
 from continual_petl.banks.forms.base import Behind, InLayers, Placement
-from continual_petl.banks.spec import Modification
 
 
 def projections(sites: Sites, layer: Layer, modifies: str) -> dict[str, Projection]:

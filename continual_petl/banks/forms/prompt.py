@@ -1,6 +1,6 @@
 """Prompts: learned vectors in front of the token embeddings, plain or trained through an encoder, which is folded away.
 
-`continual_petl.banks.prompts` puts them in front.
+`continual_petl.banks.prompt_hooks` puts them in front.
 
 Shape suffixes: L number of vectors, W width of the embeddings.
 """
@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from continual_petl.backbones.sites import Layer, Sites
-from continual_petl.banks.draw import Generators, draw, draw_as_torch
+from continual_petl.banks.config.spec import Modification
 from continual_petl.banks.forms.arithmetic import Part, empty_linear, own_precision
 from continual_petl.banks.forms.base import Form
-from continual_petl.banks.spec import Modification
+from continual_petl.banks.forms.init import Generators, draw, draw_as_torch
 from continual_petl.errors import InputError
 
 INPUT = "input"

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from continual_petl.backbones.sites import Layer, Sites
-from continual_petl.banks.draw import Generators
+from continual_petl.banks.config.spec import Modification
 from continual_petl.banks.forms.arithmetic import Delta
 from continual_petl.banks.forms.base import Behind, Placement
+from continual_petl.banks.forms.init import Generators
 from continual_petl.banks.forms.projection import Merged, OnProjection, projections
-from continual_petl.banks.spec import Modification
 
 
 class Rescale(Delta):

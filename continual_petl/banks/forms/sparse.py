@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from continual_petl.backbones.sites import Layer, Sites
-from continual_petl.banks.draw import Generators
+from continual_petl.banks.config.spec import Modification
 from continual_petl.banks.forms.base import Form
-from continual_petl.banks.spec import Modification
+from continual_petl.banks.forms.init import Generators
 
 _LOW, _HIGH = -1.5, 1.5
 _SHIFT = math.log(-_LOW / _HIGH)

@@ -9,17 +9,14 @@ Shape suffixes: N rows, T banks, W tokens, I width of the input, O width of the 
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from continual_petl.banks.forms.arithmetic import Delta, Part
-from continual_petl.banks.layout import Layout
-
-if TYPE_CHECKING:
-    from continual_petl.banks.stacks import Stack
+from continual_petl.banks.forms.layout import Layout
+from continual_petl.banks.forms.stack import Stack
 
 
 class StackedLinear(nn.Module):

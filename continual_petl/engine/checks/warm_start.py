@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.inherit import starts_from_itself, unknown_parent
+from continual_petl.banks.config.inherit import starts_from_itself, unknown_parent
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, StoreError
 from continual_petl.learner import TaskPlan

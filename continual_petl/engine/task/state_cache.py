@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from continual_petl.banks.split import lowest_layer, states_below, why_not
+from continual_petl.banks.layer_cut import lowest_layer, states_below, why_not
 from continual_petl.engine.session import Session
 from continual_petl.engine.trainers import answering_trainer, quiet
 from continual_petl.heads.kinds import GENERATIVE, Kind

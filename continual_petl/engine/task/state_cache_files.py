@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from continual_petl.banks.split import states_below
+from continual_petl.banks.layer_cut import states_below
 from continual_petl.digests import combined_digest
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest

@@ -9,7 +9,7 @@ from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from continual_petl._frozen import FrozenModel
 from continual_petl.backbones import Pooling
-from continual_petl.banks.spec import BankSpec
+from continual_petl.banks.config.spec import BankSpec
 from continual_petl.digests import combined_digest
 from continual_petl.errors import StoreError
 from continual_petl.heads.kinds import GENERATIVE, LABELLED, METRICS, Kind

@@ -22,8 +22,8 @@ from pydantic import ValidationError
 
 from continual_petl._frozen import FrozenModel
 from continual_petl._version import VERSION
-from continual_petl.banks import words
-from continual_petl.banks.presets import preset_of
+from continual_petl.banks.config import words
+from continual_petl.banks.config.presets import preset_of
 from continual_petl.errors import StoreError
 from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.manifest import Manifest

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from continual_petl.banks.config.base import PROJECTIONS, Combination
-from continual_petl.banks.config.lowrank import LowRankConfig
+from continual_petl.banks.config.forms.base import PROJECTIONS, Combination
+from continual_petl.banks.config.forms.lowrank import LowRankConfig
 
 
 class DecomposedConfig(LowRankConfig):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from continual_petl.banks.config.base import ADDED, Combination, FormConfig, check_has_no_identity
-
-if TYPE_CHECKING:
-    from continual_petl.banks.spec import Modification
+from continual_petl.banks.config.forms.base import (
+    ADDED,
+    Combination,
+    FormConfig,
+    ModificationLike,
+    check_has_no_identity,
+)
 
 
 class AttentionConfig(FormConfig):
@@ -32,12 +33,12 @@ class AttentionConfig(FormConfig):
         idle = super().idle(reparametrise, init)
         return idle if reparametrise == "none" else idle | {"init", "init_scale"}
 
-    def check(self, modification: Modification) -> None:
+    def check(self, modification: ModificationLike) -> None:
         """Raise `ValueError` for an LSTM, or an init that a prefix cannot have."""
         if modification.reparametrise == "lstm":
             raise ValueError("reparametrise lstm is P-tuning's and for prompts: a prefix takes none or mlp")
         check_has_no_identity(modification)
 
-    def like(self, modification: Modification) -> str:
+    def like(self, modification: ModificationLike) -> str:
         """Return the preset that it is trained as."""
         return "prefix" if modification.reparametrise != "none" else self.preset

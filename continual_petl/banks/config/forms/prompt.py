@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from continual_petl.banks.config.base import Combination, FormConfig, check_has_no_identity
-
-if TYPE_CHECKING:
-    from continual_petl.banks.spec import BankSpec, Modification
+from continual_petl.banks.config.forms.base import (
+    BankLike,
+    Combination,
+    FormConfig,
+    ModificationLike,
+    check_has_no_identity,
+)
 
 
 class PromptConfig(FormConfig):
@@ -28,15 +29,15 @@ class PromptConfig(FormConfig):
         idle = super().idle(reparametrise, init) | (set() if reparametrise == "lstm" else {"mlp_width"})
         return idle | {"depth"} if reparametrise == "none" else idle
 
-    def check(self, modification: Modification) -> None:
+    def check(self, modification: ModificationLike) -> None:
         """Raise `ValueError` for an init that a prompt cannot have."""
         check_has_no_identity(modification)
 
-    def check_bank(self, spec: BankSpec) -> None:
+    def check_bank(self, spec: BankLike) -> None:
         """Raise `ValueError` for a second prompt."""
         if len([m for m in spec.modifications if m.config is self]) > 1:
             raise ValueError("a bank takes one prompt: add up the lengths")
 
-    def like(self, modification: Modification) -> str:
+    def like(self, modification: ModificationLike) -> str:
         """Return the preset that it is trained as."""
         return "p_tuning" if modification.reparametrise != "none" else self.preset

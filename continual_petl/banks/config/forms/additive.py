@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from continual_petl.banks.config.base import Combination, FormConfig
-
-if TYPE_CHECKING:
-    from continual_petl.banks.spec import Modification
+from continual_petl.banks.config.forms.base import Combination, FormConfig, ModificationLike
 
 
 class AdditiveConfig(FormConfig):
@@ -20,6 +15,6 @@ class AdditiveConfig(FormConfig):
     own_parameters = True
     copies = True
 
-    def like_plain(self, modification: Modification) -> str:
+    def like_plain(self, modification: ModificationLike) -> str:
         """Return the preset that it is trained as."""
         return "bitfit" if modification.modifies == "bias" else self.preset

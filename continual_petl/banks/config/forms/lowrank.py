@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from continual_petl.banks.config.base import ADDED, PROJECTIONS, Combination, FormConfig
+from continual_petl.banks.config.forms.base import ADDED, PROJECTIONS, Combination, FormConfig
 
 
 class LowRankConfig(FormConfig):

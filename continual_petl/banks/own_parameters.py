@@ -7,7 +7,7 @@ from typing import Literal
 from torch import nn
 
 from continual_petl.backbones.sites import Layer, Sites
-from continual_petl.banks.spec import BankSpec
+from continual_petl.banks.config.spec import BankSpec
 from continual_petl.errors import InputError
 
 Reads = Literal["states", "pooler", "logits"]

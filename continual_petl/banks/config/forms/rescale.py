@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from continual_petl.banks.config.base import Combination, FormConfig
+from continual_petl.banks.config.forms.base import Combination, FormConfig
 
 
 class RescaleConfig(FormConfig):

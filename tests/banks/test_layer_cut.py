@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from continual_petl.banks.attach import run
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.split import going_on, lowest_layer, states_below, why_not
+from continual_petl.banks.layer_cut import going_on, lowest_layer, states_below, why_not
 from tests.banks.taken import TAKEN
 from tests.small import small
 from tests.tiny import DECODERS, ENCODER_DECODERS, IDS, make_bank, make_inputs, make_model

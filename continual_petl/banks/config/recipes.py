@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from continual_petl.banks.presets import PRESETS, preset_of
-from continual_petl.banks.spec import BankSpec
+from continual_petl.banks.config.presets import PRESETS, preset_of
+from continual_petl.banks.config.spec import BankSpec
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def recipe_of(bank: BankSpec, written: str | None = None) -> Recipe:
             nothing but their layers.
 
     Example:
-        >>> from continual_petl.banks.choice import BankChoice
+        >>> from continual_petl.banks.config.choice import BankChoice
         >>> recipe_of(BankChoice(preset="prefix", hidden=512).resolve()) == RECIPES["prefix"]
         True
     """

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from continual_petl._frozen import FrozenModel
-from continual_petl.banks.layers import Layers
-from continual_petl.banks.legal import NEEDS
-from continual_petl.banks.presets import PRESETS
-from continual_petl.banks.spec import (
+from continual_petl.banks.config.layers import Layers
+from continual_petl.banks.config.legal import NEEDS
+from continual_petl.banks.config.presets import PRESETS
+from continual_petl.banks.config.spec import (
     MAX_MODIFICATIONS,
     Activation,
     BankSpec,

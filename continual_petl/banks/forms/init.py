@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from continual_petl.banks.spec import Modification
+from continual_petl.banks.config.spec import Modification
 
 Generators = Callable[[str], torch.Generator]
 """Gives the random generator of a parameter by its name."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 
-class OwnRows:
+class PerRowParams:
     """Parameters of the backbone that are other ones in each row.
 
     Args:

@@ -15,14 +15,14 @@ from torch.func import functional_call
 from transformers.pytorch_utils import Conv1D
 
 from continual_petl.backbones.sites import Sites
+from continual_petl.banks.config.layers import select_layers
+from continual_petl.banks.config.spec import BankSpec
 from continual_petl.banks.forms import form_of
-from continual_petl.banks.layers import select_layers
-from continual_petl.banks.own_names import own_names
-from continual_petl.banks.spec import BankSpec
-from continual_petl.banks.stacks import arithmetic
+from continual_petl.banks.mixed.stacks import arithmetic
+from continual_petl.banks.own_parameters import own_names
 
 
-class Company(NamedTuple):
+class BatchKey(NamedTuple):
     """What banks that share a pass have in common."""
 
     num_prompt_vectors: int
@@ -33,11 +33,11 @@ _scales: dict[type[nn.Module], bool] = {}
 """Of norms that were looked at: whether they end in a product with the weight and a sum with the bias."""
 
 
-def company(spec: BankSpec, num_layers: int) -> Company:
+def batch_key(spec: BankSpec, num_layers: int) -> BatchKey:
     """Return what other banks have to have in common with this one to share a pass with it; see `why_alone`."""
     prefixes = [arithmetic(m) for m in spec.modifications if m.config.in_heads]
     layers = select_layers(spec.layers, num_layers) if prefixes else ()
-    return Company(spec.num_prompt_vectors, (*prefixes, layers))
+    return BatchKey(spec.num_prompt_vectors, (*prefixes, layers))
 
 
 def why_alone(spec: BankSpec, model: nn.Module, sites: Sites) -> str | None:

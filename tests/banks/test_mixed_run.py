@@ -15,10 +15,10 @@ from transformers import PreTrainedModel
 
 from continual_petl.banks.attach import attached, run
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.presets import PRESETS
-from continual_petl.banks.sharing import company, why_alone
-from continual_petl.banks.stacks import Stacks
-from continual_petl.banks.together import Share, run_together
+from continual_petl.banks.config.presets import PRESETS
+from continual_petl.banks.mixed.run import Share, run_together
+from continual_petl.banks.mixed.sharing import batch_key, why_alone
+from continual_petl.banks.mixed.stacks import Stacks
 from continual_petl.digests import module_tensors, tensor_digests
 from continual_petl.errors import InputError
 from tests.banks.mixing import batch_of, close, learned_bank, together
@@ -40,7 +40,7 @@ def shareable(family: str, model: PreTrainedModel, *, seeds: int = 1) -> dict[An
         for seed in range(seeds):
             bank = learned_bank(model, preset, seed)
             if why_alone(bank.spec, model, bank.sites) is None:
-                found.setdefault(company(bank.spec, bank.sites.num_layers), []).append(bank)
+                found.setdefault(batch_key(bank.spec, bank.sites.num_layers), []).append(bank)
     return found
 
 
@@ -146,7 +146,7 @@ def test_any_legal_bank_shares_a_pass_or_says_why_not(spec: Any, other: Any, fam
         return
     groups: dict[Any, list[Bank]] = {}
     for bank in found:
-        groups.setdefault(company(bank.spec, 2), []).append(bank)
+        groups.setdefault(batch_key(bank.spec, 2), []).append(bank)
     for banks in groups.values():
         states, own = together(model, family, banks, [1, 2, 1][: len(banks)])
         for mine, expected in zip(states, own, strict=True):
@@ -157,8 +157,8 @@ def test_any_legal_bank_shares_a_pass_or_says_why_not(spec: Any, other: Any, fam
 def test_a_bank_of_nothing_but_nan_reaches_its_own_rows_only(preset: str) -> None:
     model = make_model("bert").requires_grad_(False)
     banks = [learned_bank(model, preset, seed) for seed in range(3)]
-    others = [learned_bank(model, "houlsby", 7)] if company(banks[0].spec, 2).num_prompt_vectors == 0 else []
-    others = others if not company(banks[0].spec, 2).prefixes[:-1] else []
+    others = [learned_bank(model, "houlsby", 7)] if batch_key(banks[0].spec, 2).num_prompt_vectors == 0 else []
+    others = others if not batch_key(banks[0].spec, 2).prefixes[:-1] else []
     stacks, counts = Stacks(), [2, 1, 2, *[2 for _ in others]]
     before, _ = together(model, "bert", [*banks, *others], counts, stacks)
     with torch.no_grad():

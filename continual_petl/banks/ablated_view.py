@@ -23,7 +23,7 @@ _NAMED = 3
 """Parameters outside of the layers that are named; of more, their number is told."""
 
 
-class Without(Bank):
+class AblatedView(Bank):
     """A view of a bank in which some layers have no modification; parts and parameters are those of the bank.
 
     The bank itself is only read. It may answer for others at the same time: the view is another object with the same tensors.
@@ -38,7 +38,7 @@ class Without(Bank):
 
     Example::
 
-        alone = Without(bank, range(bank.sites.num_layers))
+        alone = AblatedView(bank, range(bank.sites.num_layers))
         run(model, alone, inputs)  # the frozen backbone, with the bank's own LayerNorms if it has some
     """
 
@@ -50,7 +50,9 @@ class Without(Bank):
         self.spec, self.sites, self.layers = bank.spec, bank.sites, bank.layers
         self.head, self.modifications, self.own = bank.head, bank.modifications, bank.own
         self.training = bank.training
-        self.removed: frozenset[int] = frozenset(layers) | (bank.removed if isinstance(bank, Without) else frozenset())
+        self.removed: frozenset[int] = frozenset(layers) | (
+            bank.removed if isinstance(bank, AblatedView) else frozenset()
+        )
 
     def placements(self) -> list[Placement]:
         """Return the forms of the layers that are left; see `Bank.placements`."""

@@ -1,14 +1,14 @@
 """The papers' methods as rows of data (He et al. 2022, Table 1; Houlsby et al. 2019, section 2).
 
 A preset is nothing but a named `BankSpec`; whatever a row says can be written out in a stream file by its dimensions
-(`continual_petl.banks.choice`). This file never imports torch.
+(`continual_petl.banks.config.choice`). This file never imports torch.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from continual_petl.banks.spec import BankSpec
+from continual_petl.banks.config.spec import BankSpec
 
 _SEQUENTIAL = {"form": "bottleneck", "insertion": "sequential", "composition": "add", "bottleneck": 64}
 _PARALLEL = {"form": "bottleneck", "insertion": "parallel", "bottleneck": 64, "activation": "relu", "init": "bert"}

@@ -21,18 +21,19 @@ from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from continual_petl.backbones.sites import attention_of
+from continual_petl.banks.ablated_view import AblatedView
 from continual_petl.banks.attach import one_pass, run, turn
+from continual_petl.banks.attention_hooks import changed_heads
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.forms import form_of, in_order
 from continual_petl.banks.forms.base import Placement, PrefixPlacement
+from continual_petl.banks.forms.layout import Layout
+from continual_petl.banks.forms.stack import Stack
 from continual_petl.banks.forms.stacked import OnRows
-from continual_petl.banks.heads import changed_heads
-from continual_petl.banks.layout import Layout
-from continual_petl.banks.own_rows import OwnRows
-from continual_petl.banks.prompts import prompt_hooks
-from continual_petl.banks.sharing import Company, company, why_alone
-from continual_petl.banks.stacks import Stack, Stacks
-from continual_petl.banks.without import Without
+from continual_petl.banks.mixed.per_row_params import PerRowParams
+from continual_petl.banks.mixed.sharing import BatchKey, batch_key, why_alone
+from continual_petl.banks.mixed.stacks import Stacks
+from continual_petl.banks.prompt_hooks import prompt_hooks
 
 
 class Share(NamedTuple):
@@ -84,18 +85,18 @@ def _check(model: nn.Module, shares: Sequence[Share], inputs: Mapping[str, Tenso
         raise ValueError("a bank in training mode draws its dropout alone: call eval() on it, or run it alone")
 
 
-def _admitted(model: nn.Module, bank: Bank) -> Company:
+def _admitted(model: nn.Module, bank: Bank) -> BatchKey:
     """Return what a bank has to have in common with others, or raise `ValueError` if it cannot share a pass."""
     if not bank.is_folded():
         raise ValueError("a bank that is still trained through a network cannot share a pass: call fold() on it")
-    if isinstance(bank, Without):
+    if isinstance(bank, AblatedView):
         raise ValueError(
             "a bank without its modifications in some layers cannot share a pass with others: run it alone"
         )
     why = why_alone(bank.spec, model, bank.sites)
     if why is not None:
         raise ValueError(f"a bank cannot share a pass with others, since {why}: run it alone")
-    return company(bank.spec, bank.sites.num_layers)
+    return batch_key(bank.spec, bank.sites.num_layers)
 
 
 class _Group:
@@ -172,7 +173,7 @@ def _groups(model: nn.Module, shares: Sequence[Share], stacks: Stacks, held: Exi
 def _together(model: PreTrainedModel, groups: Sequence[_Group]) -> Iterator[tuple[int, dict[str, Tensor]]]:
     """Keep the groups' forms on the backbone; gives the number of prompt vectors and what stands for parameters."""
     sites = groups[0].first.sites
-    own = OwnRows(model, _own(model, groups))
+    own = PerRowParams(model, _own(model, groups))
     handles: list[RemovableHandle] = []
     try:
         handles += own.hooks()

@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from continual_petl.banks.ablated_view import AblatedView, modified_layers, stays
 from continual_petl.banks.attach import run
 from continual_petl.banks.bank import Bank
+from continual_petl.banks.config.presets import PRESETS
+from continual_petl.banks.config.spec import BankSpec
 from continual_petl.banks.merge import merged
-from continual_petl.banks.presets import PRESETS
-from continual_petl.banks.spec import BankSpec
-from continual_petl.banks.together import Share, run_together
-from continual_petl.banks.without import Without, modified_layers, stays
+from continual_petl.banks.mixed.run import Share, run_together
 from continual_petl.digests import module_tensors, tensor_digests
 from continual_petl.errors import InputError
 from tests.banks import by_hand
@@ -95,14 +95,14 @@ def test_every_span_is_a_bank_whose_layers_leave_it_out(family: str, preset: str
     bank = learned_bank(model, preset, seed=1)
     digests, before = tensor_digests(bank.tensors()), states(model, family, bank)
     for span in spans(by_hand.num_layers(family)):
-        found = states(model, family, Without(bank, span))
+        found = states(model, family, AblatedView(bank, span))
         assert torch.equal(found, without_by_hand(family, bank, span)), span
         touches = bool(set(span) & set(modified_layers(bank)))
         # A sparse difference may have none of its entries in a layer.
         assert torch.equal(found, before) != touches or preset == "diff_pruning"
         # The bank answers on as it did, and is what it was.
         assert torch.equal(states(model, family, bank), before)
-    assert torch.equal(states(model, family, Without(bank, ())), before)
+    assert torch.equal(states(model, family, AblatedView(bank, ())), before)
     assert tensor_digests(bank.tensors()) == digests
     assert tensor_digests(module_tensors(model)) == tensor_digests(module_tensors(make_model(family)))
 
@@ -111,7 +111,7 @@ def test_every_span_is_a_bank_whose_layers_leave_it_out(family: str, preset: str
 def test_without_any_layer_nothing_but_the_frozen_backbone_is_left(family: str, preset: str) -> None:
     model = model_of(family)
     bank = learned_bank(model, preset, seed=1)
-    found = states(model, family, Without(bank, range(by_hand.num_layers(family))))
+    found = states(model, family, AblatedView(bank, range(by_hand.num_layers(family))))
     alone = torch.equal(found, states(model, family, make_bank(model, "probe")))
     # A bank that has something else says so; a sparse difference may have none of its entries there.
     assert alone if not stays(bank) else (not alone or preset == "diff_pruning")
@@ -140,7 +140,7 @@ def _check_any(data: st.DataObject, family: str) -> None:
     except InputError:  # what a family cannot take is of `test_random_combinations`
         return
     gone = data.draw(st.sets(st.integers(0, count - 1)))
-    found = states(model_of(family), family, Without(bank, gone))
+    found = states(model_of(family), family, AblatedView(bank, gone))
     expected = without_by_hand(family, bank, gone)
     # A bank of random values may overflow; where it does, it does in both.
     assert torch.equal(found.nan_to_num(), expected.nan_to_num())
@@ -149,23 +149,23 @@ def _check_any(data: st.DataObject, family: str) -> None:
 def test_a_view_of_a_view_leaves_out_the_layers_of_both() -> None:
     model = model_of("bart")
     bank = learned_bank(model, "houlsby", seed=1)
-    twice = Without(Without(bank, {0}), {3})
+    twice = AblatedView(AblatedView(bank, {0}), {3})
     assert twice.removed == {0, 3}
-    assert torch.equal(states(model, "bart", twice), states(model, "bart", Without(bank, {0, 3})))
+    assert torch.equal(states(model, "bart", twice), states(model, "bart", AblatedView(bank, {0, 3})))
 
 
 def test_a_bank_that_is_still_trained_through_a_network_can_be_looked_at_too() -> None:
     model = model_of("bart")
     bank = make_bank(model, "prefix")
-    found = [states(model, "bart", Without(bank, span)) for span in spans(4)]
+    found = [states(model, "bart", AblatedView(bank, span)) for span in spans(4)]
     bank.fold()
     for mine, span in zip(found, spans(4), strict=True):
-        assert torch.equal(mine, states(model, "bart", Without(bank, span)))
+        assert torch.equal(mine, states(model, "bart", AblatedView(bank, span)))
 
 
 def test_low_rank_changes_of_the_layers_that_are_left_can_be_merged() -> None:
     model = model_of("bert")
-    bank = Without(learned_bank(model, "lora", seed=1), {0})
+    bank = AblatedView(learned_bank(model, "lora", seed=1), {0})
     whole = merged(model, bank)
     for name, parameter in whole.named_parameters():
         changed = not torch.equal(parameter, model.get_parameter(name))
@@ -198,25 +198,25 @@ def test_a_norm_is_the_modification_s_unless_the_bank_has_norms_of_its_own() -> 
     plain, own = (learned_bank(model, bitfit | {"layernorms": norms}, seed=1) for norms in ("frozen", "own"))
     norm = "encoder.layer.1.output.LayerNorm.bias"
     assert norm in plain.substitutes(model)
-    assert norm not in Without(plain, {1}).substitutes(model)
-    assert norm in Without(own, {1}).substitutes(model)
-    assert "encoder.layer.1.output.dense.bias" not in Without(own, {1}).substitutes(model)
+    assert norm not in AblatedView(plain, {1}).substitutes(model)
+    assert norm in AblatedView(own, {1}).substitutes(model)
+    assert "encoder.layer.1.output.dense.bias" not in AblatedView(own, {1}).substitutes(model)
 
 
 def test_a_layer_that_is_not_there_is_an_error() -> None:
     bank = learned_bank(model_of("bert"), "lora", seed=1)
     for layers in ({2}, {-1}):
         with pytest.raises(ValueError, match=r"layer -?\d: this backbone has the layers 0 to 1"):
-            Without(bank, layers)
+            AblatedView(bank, layers)
 
 
 def test_a_view_shares_no_pass_with_other_banks() -> None:
     model = model_of("bert")
     bank, other = learned_bank(model, "houlsby", seed=1), learned_bank(model, "houlsby", seed=2)
     with pytest.raises(ValueError, match="without its modifications in some layers cannot share a pass"):
-        run_together(model, [Share(Without(bank, {0}), 1), Share(other, 2)], batch_of("bert", 3))
-    alone = run_together(model, [Share(Without(bank, {0}), 3)], batch_of("bert", 3)).last_hidden_state
-    assert torch.equal(alone, states(model, "bert", Without(bank, {0})))
+        run_together(model, [Share(AblatedView(bank, {0}), 1), Share(other, 2)], batch_of("bert", 3))
+    alone = run_together(model, [Share(AblatedView(bank, {0}), 3)], batch_of("bert", 3)).last_hidden_state
+    assert torch.equal(alone, states(model, "bert", AblatedView(bank, {0})))
 
 
 def test_every_preset_is_here() -> None:

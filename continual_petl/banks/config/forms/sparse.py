@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from continual_petl.banks.config.base import Combination, FormConfig
-
-if TYPE_CHECKING:
-    from continual_petl.banks.spec import BankSpec, Modification
+from continual_petl.banks.config.forms.base import BankLike, Combination, FormConfig, ModificationLike
 
 
 class SparseConfig(FormConfig):
@@ -20,7 +15,7 @@ class SparseConfig(FormConfig):
     mergeable = True
     own_parameters = True
 
-    def check_bank(self, spec: BankSpec) -> None:
+    def check_bank(self, spec: BankLike) -> None:
         """Raise `ValueError` for whatever else has versions of parameters."""
         if len([m for m in spec.modifications if m.config.own_parameters]) > 1 or spec.layernorms == "own":
             raise ValueError(
@@ -28,10 +23,10 @@ class SparseConfig(FormConfig):
                 "modifications, and write layernorms: frozen"
             )
 
-    def folds(self, modification: Modification) -> bool:
+    def folds(self, modification: ModificationLike) -> bool:
         """Return that only the entries that are kept are stored."""
         return True
 
-    def trained_through(self, modification: Modification) -> str:
+    def trained_through(self, modification: ModificationLike) -> str:
         """Return in words what is folded away after training."""
         return "a mask over all weights"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from continual_petl.banks.config import FORMS
-from continual_petl.banks.config.base import Combination
+from continual_petl.banks.config.forms import FORMS
+from continual_petl.banks.config.forms.base import Combination
 
 if TYPE_CHECKING:
     Form = str

@@ -1,16 +1,14 @@
 """What a form of modification says of itself: which choices it allows, which options act, what it is trained as.
 
 One file of this package describes one form and never imports torch, so that a stream file is checked before anything heavy
-loads; the file of the same name in `continual_petl.banks.forms` computes it. `continual_petl.banks.legal` and the checks of
-`continual_petl.banks.spec` are made of these descriptions.
+loads; the file of the same name in `continual_petl.banks.forms` computes it. The table of legal combinations and the checks
+of a specification (`legal` and `spec`, beside this package) are derived from these descriptions.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
-
-if TYPE_CHECKING:
-    from continual_petl.banks.spec import BankSpec, Modification
+from collections.abc import Sequence
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 Site = Literal[
     "attention",
@@ -59,6 +57,42 @@ class Combination(NamedTuple):
         return f"{{form: {self.form}, modifies: {' | '.join(self.modifies)}{insertion}{composition}}}"
 
 
+class ModificationLike(Protocol):
+    """What a form reads of a `Modification`, which is built from the forms and so defined above them."""
+
+    @property
+    def modifies(self) -> str:
+        """Modified representation."""
+
+    @property
+    def composition(self) -> str:
+        """How the change is composed with it."""
+
+    @property
+    def init(self) -> str:
+        """Initialisation."""
+
+    @property
+    def reparametrise(self) -> str:
+        """The network that vectors are trained through."""
+
+    @property
+    def config(self) -> FormConfig:
+        """The description of its form."""
+
+
+class BankLike(Protocol):
+    """What a form reads of a `BankSpec`."""
+
+    @property
+    def modifications(self) -> Sequence[ModificationLike]:
+        """All modifications of the bank."""
+
+    @property
+    def layernorms(self) -> str:
+        """Whether LayerNorms are frozen or the bank's own."""
+
+
 class FormConfig:
     """The description of one form; a subclass says what differs from a change of states that is stored as it is trained."""
 
@@ -95,30 +129,30 @@ class FormConfig:
             frozenset() if init == "houlsby" else {"init_scale"}
         )
 
-    def check(self, modification: Modification) -> None:
+    def check(self, modification: ModificationLike) -> None:
         """Raise `ValueError` if values of legal options do not go together."""
 
-    def check_bank(self, spec: BankSpec) -> None:
+    def check_bank(self, spec: BankLike) -> None:
         """Raise `ValueError` if a bank cannot have this form beside what else it has."""
 
-    def folds(self, modification: Modification) -> bool:
+    def folds(self, modification: ModificationLike) -> bool:
         """Return whether its stored form is another one than the one that is trained."""
         return modification.reparametrise != "none"
 
-    def trained_through(self, modification: Modification) -> str:
+    def trained_through(self, modification: ModificationLike) -> str:
         """Return in words what is folded away after training."""
         return f"an {modification.reparametrise} around its vectors"
 
-    def like(self, modification: Modification) -> str:
+    def like(self, modification: ModificationLike) -> str:
         """Return the preset that it is trained as."""
         return self.like_plain(modification)
 
-    def like_plain(self, modification: Modification) -> str:
+    def like_plain(self, modification: ModificationLike) -> str:
         """Return the same whatever it is trained through."""
         return self.preset
 
 
-def check_has_no_identity(modification: Modification) -> None:
+def check_has_no_identity(modification: ModificationLike) -> None:
     """Raise `ValueError` if a change that is never the identity is initialised as one."""
     if modification.init == "lora" and modification.composition in ("gated", "prepend"):
         raise ValueError(

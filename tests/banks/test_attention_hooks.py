@@ -163,7 +163,7 @@ def test_a_prompt_of_no_influence_shifts_no_position(family: str) -> None:
     seen: list[int] = []
 
     def blind(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **rest: Any) -> Any:
-        from continual_petl.banks.heads import _own_eager
+        from continual_petl.banks.attention_hooks import _own_eager
 
         length = 3 if key.shape[2] > 4 + (family == "vit") else 0
         hidden = torch.zeros(1, 1, 1, key.shape[2], dtype=query.dtype)

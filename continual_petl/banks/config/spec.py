@@ -1,9 +1,8 @@
 """The four dimensions of a modification (He et al. 2022, https://arxiv.org/abs/2110.04366, section 3.2 and Table 1).
 
 A bank is a set of modifications. Each is one choice per dimension: functional form, modified representation, insertion,
-composition. `continual_petl.banks.legal` lists which choices and options go together; anything else is refused with that
-list. This file is data and validation only and never imports torch, so that a stream file is checked before anything heavy
-loads.
+composition. `legal`, beside this file, lists which choices and options go together; anything else is refused with that list.
+This file is data and validation only and never imports torch, so that a stream file is checked before anything heavy loads.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from continual_petl._frozen import FrozenModel
-from continual_petl.banks.config import FORMS
-from continual_petl.banks.config.base import Composition, FormConfig, Insertion, Site
-from continual_petl.banks.layers import Layers
-from continual_petl.banks.legal import LEGAL, NEEDS, Form, nearest
+from continual_petl.banks.config.forms import FORMS
+from continual_petl.banks.config.forms.base import Composition, FormConfig, Insertion, Site
+from continual_petl.banks.config.layers import Layers
+from continual_petl.banks.config.legal import LEGAL, NEEDS, Form, nearest
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh", "leaky_relu", "elu", "sigmoid", "identity"]
 Init = Literal["houlsby", "lora", "bert"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from continual_petl.banks.presets import preset_of
-from continual_petl.banks.spec import BankSpec
+from continual_petl.banks.config.presets import preset_of
+from continual_petl.banks.config.spec import BankSpec
 
 
 def in_words(spec: BankSpec) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from continual_petl.banks.choice import BankChoice
-from continual_petl.banks.spec import BankSpec
+from continual_petl.banks.config.choice import BankChoice
+from continual_petl.banks.config.spec import BankSpec
 from continual_petl.errors import InputError, did_you_mean
 
 Learned = Callable[[str], BankSpec | None]

@@ -1,0 +1,155 @@
+"""Stacks the parameters of several banks of one kind, and keeps the stacks used last.
+
+Batches of one call, and of the next, are often of the same banks, so a stack is kept for a while.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from continual_petl.banks.bank import Bank
+from continual_petl.banks.config.spec import Modification
+from continual_petl.banks.forms.stack import BankState, Stack
+
+_T = TypeVar("_T")
+MAX_BYTES = 256 * 2**20
+"""Limit on what is kept between passes; one pass may need more."""
+_STEP = 8
+"""Capacity is a multiple of this, so that a stack can be refilled with a few more or fewer banks."""
+_ARITHMETIC = (
+    *("form", "modifies", "insertion", "composition", "bottleneck", "activation", "depth", "input_norm"),
+    *("output_norm", "normalised_input", "implementation"),
+)
+"""The options that decide how a modification computes; the others are in its parameters, or matter in training only."""
+_serials = itertools.count()
+
+
+def arithmetic(modification: Modification) -> tuple[Hashable, ...]:
+    """Return a key that is equal for two modifications that compute alike, whatever their parameters."""
+    scale = modification.scale if modification.composition == "scaled" else None
+    return (*(getattr(modification, name) for name in _ARITHMETIC), scale)
+
+
+def _version(tensors: Mapping[str, Tensor]) -> tuple[int, torch.device]:
+    """Return a value that changes when a bank's parameters are changed in place or moved."""
+    if not tensors:
+        return 0, torch.device("cpu")
+    try:
+        return sum(t._version for t in tensors.values()), next(iter(tensors.values())).device
+    except RuntimeError:  # inference tensors have no version counter: a new state every time
+        return next(_serials), torch.device("cpu")
+
+
+def _replaced(entry: BankState) -> bool:
+    """Return whether parameters of a bank were replaced by other objects, which no version counter shows."""
+    return any(parameters.get(name) is not tensor for parameters, name, tensor in entry.owners)
+
+
+class Stacks:
+    """Stacks banks and keeps the stacks used last.
+
+    Args:
+        max_bytes: limit on what is kept.
+    """
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self._entries: WeakKeyDictionary[Bank, BankState] = WeakKeyDictionary()
+        self._looks: WeakKeyDictionary[Bank, Any] = WeakKeyDictionary()
+        self._kept: OrderedDict[Hashable, list[Stack]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def once(self, bank: Bank, look: Callable[[Bank], _T]) -> _T:
+        """Return ``look(bank)``, computed once per bank."""
+        if bank not in self._looks:
+            self._looks[bank] = look(bank)
+        found: _T = self._looks[bank]
+        return found
+
+    def kind(self, bank: Bank) -> Hashable:
+        """Return a key shared by the banks that fit into one stack: same computation, same places, same tensor layout."""
+        with self._lock:
+            return self._entry(bank).kind
+
+    @contextmanager
+    def stack(self, banks: Sequence[Bank]) -> Iterator[Stack]:
+        """Return the stack of banks of one kind, in order, with the current values of their parameters.
+
+        Its contents may be overwritten after the block.
+        """
+        with self._lock:
+            entries = [self._entry(bank) for bank in banks]
+            found = self._find(entries)
+            found.num_users += 1
+        try:
+            yield found
+        finally:
+            with self._lock:
+                found.num_users -= 1
+
+    def _find(self, entries: Sequence[BankState]) -> Stack:
+        kind, key = entries[0].kind, tuple(entry.serial for entry in entries)
+        mine = self._kept.setdefault(kind, [])
+        found = next((stack for stack in mine if stack.key == key), None)
+        if found is None:
+            # Refilling used memory is several times as fast as new memory, which the system has to clear.
+            idle = [stack for stack in mine if not stack.num_users and len(key) <= stack.capacity and len(key) > 1]
+            full = self.num_bytes > self.max_bytes / 2
+            found = (
+                idle[0]
+                if full and idle
+                else Stack(entries[0].tensors, -(-len(key) // _STEP) * _STEP if len(key) > 1 else 1)
+            )
+            found.fill(entries)
+        if found in mine:
+            mine.remove(found)
+        mine.append(found)
+        self._kept.move_to_end(kind)
+        self._drop(found)
+        return found
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all kept stacks."""
+        return sum(stack.num_bytes for mine in self._kept.values() for stack in mine)
+
+    @property
+    def num_users(self) -> int:
+        """Number of blocks that use a stack now."""
+        return sum(stack.num_users for mine in self._kept.values() for stack in mine)
+
+    def _drop(self, but: Stack) -> None:
+        """Drop the stacks used longest ago until the rest is within the limit."""
+        for kind, mine in list(self._kept.items()):
+            for stack in list(mine):
+                if self.num_bytes <= self.max_bytes:
+                    return
+                if stack is not but and not stack.num_users:
+                    mine.remove(stack)
+            if not mine:
+                del self._kept[kind]
+
+    def _entry(self, bank: Bank) -> BankState:
+        entry = self._entries.get(bank)
+        if entry is None or entry.version != _version(entry.tensors) or _replaced(entry):
+            tensors, owners = {}, []
+            for path, module in bank.named_modules():
+                for name, tensor in module.named_parameters(path, recurse=False):
+                    if not name.startswith("head."):
+                        tensors[name] = tensor
+                        owners.append((module._parameters, name.rpartition(".")[2], tensor))
+            what = tuple(arithmetic(m) for m in bank.spec.modifications if not m.config.copies)
+            # Tensors of another device or dtype would be copied into memory that is not of theirs.
+            alike = tuple((name, t.shape, t.dtype, t.device) for name, t in tensors.items())
+            entry = BankState(tensors, owners, _version(tensors), next(_serials), (what, alike))
+            self._entries[bank] = entry
+        return entry
