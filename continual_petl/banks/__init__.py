@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from continual_petl.banks.config.choice import BankChoice as BankChoice
     from continual_petl.banks.config.legal import LEGAL as LEGAL
     from continual_petl.banks.config.presets import PRESETS as PRESETS
-    from continual_petl.banks.config.recipes import RECIPES as RECIPES
+    from continual_petl.banks.config.presets import RECIPES as RECIPES
     from continual_petl.banks.config.spec import BankSpec as BankSpec
     from continual_petl.banks.config.spec import Modification as Modification
     from continual_petl.banks.merge import merged as merged
@@ -27,7 +27,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "LEGAL": "continual_petl.banks.config.legal",
         "Modification": "continual_petl.banks.config.spec",
         "PRESETS": "continual_petl.banks.config.presets",
-        "RECIPES": "continual_petl.banks.config.recipes",
+        "RECIPES": "continual_petl.banks.config.presets",
         "attached": "continual_petl.banks.attach",
         "merged": "continual_petl.banks.merge",
         "run": "continual_petl.banks.attach",

@@ -1,6 +1,6 @@
 """What the recipes of the library's presets rest on: the learning rates that validation rows choose.
 
-`banks/config/recipes.py` has what a bank is trained with when a stream does not say; a test holds its rates to these.
+`banks/config/presets.py` has what a bank is trained with when a stream does not say; a test holds its rates to these.
 Most were tried by `experiments.houlsby2019.compare`, on eight tasks with all rows, or by the encoder studies beside this
 one, on 1,500 rows of SST-2; what none of them has is tried here in the latter way. No test row chooses anything.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from continual_petl.banks.config.recipes import RECIPES
+from continual_petl.banks.config.presets import RECIPES, STUDIED
 from experiments.he2022 import rows
 from experiments.he2022.settings import EPOCHS, LARGE, MIDDLE, SMALL, find
 from experiments.houlsby2019 import compare
@@ -54,13 +54,10 @@ HERE: Mapping[str, Method] = {
     ),
 }
 
-NOT_TRIED = ("dora", "ia3")
-"""Presets whose rate is that of lora, or of their paper; no trial was made for them."""
-
 
 def presets(scale: Scale) -> tuple[str, ...]:
     """Return the presets; of a quick study the first and the last one that is tried here."""
-    return ("houlsby", *HERE) if scale.quick else tuple(name for name in RECIPES if name not in NOT_TRIED)
+    return ("houlsby", *HERE) if scale.quick else tuple(name for name in RECIPES if name in STUDIED)
 
 
 def grids(scale: Scale, preset: str) -> list[list[Trial]]:

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Discriminator, Field, SerializerFunctionWrapHandler, Tag, model_serializer
 
 from continual_petl._frozen import FrozenModel
-from continual_petl.banks.config.recipes import Recipe, recipe_of
+from continual_petl.banks.config.presets import Recipe
+from continual_petl.banks.config.recipes import recipe_of
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.streams.schema.data_spec import AS_MAPPING, AS_TEXT, Text
 
@@ -57,7 +58,7 @@ class TrainingSpec(FrozenModel):
     """Optimizer, schedule, batches and checkpoints."""
 
     epochs: Count | None = None
-    """Passes over the training split; null means the default of the bank's preset, see `banks/config/recipes.py`."""
+    """Passes over the training split; null means the default of the bank's preset, see `banks/config/presets.py`."""
     batch_size: Count = 32
     """Rows per step on one device, before `accumulate`; with max_tokens the maximum."""
     eval_batch_size: Count | None = None

@@ -9,8 +9,7 @@ import yaml
 
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.banks.config.legal import LEGAL
-from continual_petl.banks.config.presets import PRESETS
-from continual_petl.banks.config.recipes import RECIPES
+from continual_petl.banks.config.presets import PRESETS, RECIPES
 from continual_petl.banks.config.spec import Modification
 
 TEXT = (Path(__file__).parents[2] / "docs" / "methods.md").read_text("utf-8")

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from continual_petl import learn
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.banks.config.legal import Form
-from continual_petl.banks.config.presets import PRESETS
-from continual_petl.banks.config.recipes import RECIPES, Recipe, recipe_of
+from continual_petl.banks.config.presets import PRESETS, RECIPES, Recipe
+from continual_petl.banks.config.recipes import recipe_of
 from continual_petl.banks.config.spec import BankSpec, Modification
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from tests.streams_in_code import stream, task

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from continual_petl.banks.config.recipes import RECIPES
+from continual_petl.banks.config.presets import RECIPES
 from continual_petl.cli.main import main
 from continual_petl.streams.stream_file.yaml_file import load_stream
 from tests.streams_in_code import classification_rows, row_of_kind

@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from continual_petl import Run, learn
-from continual_petl.banks.config.presets import preset_of
-from continual_petl.banks.config.recipes import RECIPES
+from continual_petl.banks.config.presets import RECIPES, preset_of
 from continual_petl.cli.main import main
 from continual_petl.engine.session import settings_that_differ
 from continual_petl.errors import Interrupted

@@ -12,7 +12,7 @@ import pytest
 
 from continual_petl import InputError
 from continual_petl.banks.config import recipes as recipes
-from continual_petl.banks.config.recipes import Recipe
+from continual_petl.banks.config.presets import RECIPES, Recipe
 from continual_petl.sweep import sampler as sampler_module
 from continual_petl.sweep import sweep, worker
 from continual_petl.sweep.records import Record
@@ -146,11 +146,11 @@ def test_epochs_that_are_left_to_banks_are_those_of_their_presets(
         return bool(others)
 
     monkeypatch.setattr(worker, "is_hopeless", ask)
-    monkeypatch.setattr(recipes, "RECIPES", recipes.RECIPES | {"bitfit": Recipe(1e-3, 3), "layernorm": Recipe(1e-3, 3)})
+    monkeypatch.setattr(recipes, "RECIPES", RECIPES | {"bitfit": Recipe(1e-3, 3), "layernorm": Recipe(1e-3, 3)})
     tasks = small_stream(backbone_folder(), training={"epochs": None, "learning_rate": None})
     banks = ["bitfit", "full", "layernorm"]
     sweep(tasks, small_sweep(space={"bank": banks}, prune="halving"), folder=tmp_path)
-    assert list(dict.fromkeys(asked)) == [(3, 0), (recipes.RECIPES["full"].epochs, 0), (3, 1)]
+    assert list(dict.fromkeys(asked)) == [(3, 0), (RECIPES["full"].epochs, 0), (3, 1)]
 
 
 def test_settings_that_were_tried_are_not_learned_again(backbone_folder: Folder, tmp_path: Path) -> None:

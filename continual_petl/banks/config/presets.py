@@ -1,14 +1,40 @@
 """The papers' methods as rows of data (He et al. 2022, Table 1; Houlsby et al. 2019, section 2).
 
-A preset is nothing but a named `BankSpec`; whatever a row says can be written out in a stream file by its dimensions
-(`continual_petl.banks.config.choice`). This file never imports torch.
+A row has a bank, and the learning rate and epochs that it is trained with when a stream leaves them open. The best rates lie
+far apart: that of a prompt is hundreds of times that of a full copy. A bank needs no preset; whatever a row says can be
+written in a stream file by its dimensions (`choice`). This file never imports torch.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from continual_petl.banks.config.spec import BankSpec
+
+
+class Recipe(NamedTuple):
+    """How a bank is trained when the stream does not say."""
+
+    learning_rate: float
+    """The peak of a schedule that warms up and falls to zero."""
+    epochs: int
+
+
+class Preset(NamedTuple):
+    """A named method."""
+
+    bank: BankSpec
+    recipe: Recipe
+    studied: bool
+    """Whether validation rows chose the rate (experiments/he2022/results/recipes.md); a test holds it to that study."""
+
+
+def _preset(
+    learning_rate: float, *modifications: dict[str, Any], epochs: int = 8, studied: bool = True, **more: str
+) -> Preset:
+    bank = BankSpec.model_validate({"modifications": modifications, **more} if modifications else more)
+    return Preset(bank, Recipe(learning_rate, epochs), studied)
+
 
 _SEQUENTIAL = {"form": "bottleneck", "insertion": "sequential", "composition": "add", "bottleneck": 64}
 _PARALLEL = {"form": "bottleneck", "insertion": "parallel", "bottleneck": 64, "activation": "relu", "init": "bert"}
@@ -22,67 +48,65 @@ _MULTIHEAD = {**_PREFIX, "composition": "add", "activation": "relu", "init": "lo
 _PROMPT = {"form": "prompt", "modifies": "input", "composition": "prepend", "bottleneck": 20}
 _WEIGHTS = {"form": "additive", "modifies": "weights"}
 
-_ROWS: dict[str, dict[str, Any]] = {
+_ROWS: dict[str, Preset] = {
     # Houlsby et al. 2019, section 2.1: two adapters a layer, each before its residual; LayerNorms per task.
-    "houlsby": {
-        "modifications": ({**_HOULSBY, "modifies": "attention"}, {**_HOULSBY, "modifies": "ffn"}),
-        "layernorms": "own",
-    },
+    "houlsby": _preset(
+        1.5e-3, {**_HOULSBY, "modifies": "attention"}, {**_HOULSBY, "modifies": "ffn"}, layernorms="own"
+    ),
     # Pfeiffer et al. 2021: one adapter a layer, reading the normalised output of the FFN sub-layer.
-    "pfeiffer": {
-        "modifications": (
-            {**_SEQUENTIAL, "modifies": "ffn", "activation": "relu", "init": "bert", "normalised_input": True},
-        )
-    },
+    "pfeiffer": _preset(
+        1.5e-3, {**_SEQUENTIAL, "modifies": "ffn", "activation": "relu", "init": "bert", "normalised_input": True}
+    ),
     # He et al. 2022, PA on attention: what the heads have computed, before the output projection, as their code has it.
-    "parallel_attention": {"modifications": ({**_PARALLEL, "modifies": "heads"},)},
+    "parallel_attention": _preset(1.5e-3, {**_PARALLEL, "modifies": "heads"}),
     # He et al. 2022, PA and Scaled PA on the FFN; s = 4 as in section 4.5.
-    "parallel": {"modifications": ({**_PARALLEL, "modifies": "ffn"},)},
-    "scaled_parallel": {"modifications": (_SCALED,)},
+    "parallel": _preset(5e-3, {**_PARALLEL, "modifies": "ffn"}),
+    "scaled_parallel": _preset(2e-3, _SCALED),
     # He et al. 2022, section 4.4: prefix tuning with ReLU instead of softmax, added instead of gated.
-    "multihead_parallel": {"modifications": (_MULTIHEAD,)},
+    "multihead_parallel": _preset(5e-3, _MULTIHEAD),
     # Li and Liang 2021, trained through their MLP (800 wide in the code of He et al.), which is folded away.
-    "prefix": {"modifications": (_PREFIX_MLP,)},
-    "prefix_flat": {"modifications": (_PREFIX,)},
+    "prefix": _preset(1e-3, _PREFIX_MLP),
+    "prefix_flat": _preset(5e-3, _PREFIX),
     # Lester et al. 2021; with an encoder, Liu et al. 2021 (P-tuning).
-    "prompt": {"modifications": (_PROMPT,)},
-    "p_tuning": {"modifications": ({**_PROMPT, "reparametrise": "lstm", "hidden": 128},)},
+    "prompt": _preset(5e-2, _PROMPT),
+    "p_tuning": _preset(5e-3, {**_PROMPT, "reparametrise": "lstm", "hidden": 128}),
     # Hu et al. 2022, on queries and values; on the FFN as in He et al. 2022, section 4.5 (r = 102, s = 4 there).
-    "lora": {"modifications": ({**_LOWRANK, "modifies": "query"}, {**_LOWRANK, "modifies": "value"})},
-    "lora_ffn": {
-        "modifications": (
-            {**_LOWRANK, "modifies": "ffn_in", "scale": 4.0},
-            {**_LOWRANK, "modifies": "ffn_out", "scale": 4.0},
-        )
-    },
-    # Liu et al. 2024 (arXiv 2402.09353), section 4: LoRA with magnitudes of its own, in the places of lora.
-    "dora": {
-        "modifications": (
-            {**_LOWRANK, "form": "decomposed", "modifies": "query"},
-            {**_LOWRANK, "form": "decomposed", "modifies": "value"},
-        )
-    },
-    # Liu et al. 2022 (arXiv 2205.05638), section 3.3: keys, values and the FFN's inner states times learned vectors.
-    "ia3": {"modifications": tuple({**_RESCALE, "modifies": site} for site in ("key", "value", "ffn_inner"))},
+    "lora": _preset(2e-3, {**_LOWRANK, "modifies": "query"}, {**_LOWRANK, "modifies": "value"}),
+    "lora_ffn": _preset(
+        2e-3, {**_LOWRANK, "modifies": "ffn_in", "scale": 4.0}, {**_LOWRANK, "modifies": "ffn_out", "scale": 4.0}
+    ),
+    # Liu et al. 2024 (arXiv 2402.09353), section 4: LoRA with magnitudes of its own, in the places of lora; rate of lora.
+    "dora": _preset(
+        2e-3,
+        {**_LOWRANK, "form": "decomposed", "modifies": "query"},
+        {**_LOWRANK, "form": "decomposed", "modifies": "value"},
+        studied=False,
+    ),
+    # Liu et al. 2022 (arXiv 2205.05638), section 3.3: keys, values and the FFN's inner states times learned vectors; the rate
+    # is that of section 4.2.
+    "ia3": _preset(3e-3, *({**_RESCALE, "modifies": site} for site in ("key", "value", "ffn_inner")), studied=False),
     # He et al. 2022, section 4.6: prefix of 30 with a scaled parallel adapter of 512. For RoBERTa on GLUE they take
     # length 16, bottleneck 16, scale 2. As released: the prefix is trained through its MLP; flat: as plain vectors.
-    "mam": {"modifications": (_PREFIX_MLP, {**_SCALED, "bottleneck": 512})},
-    "mam_flat": {"modifications": (_PREFIX, {**_SCALED, "bottleneck": 512})},
+    "mam": _preset(1e-3, _PREFIX_MLP, {**_SCALED, "bottleneck": 512}),
+    "mam_flat": _preset(1e-3, _PREFIX, {**_SCALED, "bottleneck": 512}),
     # Houlsby et al. 2019, section 3.4: only the LayerNorms are trained.
-    "layernorm": {"layernorms": "own"},
+    "layernorm": _preset(1.5e-3, layernorms="own"),
     # Ben-Zaken et al. 2022: every bias of the encoder, those of the LayerNorms included.
-    "bitfit": {"modifications": ({"form": "additive", "modifies": "bias"},)},
+    "bitfit": _preset(6e-3, {"form": "additive", "modifies": "bias"}),
     # Guo et al. 2021: a difference to every weight, of which half a percent is kept.
-    "diff_pruning": {"modifications": ({"form": "sparse", "modifies": "weights"},)},
+    "diff_pruning": _preset(1e-3, {"form": "sparse", "modifies": "weights"}),
     # Variable fine-tuning (Houlsby et al. 2019, section 3.3): copies of the top layers.
-    "top_layers": {"modifications": (_WEIGHTS,), "layers": "top-2"},
+    "top_layers": _preset(3e-4, _WEIGHTS, epochs=5, layers="top-2"),
     # Full fine-tuning: a copy of every parameter.
-    "full": {"modifications": (_WEIGHTS,)},
+    "full": _preset(1.5e-4, _WEIGHTS, epochs=5),
     # Feature-based transfer: nothing but the head.
-    "probe": {},
+    "probe": _preset(2e-2),
 }
 
-PRESETS: dict[str, BankSpec] = {name: BankSpec.model_validate(row) for name, row in _ROWS.items()}
+PRESETS: dict[str, BankSpec] = {name: row.bank for name, row in _ROWS.items()}
+RECIPES: dict[str, Recipe] = {name: row.recipe for name, row in _ROWS.items()}
+STUDIED: frozenset[str] = frozenset(name for name, row in _ROWS.items() if row.studied)
+"""Presets whose learning rate a committed study chose."""
 
 
 def preset_of(spec: BankSpec) -> str | None:

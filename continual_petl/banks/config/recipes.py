@@ -1,55 +1,13 @@
-"""How a bank is trained when nobody says: a learning rate and a number of epochs for every preset.
+"""The recipe of a bank: the learning rate and epochs that it is trained with when the stream leaves them open.
 
-The rates that do best lie far apart: that of a prompt is hundreds of times that of a full copy. A stream that leaves
-`training.learning_rate` or `training.epochs` open gets what is listed here for the preset that its bank is, whatever
-options are given beside it; a bank that is like no preset gets the smallest rate of its forms. This file never imports
-torch.
+A bank is trained as the preset that it is, whatever options are given beside it; one that is like no preset gets the smallest
+rate of its forms. This file never imports torch.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from continual_petl.banks.config.presets import PRESETS, preset_of
+from continual_petl.banks.config.presets import PRESETS, RECIPES, Recipe, preset_of
 from continual_petl.banks.config.spec import BankSpec
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a bank is trained when nobody says."""
-
-    learning_rate: float
-    """The highest of a schedule that warms up and falls to zero."""
-    epochs: int
-
-
-# Chosen on validation rows, see experiments/he2022/results/recipes.md, and a test holds them to it; or with their source.
-RECIPES: dict[str, Recipe] = {
-    "houlsby": Recipe(1.5e-3, 8),
-    "pfeiffer": Recipe(1.5e-3, 8),
-    "parallel": Recipe(5e-3, 8),
-    "parallel_attention": Recipe(1.5e-3, 8),
-    "scaled_parallel": Recipe(2e-3, 8),
-    "multihead_parallel": Recipe(5e-3, 8),
-    "prefix": Recipe(1e-3, 8),
-    "prefix_flat": Recipe(5e-3, 8),
-    "prompt": Recipe(5e-2, 8),
-    "p_tuning": Recipe(5e-3, 8),
-    "lora": Recipe(2e-3, 8),
-    "lora_ffn": Recipe(2e-3, 8),
-    # As lora.
-    "dora": Recipe(2e-3, 8),
-    # The rate of Liu et al. 2022, section 4.2.
-    "ia3": Recipe(3e-3, 8),
-    "mam": Recipe(1e-3, 8),
-    "mam_flat": Recipe(1e-3, 8),
-    "layernorm": Recipe(1.5e-3, 8),
-    "bitfit": Recipe(6e-3, 8),
-    "diff_pruning": Recipe(1e-3, 8),
-    "top_layers": Recipe(3e-4, 5),
-    "full": Recipe(1.5e-4, 5),
-    "probe": Recipe(2e-2, 8),
-}
 
 
 def recipe_of(bank: BankSpec, written: str | None = None) -> Recipe:
