@@ -268,15 +268,19 @@ class Run:
         return Predictor(self.session.models).predict(rows, task, batch_size=batch_size)
 
     @overload
-    def predict_all(self, rows: OneRow, tasks: Sequence[str]) -> dict[str, Answer]: ...
+    def predict_all(self, rows: OneRow, tasks: Sequence[str], *, batch_size: int = 32) -> dict[str, Answer]: ...
     @overload
-    def predict_all(self, rows: OneOrSeveral, tasks: Sequence[str]) -> dict[str, Answer] | dict[str, list[Answer]]: ...
-    @overload
-    def predict_all(self, rows: Sequence[Row], tasks: Sequence[str]) -> dict[str, list[Answer]]: ...
     def predict_all(
-        self, rows: Row | Sequence[Row], tasks: Sequence[str]
+        self, rows: OneOrSeveral, tasks: Sequence[str], *, batch_size: int = 32
+    ) -> dict[str, Answer] | dict[str, list[Answer]]: ...
+    @overload
+    def predict_all(
+        self, rows: Sequence[Row], tasks: Sequence[str], *, batch_size: int = 32
+    ) -> dict[str, list[Answer]]: ...
+    def predict_all(
+        self, rows: Row | Sequence[Row], tasks: Sequence[str], *, batch_size: int = 32
     ) -> dict[str, Answer] | dict[str, list[Answer]]:
-        """Return the answers of several tasks to the same row or rows, what is frozen below their banks computed once."""
+        """Return the answers of several tasks to the same row or rows; see `Predictor.predict_all`."""
         from continual_petl.predictor.predictor import Predictor
 
-        return Predictor(self.session.models).predict_all(rows, tasks)
+        return Predictor(self.session.models).predict_all(rows, tasks, batch_size=batch_size)

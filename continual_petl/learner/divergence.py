@@ -1,7 +1,7 @@
-"""A loss that is not a number, or infinite, ends the fit: every later step would only multiply it.
+"""A loss that is not finite ends the fit: every later step would only spread it.
 
-On the CPU each loss is looked at before its gradients are made. On another device looking means to wait for it, so losses
-are collected there and looked at together: every twenty steps, and before anything is validated or saved.
+On the CPU each loss is checked before its gradients are computed. On another device a check means waiting for the device, so
+losses are collected there and checked together: every twenty steps, and before anything is validated or saved.
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import lightning as L
 import torch
 from torch import Tensor
-from typing_extensions import override
 
 from continual_petl.errors import DivergedError
 from continual_petl.learner.plan import TaskPlan
@@ -23,7 +21,7 @@ _SHOWN = 8
 
 @dataclass(frozen=True, kw_only=True)
 class _Step:
-    """Where a loss came up; all counted from 1, as people do."""
+    """Where a loss was computed; all counted from 1."""
 
     loss: Tensor
     number: int
@@ -41,14 +39,11 @@ class _Step:
         return f"{where}, rows {shown} of the training split, counted from 0)"
 
 
-class StopAtDivergence(L.Callback):
-    """Watches the losses of a fit; every `ContinualLearner` brings one along, whoever makes the Trainer.
+class LossWatch:
+    """Checks the losses of a fit; see `LearnerGuards`.
 
     Args:
-        plan: the task that is learned.
-
-    Raises:
-        DivergedError: at the first loss that is not finite, with its step, epoch, batch and rows.
+        plan: the task being learned.
     """
 
     def __init__(self, plan: TaskPlan) -> None:
@@ -57,40 +52,27 @@ class StopAtDivergence(L.Callback):
         self._batch = 0
         self._steps: list[_Step] = []
 
-    @override
-    def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def begin(self, batch: Any, batch_idx: int) -> None:
+        """Note which rows the next loss is of."""
         self._batch = batch_idx
         self._index_B = batch.get("index") if isinstance(batch, dict) else None
 
-    @override
-    def on_before_backward(self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor) -> None:
+    def add(self, loss: Tensor, *, step: int, epoch: int) -> None:
+        """Add a loss, and check it if that costs nothing, or if enough have been collected.
+
+        Args:
+            loss: mean of a batch.
+            step: number of optimizer steps before it.
+            epoch: counted from 0.
+        """
         self._steps.append(
-            _Step(
-                loss=loss.detach(),
-                number=trainer.global_step + 1,
-                epoch=trainer.current_epoch + 1,
-                batch=self._batch + 1,
-                index_B=self._index_B,
-            )
+            _Step(loss=loss.detach(), number=step + 1, epoch=epoch + 1, batch=self._batch + 1, index_B=self._index_B)
         )
         if costs_nothing(loss) or len(self._steps) >= _TOGETHER:
-            self._look()
+            self.check()
 
-    @override
-    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._look()
-
-    @override
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._look()
-
-    @override
-    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        self._look()
-
-    def _look(self) -> None:
+    def check(self) -> None:
+        """Raise `DivergedError` at the first collected loss that is not finite, with its step, epoch, batch and rows."""
         steps, self._steps = self._steps, []
         if not steps:
             return

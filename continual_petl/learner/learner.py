@@ -5,8 +5,10 @@ The backbone is part of the module, so that Lightning moves it to the right devi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import lightning as L
 from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
@@ -21,8 +23,8 @@ from continual_petl.heads.kinds import GENERATIVE
 from continual_petl.heads.scores import make_scores
 from continual_petl.learner.answer import answer, head_of
 from continual_petl.learner.checkpoint import bank_key, keep_only, put_back
-from continual_petl.learner.faults import tells_of_memory
-from continual_petl.learner.guarded import GuardedModule
+from continual_petl.learner.guards import LearnerGuards
+from continual_petl.learner.memory import report_oom
 from continual_petl.learner.optimizer import make_optimizer, make_schedule
 from continual_petl.learner.plan import TaskPlan, build_bank
 from continual_petl.learner.respond import Outputs, count, references_of, respond
@@ -32,7 +34,7 @@ from continual_petl.seeding import derive_seed
 Batch = dict[str, Tensor]
 
 
-class ContinualLearner(GuardedModule):
+class ContinualLearner(L.LightningModule):
     """Learns one task at a time on a frozen backbone, each with a bank of its own.
 
     Args:
@@ -53,6 +55,8 @@ class ContinualLearner(GuardedModule):
         self.banks = nn.ModuleDict()
         self.plans: dict[str, TaskPlan] = {}
         self.active: str | None = None
+        self.last_batch: Mapping[str, Any] = {}
+        """The batch that was given to a step last; hooks between two steps belong to it."""
         self.tokenizer: PreTrainedTokenizerBase | None = None
         """The backbone's, once a generative task was added."""
         self._scores: dict[str, MetricCollection] = {}
@@ -169,24 +173,24 @@ class ContinualLearner(GuardedModule):
         """Return the active bank's outputs, float32; see `answer` for their shape."""
         return answer(self.backbone, self.active_bank, self.plan.pooling, batch)
 
-    @tells_of_memory
+    @report_oom
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Return the mean loss of one batch."""
         loss = self._loss(self(batch), batch)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["labels"]))
         return loss
 
-    @tells_of_memory
+    @report_oom
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Score one batch of the validation split."""
         self._score("val", batch)
 
-    @tells_of_memory
+    @report_oom
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         """Score one batch of the test split."""
         self._score("test", batch)
 
-    @tells_of_memory
+    @report_oom
     def predict_step(self, batch: Batch, batch_idx: int) -> tuple[Outputs, Tensor]:
         """Return what the active bank says, see `respond`, with the number of each row."""
         return self._respond(batch), batch["index"]
@@ -198,6 +202,14 @@ class ContinualLearner(GuardedModule):
         optimizer = make_optimizer(self.active_bank, training, fused=type(self.trainer.precision_plugin) is Precision)
         schedule = make_schedule(optimizer, training, int(self.trainer.estimated_stepping_batches))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    transfer_batch_to_device = report_oom(L.LightningModule.transfer_batch_to_device)
+    backward = report_oom(L.LightningModule.backward)
+    optimizer_step = report_oom(L.LightningModule.optimizer_step)
+
+    def configure_callbacks(self) -> list[L.Callback]:
+        """Return the guards, which every Trainer that fits the learner then runs."""
+        return [] if self.active is None else [LearnerGuards(self.plan, self.active_bank, self.model)]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Leave the backbone and the other banks out: they are on disk already, and never change."""

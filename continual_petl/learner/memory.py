@@ -1,4 +1,4 @@
-"""Memory that runs out in a batch is told with the size of the batch and with what makes it smaller."""
+"""Out of memory in a batch is reported with the size of the batch and the settings that make it smaller."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _SIGNS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "alloc_failed")
-"""What torch says where it has no error of its own for this: on the CPU, in cuBLAS and in older backends."""
+"""Messages of torch where it has no exception class for this: on the CPU, in cuBLAS and in older backends."""
 
 
 def ran_out(error: BaseException) -> bool:
-    """Return whether an error says that there is no more memory."""
+    """Return whether an error means that memory ran out."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _SIGNS)
 
 
 @contextmanager
-def memory_told(task: str, batch: Mapping[str, Tensor], lower: str) -> Iterator[None]:
+def oom_reported(task: str, batch: Mapping[str, Tensor], lower: str) -> Iterator[None]:
     """Turn running out of memory inside the block into a `MemoryRanOutError`.
 
     Args:
@@ -44,25 +44,25 @@ def memory_told(task: str, batch: Mapping[str, Tensor], lower: str) -> Iterator[
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise MemoryRanOutError(
             f"task {task!r}: memory ran out in a batch of {_size(batch)} ({reason}). Lower {lower}, or free memory that "
-            "other processes hold. What was learned and saved before stands; the same command resumes from there."
+            "other processes hold. What was learned and saved before is kept; the same command resumes from there."
         ) from error
 
 
-def tells_of_memory(step: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
-    """Wrap a hook of the learner that computes, or moves, a batch; hooks without one mean the one before.
+def report_oom(step: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+    """Wrap a hook of the learner that computes or moves a batch; a hook that is given none belongs to the last batch.
 
-    ``self`` has ``plan``, ``training`` and ``batch_at_hand``; see `ReportsFaults`.
+    ``self`` is a `ContinualLearner`, with ``plan``, ``training`` and ``last_batch``.
     """
 
     @functools.wraps(step)
-    def told(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def wrapped(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
         given = next((value for value in (*args, *kwargs.values()) if isinstance(value, dict)), None)
         if given is not None:
-            self.batch_at_hand = given
-        with memory_told(self.plan.name, self.batch_at_hand, _lower(self.plan, training=self.training)):
+            self.last_batch = given
+        with oom_reported(self.plan.name, self.last_batch, _lower(self.plan, training=self.training)):
             return step(self, *args, **kwargs)
 
-    return told
+    return wrapped
 
 
 def _lower(plan: TaskPlan, *, training: bool) -> str:

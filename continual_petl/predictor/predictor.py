@@ -10,7 +10,7 @@ import torch
 
 from continual_petl.errors import InputError, StoreError, known_names
 from continual_petl.heads.words import Answer
-from continual_petl.learner.memory import memory_told
+from continual_petl.learner.memory import oom_reported
 from continual_petl.learner.respond import respond
 from continual_petl.learner.to_all import Task, respond_to_all
 from continual_petl.learner.together import Part, respond_together
@@ -153,7 +153,7 @@ class Predictor:
         tasks = [Task(each.plan, each.bank) for each in held]
         found: dict[str, dict[int, Answer]] = {each.manifest.task: {} for each in asked}
         for batch in EvaluationLoader(encoded, batch_size, models.pad_token_id, kind=asked[0].manifest.kind):
-            with memory_told(", ".join(found), batch, f"batch_size (it is {batch_size})"):
+            with oom_reported(", ".join(found), batch, f"batch_size (it is {batch_size})"):
                 tensors = {name: tensor.to(backbone.model.device) for name, tensor in batch.items()}
                 said = respond_to_all(backbone, tasks, tensors, batch_size, models.stacks)
             positions = batch["index"].tolist()
@@ -181,7 +181,7 @@ class Predictor:
         encoded = asked.encoded(models)
         found: dict[int, Answer] = {}
         for batch in EvaluationLoader(encoded, batch_size, models.pad_token_id, kind=asked.manifest.kind):
-            with memory_told(task, batch, f"batch_size (it is {batch_size})"):
+            with oom_reported(task, batch, f"batch_size (it is {batch_size})"):
                 tensors = {name: tensor.to(held.backbone.model.device) for name, tensor in batch.items()}
                 said = respond(held.backbone, held.bank, held.plan, tensors, models.tokenizer)
             positions = batch["index"].tolist()
@@ -218,7 +218,7 @@ class Predictor:
         for rows, whose in batches(together.lengths, task_N, kind_of, batch_size):
             batch = collate(together, rows, models.pad_token_id, kind=asked[0].manifest.kind, train=False)
             shares = [Part(held[task].plan, held[task].bank, count) for task, count in whose]
-            with memory_told(_names(asked, whose), batch, f"batch_size (it is {batch_size})"):
+            with oom_reported(_names(asked, whose), batch, f"batch_size (it is {batch_size})"):
                 tensors = {name: tensor.to(backbone.model.device) for name, tensor in batch.items()}
                 said = respond_together(backbone, shares, tensors, models.stacks)
             positions = np.split((rows - first_N[rows]), np.cumsum([count for _, count in whose])[:-1])

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from continual_petl import ContinualLearner, InputError, learn
 from continual_petl.learner import divergence
-from continual_petl.learner.divergence import StopAtDivergence
+from continual_petl.learner.divergence import LossWatch
 from continual_petl.streams.stream import TaskStream
 from tests.desk import Desk, bank_digests
 from tests.engine.faulty_disk import content
@@ -84,14 +84,14 @@ def test_far_away_losses_are_looked_at_together(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[int] = []
-    real = StopAtDivergence._look
+    real = LossWatch.check
 
-    def look(watch: StopAtDivergence) -> None:
+    def look(watch: LossWatch) -> None:
         looks.append(len(watch._steps))
         real(watch)
 
     monkeypatch.setattr(divergence, "costs_nothing", lambda loss: False)
-    monkeypatch.setattr(StopAtDivergence, "_look", look)
+    monkeypatch.setattr(LossWatch, "check", look)
     tasks = stream(backbone_folder(), [task("one", num_rows=50)], training={"batch_size": 2})
     Desk(tasks, tmp_path).fit("one", max_epochs=1)
     assert [look for look in looks if look] == [20, 5], "when there are enough, and before the validation"

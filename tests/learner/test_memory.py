@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from continual_petl import ContinualLearner, InputError, learn
-from continual_petl.learner.memory import memory_told, ran_out
+from continual_petl.learner.memory import oom_reported, ran_out
 from continual_petl.predictor import predictor
 from continual_petl.streams.stream import TaskStream
 from tests.desk import Desk, bank_digests
@@ -114,11 +114,11 @@ def test_answers_and_generated_texts_count_too(
 def test_every_way_of_saying_it_is_known(error: BaseException) -> None:
     assert ran_out(error)
     with pytest.raises(InputError, match="task 'x': memory ran out in a batch of 2 images of 3 x 4 x 4"):  # noqa: SIM117
-        with memory_told("x", {"pixel_values": torch.zeros(2, 3, 4, 4)}, "this"):
+        with oom_reported("x", {"pixel_values": torch.zeros(2, 3, 4, 4)}, "this"):
             raise error
 
 
 def test_other_errors_stay_what_they_are() -> None:
-    with pytest.raises(RuntimeError, match="mat1 and mat2"), memory_told("x", {}, "this"):
+    with pytest.raises(RuntimeError, match="mat1 and mat2"), oom_reported("x", {}, "this"):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
     assert not ran_out(ValueError("out of memory"))

@@ -43,6 +43,16 @@ def test_each_task_answers_as_it_does_alone(run: Run, num_rows: int) -> None:
         same(found[task], run.predict(rows, task))
 
 
+def test_the_batch_size_is_a_limit_on_rows(run: Run) -> None:
+    model: Any = run.session.models.backbone("fp32").model
+    seen: list[int] = []
+    handle = model.encoder.layer[0].register_forward_hook(lambda module, args, output: seen.append(len(output)))
+    run.predict_all(TEXTS, ["one", "low"], batch_size=2)
+    handle.remove()
+    assert seen
+    assert max(seen) <= 2
+
+
 def test_the_lowest_layer_is_computed_once_for_all_that_change_only_the_highest(run: Run) -> None:
     tasks = ["top_0", "top_1", "top_2", "lora"]
     run.predict_all(TEXTS, tasks)  # tries out whether the pass can be cut

@@ -14,7 +14,7 @@ from continual_petl import ForgettingError, Run, learn
 from continual_petl.engine.scoring import result_row
 from continual_petl.engine.task import learn_task
 from continual_petl.errors import StoreError
-from continual_petl.learner.divergence import StopAtDivergence
+from continual_petl.learner.divergence import LossWatch
 from continual_petl.store.certificate.manifest import SplitScores
 from tests.store.tampering import QUICK, TASKS, change_tensors, learn_one_more, nudge, problems
 from tests.streams_in_code import stream, task
@@ -94,7 +94,7 @@ def test_a_bank_that_diverged_is_still_unchanged(
 ) -> None:
     # What keeps such a bank out today.
     monkeypatch.setattr(learn_task, "_check_finite", lambda *_: None)
-    monkeypatch.setattr(StopAtDivergence, "_look", lambda *_: None)
+    monkeypatch.setattr(LossWatch, "check", lambda *_: None)
     wild = {"learning_rate": 1e30, "optimizer": "sgd", "gradient_clip": None, "warmup": 0.0, "epochs": 1}
     run = learn(stream(backbone_folder(), TASKS[:2], training=wild), tmp_path / "run")
     assert run.store.tensors("one")["head.output.bias"].isnan().all()

@@ -28,7 +28,7 @@ from continual_petl.engine.signals import StopRequest
 from continual_petl.engine.task.state_cache import KeptSplit, StateCache, device_of
 from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.learner.answer import backbone_inputs
-from continual_petl.learner.memory import memory_told
+from continual_petl.learner.memory import oom_reported
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.files.states_file import StatesFile, Write
 from continual_petl.streams.batches.collate import collate
@@ -98,7 +98,7 @@ def _compute(
             f"while the frozen states of task {plan.name!r} were being computed; this starts over next time"
         )
         batch = collate(split.rows, index_B, pad, plan.kind, split.train)
-        with memory_told(plan.name, batch, "training.batch_size, or write training.prefix_cache: off"):
+        with oom_reported(plan.name, batch, "training.batch_size, or write training.prefix_cache: off"):
             given = {name: t.to(backbone.model.device) for name, t in backbone_inputs(backbone, batch).items()}
             states_BTD = states_below(backbone.model, backbone.sites, given, layer)
         write(index_B, states_BTD)
