@@ -1,6 +1,5 @@
 """Callbacks that watch a run and never act on it."""
 
-from continual_petl.callbacks.bank_checkpoint import BankCheckpoint as BankCheckpoint
 from continual_petl.callbacks.base import StreamCallback as StreamCallback
 from continual_petl.callbacks.base import TaskEvent as TaskEvent
 from continual_petl.callbacks.dashboard import Dashboard as Dashboard

@@ -14,8 +14,8 @@ import pytest
 from continual_petl import InputError, Run, StoreError, learn
 from continual_petl.callbacks import Dashboard, StreamCallback, dashboard
 from continual_petl.callbacks.axis import Axes
-from continual_petl.callbacks.bank_checkpoint import BankCheckpoint
 from continual_petl.callbacks.run_numbers import RunNumbers, replayed
+from continual_petl.engine.task.checkpoint import BankCheckpoint
 from continual_petl.report.results import Results, read_results
 from continual_petl.store.store import Store
 from tests.callbacks.recording import Recording, StopAt, tasks_of

@@ -14,7 +14,7 @@ import pytest
 
 from continual_petl import Interrupted, Run, StoreError, learn
 from continual_petl.callbacks import learning_curve
-from continual_petl.callbacks.bank_checkpoint import LAST
+from continual_petl.engine.task.checkpoint import LAST
 from continual_petl.store.certificate.history import CURVE, Curve, read_curve
 from continual_petl.store.files import atomic
 from continual_petl.streams.stream import TaskStream

@@ -9,7 +9,7 @@ from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
 from continual_petl.engine.task.state_cache import StateCache, decide_state_cache
 from continual_petl.engine.task.state_cache_files import fill_state_cache
-from continual_petl.learner import ContinualLearner
+from continual_petl.engine.task.task_run import TaskRun
 from continual_petl.store.store import Store
 from continual_petl.streams.batches.loaders import EvaluationLoader
 from continual_petl.streams.stream import TaskStream
@@ -30,21 +30,19 @@ class Open:
     """A session with one task begun, its bank fresh."""
 
     def __init__(self, tasks: TaskStream, folder: Path) -> None:
-        self.session = Session(tasks.spec, Store(folder))
-        self.data = self.session.prepare(tasks.spec.tasks[0])
-        self.plan = self.session.plan(tasks.spec.tasks[0], self.data.labels, self.data.train)
-        self.learner = ContinualLearner(self.session.backbone(tasks.spec.tasks[0]))
-        self.learner.add_task(self.plan, tokenizer=self.session.models.tokenizer)
+        self.run = TaskRun.begin(Session(tasks.spec, Store(folder)), tasks.spec.tasks[0], [], StopRequest())
+        self.session, self.data = self.run.session, self.run.data
+        self.plan, self.learner = self.run.plan, self.run.learner
 
     def decide(self) -> StateCache | None:
-        decided, self.told = decide_state_cache(self.session, self.plan, self.data, self.learner)
+        decided, self.notices = decide_state_cache(self.run)
         return decided
 
     def filled(self) -> StateCache:
         """Return what is kept, with its files open."""
         decided = self.decide()
         assert decided is not None
-        fill_state_cache(self.session, self.plan, self.data, self.learner, decided, StopRequest())
+        fill_state_cache(self.run, decided)
         return decided
 
     def validation(self) -> EvaluationLoader:

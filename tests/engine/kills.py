@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from continual_petl import NoForgetting, Run, learn
-from continual_petl.callbacks import BankCheckpoint
 from continual_petl.engine import learn as learn_module
 from continual_petl.engine.session import Session
 from continual_petl.engine.task import finish_task, learn_task
+from continual_petl.engine.task.checkpoint import BankCheckpoint
 from continual_petl.learner import ContinualLearner
 from continual_petl.store.files.lock import RunLock
 from continual_petl.store.store import Store

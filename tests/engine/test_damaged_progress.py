@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from continual_petl import learn
-from continual_petl.callbacks.bank_checkpoint import BEST, LAST
 from continual_petl.cli.main import main
+from continual_petl.engine.task.checkpoint import BEST, LAST
 from continual_petl.errors import Interrupted, StoreError
 from continual_petl.store.folder.progress import read_plan, seal_file
 from continual_petl.streams.stream import TaskStream

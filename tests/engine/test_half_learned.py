@@ -14,9 +14,9 @@ from rich.console import Console
 
 from continual_petl import Run, StreamCallback, learn
 from continual_petl.callbacks import EventLines, Progress, TaskEvent
-from continual_petl.callbacks.bank_checkpoint import LAST
 from continual_petl.engine.parallel.worker import Worker, brief_of
 from continual_petl.engine.session import Session
+from continual_petl.engine.task.checkpoint import LAST
 from continual_petl.errors import Interrupted, StoreError
 from continual_petl.store.files.atomic import json_bytes
 from continual_petl.store.files.sealed import write_sealed

@@ -229,7 +229,7 @@ def test_two_stacks_are_an_error_where_states_are_asked_for_and_plain_where_not(
 def test_processes_that_share_a_fit_keep_nothing(backbone_folder: Folder, tmp_path: Path) -> None:
     def decided(way: str) -> StateCache | None:
         course = Open(tasks_of(backbone_folder(), training={"prefix_cache": way}), tmp_path)
-        return decide_state_cache(course.session, course.plan, course.data, course.learner, num_processes=2)[0]
+        return decide_state_cache(course.run, num_processes=2)[0]
 
     assert decided("auto") is None
     with pytest.raises(InputError, match=r"2 processes share its fit \(trainer.devices\)"):
@@ -245,10 +245,10 @@ def test_a_split_is_kept_whole_or_not_at_all_within_the_budget(backbone_folder: 
         course = Open(tasks_of(backbone_folder(), training=training), tmp_path)
         decided = course.decide()
         if decided is None:
-            assert f"recomputed in every epoch: they are {train:,} bytes" in course.told[0]
+            assert f"recomputed in every epoch: they are {train:,} bytes" in course.notices[0]
             return None
         assert decided.num_bytes <= budget
-        assert f"{train / 1e6:.1f} MB of the train split" in course.told[0]
+        assert f"{train / 1e6:.1f} MB of the train split" in course.notices[0]
         return list(decided.splits)
 
     assert within(train + validation) == ["train", "validation"]

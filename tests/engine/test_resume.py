@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 
 from continual_petl import InputError, Run, StreamCallback, learn
 from continual_petl.callbacks import TaskEvent
-from continual_petl.callbacks.bank_checkpoint import BEST, LAST
 from continual_petl.digests import combined_digest, tensor_digests
+from continual_petl.engine.task.checkpoint import BEST, LAST
 from continual_petl.errors import Interrupted
 from continual_petl.learner import ContinualLearner
 from continual_petl.streams.stream import TaskStream

@@ -13,10 +13,10 @@ import torch
 
 from continual_petl import Run, learn
 from continual_petl.banks.config.presets import PRESETS
-from continual_petl.callbacks.bank_checkpoint import LAST
 from continual_petl.digests import tensor_digests
 from continual_petl.engine.checks.dry_run import dry_run
 from continual_petl.engine.session import Session
+from continual_petl.engine.task.checkpoint import LAST
 from continual_petl.errors import InputError, StreamFileError
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import load_stream, load_task

@@ -15,8 +15,8 @@ import lightning as L
 
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
-from continual_petl.engine.task.learn_task import commit_bank, learn_task, tell_start
-from continual_petl.engine.task.trained_bank import TrainedBank
+from continual_petl.engine.task.learn_task import commit_bank, learn_task, notify_start
+from continual_petl.engine.task.task_run import TrainedBank
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.commit import Evidence, commit_task
 from continual_petl.store.folder.results_file import TaskLine
@@ -65,7 +65,7 @@ def commit_staged(
         )  # fmt: skip
         return learn_task(session, task, callbacks, request)
     probe, _ = certified_probe(staged, task.name)
-    tell_start(session, task.name, callbacks, (*manifest.notices, *lost))
+    notify_start(session, task.name, callbacks, (*manifest.notices, *lost))
     seconds = next(line.seconds for line in staged.results() if isinstance(line, TaskLine))
     evidence = Evidence(
         probe=probe,

@@ -8,29 +8,30 @@ from functools import partial
 import lightning as L
 from torch import Tensor
 
-from continual_petl.callbacks import BankCheckpoint, StreamCallback, TaskEvent
-from continual_petl.callbacks.bank_checkpoint import BEST, LAST
+from continual_petl.banks.bank import Bank
+from continual_petl.callbacks import StreamCallback, TaskEvent
 from continual_petl.callbacks.learning_curve import LearningCurve
 from continual_petl.digests import combined_digest, tensor_digests
-from continual_petl.engine.checks.shared_bank import shared_bank
-from continual_petl.engine.checks.warm_start import parent_bank, parent_of
+from continual_petl.engine.checks.warm_start import parent_of
 from continual_petl.engine.scoring.answer_summary import answered
 from continual_petl.engine.scoring.evaluate import outputs_of, score
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import KeepSignals, StopRequest
+from continual_petl.engine.task.checkpoint import BEST, LAST, BankCheckpoint
 from continual_petl.engine.task.history import history_of
 from continual_petl.engine.task.resume import keep_or_discard, restoring
 from continual_petl.engine.task.state_cache import StateCache, decide_state_cache
-from continual_petl.engine.task.state_cache_files import kept_states
-from continual_petl.engine.task.trained_bank import FITTED, Clock, Ranks, TrainedBank
+from continual_petl.engine.task.state_cache_files import open_state_cache
+from continual_petl.engine.task.task_run import FITTED, Clock, Ranks, TaskRun, TrainedBank
 from continual_petl.engine.trainers import fitting_trainer, quiet
 from continual_petl.errors import DivergedError, InputError
-from continual_petl.learner import ContinualLearner, TaskPlan
+from continual_petl.learner import TaskPlan
+from continual_petl.store.certificate.history import Answered
+from continual_petl.store.certificate.manifest import SplitScores
 from continual_petl.store.commit import Evidence, commit_task
 from continual_petl.store.folder.position import seconds_so_far
 from continual_petl.store.folder.progress import read_bank, write_bank
 from continual_petl.store.verify.probe import make_probe, probe_of_rows
-from continual_petl.streams.preparation.prepare import TaskData
 from continual_petl.streams.schema.stream_spec import TaskSpec
 
 
@@ -73,57 +74,40 @@ def learn_bank(
     ranks: Ranks | None = None,
 ) -> TrainedBank:
     """Learn a task and score its bank; only its progress is written. See `learn_task`."""
-    clock = Clock()
-    store, models = session.store, session.models
-    data, plan, learner = begin(session, task)
-    backbone = learner.backbone
-    store.write_backbone(backbone)
-    prefix, told = decide_state_cache(
-        session, plan, data, learner, num_processes=1 if ranks is None else ranks.world_size
-    )
-    dropped = keep_or_discard(session, plan, data, learner, prefix)
+    run = TaskRun.begin(session, task, callbacks, request)
+    plan, data, clock = run.plan, run.data, run.clock
+    run.store.write_backbone(run.backbone)
+    cache, cache_notices = decide_state_cache(run, num_processes=1 if ranks is None else ranks.world_size)
+    dropped = keep_or_discard(run, cache)
     clock.lap("data")
-    clock.credit("train", seconds_so_far(store.progress_folder(plan.name)))
+    clock.credit("train", seconds_so_far(run.folder))
     request.stop_here(f"before task {plan.name!r} was learned, after its data was read")
 
-    tell_start(session, plan.name, callbacks, (*data.notices, *data.remarks, *data.cache_notices, *dropped, *told))
+    lost = (*data.remarks, *data.cache_notices, *dropped, *cache_notices)
+    notify_start(session, plan.name, callbacks, (*data.notices, *lost))
     if ranks is None:
-        with kept_states(session, plan, data, learner, prefix, request):
-            _fit(session, plan, data, learner, prefix, callbacks, request, clock)
-        _select(session, plan, learner)
+        with open_state_cache(run, cache):
+            _fit(run, cache)
+        _select(run)
     else:
         ranks.fit(plan.name, request)
-        _select(session, plan, learner, fitted=read_bank(store.progress_folder(plan.name) / FITTED))
+        _select(run, fitted=read_bank(run.folder / FITTED))
     clock.lap("train")
-
-    splits = {"validation": data.validation} | ({"test": data.test} if data.test is not None else {})
-    pad, trainer = models.pad_token_id, session.spec.trainer
-    scores, kept = {}, {}
-    keeps_rows = session.spec.resolved_probe(task) == "validation"
-    for split, rows in splits.items():
-        request.stop_here(f"before task {plan.name!r} answered its {split} split; its progress is saved")
-        found = outputs_of(learner, rows, pad, trainer, session.folder)
-        scores[split] = score(learner, rows, found)
-        kept[split] = answered(learner, rows, found, references=keeps_rows)
+    scores, answers = _answer_splits(run)
     request.stop_here(f"before task {plan.name!r} was committed; its progress is saved")
     evidence = Evidence(
-        probe=_probe(session, task, plan, data),
+        probe=_probe(run),
         scores=scores,
         data=data.digests,
         notices=data.notices if ranks is None else (*data.notices, ranks.notice(plan)),
-        max_length=backbone.max_length,
-        preparation=models.preparation,
+        max_length=run.backbone.max_length,
+        preparation=session.models.preparation,
         parent=parent_of(session, plan),
-        history=history_of(store.progress_folder(plan.name), plan, kept),
+        history=history_of(run.folder, plan, answers),
     )
     clock.lap("evaluate")
     return TrainedBank(
-        plan=plan,
-        bank=learner.active_bank,
-        backbone=backbone,
-        evidence=evidence,
-        seconds=clock.laps,
-        lost=(*data.remarks, *data.cache_notices, *dropped, *told),
+        plan=plan, bank=run.bank, backbone=run.backbone, evidence=evidence, seconds=clock.laps, lost=lost
     )
 
 
@@ -133,32 +117,16 @@ def fit_share(session: Session, task: TaskSpec, callbacks: Sequence[L.Callback],
     Returns:
         Digest of the final bank, which has to be the same in all of them.
     """
-    data, plan, learner = begin(session, task)
-    clock = Clock()
-    clock.credit("train", seconds_so_far(session.store.progress_folder(plan.name)))
-    _fit(session, plan, data, learner, None, callbacks, request, clock)
-    tensors = {name: tensor.cpu().contiguous() for name, tensor in learner.active_bank.tensors().items()}
-    if learner.global_rank == 0:
-        write_bank(session.store.progress_folder(plan.name) / FITTED, tensors)
+    run = TaskRun.begin(session, task, callbacks, request)
+    run.clock.credit("train", seconds_so_far(run.folder))
+    _fit(run, None)
+    tensors = {name: tensor.cpu().contiguous() for name, tensor in run.bank.tensors().items()}
+    if run.learner.global_rank == 0:
+        write_bank(run.folder / FITTED, tensors)
     return combined_digest(tensor_digests(tensors))
 
 
-def begin(session: Session, task: TaskSpec) -> tuple[TaskData, TaskPlan, ContinualLearner]:
-    """Prepare a task's data, and activate a fresh bank for it in the learner, the only one in memory."""
-    backbone, models = session.backbone(task), session.models
-    data = session.prepare(task)
-    plan = session.plan(task, data.labels, data.train)
-    learner = models.learner(backbone.precision)
-    models.evict_all()
-    learner.add_task(
-        plan,
-        start_from=shared_bank(session, plan, learner) or parent_bank(session, plan, backbone),
-        tokenizer=models.tokenizer,
-    )
-    return data, plan, learner
-
-
-def tell_start(session: Session, task: str, callbacks: Sequence[L.Callback], notices: tuple[str, ...]) -> None:
+def notify_start(session: Session, task: str, callbacks: Sequence[L.Callback], notices: tuple[str, ...]) -> None:
     """Notify the callbacks that a task begins."""
     event = TaskEvent(
         task=task,
@@ -173,37 +141,42 @@ def tell_start(session: Session, task: str, callbacks: Sequence[L.Callback], not
             callback.on_task_start(event)
 
 
-def _probe(session: Session, task: TaskSpec, plan: TaskPlan, data: TaskData) -> dict[str, Tensor]:
+def _answer_splits(run: TaskRun) -> tuple[dict[str, SplitScores], dict[str, Answered]]:
+    """Return the scores of the bank and its answers, by split."""
+    data, session, learner = run.data, run.session, run.learner
+    splits = {"validation": data.validation} | ({"test": data.test} if data.test is not None else {})
+    scores, answers = {}, {}
+    keeps_rows = session.spec.resolved_probe(run.task) == "validation"
+    for split, rows in splits.items():
+        run.request.stop_here(f"before task {run.plan.name!r} answered its {split} split; its progress is saved")
+        found = outputs_of(learner, rows, session.models.pad_token_id, session.spec.trainer, session.folder)
+        scores[split] = score(learner, rows, found)
+        answers[split] = answered(learner, rows, found, references=keeps_rows)
+    return scores, answers
+
+
+def _probe(run: TaskRun) -> dict[str, Tensor]:
     """Return the inputs that the task is certified on."""
-    backbone, tokenizer = session.backbone(task), session.models.tokenizer
-    if session.spec.resolved_probe(task) == "validation":
-        return probe_of_rows(plan, data.validation, tokenizer)
-    return make_probe(plan, backbone, tokenizer, backbone.max_length)
+    tokenizer = run.session.models.tokenizer
+    if run.session.spec.resolved_probe(run.task) == "validation":
+        return probe_of_rows(run.plan, run.data.validation, tokenizer)
+    return make_probe(run.plan, run.backbone, tokenizer, run.backbone.max_length)
 
 
-def _fit(
-    session: Session,
-    plan: TaskPlan,
-    data: TaskData,
-    learner: ContinualLearner,
-    prefix: StateCache | None,
-    callbacks: Sequence[L.Callback],
-    request: StopRequest,
-    clock: Clock,
-) -> None:
+def _fit(run: TaskRun, cache: StateCache | None) -> None:
     """Train the active bank, from its last checkpoint if there is one."""
-    training, folder = plan.training, session.store.progress_folder(plan.name)
-    seconds = partial(clock.so_far, "train")
-    checkpoint = BankCheckpoint(folder, training.checkpoint_every, plan.metric, seconds=seconds)
+    session, plan, request = run.session, run.plan, run.request
+    training, last = plan.training, run.folder / LAST
+    seconds = partial(run.clock.so_far, "train")
+    checkpoint = BankCheckpoint(run.folder, training.checkpoint_every, plan.metric, seconds=seconds)
     request.tell(lambda number: setattr(checkpoint, "stop_signal", number))
-    module = session.loaders(data, training)
-    module.frozen = prefix
-    last = folder / LAST
+    module = session.loaders(run.data, training)
+    module.frozen = cache
     with quiet(), restoring(last):
-        watching = [*callbacks, LearningCurve(folder), checkpoint, KeepSignals(request)]
-        trainer = fitting_trainer(training, session.spec.trainer, watching, session.folder)
+        callbacks = [*run.callbacks, LearningCurve(run.folder), checkpoint, KeepSignals(request)]
+        trainer = fitting_trainer(training, session.spec.trainer, callbacks, session.folder)
         try:
-            trainer.fit(learner, datamodule=module, ckpt_path=last if last.exists() else None, weights_only=True)
+            trainer.fit(run.learner, datamodule=module, ckpt_path=last if last.exists() else None, weights_only=True)
         except SystemExit as error:
             # Raised by Lightning for a second Ctrl-C.
             if isinstance(error.__context__, KeyboardInterrupt):
@@ -213,36 +186,32 @@ def _fit(
             raise
 
 
-def _select(
-    session: Session, plan: TaskPlan, learner: ContinualLearner, *, fitted: Mapping[str, Tensor] | None = None
-) -> None:
-    """Activate the bank that the fit selects, in the form that is stored.
+def _select(run: TaskRun, *, fitted: Mapping[str, Tensor] | None = None) -> None:
+    """Load the bank that the fit selects, in the form that is stored.
 
     Args:
-        session: the run.
-        plan: the task.
-        learner: with the task's bank active.
+        run: the task, after its fit.
         fitted: the bank at the end of the fit, if another process trained it.
     """
-    folder = session.store.progress_folder(plan.name)
+    plan, bank, folder = run.plan, run.bank, run.folder
     if plan.training.select == "best":
         if not (folder / BEST).exists():
             raise InputError(
                 f"task {plan.name!r}: training.select is 'best', but no validation ran that could determine the best bank. "
                 "Write select: last, or change the validation settings in the stream's `trainer`."
             )
-        learner.active_bank.load_state_dict(read_bank(folder / BEST), strict=True)
+        bank.load_state_dict(read_bank(folder / BEST), strict=True)
     elif fitted is not None:
-        learner.active_bank.load_state_dict(fitted, strict=True)
-    learner.active_bank.fold()
-    _check_finite(plan, learner)
+        bank.load_state_dict(fitted, strict=True)
+    bank.fold()
+    _check_finite(plan, bank)
     # From here on the bank answers: dropout is off in it and in the backbone.
-    learner.eval()
+    run.learner.eval()
 
 
-def _check_finite(plan: TaskPlan, learner: ContinualLearner) -> None:
+def _check_finite(plan: TaskPlan, bank: Bank) -> None:
     """Reject a diverged bank: it would answer every row with the first label, and be scored for that."""
-    tensors = learner.active_bank.tensors()
+    tensors = bank.tensors()
     broken = [name for name, tensor in tensors.items() if not tensor.isfinite().all()]
     if broken:
         raise DivergedError(

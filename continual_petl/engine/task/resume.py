@@ -9,19 +9,17 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import Any
 
-from continual_petl.callbacks.bank_checkpoint import BEST, LAST
 from continual_petl.digests import combined_digest
 from continual_petl.engine.checks.shared_bank import shared_digest
 from continual_petl.engine.checks.warm_start import parent_of
-from continual_petl.engine.session import Session
+from continual_petl.engine.task.checkpoint import BEST, LAST
 from continual_petl.engine.task.state_cache import StateCache
+from continual_petl.engine.task.task_run import TaskRun
 from continual_petl.errors import StoreError
-from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.store.certificate.history import CURVE
 from continual_petl.store.files.atomic import make_folder
 from continual_petl.store.folder.position import POSITION, place_of, read_position
 from continual_petl.store.folder.progress import check_checkpoint, check_seal, damaged, read_bank, read_plan, write_plan
-from continual_petl.streams.preparation.prepare import TaskData
 
 _SHOWN = {"enable_progress_bar", "enable_model_summary", "log_every_n_steps", "logger", "profiler"}
 """Trainer arguments that only affect what is shown, so progress stays valid when they change."""
@@ -30,9 +28,7 @@ _RESTORES = "checkpoint_connector.py"
 _RESOLVED = ("prefix_cache", "prefix_cache_bytes")
 
 
-def keep_or_discard(
-    session: Session, plan: TaskPlan, data: TaskData, learner: ContinualLearner, prefix: StateCache | None
-) -> tuple[str, ...]:
+def keep_or_discard(run: TaskRun, cache: StateCache | None) -> tuple[str, ...]:
     """Empty the progress folder of a task unless settings, data, tokens and backbone are those it was started with.
 
     Returns:
@@ -41,16 +37,16 @@ def keep_or_discard(
     Raises:
         StoreError: if a file that the task would resume from is damaged.
     """
-    folder = session.store.progress_folder(plan.name)
-    decides = _decides(session, plan, data, learner) | {
+    folder, task = run.folder, run.plan.name
+    decides = _decides(run) | {
         # The effective setting, not the requested one.
-        "training.prefix_cache": "off" if prefix is None else f"below layer {prefix.layer}"
+        "training.prefix_cache": "off" if cache is None else f"below layer {cache.layer}"
     }
     now = {name: combined_digest({"value": value}) for name, value in decides.items()}
     then = read_plan(folder / "plan.json")
     if then == now:
         _check(folder)
-        return _goes_on(plan.name, folder)
+        return _resumes(task, folder)
     lost = (folder / LAST).exists()
     shutil.rmtree(folder, ignore_errors=True)
     make_folder(folder)
@@ -58,11 +54,12 @@ def keep_or_discard(
     if not lost:
         return ()
     changed = ", ".join(name for name in {**now, **then} if now.get(name) != then.get(name))
-    return (f"task {plan.name!r}: its saved progress no longer fits ({changed} changed), so the task starts over.",)
+    return (f"task {task!r}: its saved progress no longer fits ({changed} changed), so the task starts over.",)
 
 
-def _decides(session: Session, plan: TaskPlan, data: TaskData, learner: ContinualLearner) -> dict[str, Any]:
+def _decides(run: TaskRun) -> dict[str, Any]:
     """Return everything that determines what is learned, by the name that a user knows it by."""
+    session, plan, backbone = run.session, run.plan, run.backbone
     training = plan.training.model_dump(mode="json", exclude={"checkpoint_every", "num_workers", *_RESOLVED})
     parent = parent_of(session, plan)
     return {
@@ -78,12 +75,12 @@ def _decides(session: Session, plan: TaskPlan, data: TaskData, learner: Continua
         "pooling": plan.pooling,
         "metric": plan.metric,
         "seed": plan.seed,
-        "data": dict(data.digests),
-        "max_length": learner.backbone.max_length,
+        "data": dict(run.data.digests),
+        "max_length": backbone.max_length,
         "the tokenizer or image processing": session.models.preparation,
-        "the backbone": learner.backbone.digest,
-        "precision": learner.backbone.precision,
-        "attention": learner.backbone.attention,
+        "the backbone": backbone.digest,
+        "precision": backbone.precision,
+        "attention": backbone.attention,
         **{f"trainer.{key}": value for key, value in deciding_arguments(session.spec.trainer).items()},
     }
 
@@ -100,7 +97,7 @@ def _check(folder: Path) -> None:
         read_bank(folder / BEST)
 
 
-def _goes_on(task: str, folder: Path) -> tuple[str, ...]:
+def _resumes(task: str, folder: Path) -> tuple[str, ...]:
     """Return where a task resumes. A damaged position file is reported and does no harm: nothing is learned from it."""
     if not (folder / LAST).exists():
         return ()

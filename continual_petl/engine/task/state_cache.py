@@ -19,9 +19,10 @@ from torch import Tensor
 
 from continual_petl.banks.layer_cut import lowest_layer, states_below, why_not
 from continual_petl.engine.session import Session
+from continual_petl.engine.task.task_run import TaskRun
 from continual_petl.engine.trainers import answering_trainer, quiet
 from continual_petl.heads.kinds import GENERATIVE, Kind
-from continual_petl.learner import ContinualLearner, TaskPlan
+from continual_petl.learner import TaskPlan
 from continual_petl.learner.answer import STATES, backbone_inputs
 from continual_petl.learner.frozen import cannot_keep, num_uses, why_not_kept
 from continual_petl.store.files.states_file import StatesFile, num_bytes
@@ -29,7 +30,6 @@ from continual_petl.streams.batches.batching import Batch, evaluation_batches
 from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.batches.datamodule import Split
 from continual_petl.streams.encoding.rows import TokenisedRows
-from continual_petl.streams.preparation.prepare import TaskData
 
 _LEAST_USES = 2
 """Computing the states costs about one epoch of these layers."""
@@ -82,33 +82,29 @@ class StateCache:
         self.files.clear()
 
 
-def decide_state_cache(
-    session: Session, plan: TaskPlan, data: TaskData, learner: ContinualLearner, *, num_processes: int = 1
-) -> tuple[StateCache | None, tuple[str, ...]]:
+def decide_state_cache(run: TaskRun, *, num_processes: int = 1) -> tuple[StateCache | None, tuple[str, ...]]:
     """Return what is cached for a task, None if nothing is, and a notice for the user.
 
     Args:
-        session: the stream and its run folder.
-        plan: the task.
-        data: its rows.
-        learner: with the task's fresh bank active, in no training mode that changes answers.
+        run: the task, its bank fresh.
         num_processes: how many share the fit; states are cached only for a single one.
 
     Raises:
         InputError: if the task asks for the cache, and it is not possible.
     """
-    training, bank, backbone = plan.training, learner.active_bank, learner.backbone
+    plan, bank, backbone = run.plan, run.bank, run.backbone
+    training = plan.training
     if training.prefix_cache == "off":
         return None, ()
     asked = training.prefix_cache == "on"
     layer, why = lowest_layer(bank), why_not_kept(plan, bank)
     if why is None and num_processes > 1:
         why = f"{num_processes} processes share its fit (trainer.devices)"
-    if why is None and not asked and not _pays(session, plan, data):
+    if why is None and not asked and not _pays(run):
         return None, ()
     num_places = width = 0
     if why is None:
-        row = collate(data.train, [0], session.models.pad_token_id, data.task.kind)
+        row = collate(run.data.train, [0], run.session.models.pad_token_id, plan.kind)
         inputs = {name: t.to(backbone.model.device) for name, t in backbone_inputs(backbone, row).items()}
         why = why_not(backbone.model, backbone.sites, inputs, layer)
         if why is None:
@@ -117,11 +113,11 @@ def decide_state_cache(
         if asked:
             raise cannot_keep(plan, why)
         return None, ()
-    kept, needed = _within_budget(_splits(plan, data, num_places), width, plan, backbone.model.dtype)
+    kept, needed = _within_budget(_splits(run, num_places), width, plan, backbone.model.dtype)
     if "train" in kept:
         sizes = {split: needed[split] for split in kept}
-        prefix = StateCache(layer=layer, width=width, splits=kept, num_bytes=sum(sizes.values()))
-        return prefix, (_told(plan, layer, sizes),)
+        cache = StateCache(layer=layer, width=width, splits=kept, num_bytes=sum(sizes.values()))
+        return cache, (_notice(plan, layer, sizes),)
     why = f"they are {needed['train']:,} bytes, and training.prefix_cache_bytes allows {training.prefix_cache_bytes:,}"
     if asked:
         raise cannot_keep(plan, why)
@@ -135,14 +131,15 @@ def device_of(session: Session) -> torch.device:
     return device
 
 
-def _pays(session: Session, plan: TaskPlan, data: TaskData) -> bool:
-    uses = num_uses(plan.training, session.spec.trainer, session.loaders(data, plan.training).num_batches)
+def _pays(run: TaskRun) -> bool:
+    session, training = run.session, run.plan.training
+    uses = num_uses(training, session.spec.trainer, session.loaders(run.data, training).num_batches)
     return uses >= _LEAST_USES and device_of(session).type in _PAYS_ON
 
 
-def _splits(plan: TaskPlan, data: TaskData, num_places: int) -> dict[Split, KeptSplit]:
+def _splits(run: TaskRun, num_places: int) -> dict[Split, KeptSplit]:
     """Return the splits that a fit answers from states; generated texts take another path."""
-    training = plan.training
+    data, plan, training = run.data, run.plan, run.plan.training
     lengths = _lengths(data.train, plan.kind, num_places) + data.train.target_lengths
     found: dict[Split, KeptSplit] = {
         "train": KeptSplit(
@@ -183,7 +180,7 @@ def _within_budget(
     return kept, needed
 
 
-def _told(plan: TaskPlan, layer: int, sizes: Mapping[Split, int]) -> str:
+def _notice(plan: TaskPlan, layer: int, sizes: Mapping[Split, int]) -> str:
     what = " and ".join(f"{size / 1e6:.1f} MB of the {split} split" for split, size in sizes.items())
     return (
         f"task {plan.name!r}: states below layer {layer} are computed once and cached on disk while it is learned, {what} "

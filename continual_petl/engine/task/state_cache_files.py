@@ -23,78 +23,52 @@ from numpy.typing import NDArray
 
 from continual_petl.banks.layer_cut import states_below
 from continual_petl.digests import combined_digest
-from continual_petl.engine.session import Session
-from continual_petl.engine.signals import StopRequest
 from continual_petl.engine.task.state_cache import KeptSplit, StateCache, device_of
-from continual_petl.learner import ContinualLearner, TaskPlan
+from continual_petl.engine.task.task_run import TaskRun
 from continual_petl.learner.answer import backbone_inputs
 from continual_petl.learner.memory import oom_reported
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.files.states_file import StatesFile, Write
 from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.batches.datamodule import Split
-from continual_petl.streams.preparation.prepare import TaskData
 
 FOLDER = "states"
 
 
 @contextmanager
-def kept_states(
-    session: Session,
-    plan: TaskPlan,
-    data: TaskData,
-    learner: ContinualLearner,
-    prefix: StateCache | None,
-    request: StopRequest,
-) -> Iterator[None]:
+def open_state_cache(run: TaskRun, cache: StateCache | None) -> Iterator[None]:
     """Make the states available inside the ``with`` block; see `fill_state_cache`."""
     try:
-        if prefix is not None:
-            fill_state_cache(session, plan, data, learner, prefix, request)
+        if cache is not None:
+            fill_state_cache(run, cache)
         yield
     finally:
-        if prefix is not None:
-            prefix.close()
+        if cache is not None:
+            cache.close()
 
 
-def fill_state_cache(
-    session: Session,
-    plan: TaskPlan,
-    data: TaskData,
-    learner: ContinualLearner,
-    prefix: StateCache,
-    request: StopRequest,
-) -> None:
+def fill_state_cache(run: TaskRun, cache: StateCache) -> None:
     """Open the files of a task's states, and compute what is not on disk yet.
 
     Raises:
         Interrupted: if a stop was requested in the meantime.
         StoreError: if the system refuses to write them.
     """
-    device = device_of(session)
-    backbone, folder = learner.backbone, session.store.progress_folder(plan.name) / FOLDER
-    torch.nn.Module.to(backbone.model, device)
-    for name, split in prefix.splits.items():
-        bound = _bound(session, plan, data, learner, name, split, prefix.layer, device)
-        file = StatesFile(folder / f"{name}.states", split.lengths, prefix.width, backbone.model.dtype, bound)
+    device, model = device_of(run.session), run.backbone.model
+    torch.nn.Module.to(model, device)
+    for name, split in cache.splits.items():
+        path = run.folder / FOLDER / f"{name}.states"
+        file = StatesFile(path, split.lengths, cache.width, model.dtype, _inputs_digest(run, cache, name, device))
         if not file.open():
-            file.fill(partial(_compute, session, plan, learner, split, prefix.layer, request))
-        prefix.files[name] = file
+            file.fill(partial(_compute, run, split, cache.layer))
+        cache.files[name] = file
 
 
 @torch.no_grad()
-def _compute(
-    session: Session,
-    plan: TaskPlan,
-    learner: ContinualLearner,
-    split: KeptSplit,
-    layer: int,
-    request: StopRequest,
-    write: Write,
-) -> None:
-    backbone, pad = learner.backbone, session.models.pad_token_id
+def _compute(run: TaskRun, split: KeptSplit, layer: int, write: Write) -> None:
+    backbone, pad, plan = run.backbone, run.session.models.pad_token_id, run.plan
     for index_B in split.batches:
-        request.stop_here(
+        run.request.stop_here(
             f"while the frozen states of task {plan.name!r} were being computed; this starts over next time"
         )
         batch = collate(split.rows, index_B, pad, plan.kind, split.train)
@@ -104,18 +78,10 @@ def _compute(
         write(index_B, states_BTD)
 
 
-def _bound(
-    session: Session,
-    plan: TaskPlan,
-    data: TaskData,
-    learner: ContinualLearner,
-    name: Split,
-    split: KeptSplit,
-    layer: int,
-    device: torch.device,
-) -> str:
+def _inputs_digest(run: TaskRun, cache: StateCache, name: Split, device: torch.device) -> str:
     """Return the digest of everything that determines the states of a split."""
-    backbone, rows = learner.backbone, split.rows
+    backbone, models, split = run.backbone, run.session.models, cache.splits[name]
+    rows = split.rows
     arrays: dict[str, NDArray[Any] | None] = {
         "ids": rows.ids,
         "offsets": rows.offsets,
@@ -126,15 +92,15 @@ def _bound(
     return combined_digest(
         {
             "split": name,
-            "data": data.digests[name],
+            "data": run.data.digests[name],
             **{key: None if array is None else _digest(array) for key, array in arrays.items()},
-            "preparation": session.models.preparation,
-            "padding": session.models.pad_token_id,
-            "kind": plan.kind,
+            "preparation": models.preparation,
+            "padding": models.pad_token_id,
+            "kind": run.plan.kind,
             "backbone": backbone.digest,
             "configuration": combined_digest(backbone.config_facts),
             "environment": environment.model_dump(mode="json", exclude={"python", "continual_petl"}),
-            "layer": layer,
+            "layer": cache.layer,
             "batches": [len(batch) for batch in split.batches],
             "rows of batches": _digest(np.concatenate(split.batches)),
         }

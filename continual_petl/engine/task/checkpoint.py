@@ -14,7 +14,6 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.trainer.states import TrainerFn
 from typing_extensions import override
 
-from continual_petl.callbacks.base import StreamCallback
 from continual_petl.errors import Interrupted
 from continual_petl.learner import ContinualLearner
 from continual_petl.store.files.atomic import make_folder, replace_file
@@ -25,7 +24,7 @@ LAST = CHECKPOINT
 BEST = "best.safetensors"
 
 
-class BankCheckpoint(StreamCallback, Checkpoint):
+class BankCheckpoint(Checkpoint):
     """Write the active bank, its optimizer and the position in the data; never the backbone.
 
     Every file is written next to the old one and renamed; a failed write is a `StoreError`, and the old file stays. Between

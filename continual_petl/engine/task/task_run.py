@@ -1,0 +1,137 @@
+"""The state of one task while it is learned, from its data to the trained bank that is committed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import lightning as L
+
+from continual_petl.backbones.backbone import Backbone
+from continual_petl.banks.bank import Bank
+from continual_petl.engine.checks.shared_bank import shared_bank
+from continual_petl.engine.checks.warm_start import parent_bank
+from continual_petl.engine.session import Session
+from continual_petl.engine.signals import StopRequest
+from continual_petl.learner import ContinualLearner, TaskPlan
+from continual_petl.store.commit import Evidence
+from continual_petl.store.store import Store
+from continual_petl.streams.preparation.prepare import TaskData
+from continual_petl.streams.schema.stream_spec import TaskSpec
+
+FITTED = "fitted.safetensors"
+"""The bank at the end of a fit that several processes shared."""
+
+
+class Clock:
+    """Seconds by phase."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def credit(self, name: str, seconds: float) -> None:
+        """Add the seconds that a phase took before this clock was created."""
+        self.laps[name] = self.laps.get(name, 0.0) + seconds
+
+    def so_far(self, name: str) -> float:
+        """Return how long the current phase has taken so far."""
+        return self.laps.get(name, 0.0) + time.perf_counter() - self._last
+
+    def lap(self, name: str) -> None:
+        """Record how long the phase took that ends now."""
+        self.laps[name], self._last = self.so_far(name), time.perf_counter()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskRun:
+    """What all steps of learning one task share."""
+
+    session: Session
+    task: TaskSpec
+    data: TaskData
+    plan: TaskPlan
+    learner: ContinualLearner
+    """With the task's bank active, the only one in memory."""
+    callbacks: Sequence[L.Callback]
+    request: StopRequest
+    clock: Clock
+
+    @classmethod
+    def begin(cls, session: Session, task: TaskSpec, callbacks: Sequence[L.Callback], request: StopRequest) -> TaskRun:
+        """Prepare a task's data, and activate a fresh bank for it."""
+        clock = Clock()
+        backbone, models = session.backbone(task), session.models
+        data = session.prepare(task)
+        plan = session.plan(task, data.labels, data.train)
+        learner = models.learner(backbone.precision)
+        models.evict_all()
+        learner.add_task(
+            plan,
+            start_from=shared_bank(session, plan, learner) or parent_bank(session, plan, backbone),
+            tokenizer=models.tokenizer,
+        )
+        return cls(
+            session=session,
+            task=task,
+            data=data,
+            plan=plan,
+            learner=learner,
+            callbacks=callbacks,
+            request=request,
+            clock=clock,
+        )
+
+    @property
+    def store(self) -> Store:
+        """The run's store."""
+        return self.session.store
+
+    @property
+    def folder(self) -> Path:
+        """The task's progress folder."""
+        return self.store.progress_folder(self.plan.name)
+
+    @property
+    def backbone(self) -> Backbone:
+        """The frozen model."""
+        return self.learner.backbone
+
+    @property
+    def bank(self) -> Bank:
+        """The task's bank."""
+        return self.learner.active_bank
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedBank:
+    """A bank that is learned and scored, but not committed yet."""
+
+    plan: TaskPlan
+    bank: Bank
+    backbone: Backbone
+    evidence: Evidence
+    seconds: dict[str, float]
+    """Seconds of data preparation, training (over all starts of the task) and evaluation."""
+    lost: tuple[str, ...]
+    """Notices for the user about this start, which are not in the certificate."""
+
+
+class Ranks(Protocol):
+    """Several processes that share the fit of one task, each with a part of its batches."""
+
+    world_size: int
+    """Number of processes."""
+
+    def fit(self, task: str, request: StopRequest) -> None:
+        """Fit a task; `FITTED` and the best bank are then in its progress folder.
+
+        Raises:
+            Interrupted: if a stop was requested; everything is saved.
+        """
+
+    def notice(self, plan: TaskPlan) -> str:
+        """Return the notice for the certificate."""
