@@ -1,0 +1,23 @@
+"""The options of ``continual-petl diff``."""
+
+from __future__ import annotations
+
+import argparse
+
+from continual_petl.cli.shared_options import add_json, add_run
+
+HELP = "show how two runs differ, bank by bank"
+EPILOG = """Compares backbone, tasks and their order, specifications, banks (by the digests of all their tensors), data
+and scores. Exit code 0 if all are the same, 1 if anything differs. The machines they were learned on are
+shown, but not compared.
+
+examples:
+  continual-petl diff runs/mine runs/again
+"""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    add_run(command)
+    command.add_argument("other", metavar="RUN", help="another run folder")
+    add_json(command)

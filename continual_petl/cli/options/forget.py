@@ -1,0 +1,27 @@
+"""The options of ``continual-petl forget``."""
+
+from __future__ import annotations
+
+import argparse
+
+from continual_petl.cli.shared_options import add_json, add_run
+
+HELP = "drop one task of a run, on purpose and on record; no other task is touched"
+EPILOG = """The task's bank is deleted. A tombstone takes its place in the chain of certificates, so that verify can
+distinguish a task that was dropped on purpose from one that was lost. A task whose bank is missing, and one side of a chain
+that has forked, are dropped in the same way; until then no task is learned.
+
+examples:
+  continual-petl forget runs/mine agnews
+  continual-petl forget runs/mine --entry 7
+"""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    add_run(command)
+    text = "name of a learned task, or of one whose bank is missing"
+    command.add_argument("task", metavar="TASK", nargs="?", help=text)
+    text = "instead of TASK: drop an entry of the chain that is missing, by the number that verify reports"
+    command.add_argument("--entry", metavar="N", type=int, help=text)
+    add_json(command)

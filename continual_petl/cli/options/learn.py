@@ -1,0 +1,41 @@
+"""The options of ``continual-petl learn``."""
+
+from __future__ import annotations
+
+import argparse
+
+from continual_petl.cli.shared_options import (
+    add_check,
+    add_dry_run,
+    add_json_events,
+    add_logging,
+    add_remote_code,
+    add_run,
+    add_wait,
+)
+
+HELP = "add one task to a run; needs none of the old data"
+EPILOG = """The file holds one task, with the same keys as one entry of `tasks` in a stream file.
+
+examples:
+  continual-petl learn runs/mine trec.yaml --dry-run
+  continual-petl learn runs/mine trec.yaml
+  continual-petl learn runs/mine trec.yaml --bank lora --training.epochs 5
+  continual-petl learn runs/mine trec.yaml --evaluate certified
+"""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    add_dry_run(command)
+    add_run(command)
+    command.add_argument("task_file", metavar="TASK.yaml", help="a file with one task")
+    add_remote_code(command)
+    text = "if the task is already learned, learn it again"
+    command.add_argument("--replace", action="store_true", help=text)
+    text = "how earlier tasks are evaluated, from now on (default: as stream.yaml of RUN says)"
+    command.add_argument("--evaluate", choices=("auto", "all", "sample", "certified"), help=text)
+    add_check(command)
+    add_wait(command)
+    add_logging(command)
+    add_json_events(command)

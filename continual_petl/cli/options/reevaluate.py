@@ -1,0 +1,24 @@
+"""The options of ``continual-petl reevaluate``."""
+
+from __future__ import annotations
+
+import argparse
+
+from continual_petl.cli.shared_options import add_json, add_remote_code, add_run, add_wait
+
+HELP = "fill in scores of R that were not measured from certificates; needs none of the old data"
+EPILOG = """Where the data of an earlier task was not available, its cell in R says "not measured", and ACC, BWT and
+forgetting are n/a. The task's certificate is checked (digests and probe), and its certified score fills the cell, marked as
+certified. What was measured is never replaced. Exit code 1 if a certificate does not hold; its cells stay as they are.
+
+examples:
+  continual-petl reevaluate runs/mine
+"""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    add_run(command)
+    add_remote_code(command)
+    add_wait(command)
+    add_json(command)

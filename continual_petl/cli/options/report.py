@@ -1,0 +1,34 @@
+"""The options of ``continual-petl report``."""
+
+from __future__ import annotations
+
+import argparse
+
+from continual_petl.cli.shared_options import add_json, add_remote_code
+
+HELP = "draw what a run has learned, forgotten and cost; several runs side by side"
+EPILOG = """The page opens from disk in any browser, without a network. Exit code 1 if something was forgotten or
+damaged.
+
+examples:
+  continual-petl report runs/mine --open
+  continual-petl report runs/mine --serve
+  continual-petl report runs/mine --rows
+  continual-petl report runs/banks runs/sequential --output comparison
+  continual-petl report runs/mine --json
+"""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    command.add_argument("runs", metavar="RUN", nargs="+", help="a run folder; several are compared")
+    command.add_argument("--output", metavar="DIR", help="where the page is written (default: RUN/report)")
+    command.add_argument("--open", action="store_true", help="open the page in a browser")
+    text = "serve the page to this machine, redrawn when the run changes, until Ctrl-C or SIGTERM"
+    command.add_argument("--serve", action="store_true", help=text)
+    text = "port of --serve (default: any that is free)"
+    command.add_argument("--port", metavar="N", type=int, default=0, help=text)
+    text = "also show the first 20 misread test rows of each task; the page then holds texts of the data"
+    command.add_argument("--rows", action="store_true", help=text)
+    add_remote_code(command)
+    add_json(command)

@@ -1,0 +1,40 @@
+"""The options of ``continual-petl run``."""
+
+from __future__ import annotations
+
+import argparse
+
+from continual_petl.cli.shared_options import (
+    OVERRIDES,
+    add_check,
+    add_dry_run,
+    add_jobs,
+    add_json_events,
+    add_logging,
+    add_stream,
+    add_wait,
+)
+
+HELP = "learn every task of a stream that is not in its run folder yet"
+EPILOG = f"""{OVERRIDES}
+examples:
+  continual-petl run quickstart --dry-run
+  continual-petl run stream.yaml --log wandb --log csv
+  continual-petl run stream.yaml --training.learning_rate 1e-3 --trainer.accelerator gpu
+  continual-petl run stream.yaml --run-dir runs/mine --tasks.agnews.training.epochs 5
+"""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    add_stream(command)
+    add_dry_run(command)
+    text = "where banks and results are written (default: runs/NAME)"
+    command.add_argument("--run-dir", metavar="DIR", help=text)
+    text = "learn a learned task again; may be repeated"
+    command.add_argument("--replace", metavar="TASK", action="append", default=[], help=text)
+    add_check(command)
+    add_jobs(command, "learn N tasks at once, in processes with a backbone each; the result is the same, bit for bit")
+    add_wait(command)
+    add_logging(command)
+    add_json_events(command)

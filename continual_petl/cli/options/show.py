@@ -1,0 +1,21 @@
+"""The options of ``continual-petl show``."""
+
+from __future__ import annotations
+
+import argparse
+
+from continual_petl.cli.shared_options import add_json, add_run
+
+HELP = "show everything that is known about one task"
+EPILOG = """examples:
+  continual-petl show runs/mine
+  continual-petl show runs/mine agnews
+"""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    add_run(command)
+    text = "name of a learned task; without it, all learned tasks are listed"
+    command.add_argument("task", metavar="TASK", nargs="?", help=text)
+    add_json(command)

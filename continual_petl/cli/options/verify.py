@@ -1,0 +1,26 @@
+"""The options of ``continual-petl verify``."""
+
+from __future__ import annotations
+
+import argparse
+
+from continual_petl.cli.shared_options import add_json, add_remote_code, add_run, add_task
+
+HELP = "check that no learned task has changed"
+EPILOG = """Exit code 1 if anything is not as it was certified.
+
+examples:
+  continual-petl verify runs/mine
+  continual-petl verify runs/mine --task agnews --data --json
+"""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    add_run(command)
+    add_task(command)
+    command.add_argument("--data", action="store_true", help="also answer the test rows again")
+    text = "check in at most N processes, if that saves time (default: one for each core)"
+    command.add_argument("--jobs", metavar="N", type=int, help=text)
+    add_remote_code(command)
+    add_json(command)

@@ -1,0 +1,89 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+import argparse
+
+OVERRIDES = """Any key of the stream file can be set: --training.epochs 1, --tasks.NAME.bank lora, --seed 7.
+"""
+
+
+def add_run(command: argparse.ArgumentParser) -> None:
+    """Add the run folder that a command works on."""
+    command.add_argument("run", metavar="RUN", help="a run folder")
+
+
+def add_stream(command: argparse.ArgumentParser) -> None:
+    """Add the stream to learn from, and where its data is."""
+    text = "a stream file, or the name of a catalog stream (see continual-petl streams)"
+    command.add_argument("stream", metavar="STREAM", help=text)
+    text = "where the data is: relative paths count from here, catalog streams find their copies here"
+    command.add_argument("--data-dir", metavar="DIR", help=text)
+
+
+def add_dry_run(command: argparse.ArgumentParser) -> None:
+    """Add whether anything is learned."""
+    command.add_argument("--dry-run", action="store_true", help="resolve and show everything without training")
+
+
+def add_task(command: argparse.ArgumentParser) -> None:
+    """Add which task of a run it is about."""
+    command.add_argument("--task", metavar="T", help="name of a learned task")
+
+
+def add_remote_code(command: argparse.ArgumentParser) -> None:
+    """Add the permission to execute code that comes with a backbone."""
+    text = "execute the backbone's own code if RUN asks for it; read it first"
+    command.add_argument("--remote-code", action="store_true", help=text)
+
+
+def add_check(command: argparse.ArgumentParser) -> None:
+    """Add how earlier tasks are checked while others are learned."""
+    text = "how earlier tasks are checked after each new one (default: probe; full answers their test rows again)"
+    command.add_argument("--check", choices=("digests", "probe", "full"), default="probe", help=text)
+
+
+def add_wait(command: argparse.ArgumentParser) -> None:
+    """Add what happens if another process writes to the run."""
+    text = "wait until another process that writes to the run has ended"
+    command.add_argument("--wait", action="store_true", help=text)
+
+
+def add_jobs(command: argparse.ArgumentParser, text: str) -> None:
+    """Add how much is learned at once, and where."""
+    command.add_argument("--jobs", metavar="N", type=int, help=text)
+    text = "where they are learned: in processes of this machine (default), or on a Ray cluster"
+    command.add_argument("--executor", choices=("processes", "ray"), default="processes", help=text)
+
+
+def add_logging(command: argparse.ArgumentParser) -> None:
+    """Add what is printed and logged while tasks are learned."""
+    text = "send losses, scores and costs to wandb, tensorboard or csv, below logs in the run folder; may be repeated"
+    loggers = ("wandb", "tensorboard", "csv")
+    command.add_argument("--log", metavar="LOGGER", action="append", choices=loggers, default=[], help=text)
+    command.add_argument("--log-banks", action="store_true", help="with --log wandb: every bank becomes an artifact")
+    amount = command.add_mutually_exclusive_group()
+    amount.add_argument("--quiet", action="store_true", help="print only errors and the final report")
+    text = "also print losses, rows of R and where time was spent (not with --json)"
+    amount.add_argument("--verbose", action="store_true", help=text)
+
+
+def add_json(command: argparse.ArgumentParser) -> None:
+    """Add how the result is printed."""
+    command.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
+
+
+def add_json_events(command: argparse.ArgumentParser) -> None:
+    """Add how the result, and the events on the way to it, are printed."""
+    text = "print the result as JSON on standard output, and events as JSON lines on standard error"
+    command.add_argument("--json", action="store_true", help=text)
+
+
+def add_limits(command: argparse.ArgumentParser) -> None:
+    """Add how large files of data may be, under the keys of the stream file."""
+    for key, metavar, text in (
+        ("cell_mb", "MB", "longest text in one cell, in millions of characters (default: 4)"),
+        ("unpacked_gb", "GB", "largest size of a compressed or parquet file once unpacked (default: 16)"),
+        ("ratio", "N", "how many times its own size such a file may unpack to (default: 100)"),
+    ):
+        command.add_argument(f"--limits.{key}", metavar=metavar, type=float, help=text)
