@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 
+from continual_petl.metrics.arrays import mean
 from continual_petl.report.results import Results
 
 MOST_SCORES = 50
@@ -77,7 +78,7 @@ class RunNumbers:
 def replayed(results: Results) -> Iterator[tuple[str, Mapping[str, float]]]:
     """Yield the rows of a matrix, oldest first; unknown scores are left out."""
     for i, task in enumerate(results.tasks):
-        row = results.R[i, : i + 1].tolist()
+        row = results.row(i).tolist()
         status = results.status[i]
         yield (
             task,
@@ -90,5 +91,4 @@ def _larger(one: float, other: float) -> float:
 
 
 def _mean(values: list[float]) -> float:
-    # As in `continual_petl.metrics`, to the last bit.
-    return float(torch.tensor(values, dtype=torch.float64).mean()) if values else math.nan
+    return mean(np.array(values))  # as in `continual_petl.metrics`, to the last bit

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+    from typing_extensions import Buffer
 
 
 def tensor_digest(tensor: Tensor) -> str:
@@ -21,10 +22,15 @@ def tensor_digest(tensor: Tensor) -> str:
     import torch  # takes seconds, and whoever has a tensor has it already
 
     flat = tensor.detach().to("cpu").contiguous().reshape(-1)
-    digest = hashlib.sha256(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-    if flat.numel():
-        # A view as bytes: no copy, and works for dtypes such as bfloat16 that numpy lacks.
-        digest.update(flat.view(torch.uint8).numpy().data)
+    # A view as bytes: no copy, and works for dtypes such as bfloat16 that numpy lacks.
+    content = flat.view(torch.uint8).numpy().data if flat.numel() else b""
+    return content_digest(str(tensor.dtype).removeprefix("torch."), tensor.shape, content)
+
+
+def content_digest(dtype: str, shape: Sequence[int], content: Buffer) -> str:
+    """Return the hex digest of a tensor given by its dtype, its shape and its bytes; torch is not needed."""
+    digest = hashlib.sha256(f"torch.{dtype}{tuple(shape)}".encode())
+    digest.update(content)
     return digest.hexdigest()
 
 

@@ -1,15 +1,16 @@
 """Metrics of continual learning, as pure functions of the result matrix.
 
-``R_TT[i, j]`` is the score on task j after learning task i, a float64 tensor with NaN where nothing was measured.
+``R_TT[i, j]`` is the score on task j after learning task i, a float64 tensor or numpy array with NaN where nothing was
+measured; what is given is what is returned, and the number is the same for both.
 Every published variant has its own name; none replaces a missing score by a number.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
-
-from torch import Tensor
+from typing import Protocol
 
 from continual_petl.metrics.accuracy import acc, average_accuracy_tri, learning_accuracy
+from continual_petl.metrics.arrays import Scores
 from continual_petl.metrics.backward import (
     bwt_gem,
     bwt_gem_code,
@@ -30,7 +31,20 @@ from continual_petl.metrics.forward import (
     intransigence_mean,
 )
 
-MATRIX_METRICS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
+
+class MatrixMetric(Protocol):
+    """A metric of the result matrix alone."""
+
+    def __call__(self, R_TT: Scores, /) -> Scores: ...
+
+
+class ReferenceMetric(Protocol):
+    """A metric of the result matrix and one reference score per task."""
+
+    def __call__(self, R_TT: Scores, reference_T: Scores, /) -> Scores: ...
+
+
+MATRIX_METRICS: Mapping[str, MatrixMetric] = MappingProxyType(
     {
         function.__name__: function
         for function in (
@@ -51,7 +65,7 @@ MATRIX_METRICS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
 )
 """The metrics that need nothing but the result matrix, by name."""
 
-REFERENCE_METRICS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
+REFERENCE_METRICS: Mapping[str, ReferenceMetric] = MappingProxyType(
     {
         function.__name__: function
         for function in (fwt_gem, fwt_gem_code, fwt_plasticity, intransigence, intransigence_mean)

@@ -9,13 +9,12 @@ count tasks from 1. A NaN in a cell that a formula needs makes the result NaN; o
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from continual_petl.metrics._checks import check_matrix
+from continual_petl.metrics.arrays import Scores, like, matrix, mean
 
 
-def acc(R_TT: Tensor) -> Tensor:
+def acc(R_TT: Scores) -> Scores:
     """Average final score ``ACC = 1/T sum_i R[T, i]`` (GEM).
 
     Args:
@@ -28,15 +27,14 @@ def acc(R_TT: Tensor) -> Tensor:
         ValueError: if ``R_TT`` is no result matrix.
 
     Example:
-        >>> R_TT = torch.tensor([[0.75, 0.25], [0.5, 1.0]], dtype=torch.float64)
+        >>> R_TT = np.array([[0.75, 0.25], [0.5, 1.0]])
         >>> acc(R_TT).item()
         0.75
     """
-    check_matrix(R_TT)
-    return R_TT[-1].mean()
+    return like(R_TT, mean(matrix(R_TT)[-1]))
 
 
-def learning_accuracy(R_TT: Tensor) -> Tensor:
+def learning_accuracy(R_TT: Scores) -> Scores:
     """Average score just after learning ``LA = 1/T sum_i R[i, i]`` (MER; GEM's code calls it diagonal accuracy).
 
     SAPT's ``Fwt`` is this minus a constant written into its code.
@@ -51,15 +49,14 @@ def learning_accuracy(R_TT: Tensor) -> Tensor:
         ValueError: if ``R_TT`` is no result matrix.
 
     Example:
-        >>> R_TT = torch.tensor([[0.75, 0.25], [0.5, 1.0]], dtype=torch.float64)
+        >>> R_TT = np.array([[0.75, 0.25], [0.5, 1.0]])
         >>> learning_accuracy(R_TT).item()
         0.875
     """
-    check_matrix(R_TT)
-    return R_TT.diagonal().mean()
+    return like(R_TT, mean(matrix(R_TT).diagonal()))
 
 
-def average_accuracy_tri(R_TT: Tensor) -> Tensor:
+def average_accuracy_tri(R_TT: Scores) -> Scores:
     """Average score over the whole run ``A = sum_{i>=j} R[i, j] / (T(T+1)/2)`` (Diaz-Rodriguez).
 
     Args:
@@ -72,10 +69,9 @@ def average_accuracy_tri(R_TT: Tensor) -> Tensor:
         ValueError: if ``R_TT`` is no result matrix.
 
     Example:
-        >>> R_TT = torch.tensor([[0.75, 0.25], [0.5, 1.0]], dtype=torch.float64)
+        >>> R_TT = np.array([[0.75, 0.25], [0.5, 1.0]])
         >>> average_accuracy_tri(R_TT).item()
         0.75
     """
-    num_tasks = check_matrix(R_TT)
-    rows, columns = torch.tril_indices(num_tasks, num_tasks, device=R_TT.device)
-    return R_TT[rows, columns].mean()
+    scores_TT = matrix(R_TT)
+    return like(R_TT, mean(scores_TT[np.tril_indices_from(scores_TT)]))

@@ -19,13 +19,14 @@ With one task there is nothing to look back at and every function here returns N
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import math
 
-from continual_petl.metrics._checks import check_matrix
+import numpy as np
+
+from continual_petl.metrics.arrays import Array, Scores, like, matrix, mean
 
 
-def bwt_gem(R_TT: Tensor) -> Tensor:
+def bwt_gem(R_TT: Scores) -> Scores:
     """Backward transfer ``1/(T-1) sum_{i<T} (R[T, i] - R[i, i])``, as the GEM paper defines it.
 
     Args:
@@ -38,15 +39,15 @@ def bwt_gem(R_TT: Tensor) -> Tensor:
         ValueError: if ``R_TT`` is no result matrix.
 
     Example:
-        >>> R_TT = torch.tensor([[0.75, 0.25], [0.5, 1.0]], dtype=torch.float64)
+        >>> R_TT = np.array([[0.75, 0.25], [0.5, 1.0]])
         >>> bwt_gem(R_TT).item()
         -0.25
     """
-    check_matrix(R_TT)
-    return (R_TT[-1] - R_TT.diagonal())[:-1].mean()
+    scores_TT = matrix(R_TT)
+    return like(R_TT, change_of_earlier(scores_TT[-1], scores_TT.diagonal()))
 
 
-def bwt_gem_code(R_TT: Tensor) -> Tensor:
+def bwt_gem_code(R_TT: Scores) -> Scores:
     """Backward transfer divided by T, ``1/T sum_{i<T} (R[T, i] - R[i, i])``, as GEM's code (and SAPT's) computes it.
 
     It is smaller than ``bwt_gem`` by the factor (T-1)/T. For one task the code prints 0; here it is NaN like the rest.
@@ -61,15 +62,14 @@ def bwt_gem_code(R_TT: Tensor) -> Tensor:
         ValueError: if ``R_TT`` is no result matrix.
 
     Example:
-        >>> R_TT = torch.tensor([[0.75, 0.25], [0.5, 1.0]], dtype=torch.float64)
+        >>> R_TT = np.array([[0.75, 0.25], [0.5, 1.0]])
         >>> bwt_gem_code(R_TT).item()
         -0.125
     """
-    num_tasks = check_matrix(R_TT)
-    return bwt_gem(R_TT) * ((num_tasks - 1) / num_tasks)
+    return like(R_TT, float(bwt_gem(R_TT)) * ((len(R_TT) - 1) / len(R_TT)))
 
 
-def bwt_tri(R_TT: Tensor) -> Tensor:
+def bwt_tri(R_TT: Scores) -> Scores:
     """Backward transfer over the whole run ``sum_{j<i} (R[i, j] - R[j, j]) / (T(T-1)/2)`` (Diaz-Rodriguez).
 
     Args:
@@ -82,16 +82,16 @@ def bwt_tri(R_TT: Tensor) -> Tensor:
         ValueError: if ``R_TT`` is no result matrix.
 
     Example:
-        >>> R_TT = torch.tensor([[0.75, 0, 0], [0.5, 1, 0], [0.75, 0.5, 1]], dtype=torch.float64)
+        >>> R_TT = np.array([[0.75, 0, 0], [0.5, 1, 0], [0.75, 0.5, 1]])
         >>> bwt_tri(R_TT).item()
         -0.25
     """
-    num_tasks = check_matrix(R_TT)
-    rows, columns = torch.tril_indices(num_tasks, num_tasks, offset=-1, device=R_TT.device)
-    return (R_TT[rows, columns] - R_TT[columns, columns]).mean()
+    scores_TT = matrix(R_TT)
+    rows, columns = np.tril_indices_from(scores_TT, -1)
+    return like(R_TT, mean(scores_TT[rows, columns] - scores_TT[columns, columns]))
 
 
-def bwt_plus(R_TT: Tensor) -> Tensor:
+def bwt_plus(R_TT: Scores) -> Scores:
     """Positive backward transfer ``BWT+ = max(bwt_tri, 0)`` (Diaz-Rodriguez).
 
     Args:
@@ -104,14 +104,14 @@ def bwt_plus(R_TT: Tensor) -> Tensor:
         ValueError: if ``R_TT`` is no result matrix.
 
     Example:
-        >>> R_TT = torch.tensor([[0.75, 0.25], [0.5, 1.0]], dtype=torch.float64)
+        >>> R_TT = np.array([[0.75, 0.25], [0.5, 1.0]])
         >>> bwt_plus(R_TT).item()
         0.0
     """
-    return bwt_tri(R_TT).clamp(min=0)
+    return like(R_TT, float(bwt_tri(R_TT).clip(min=0)))
 
 
-def rem(R_TT: Tensor) -> Tensor:
+def rem(R_TT: Scores) -> Scores:
     """Remembering ``REM = 1 - |min(bwt_tri, 0)|`` (Diaz-Rodriguez); 1 means that nothing was lost on average.
 
     Args:
@@ -124,14 +124,14 @@ def rem(R_TT: Tensor) -> Tensor:
         ValueError: if ``R_TT`` is no result matrix.
 
     Example:
-        >>> R_TT = torch.tensor([[0.75, 0.25], [0.5, 1.0]], dtype=torch.float64)
+        >>> R_TT = np.array([[0.75, 0.25], [0.5, 1.0]])
         >>> rem(R_TT).item()
         0.75
     """
-    return 1 - bwt_tri(R_TT).clamp(max=0).abs()
+    return like(R_TT, 1 - abs(float(bwt_tri(R_TT).clip(max=0))))
 
 
-def forgetting_max(R_TT: Tensor) -> Tensor:
+def forgetting_max(R_TT: Scores) -> Scores:
     """Average drop from the best score since learning ``1/(T-1) sum_{j<T} (max_{j<=l<T} R[l, j] - R[T, j])``.
 
     Chaudhry et al. 2018 with the maximum taken from the task's own row on, which is what can be measured when a
@@ -148,19 +148,18 @@ def forgetting_max(R_TT: Tensor) -> Tensor:
         ValueError: if ``R_TT`` is no result matrix.
 
     Example:
-        >>> R_TT = torch.tensor([[0.5, 0, 0], [0.75, 1, 0], [0.25, 0.5, 1]], dtype=torch.float64)
+        >>> R_TT = np.array([[0.5, 0, 0], [0.75, 1, 0], [0.25, 0.5, 1]])
         >>> forgetting_max(R_TT).item()
         0.5
     """
-    num_tasks = check_matrix(R_TT)
-    if num_tasks == 1:
-        return R_TT.new_full((), torch.nan)
-    before_TT = torch.ones_like(R_TT, dtype=torch.bool).triu(1)
-    best_T = R_TT.masked_fill(before_TT, -torch.inf)[:-1, :-1].amax(0)
-    return (best_T - R_TT[-1, :-1]).mean()
+    scores_TT = matrix(R_TT)
+    if len(scores_TT) == 1:
+        return like(R_TT, math.nan)
+    since_TT = np.where(np.tri(len(scores_TT), dtype=bool), scores_TT, -np.inf)
+    return like(R_TT, mean(since_TT[:-1, :-1].max(0) - scores_TT[-1, :-1]))
 
 
-def forgetting_max_all_rows(R_TT: Tensor) -> Tensor:
+def forgetting_max_all_rows(R_TT: Scores) -> Scores:
     """Average drop from the best earlier score ``1/(T-1) sum_{j<T} (max_{1<=l<T} R[l, j] - R[T, j])``.
 
     Chaudhry et al. 2018 as printed: scores from before the task was learned count too, so those cells are needed.
@@ -175,17 +174,17 @@ def forgetting_max_all_rows(R_TT: Tensor) -> Tensor:
         ValueError: if ``R_TT`` is no result matrix.
 
     Example:
-        >>> R_TT = torch.tensor([[0.5, 1, 0], [0.75, 0.5, 0], [0.25, 0.5, 1]], dtype=torch.float64)
+        >>> R_TT = np.array([[0.5, 1, 0], [0.75, 0.5, 0], [0.25, 0.5, 1]])
         >>> forgetting_max_all_rows(R_TT).item()
         0.5
     """
-    num_tasks = check_matrix(R_TT)
-    if num_tasks == 1:
-        return R_TT.new_full((), torch.nan)
-    return (R_TT[:-1, :-1].amax(0) - R_TT[-1, :-1]).mean()
+    scores_TT = matrix(R_TT)
+    if len(scores_TT) == 1:
+        return like(R_TT, math.nan)
+    return like(R_TT, mean(scores_TT[:-1, :-1].max(0) - scores_TT[-1, :-1]))
 
 
-def forgetting_first(R_TT: Tensor) -> Tensor:
+def forgetting_first(R_TT: Scores) -> Scores:
     """Average drop from the score just after learning ``1/(T-1) sum_{j<T} (R[j, j] - R[T, j])`` (Avalanche).
 
     The negative of ``bwt_gem``; it misses what was gained after learning and lost again.
@@ -200,9 +199,14 @@ def forgetting_first(R_TT: Tensor) -> Tensor:
         ValueError: if ``R_TT`` is no result matrix.
 
     Example:
-        >>> R_TT = torch.tensor([[0.75, 0.25], [0.5, 1.0]], dtype=torch.float64)
+        >>> R_TT = np.array([[0.75, 0.25], [0.5, 1.0]])
         >>> forgetting_first(R_TT).item()
         0.25
     """
-    check_matrix(R_TT)
-    return (R_TT.diagonal() - R_TT[-1])[:-1].mean()
+    scores_TT = matrix(R_TT)
+    return like(R_TT, change_of_earlier(scores_TT.diagonal(), scores_TT[-1]))
+
+
+def change_of_earlier(final_T: Array, own_T: Array) -> float:
+    """Return the mean change of all scores but the newest: ``bwt_gem`` of a long run, of which R is never in memory."""
+    return mean((final_T - own_T)[:-1])

@@ -7,13 +7,17 @@ Shape suffixes: T tasks, C criteria. All arguments are float64; a NaN makes the 
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
-from continual_petl.metrics._checks import check_positive, check_vector
+import numpy as np
+
+from continual_petl.metrics.arrays import Array, Scores, check_positive, like, mean, vector
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
-def ms(memory_T: Tensor) -> Tensor:
+def ms(memory_T: Scores) -> Scores:
     """Model size efficiency ``MS = min(1, 1/T sum_i Mem(theta[1]) / Mem(theta[i]))``.
 
     Args:
@@ -26,15 +30,15 @@ def ms(memory_T: Tensor) -> Tensor:
         ValueError: if ``memory_T`` is no vector of positive numbers.
 
     Example:
-        >>> ms(torch.tensor([1.0, 2.0, 4.0, 4.0], dtype=torch.float64)).item()
+        >>> ms(np.array([1.0, 2.0, 4.0, 4.0])).item()
         0.5
     """
-    check_vector(memory_T, "memory_T")
-    check_positive(memory_T, "memory_T")
-    return (memory_T[0] / memory_T).mean().clamp(max=1)
+    size_T = vector(memory_T, "memory_T")
+    check_positive(size_T, "memory_T")
+    return like(memory_T, _at_most_1(size_T[0] / size_T))
 
 
-def sss(memory_T: Tensor, data_memory: float) -> Tensor:
+def sss(memory_T: Scores, data_memory: float) -> Scores:
     """Samples storage size efficiency ``SSS = 1 - min(1, 1/T sum_i Mem(M[i]) / Mem(D))``.
 
     Args:
@@ -48,17 +52,17 @@ def sss(memory_T: Tensor, data_memory: float) -> Tensor:
         ValueError: if ``memory_T`` is no vector of numbers >= 0, or ``data_memory`` is not positive.
 
     Example:
-        >>> sss(torch.tensor([0.0, 1.0], dtype=torch.float64), 2.0).item()
+        >>> sss(np.array([0.0, 1.0]), 2.0).item()
         0.75
     """
-    check_vector(memory_T, "memory_T")
-    check_positive(memory_T, "memory_T", zero=True)
+    kept_T = vector(memory_T, "memory_T")
+    check_positive(kept_T, "memory_T", zero=True)
     if not data_memory > 0:
         raise ValueError(f"data_memory is {data_memory}; allowed is > 0, the size of all tasks' examples")
-    return 1 - (memory_T / data_memory).mean().clamp(max=1)
+    return like(memory_T, 1 - _at_most_1(kept_T / data_memory))
 
 
-def ce(pass_ops_T: Tensor, learn_ops_T: Tensor, epsilon: float) -> Tensor:
+def ce(pass_ops_T: Scores, learn_ops_T: Scores, epsilon: float) -> Scores:
     """Computational efficiency ``CE = min(1, 1/T sum_i epsilon Ops_pass(Tr[i]) / (1 + Ops_learn(Tr[i])))``.
 
     Args:
@@ -73,20 +77,20 @@ def ce(pass_ops_T: Tensor, learn_ops_T: Tensor, epsilon: float) -> Tensor:
         ValueError: if a vector has another length or a negative number, or ``epsilon`` is not positive.
 
     Example:
-        >>> ce(torch.tensor([10.0], dtype=torch.float64), torch.tensor([39.0], dtype=torch.float64), epsilon=2.0).item()
+        >>> ce(np.array([10.0]), np.array([39.0]), epsilon=2.0).item()
         0.5
     """
-    length = check_vector(pass_ops_T, "pass_ops_T")
-    if check_vector(learn_ops_T, "learn_ops_T") != length:
+    pass_T, learn_T = vector(pass_ops_T, "pass_ops_T"), vector(learn_ops_T, "learn_ops_T")
+    if len(pass_T) != len(learn_T):
         raise ValueError(f"learn_ops_T has shape {tuple(learn_ops_T.shape)}; pass_ops_T has {tuple(pass_ops_T.shape)}")
-    check_positive(pass_ops_T, "pass_ops_T", zero=True)
-    check_positive(learn_ops_T, "learn_ops_T", zero=True)
+    check_positive(pass_T, "pass_ops_T", zero=True)
+    check_positive(learn_T, "learn_ops_T", zero=True)
     if not epsilon > 0:
         raise ValueError(f"epsilon is {epsilon}; allowed is > 0")
-    return (epsilon * pass_ops_T / (1 + learn_ops_T)).mean().clamp(max=1)
+    return like(pass_ops_T, _at_most_1(epsilon * pass_T / (1 + learn_T)))
 
 
-def cl_score(criteria_C: Tensor, weights_C: Tensor) -> Tensor:
+def cl_score(criteria_C: Scores, weights_C: Scores) -> Scores:
     """Sum up criteria as ``CL_score = sum_i w[i] c[i]``.
 
     Args:
@@ -100,15 +104,15 @@ def cl_score(criteria_C: Tensor, weights_C: Tensor) -> Tensor:
         ValueError: if the lengths differ, or the weights are negative or do not add up to 1.
 
     Example:
-        >>> half_C = torch.tensor([0.5, 0.5], dtype=torch.float64)
-        >>> cl_score(torch.tensor([1.0, 0.5], dtype=torch.float64), half_C).item()
+        >>> half_C = np.array([0.5, 0.5])
+        >>> cl_score(np.array([1.0, 0.5]), half_C).item()
         0.75
     """
-    _check_weights(weights_C, check_vector(criteria_C, "criteria_C"))
-    return (weights_C * criteria_C).sum()
+    values_C = vector(criteria_C, "criteria_C")
+    return like(criteria_C, float((_weights(weights_C, len(values_C)) * values_C).sum()))
 
 
-def cl_stability(deviations_C: Tensor, weights_C: Tensor) -> Tensor:
+def cl_stability(deviations_C: Scores, weights_C: Scores) -> Scores:
     """Sum up how little criteria vary from run to run as ``CL_stability = 1 - sum_i w[i] std(c[i])``.
 
     Args:
@@ -122,18 +126,25 @@ def cl_stability(deviations_C: Tensor, weights_C: Tensor) -> Tensor:
         ValueError: if the lengths differ, a deviation is negative, or the weights do not add up to 1.
 
     Example:
-        >>> half_C = torch.tensor([0.5, 0.5], dtype=torch.float64)
-        >>> cl_stability(torch.tensor([0.0, 0.5], dtype=torch.float64), half_C).item()
+        >>> half_C = np.array([0.5, 0.5])
+        >>> cl_stability(np.array([0.0, 0.5]), half_C).item()
         0.75
     """
-    _check_weights(weights_C, check_vector(deviations_C, "deviations_C"))
-    check_positive(deviations_C, "deviations_C", zero=True)
-    return 1 - (weights_C * deviations_C).sum()
+    values_C = vector(deviations_C, "deviations_C")
+    weighted_C = _weights(weights_C, len(values_C)) * values_C
+    check_positive(values_C, "deviations_C", zero=True)
+    return like(deviations_C, 1 - float(weighted_C.sum()))
 
 
-def _check_weights(weights_C: Tensor, length: int) -> None:
-    if check_vector(weights_C, "weights_C") != length:
-        raise ValueError(f"weights_C has shape {tuple(weights_C.shape)}; allowed is ({length},), one per criterion")
-    check_positive(weights_C, "weights_C", zero=True)
-    if not torch.isclose(weights_C.sum(), weights_C.new_ones(()), rtol=0, atol=1e-9):
-        raise ValueError(f"weights_C add up to {weights_C.sum().item()}; allowed is 1: divide them by their sum")
+def _at_most_1(values_T: Array) -> float:
+    return float(np.minimum(mean(values_T), 1))  # which keeps NaN
+
+
+def _weights(weights_C: Tensor | Array, length: int) -> Array:
+    found_C = vector(weights_C, "weights_C")
+    if len(found_C) != length:
+        raise ValueError(f"weights_C has shape {found_C.shape}; allowed is ({length},), one per criterion")
+    check_positive(found_C, "weights_C", zero=True)
+    if not abs(found_C.sum() - 1) <= 1e-9:
+        raise ValueError(f"weights_C add up to {found_C.sum().item()}; allowed is 1: divide them by their sum")
+    return found_C

@@ -16,13 +16,12 @@ count tasks from 1. A NaN in a cell that a formula needs makes the result NaN, n
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from continual_petl.metrics._checks import check_matrix, check_vector
+from continual_petl.metrics.arrays import Scores, like, matrix, mean, vector
 
 
-def fwt_gem(R_TT: Tensor, baseline_T: Tensor) -> Tensor:
+def fwt_gem(R_TT: Scores, baseline_T: Scores) -> Scores:
     """Forward transfer ``1/(T-1) sum_{i>1} (R[i-1, i] - b[i])``, as the GEM paper defines it.
 
     Args:
@@ -36,15 +35,16 @@ def fwt_gem(R_TT: Tensor, baseline_T: Tensor) -> Tensor:
         ValueError: if ``R_TT`` is no result matrix, or ``baseline_T`` has not one value per task.
 
     Example:
-        >>> R_TT = torch.tensor([[0.75, 0.25], [0.5, 1.0]], dtype=torch.float64)
-        >>> fwt_gem(R_TT, torch.tensor([0.5, 0.5], dtype=torch.float64)).item()
+        >>> R_TT = np.array([[0.75, 0.25], [0.5, 1.0]])
+        >>> fwt_gem(R_TT, np.array([0.5, 0.5])).item()
         -0.25
     """
-    check_vector(baseline_T, "baseline_T", check_matrix(R_TT))
-    return (R_TT.diagonal(1) - baseline_T[1:]).mean()
+    scores_TT = matrix(R_TT)
+    before_T = vector(baseline_T, "baseline_T", len(scores_TT))
+    return like(R_TT, mean(scores_TT.diagonal(1) - before_T[1:]))
 
 
-def fwt_gem_code(R_TT: Tensor, baseline_T: Tensor) -> Tensor:
+def fwt_gem_code(R_TT: Scores, baseline_T: Scores) -> Scores:
     """Forward transfer divided by T, ``1/T sum_{i>1} (R[i-1, i] - b[i])``, as GEM's code computes it.
 
     For one task the code prints 0; here it is NaN like the rest.
@@ -60,15 +60,14 @@ def fwt_gem_code(R_TT: Tensor, baseline_T: Tensor) -> Tensor:
         ValueError: if ``R_TT`` is no result matrix, or ``baseline_T`` has not one value per task.
 
     Example:
-        >>> R_TT = torch.tensor([[0.75, 0.25], [0.5, 1.0]], dtype=torch.float64)
-        >>> fwt_gem_code(R_TT, torch.tensor([0.5, 0.5], dtype=torch.float64)).item()
+        >>> R_TT = np.array([[0.75, 0.25], [0.5, 1.0]])
+        >>> fwt_gem_code(R_TT, np.array([0.5, 0.5])).item()
         -0.125
     """
-    num_tasks = check_matrix(R_TT)
-    return fwt_gem(R_TT, baseline_T) * ((num_tasks - 1) / num_tasks)
+    return like(R_TT, float(fwt_gem(R_TT, baseline_T)) * ((len(R_TT) - 1) / len(R_TT)))
 
 
-def fwt_tri(R_TT: Tensor) -> Tensor:
+def fwt_tri(R_TT: Scores) -> Scores:
     """Average zero-shot score over the whole run ``sum_{i<j} R[i, j] / (T(T-1)/2)`` (Diaz-Rodriguez).
 
     Nothing is subtracted, so it says as much about the tasks as about the learner.
@@ -83,16 +82,15 @@ def fwt_tri(R_TT: Tensor) -> Tensor:
         ValueError: if ``R_TT`` is no result matrix.
 
     Example:
-        >>> R_TT = torch.tensor([[0.75, 0.25], [0.5, 1.0]], dtype=torch.float64)
+        >>> R_TT = np.array([[0.75, 0.25], [0.5, 1.0]])
         >>> fwt_tri(R_TT).item()
         0.25
     """
-    num_tasks = check_matrix(R_TT)
-    rows, columns = torch.triu_indices(num_tasks, num_tasks, offset=1, device=R_TT.device)
-    return R_TT[rows, columns].mean()
+    scores_TT = matrix(R_TT)
+    return like(R_TT, mean(scores_TT[np.triu_indices_from(scores_TT, 1)]))
 
 
-def fwt_plasticity(R_TT: Tensor, single_T: Tensor) -> Tensor:
+def fwt_plasticity(R_TT: Scores, single_T: Scores) -> Scores:
     """Gain over learning each task alone ``1/(T-1) sum_{t>1} (R[t, t] - s[t])``.
 
     Args:
@@ -106,15 +104,16 @@ def fwt_plasticity(R_TT: Tensor, single_T: Tensor) -> Tensor:
         ValueError: if ``R_TT`` is no result matrix, or ``single_T`` has not one value per task.
 
     Example:
-        >>> R_TT = torch.tensor([[0.75, 0.25], [0.5, 1.0]], dtype=torch.float64)
-        >>> fwt_plasticity(R_TT, torch.tensor([0.75, 0.75], dtype=torch.float64)).item()
+        >>> R_TT = np.array([[0.75, 0.25], [0.5, 1.0]])
+        >>> fwt_plasticity(R_TT, np.array([0.75, 0.75])).item()
         0.25
     """
-    check_vector(single_T, "single_T", check_matrix(R_TT))
-    return (R_TT.diagonal() - single_T)[1:].mean()
+    scores_TT = matrix(R_TT)
+    alone_T = vector(single_T, "single_T", len(scores_TT))
+    return like(R_TT, mean((scores_TT.diagonal() - alone_T)[1:]))
 
 
-def intransigence(R_TT: Tensor, reference_T: Tensor) -> Tensor:
+def intransigence(R_TT: Scores, reference_T: Scores) -> Scores:
     """What the newest task lost by being learned last ``I_T = a*[T] - R[T, T]`` (Chaudhry et al. 2018).
 
     Lower is better; below zero the stream helped. For ``I_k`` pass ``R_TT[:k, :k]`` and ``reference_T[:k]``.
@@ -130,15 +129,15 @@ def intransigence(R_TT: Tensor, reference_T: Tensor) -> Tensor:
         ValueError: if ``R_TT`` is no result matrix, or ``reference_T`` has not one value per task.
 
     Example:
-        >>> R_TT = torch.tensor([[0.75, 0.25], [0.5, 0.5]], dtype=torch.float64)
-        >>> intransigence(R_TT, torch.tensor([0.75, 0.75], dtype=torch.float64)).item()
+        >>> R_TT = np.array([[0.75, 0.25], [0.5, 0.5]])
+        >>> intransigence(R_TT, np.array([0.75, 0.75])).item()
         0.25
     """
-    check_vector(reference_T, "reference_T", check_matrix(R_TT))
-    return reference_T[-1] - R_TT[-1, -1]
+    scores_TT = matrix(R_TT)
+    return like(R_TT, float(vector(reference_T, "reference_T", len(scores_TT))[-1] - scores_TT[-1, -1]))
 
 
-def intransigence_mean(R_TT: Tensor, reference_T: Tensor) -> Tensor:
+def intransigence_mean(R_TT: Scores, reference_T: Scores) -> Scores:
     """Average of the intransigence over all tasks ``1/T sum_k (a*[k] - R[k, k])``.
 
     Args:
@@ -152,9 +151,9 @@ def intransigence_mean(R_TT: Tensor, reference_T: Tensor) -> Tensor:
         ValueError: if ``R_TT`` is no result matrix, or ``reference_T`` has not one value per task.
 
     Example:
-        >>> R_TT = torch.tensor([[0.75, 0.25], [0.5, 0.5]], dtype=torch.float64)
-        >>> intransigence_mean(R_TT, torch.tensor([0.75, 0.75], dtype=torch.float64)).item()
+        >>> R_TT = np.array([[0.75, 0.25], [0.5, 0.5]])
+        >>> intransigence_mean(R_TT, np.array([0.75, 0.75])).item()
         0.125
     """
-    check_vector(reference_T, "reference_T", check_matrix(R_TT))
-    return (reference_T - R_TT.diagonal()).mean()
+    scores_TT = matrix(R_TT)
+    return like(R_TT, mean(vector(reference_T, "reference_T", len(scores_TT)) - scores_TT.diagonal()))

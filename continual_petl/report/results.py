@@ -13,12 +13,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from continual_petl.errors import known_names
 from continual_petl.metrics import forgetting_max
+from continual_petl.metrics.arrays import mean
+from continual_petl.metrics.backward import change_of_earlier
 from continual_petl.report.marks import ON_VALIDATION, mark_of
 from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.tombstone import Tombstone
@@ -27,6 +27,7 @@ from continual_petl.store.store import Store
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
+    from torch import Tensor
 
 _RANK: dict[Status, int] = {"not measured": 0, "certified": 1, "measured": 2}
 
@@ -64,6 +65,13 @@ class Results:
     @cached_property
     def R(self) -> Tensor:
         """The result matrix with all its cells: for many tasks this takes much memory, unlike ``rows``."""
+        import torch  # takes seconds, and a report does without
+
+        return torch.from_numpy(self.scores)
+
+    @cached_property
+    def scores(self) -> NDArray[np.float64]:
+        """``R`` as an array, in the same memory."""
         return self._first(len(self.tasks))
 
     @cached_property
@@ -124,11 +132,11 @@ class Results:
         """
         if not num_tasks:
             return {"ACC": math.nan, "BWT": math.nan, "forgetting": math.nan}
-        last_T, own_T = torch.from_numpy(self.row(num_tasks - 1)), torch.from_numpy(self.own[:num_tasks])
+        last_T, own_T = self.row(num_tasks - 1), self.own[:num_tasks]
         whole = self._num_whole >= num_tasks - 1
         return {
-            "ACC": float(last_T.mean()),
-            "BWT": float((last_T - own_T)[:-1].mean()),
+            "ACC": mean(last_T),
+            "BWT": change_of_earlier(last_T, own_T),
             "forgetting": float(forgetting_max(self._first(num_tasks))) if whole else math.nan,
         }
 
@@ -138,7 +146,7 @@ class Results:
         if self.carried:
             later = np.append(self.later[:-1], self.own[-1:])  # NaN if no later score is known
             last = np.where(np.isnan(later), self.own, later)
-            found |= {"ACC": float(last.mean()), "BWT": float((later - self.own)[:-1].mean())}
+            found |= {"ACC": mean(last), "BWT": change_of_earlier(later, self.own)}
         return found
 
     @cached_property
@@ -169,11 +177,11 @@ class Results:
         known = (np.count_nonzero(~np.isnan(row.values)) == i + 1 for i, row in enumerate(self.rows))
         return next((i for i, whole in enumerate(known) if not whole), len(self.rows))
 
-    def _first(self, count: int) -> Tensor:
+    def _first(self, count: int) -> NDArray[np.float64]:
         """Return R restricted to the first tasks."""
-        R_TT = torch.full((count, count), math.nan, dtype=torch.float64)
+        R_TT = np.full((count, count), np.nan)
         for i, row in enumerate(self.rows[:count]):
-            R_TT[i, torch.from_numpy(row.columns)] = torch.from_numpy(row.values)
+            R_TT[i, row.columns] = row.values
         return R_TT
 
     @property
@@ -218,12 +226,12 @@ class Results:
             rows = [
                 (after, task, value, self.metrics[column], self.splits[column], status[row][column])
                 for row, after in enumerate(self.tasks)
-                for column, (task, value) in enumerate(zip(self.tasks, self.R[row].tolist(), strict=True))
+                for column, (task, value) in enumerate(zip(self.tasks, self.scores[row].tolist(), strict=True))
                 if not math.isnan(value)
             ]
             return pd.DataFrame(rows, columns=["after", "task", "score", "metric", "split", "status"])
         return pd.DataFrame(
-            self.R.numpy(), index=pd.Index(self.tasks, name="after"), columns=pd.Index(self.tasks, name="task")
+            self.scores, index=pd.Index(self.tasks, name="after"), columns=pd.Index(self.tasks, name="task")
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -232,7 +240,7 @@ class Results:
             "tasks": list(self.tasks),
             "metrics": list(self.metrics),
             "splits": list(self.splits),
-            "R": [[_number(value) for value in row] for row in self.R.tolist()],
+            "R": [[_number(value) for value in row] for row in self.scores.tolist()],
             "status": [list(row) for row in self.status],
             "acc": _number(self.acc),
             "bwt": _number(self.bwt),

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-import torch
-
 from continual_petl.banks.config.words import in_words
 from continual_petl.errors import counted
 from continual_petl.heads.kinds import Kind
@@ -22,6 +20,7 @@ from continual_petl.store.certificate.finding import TaskCheck
 from continual_petl.store.certificate.history import Curve, History
 from continual_petl.store.certificate.manifest import PARTS, Manifest
 from continual_petl.store.certificate.pin import Pin
+from continual_petl.store.certificate.tensor_file import entry_bytes
 from continual_petl.store.folder.position import Position
 from continual_petl.streams.schema.training_spec import ResolvedTraining
 
@@ -161,8 +160,7 @@ def training_in_words(training: ResolvedTraining) -> str:
 def _bytes_by_part(manifest: Manifest, num_bytes: int) -> dict[str, int]:
     found: Counter[str] = Counter(dict.fromkeys(PARTS, 0))
     for name, entry in manifest.tensors.items():
-        dtype: torch.dtype = getattr(torch, entry.dtype)
-        found[name.split(".", 1)[0]] += math.prod(entry.shape) * dtype.itemsize
+        found[name.split(".", 1)[0]] += entry_bytes(entry)
     # A truncated bank is smaller than its tensors; its check reports that.
     return {**found, "certificate": max(0, num_bytes - found.total())}
 

@@ -29,7 +29,7 @@ from continual_petl.store.certificate.manifest import (
     TensorEntry,
     write_manifest,
 )
-from continual_petl.store.certificate.tensor_file import most_bytes, read_tensors
+from continual_petl.store.certificate.tensor_file import as_tensors, most_bytes, read_tensors
 from continual_petl.store.certificate.tombstone import Tombstone, tombstone_file, write_tombstone
 from continual_petl.store.files.atomic import new_folder, write_file
 from continual_petl.store.forget import tombstone_of
@@ -89,8 +89,10 @@ def commit_task(
             plan,
             backbone,
             entries,
-            lambda: read_tensors(
-                folder / "bank.safetensors", most_bytes(entries), files["bank.safetensors"], f"task {plan.name!r}"
+            lambda: as_tensors(
+                read_tensors(
+                    folder / "bank.safetensors", most_bytes(entries), files["bank.safetensors"], f"task {plan.name!r}"
+                )
             ),
         )
         inputs, resident = dict(evidence.probe), written.to(backbone.model.device)

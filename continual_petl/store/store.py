@@ -14,6 +14,7 @@ from continual_petl.store.certificate import chain
 from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.history import History, read_history
 from continual_petl.store.certificate.pin import Pin, pin_backbone, read_pin
+from continual_petl.store.certificate.tensor_file import StoredTensor, as_tensors, certified_tensors
 from continual_petl.store.certificate.tombstone import Tombstone
 from continual_petl.store.files.atomic import make_folder, write_file
 from continual_petl.store.files.lock import RunLock
@@ -199,8 +200,10 @@ class Store(BankFolders):
         Raises:
             StoreError: naming the first tensor that is missing, unexpected or changed.
         """
-        from continual_petl.store.certificate.tensor_file import certified_tensors  # imports torch
+        return as_tensors(self.stored_tensors(task))
 
+    def stored_tensors(self, task: str) -> dict[str, StoredTensor]:
+        """Return the same as they are in the file, without importing torch."""
         return certified_tensors(self.bank_folder(task) / "bank.safetensors", self.manifest(task))
 
     def history(self, task: str) -> History | None:

@@ -109,8 +109,20 @@ def test_a_task_is_forgotten_without_what_computes(bench: Bench) -> None:
     assert not (bench.folder / "run" / "banks" / "single").exists()
 
 
-def test_a_printed_report_imports_nothing_of_the_model(bench: Bench) -> None:
-    assert light(bench, ["report", "FOLDER/run", "--json"]) == (0, "", "numpy torch")  # of the result matrix
+@pytest.mark.parametrize(
+    ("words", "imported"), [(["--json"], "numpy"), (["--output", "FOLDER/report"], "numpy plotly")]
+)
+def test_a_report_imports_nothing_of_the_model(bench: Bench, words: list[str], imported: str) -> None:
+    assert light(bench, ["report", "FOLDER/run", *words]) == (0, "", imported)
+
+
+def test_a_report_finds_a_changed_bank_without_what_computes(bench: Bench) -> None:
+    bank = bench.folder / "run" / "banks" / "single" / "bank.safetensors"
+    content = bytearray(bank.read_bytes())
+    content[-1] ^= 1
+    bank.write_bytes(content)
+    assert light(bench, ["report", "FOLDER/run", "--output", "FOLDER/report"]) == (1, "", "numpy plotly")
+    assert "certified was" in (bench.folder / "report" / "index.html").read_text()
 
 
 WRONG_TASK = """\

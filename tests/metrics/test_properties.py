@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -74,6 +76,18 @@ def test_is_a_float64_scalar_and_leaves_its_arguments_alone(name: str, course: t
     assert found.shape == ()
     assert found.dtype == torch.float64
     assert all(torch.equal(new, old) for new, old in zip(course, before, strict=True))
+
+
+@pytest.mark.parametrize("name", ALL)
+@QUICK
+@given(course=courses(min_tasks=1))
+def test_arrays_have_the_value_of_tensors_to_the_last_bit(name: str, course: tuple[Tensor, Tensor]) -> None:
+    arrays = [each.numpy() for each in course]
+    metric: Callable[..., Any] = {**MATRIX_METRICS, **REFERENCE_METRICS}[name]
+    found = metric(arrays[0]) if name in MATRIX_METRICS else metric(*arrays)
+    assert isinstance(found, np.ndarray)
+    assert (found.shape, found.dtype) == ((), np.float64)
+    assert found.tobytes() == _value(name, *course).numpy().tobytes()
 
 
 @pytest.mark.parametrize("name", BACKWARD_ZERO)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -124,9 +126,12 @@ def test_costs_are_at_best_one_and_a_missing_size_is_not_zero() -> None:
         (torch.zeros(0, 0, dtype=torch.float64), ["R_TT has shape (0, 0)", "T >= 1"]),
         (torch.zeros(2, 2), ["torch.float32", "torch.float64", "R_TT.double()"]),
         (_f64([0, 0], [-math.inf, 0]), ["R_TT[1, 0] is infinite", "NaN where nothing was measured"]),
+        (np.zeros((2, 3)), ["R_TT has shape (2, 3)", "(T, T)", "R_TT[:k, :k]"]),
+        (np.zeros((2, 2), dtype=np.float32), ["R_TT has dtype float32", "R_TT.astype(float)"]),
+        (np.array([[0, 0], [-math.inf, 0]]), ["R_TT[1, 0] is infinite"]),
     ],
 )
-def test_what_is_no_result_matrix_is_refused(name: str, wrong_TT: Tensor, fragments: list[str]) -> None:
+def test_what_is_no_result_matrix_is_refused(name: str, wrong_TT: Any, fragments: list[str]) -> None:
     with pytest.raises(ValueError, match="R_TT") as caught:
         metrics.MATRIX_METRICS[name](wrong_TT)
     assert all(fragment in str(caught.value) for fragment in fragments)

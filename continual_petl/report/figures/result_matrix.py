@@ -32,7 +32,7 @@ def in_words(facts: RunFacts) -> str:
 
 
 def _cells(facts: RunFacts) -> go.Figure:
-    R_TT = facts.results.R.numpy()
+    R_TT = facts.results.scores
     names = [shown(name) for name in facts.results.tasks]
     status, metrics = facts.results.status, facts.results.metrics
     marks = [facts.results.mark(j) for j in range(len(names))]

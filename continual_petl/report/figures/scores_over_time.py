@@ -37,7 +37,7 @@ def in_words(facts: RunFacts) -> str:
 
 
 def _lines(facts: RunFacts) -> go.Figure:
-    R_TT, traces = facts.results.R.numpy(), []
+    R_TT, traces = facts.results.scores, []
     marks = {task.name: MARKS[task.check.verdict] for task in facts.tasks}
     for j, name in enumerate(facts.results.tasks):
         known = [i for i in range(j, len(R_TT)) if not np.isnan(R_TT[i, j])]

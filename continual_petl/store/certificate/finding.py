@@ -11,6 +11,8 @@ from continual_petl.errors import StoreError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from continual_petl.store.certificate.tensor_file import StoredTensor
+
 
 UNCHANGED = "digests and probe, bit for bit"
 """The basis of the best verdict."""
@@ -90,9 +92,9 @@ class TaskCheck:
 class Damaged(StoreError):
     """Something is readable but differs from what was certified."""
 
-    def __init__(self, finding: Finding, tensors: Mapping[str, Tensor] | None = None) -> None:
+    def __init__(self, finding: Finding, tensors: Mapping[str, StoredTensor] | None = None) -> None:
         self.finding = finding
-        self.tensors: Mapping[str, Tensor] = tensors or {}
+        self.tensors: Mapping[str, StoredTensor] = tensors or {}
         """The content that was read, if available."""
         super().__init__(finding.message)
 

@@ -17,6 +17,7 @@ from continual_petl.learner.answer import head_of
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.certificate.finding import UNCHANGED, Damaged, Finding, first_difference
 from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.certificate.tensor_file import as_tensors
 from continual_petl.store.store import Store
 from continual_petl.store.strict_load import fitting_bank
 from continual_petl.store.verify.probe_file import DECODED, OUTPUTS, certified_probe
@@ -104,7 +105,7 @@ def with_effect(store: Store, task: str, backbone: Backbone, damage: Damaged) ->
     try:
         inputs, certified = certified_probe(store, task)
         check_probe(manifest, backbone, inputs, certified[OUTPUTS])
-        bank = fitting_bank(store.plan(task), backbone, manifest.tensors, lambda: damage.tensors)
+        bank = fitting_bank(store.plan(task), backbone, manifest.tensors, lambda: as_tensors(damage.tensors))
         with attending(backbone, manifest.environment.attention) as as_learned:
             found = replay(as_learned, bank.to(backbone.model.device), manifest.pooling, inputs)
     except (StoreError, *_REFUSED):

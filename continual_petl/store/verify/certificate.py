@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from continual_petl.errors import StoreError
 from continual_petl.store.certificate.finding import Damaged, Finding, TaskCheck
 from continual_petl.store.store import Store
-from continual_petl.store.verify.probe_file import certified_probe
+from continual_petl.store.verify.probe_file import stored_probe
 
 if TYPE_CHECKING:
     from continual_petl.backbones.backbone import Backbone
@@ -36,8 +36,8 @@ def check_task(store: Store, task: str, backbone: Backbone | None, *, probe: boo
 
             difference, how, findings = answer_probe(store, task, backbone)
         else:
-            certified_probe(store, task)
-            store.tensors(task)
+            stored_probe(store, task)
+            store.stored_tensors(task)
     except Damaged as damage:
         findings = [damage.finding]
         if probe and backbone is not None and damage.tensors:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from continual_petl.digests import combined_digest, tensor_digests
+from continual_petl.digests import combined_digest
 from continual_petl.errors import StoreError
 from continual_petl.store.certificate.finding import Damaged
-from continual_petl.store.certificate.tensor_file import read_tensors
+from continual_petl.store.certificate.tensor_file import StoredTensor, as_tensors, read_tensors
 from continual_petl.store.store import Store
 
 if TYPE_CHECKING:
@@ -22,7 +22,14 @@ MOST_PROBE_BYTES = 2**27
 
 
 def certified_probe(store: Store, task: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return a probe's inputs and its certified outputs, after checking that they are the certified ones.
+    """Return a probe's inputs and its certified outputs; see `stored_probe`."""
+    tensors = as_tensors(stored_probe(store, task))
+    outputs = {name: tensors.pop(name) for name in (OUTPUTS, DECODED) if name in tensors}
+    return tensors, outputs
+
+
+def stored_probe(store: Store, task: str) -> dict[str, StoredTensor]:
+    """Return a probe's inputs and outputs, after checking that they are the certified ones.
 
     Raises:
         StoreError: if the probe is missing or changed.
@@ -35,7 +42,6 @@ def certified_probe(store: Store, task: str) -> tuple[dict[str, Tensor], dict[st
         tensors = read_tensors(path, MOST_PROBE_BYTES, manifest.files.get(path.name), f"task {task!r}")
     except Damaged as damage:
         raise StoreError(changed) from damage
-    if OUTPUTS not in tensors or combined_digest(tensor_digests(tensors)) != manifest.probe:
+    if OUTPUTS not in tensors or combined_digest({name: one.digest for name, one in tensors.items()}) != manifest.probe:
         raise StoreError(changed)
-    outputs = {name: tensors.pop(name) for name in (OUTPUTS, DECODED) if name in tensors}
-    return tensors, outputs
+    return tensors

@@ -1,0 +1,25 @@
+"""Tensors read from a file without torch have the digests of tensors, and become the same tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+from safetensors.torch import save
+
+from continual_petl.digests import same_bits, tensor_digest
+from continual_petl.store.certificate.manifest import Dtype
+from continual_petl.store.certificate.tensor_file import as_tensors, read_tensors
+
+
+@pytest.mark.parametrize("dtype", get_args(Dtype))
+@pytest.mark.parametrize("shape", [(2, 3), (), (0, 4), (5,)])
+def test_a_stored_tensor_has_the_digest_of_the_tensor(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
+    whole = torch.tensor([[0, 1, 0], [1, 1, 0]]) if shape == (2, 3) else torch.ones(shape)
+    tensor = whole.to(getattr(torch, dtype))
+    (tmp_path / "file").write_bytes(save({"a": tensor, "b": tensor.clone()}))
+    stored = read_tensors(tmp_path / "file", 2**20, None, "task 'x'")
+    assert stored["a"].digest == tensor_digest(tensor)
+    assert same_bits(as_tensors(stored)["b"], tensor)
