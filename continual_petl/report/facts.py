@@ -98,7 +98,7 @@ class Reader:
             seed=seed,
             num_planned=num_planned,
             pin=pin,
-            results=results_of(survey.links, survey.tombstones, lines, own),
+            results=results_of(survey.links, lines, own),
             growth=() if pin is None else tuple(grown((), added, pin.num_parameters)),
             tasks=tuple(
                 replace(task, check=survey.placed(link, task.check))

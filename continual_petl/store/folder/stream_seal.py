@@ -13,7 +13,6 @@ from pathlib import Path
 from continual_petl.errors import StoreError
 from continual_petl.store.files.reading import read_file
 from continual_petl.store.folder.bank_folders import BankFolders
-from continual_petl.store.folder.results_file import TaskLine, each_result
 from continual_petl.streams.schema.defaults import FIRST
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream_file.bounds import MAX_BYTES
@@ -69,19 +68,13 @@ def stream_problem(store: BankFolders) -> str | None:
     except StoreError as error:
         return str(error)
     text, seal = content[:-_NUM_BYTES], content[-_NUM_BYTES:]
-    if seal == _seal(text) or (_MARK not in content and not _is_sealed(store)):
+    if seal == _seal(text):
         return None
     return (
         f"{path}: it has changed since it was written: it was edited or damaged. Later tasks would be learned with these "
         "settings. Restore it from a copy; if it was edited on purpose, `continual-petl run "
         f"{path} --run-dir {store.folder}` checks it and writes it again, and so does a run of your own stream file"
     )
-
-
-def _is_sealed(store: BankFolders) -> bool:
-    """Return whether the run was written by a release that seals the stream: its results name certificates too."""
-    lines = each_result(store.results_file)
-    return any(isinstance(line, TaskLine) and line.certificate is not None for line in lines)
 
 
 def _seal(content: bytes) -> bytes:
