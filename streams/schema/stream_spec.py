@@ -28,7 +28,6 @@ from continual_petl.heads.kinds import GENERATIVE, LABELLED
 from continual_petl.heads.kinds import METRICS as METRICS
 from continual_petl.heads.kinds import Kind as Kind
 from continual_petl.streams.schema.backbone_spec import BackboneSpec as BackboneSpec
-from continual_petl.streams.schema.columns import ColumnsSpec as ColumnsSpec
 from continual_petl.streams.schema.consistency import Inconsistent, contradictions
 from continual_petl.streams.schema.data_spec import SPLITS as SPLITS
 from continual_petl.streams.schema.data_spec import Data as Data
@@ -48,6 +47,7 @@ from continual_petl.streams.schema.of_kind import (
     only_for,
     without_idle_options,
 )
+from continual_petl.streams.schema.of_kind import ColumnsSpec as ColumnsSpec
 from continual_petl.streams.schema.training_spec import Count, Float, Int
 from continual_petl.streams.schema.training_spec import ResolvedTraining as ResolvedTraining
 from continual_petl.streams.schema.training_spec import TrainingOverride as TrainingOverride
