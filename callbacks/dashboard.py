@@ -21,7 +21,7 @@ from continual_petl.callbacks.axis import Axes
 from continual_petl.callbacks.base import StreamCallback, TaskEvent
 from continual_petl.callbacks.learning_curve import LearningCurve
 from continual_petl.callbacks.loggers import FOLDER, check_kinds, is_disabled, made, told_about
-from continual_petl.callbacks.run_numbers import RunNumbers, replayed
+from continual_petl.callbacks.run_numbers import NO_TASKS, first, joined, numbers_after
 from continual_petl.callbacks.settings import MOST_TASKS, settings_of
 from continual_petl.callbacks.sink import Sink
 from continual_petl.callbacks.wandb_board import WandbBoard
@@ -76,11 +76,10 @@ class Dashboard(StreamCallback):
         self._log_banks = log_banks
         self._sinks: list[Sink] = []
         self._boards: list[tuple[Sink, WandbBoard]] = []
-        self._numbers = RunNumbers()
+        self._results = NO_TASKS
         self._growth: list[GrowthRow] = []
         self._opened = False
-        self._row: dict[str, float] = {}
-        self._certified = 0
+        self._cells: list[dict[str, Any]] = []
         self._polled = (0, 0)
         self._task, self._number = "", 0
 
@@ -112,12 +111,11 @@ class Dashboard(StreamCallback):
     @override
     def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
         self._open(event.store, without=event.task)
-        self._row = {cell["task"]: _number(cell["value"]) for cell in cells}
-        self._certified = sum(cell["status"] == "certified" for cell in cells)
+        self._cells = cells
 
     @override
     def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
-        if self._numbers.num_tasks != event.index or event.task not in self._row:
+        if len(self._results.tasks) != event.index or event.task not in [cell["task"] for cell in self._cells[-1:]]:
             # Tasks were replaced, so the columns have changed.
             self._reading(partial(self._recount, event.store))
         else:
@@ -180,7 +178,8 @@ class Dashboard(StreamCallback):
     def _add(self, event: TaskEvent, seconds: Mapping[str, float]) -> None:
         """Log the settings of a task that joined the known ones."""
         self._growth = growth(event.store, self._growth)
-        values = self._numbers.add(event.task, self._row, self._certified) | self._cost(event.index, seconds)
+        self._results = joined(self._results, self._cells)
+        values = numbers_after(self._results, event.index + 1) | self._cost(event.index, seconds)
         self._whole(event.store, event.task, event.index + 1, values)
 
     def _recount(self, store: Store, without: str | None = None) -> None:
@@ -190,16 +189,15 @@ class Dashboard(StreamCallback):
             store: the run.
             without: a task that will be logged next, and at which the known rows end.
         """
-        self._numbers, self._growth = RunNumbers(), growth(store)
+        self._growth = growth(store)
         seconds = {(line.task, line.index): line.seconds for line in store.results() if isinstance(line, TaskLine)}
         results = read_results(store)
-        for number, (task, row) in enumerate(replayed(results)):
-            if task == without:
-                break
+        count = len(results.tasks) if without not in results.tasks else results.tasks.index(without)
+        for number, task in enumerate(results.tasks[:count]):
             spent = seconds.get((task, store.link(task).index), {})
-            values = self._numbers.add(task, row, results.rows[number].status.count("certified"))
-            self._whole(store, task, number + 1, values | self._cost(number, spent))
-        del self._growth[self._numbers.num_tasks :]
+            self._whole(store, task, number + 1, numbers_after(results, number + 1) | self._cost(number, spent))
+        self._results = first(results, count)
+        del self._growth[count:]
 
     def _made(self, place: int, axes: Axes, folder: Path) -> Sink:
         given = self._given[place]
@@ -247,7 +245,3 @@ class Dashboard(StreamCallback):
         if losses or scores:
             for sink in self._sinks:
                 sink.guarded(partial(sink.points, losses, scores, {"task": float(self._number)}))
-
-
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else value

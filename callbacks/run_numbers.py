@@ -1,94 +1,76 @@
-"""Metrics of a run after each task, from running sums: the cost of a row does not grow with the number of rows."""
+"""What loggers get after each task: the metrics that `Results` computes, under their names."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from continual_petl.metrics.arrays import mean
-from continual_petl.report.results import Results
+from continual_petl.report.results import ResultRow, Results
 
 MOST_SCORES = 50
 """Number of first tasks whose scores are logged under their own names after every further task."""
+NO_TASKS = Results(tasks=(), metrics=(), splits=(), rows=(), seconds={})
 
 
-@dataclass
-class _Column:
-    first: float
-    """The score just after the task was learned."""
-    best: float
-    """Sum over all rows; NaN as soon as one is unknown."""
-    num_rows: int
-    """Number of rows that have the task."""
-    place: int
-    """Number of the task in the order of learning."""
+def joined(results: Results, cells: Sequence[Mapping[str, Any]]) -> Results:
+    """Return the matrix with the row of a further task, so that the rows before it are not read again.
+
+    Args:
+        results: of the tasks before.
+        cells: of the row; the last one is the task's own.
+    """
+    own = cells[-1]
+    place = {name: number for number, name in enumerate((*results.tasks, own["task"]))}
+    known = sorted(
+        (cell for cell in cells if cell is own or cell["status"] != "not measured"),
+        key=lambda cell: place[cell["task"]],
+    )
+    row = ResultRow(
+        columns=np.array([place[cell["task"]] for cell in known]),
+        values=np.array([math.nan if cell["value"] is None else cell["value"] for cell in known], dtype=np.float64),
+        status=tuple(cell["status"] for cell in known),
+    )
+    return replace(
+        results,
+        tasks=tuple(place),
+        metrics=(*results.metrics, own["metric"]),
+        splits=(*results.splits, own["split"]),
+        rows=(*results.rows, row),
+    )
 
 
-class RunNumbers:
-    """Running metrics of a run; equal to what `Results` computes from the whole matrix."""
-
-    def __init__(self) -> None:
-        self._columns: dict[str, _Column] = {}
-
-    @property
-    def num_tasks(self) -> int:
-        """Number of rows so far."""
-        return len(self._columns)
-
-    def add(self, task: str, row: Mapping[str, float], certified: int = 0) -> dict[str, float]:
-        """Add the row of R after a task, and return the metrics at that point.
-
-        Args:
-            task: the task; its own score is in the row.
-            row: scores by task, NaN or left out if unknown.
-            certified: number of scores carried over from certificates instead of being measured.
-
-        Returns:
-            ``run/...``, and ``score/TASK`` of the first tasks and the newest; NaN is left out.
-        """
-        number, own = len(self._columns), row[task]
-        earlier = [name for name in row if name != task]
-        drops, changes = [], []
-        whole = len(earlier) == number
-        for name in earlier:
-            column, value = self._columns[name], row[name]
-            changes.append(value - column.first)
-            # Rows without the task hide its best score.
-            drops.append(column.best - value if column.num_rows == number - column.place else math.nan)
-            column.best = _larger(column.best, value)
-            column.num_rows += 1
-        self._columns[task] = _Column(own, own, 1, number)
-        known = [abs(change) for change in changes if not math.isnan(change)]
-        numbers = {
-            "run/tasks": float(number + 1),
-            "run/newest_score": own,
-            "run/acc": _mean([row[name] for name in row]) if whole else math.nan,
-            "run/bwt": _mean(changes) if whole else math.nan,
-            "run/forgetting": _mean(drops) if whole else math.nan,
-            "run/largest_change": max(known, default=math.nan),
-            "run/certified": float(certified),
-        }
-        numbers |= {f"score/{name}": row[name] for name in row if self._columns[name].place < MOST_SCORES}
-        return {name: value for name, value in numbers.items() if math.isfinite(value)}
+def first(results: Results, count: int) -> Results:
+    """Return the matrix of the first tasks."""
+    return Results(
+        tasks=results.tasks[:count],
+        metrics=results.metrics[:count],
+        splits=results.splits[:count],
+        rows=results.rows[:count],
+        seconds={},
+    )
 
 
-def replayed(results: Results) -> Iterator[tuple[str, Mapping[str, float]]]:
-    """Yield the rows of a matrix, oldest first; unknown scores are left out."""
-    for i, task in enumerate(results.tasks):
-        row = results.row(i).tolist()
-        status = results.status[i]
-        yield (
-            task,
-            {name: row[j] for j, name in enumerate(results.tasks[: i + 1]) if status[j] != "not measured" or j == i},
-        )
+def numbers_after(results: Results, count: int) -> dict[str, float]:
+    """Return the metrics after so many tasks.
 
-
-def _larger(one: float, other: float) -> float:
-    return math.nan if math.isnan(one) or math.isnan(other) else max(one, other)
-
-
-def _mean(values: list[float]) -> float:
-    return mean(np.array(values))  # as in `continual_petl.metrics`, to the last bit
+    Returns:
+        ``run/...``, and ``score/TASK`` of the first tasks; NaN is left out.
+    """
+    row, found = results.rows[count - 1], results.after(count)
+    changes = np.abs(row.values - results.own[row.columns])[:-1]
+    numbers = {
+        "run/tasks": float(count),
+        "run/newest_score": row.values[-1],
+        "run/acc": found["ACC"],
+        "run/bwt": found["BWT"],
+        "run/forgetting": found["forgetting"],
+        "run/largest_change": np.max(changes[~np.isnan(changes)], initial=-math.inf),
+        "run/certified": float(row.status.count("certified")),
+    }
+    scores = zip(row.columns, row.values, strict=True)
+    numbers |= {f"score/{results.tasks[column]}": value for column, value in scores if column < MOST_SCORES}
+    return {name: float(value) for name, value in numbers.items() if math.isfinite(value)}

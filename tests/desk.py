@@ -9,10 +9,10 @@ import lightning as L
 from torch import Tensor
 
 from continual_petl import Run
+from continual_petl.backbones.auto_defaults import resolve_precision
 from continual_petl.digests import combined_digest, module_tensors, tensor_digests
 from continual_petl.engine.session import Session
 from continual_petl.learner import ContinualLearner, TaskPlan
-from continual_petl.learner.precision import resolve_precision
 from continual_petl.store.store import Store
 from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.stream import TaskStream

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from continual_petl.cli._console import plain
-from continual_petl.cli.records_in import format_of
 from continual_petl.cli.task_columns import standard_columns
 from continual_petl.errors import InputError
 from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.streams.sources.records import format_of
 
 Record = dict[str, Any]
 ANSWER, SHARES = "answer", "probabilities"

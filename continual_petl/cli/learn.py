@@ -39,7 +39,6 @@ def _learn(run: Run, task: TaskSpec, places: Places, arguments: argparse.Namespa
     spec = run.spec
     if arguments.evaluate is not None:
         spec = spec.model_copy(update={"evaluate": arguments.evaluate})
-    task = spec.named_as_then(task)
     stream = TaskStream(_with_task(spec, task, run, places, arguments))
     replace = [task.name] if arguments.replace and task.name in run.store.tasks else []
     from continual_petl.cli.learning_output import (  # with all that learns, which a mistake does not wait for

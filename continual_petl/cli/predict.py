@@ -18,7 +18,6 @@ from continual_petl.cli._console import out, plain, print_json
 from continual_petl.cli.answers_out import check_output, line_of, record_of, write_records
 from continual_petl.cli.columns_out import CopiedColumns, Record, Types, answer_columns, given_columns
 from continual_petl.cli.limits import given_limits
-from continual_petl.cli.records_in import format_of
 from continual_petl.cli.rows_in import Named, given_rows, read_rows
 from continual_petl.cli.task_columns import TaskColumns
 from continual_petl.engine.run import Run
@@ -27,6 +26,7 @@ from continual_petl.heads.words import Answer
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.schema.data_spec import is_url
+from continual_petl.streams.sources.records import format_of
 
 NUM_BATCHES = 32
 """Batches that are read together; among them rows of like length meet."""

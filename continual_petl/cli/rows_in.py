@@ -10,13 +10,13 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from continual_petl.cli.records_in import check_file, format_of, read_records, text_file
 from continual_petl.cli.task_columns import TaskColumns
 from continual_petl.errors import InputError
 from continual_petl.predictor.one_or_many import Row
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
-from continual_petl.streams.sources.text_file import check_regular
+from continual_petl.streams.sources.records import format_of, read_records
+from continual_petl.streams.sources.text_file import TextFile, check_regular
 
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet", ".txt")
 _TABLES = (".csv", ".tsv")
@@ -79,16 +79,16 @@ def read_rows(
         raise InputError(
             f"--input {path}: ends in {path.suffix!r}; allowed are {', '.join(SUFFIXES)}, and .gz behind those of text"
         )
-    check_file(path)
+    _check_file(path)
     if kind == ".txt":
         if task is None:
             raise InputError(f"--task-column: {path} has no columns; give a .jsonl, .csv, .tsv or .parquet file")
         manifest = columns_of(task).manifest
-        for number, line in enumerate(text_file(path, limits).lines(), 1):
+        for number, line in enumerate(TextFile(str(path), f"--input {path}", limits).lines(), 1):
             yield task, row_of(_without_end(line), f"--input {path}:{number}", manifest, limits), None
         return
     known: dict[str, TaskColumns] = {}
-    for number, record in read_records(path, limits):
+    for number, record in read_records(f"--input {path}", path, limits):
         where = f"--input {path}:{number}"
         name = task if task_column is None else _task_of(record, task_column, where)
         assert name is not None
@@ -106,6 +106,14 @@ def read_rows(
         if seen is not None:
             seen(record, where)
         yield name, row, record
+
+
+def _check_file(path: Path) -> None:
+    """Refuse what is missing, and what cannot be read twice."""
+    if not path.exists():
+        raise InputError(f"--input {path}: there is no such file; check the path, it counts from {Path.cwd()}")
+    if not path.is_file():
+        raise InputError(f"--input {path}: this is a folder; give a file, or one row a line on standard input")
 
 
 def _task_of(record: dict[str, Any], column: str, where: str) -> str:

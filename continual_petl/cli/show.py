@@ -23,7 +23,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     manifest, history = store.manifest(task), store.history(task)
     num_bytes, seconds = store.num_bytes(task), _seconds(store, task, manifest.index)
     if arguments.json:
-        told = None if history is None else history.model_dump(mode="json")
+        told = history.model_dump(mode="json")
         known = {"seal": manifest.seal, "history": told, "bytes": num_bytes, "seconds": seconds}
         print_json({**manifest.model_dump(mode="json"), **known})
         return 0

@@ -26,11 +26,12 @@ from continual_petl.report.console import is_watched
 from continual_petl.store.folder.position import seconds_so_far
 from continual_petl.store.folder.recovery import interrupted_replacement
 from continual_petl.store.folder.results_file import measured_rows, unfinished
-from continual_petl.store.folder.stream_seal import begun_with, load_begun, stream_problem
+from continual_petl.store.folder.stream_seal import stream_problem
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.dump import contradictions_of, dump_stream, settled
+from continual_petl.streams.stream_file.yaml_file import load_stream
 
 
 def learn(
@@ -80,7 +81,7 @@ def learn(
         Interrupted: after Ctrl-C or SIGTERM; calling again resumes.
     """
     pool = Pool(jobs, executor)
-    given = stream.spec.begun_with(begun_with(Store(Path(run_dir)).stream_file))
+    given = stream.spec
     spec = given.model_copy(update={"trainer": given.trainer | (trainer or {})})
     watching = _watched(callbacks, progress)
     _put_back(Store(Path(run_dir)), wait)
@@ -122,7 +123,7 @@ def _kept(session: Session, replace: Collection[str], spec: StreamSpec) -> Strea
     anything_new = any(task.name not in learned for task in spec.tasks)
     if anything_new or not session.store.stream_file.is_file() or stream_problem(session.store) is not None:
         return spec
-    known = load_begun(session.store.stream_file)
+    known = load_stream(session.store.stream_file)
     inherits = known.bank.start_from is not None or spec.bank.start_from is not None
     kept = spec.model_copy(update={"training": known.training, **({} if inherits else {"bank": known.bank})})
     return spec if contradictions_of(kept) else kept

@@ -13,9 +13,9 @@ from continual_petl.report.growth import GrowthRow, growth
 from continual_petl.report.inventory import entry_of
 from continual_petl.report.misread import MOST_MISREAD, MisreadRows
 from continual_petl.store.certificate.finding import TaskCheck
-from continual_petl.store.folder.stream_seal import load_begun
 from continual_petl.store.open_run import check_learned, open_store
 from continual_petl.store.store import Store
+from continual_petl.streams.stream_file.yaml_file import load_stream
 
 # Opening a run takes none of what computes, and importing that takes seconds: a command that is refused does not wait for it.
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Run:
         # The store of the session has read much of the folder already.
         self.store = open_store(folder) if session is None else session.store
         self._session, self._remote_code = session, remote_code
-        self._spec = load_begun(self.store.stream_file) if session is None else session.spec
+        self._spec = load_stream(self.store.stream_file) if session is None else session.spec
         if resident_bytes is not None:
             self.session.models.held_banks.limit(resident_bytes)
 
@@ -83,7 +83,7 @@ class Run:
 
     @property
     def spec(self) -> StreamSpec:
-        """The stream, read by the defaults that the run was begun with."""
+        """The stream."""
         return self._spec
 
     @property

@@ -6,19 +6,17 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from continual_petl.backbones.auto_defaults import resolve_precision
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.errors import InputError
 from continual_petl.learner.plan import TaskPlan, plan_task
-from continual_petl.learner.precision import resolve_precision
 from continual_petl.seeding import derive_seed
 from continual_petl.store.bank_cache import RESIDENT_BYTES
 from continual_petl.store.certificate.manifest import Manifest
-from continual_petl.store.folder.stream_seal import begun_with
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.store.store import Store
 from continual_petl.streams.encoding.tokenise import TokenisedRows
-from continual_petl.streams.schema.defaults import FIRST, NEWEST
 from continual_petl.streams.schema.stream_spec import GenerationSpec, SplitName, StreamSpec, TaskSpec, TrainingSpec
 
 if TYPE_CHECKING:
@@ -35,7 +33,7 @@ class Session:
     """One process's open stream and run folder.
 
     Args:
-        spec: the stream, read with the defaults that its run was started with.
+        spec: the stream.
         store: its run folder, which may not exist yet.
         consent: whether the user allows executing the backbone's code as the stream asks; see `ModelCache`.
         resident_bytes: how much memory the banks may take together; see `ModelCache`.
@@ -51,7 +49,7 @@ class Session:
         resident_bytes: int = RESIDENT_BYTES,
         reads_test: bool = True,
     ) -> None:
-        self.spec = spec.begun_with(begun_with(store.stream_file))
+        self.spec = spec
         self.store = store
         self.reads_test = reads_test
         self.replacing: frozenset[str] = frozenset()
@@ -157,15 +155,7 @@ class Session:
         # As it was learned, whatever the stream says today: truncation of sources, and generation settings.
         settings = {"max_target_length": manifest.max_target_length, "generation": manifest.generation}
         learned = task if manifest.generation is None else task.model_copy(update=settings)
-
-        made = check_again(self.spec, learned, split=name, labels=manifest.labels)
-        if name != "test" and made.digest != manifest.data[name]:
-            # A stream may use other defaults than its earlier tasks were learned with, which held out other rows.
-            others = {FIRST, NEWEST} - {self.spec.defaults}
-            specs = [self.spec.model_copy(update={"defaults": each}) for each in sorted(others)]
-            again = [check_again(spec, learned, split=name, labels=manifest.labels) for spec in specs]
-            made = next((each for each in again if each.digest == manifest.data[name]), made)
-        return made
+        return check_again(self.spec, learned, split=name, labels=manifest.labels)
 
     def untold(self) -> list[str]:
         """Return the notices about preparing splits since the last call."""

@@ -20,10 +20,10 @@ from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.files.reading import Signature, entries, listing, refuse_link, signature_of
 from continual_petl.store.folder.position import half_learned
 from continual_petl.store.folder.results_file import TaskLine, each_result
-from continual_petl.store.folder.stream_seal import load_begun
 from continual_petl.store.inspect import Inspection
 from continual_petl.store.store import Store
 from continual_petl.store.verify.certificate import check_task
+from continual_petl.streams.stream_file.yaml_file import load_stream
 
 Signatures = tuple[tuple[str, Signature], ...]
 
@@ -98,7 +98,7 @@ class Reader:
             seed=seed,
             num_planned=num_planned,
             pin=pin,
-            results=results_of(survey.links, survey.tombstones, lines, own),
+            results=results_of(survey.links, lines, own),
             growth=() if pin is None else tuple(grown((), added, pin.num_parameters)),
             tasks=tuple(
                 replace(task, check=survey.placed(link, task.check))
@@ -163,7 +163,7 @@ class Reader:
 
 def _planned(file: Path, half: Collection[str]) -> tuple[str, int, int, dict[str, str]]:
     """Return a stream's name, seed, number of tasks and metrics, since all specifications take much memory."""
-    spec = load_begun(file)
+    spec = load_stream(file)
     metrics = {task.name: task.resolved_metric for task in spec.tasks if task.name in half}
     return spec.name, spec.seed, len(spec.tasks), metrics
 

@@ -21,7 +21,6 @@ from continual_petl.metrics.arrays import mean
 from continual_petl.metrics.backward import change_of_earlier
 from continual_petl.report.marks import ON_VALIDATION, mark_of
 from continual_petl.store.certificate.chain import Link
-from continual_petl.store.certificate.tombstone import Tombstone
 from continual_petl.store.folder.results_file import Line, Status, TaskLine
 from continual_petl.store.store import Store
 
@@ -256,12 +255,11 @@ def read_results(store: Store) -> Results:
     links = store.links()
     summaries = {link.task: store.summary(link.task) for link in links}
     own = {task: (summary.metric, summary.split, summary.score) for task, summary in summaries.items()}
-    return results_of(links, store.tombstones(), store.results(), own)
+    return results_of(links, store.results(), own)
 
 
 def results_of(
     links: Sequence[Link],
-    tombstones: Iterable[Tombstone],
     lines: Iterable[Line],
     own: Mapping[str, tuple[str, str, float | None]],
 ) -> Results:
@@ -269,16 +267,12 @@ def results_of(
 
     Args:
         links: of the learned tasks, in the order of learning.
-        tombstones: the ones that count.
         lines: of the results; those of tasks that are not among the links are left out. Of several lines for one cell the
             newest counts, but a certified score never replaces a measured one, and an empty one never replaces a score.
         own: by task its metric, its reported split, and its score just after it was learned.
     """
     tasks = [link.task for link in links]
-    place: dict[tuple[str, int | None], int] = {(link.task, link.index): n for n, link in enumerate(links)}
-    # Lines of format 1 have no position; nothing was replaced then.
-    replaced = {tombstone.task for tombstone in tombstones}
-    place |= {(task, None): n for n, task in enumerate(tasks) if task not in replaced}
+    place = {(link.task, link.index): n for n, link in enumerate(links)}
     rows: list[dict[int, tuple[float, Status]]] = [{} for _ in tasks]
     seconds: dict[str, dict[str, float]] = {}
     for line in lines:

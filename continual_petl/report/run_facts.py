@@ -66,7 +66,7 @@ class TaskFacts:
     fit: tuple[tuple[int, float], ...]
     """(step, score) of the validations of its fit; empty without a history."""
     has_history: bool
-    """False for a task of an older release, or if it is damaged, which is then reported in a check."""
+    """False if it is damaged, which is then reported in a check."""
     files: Mapping[str, int]
     """Bytes on disk by file: the bank, and the files of its certificate."""
     check: TaskCheck

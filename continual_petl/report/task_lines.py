@@ -116,9 +116,7 @@ def size(num_bytes: int) -> str:
     return f"{number:.0f} {units[place]}" if number >= 99.5 or place == 0 else f"{number:.1f} {units[place]}"
 
 
-def task_facts(
-    manifest: Manifest, history: History | None, num_bytes: int, seconds: Mapping[str, float]
-) -> RenderableType:
+def task_facts(manifest: Manifest, history: History, num_bytes: int, seconds: Mapping[str, float]) -> RenderableType:
     """Return the details of one task."""
     table = Table.grid(padding=(0, 2))
     table.add_column()
@@ -148,13 +146,11 @@ def _what(manifest: Manifest) -> dict[str, str]:
     return lines
 
 
-def _scores(manifest: Manifest, history: History | None) -> dict[str, str]:
+def _scores(manifest: Manifest, history: History) -> dict[str, str]:
     lines = {}
     for split, scores in manifest.scores.items():
         values = ", ".join(f"{name} {value:.4f}" for name, value in scores.scores.items())
         lines[split] = f"{values or 'no score is defined'} on {counted(scores.num_examples, 'row')}"
-    if history is None:
-        return lines | {"history": "none: learned with an older release"}
     if history.curve.losses:
         first, last = history.curve.losses[0], history.curve.losses[-1]
         ends = " to ".join("not finite" if point.loss is None else f"{point.loss:.4f}" for point in (first, last))

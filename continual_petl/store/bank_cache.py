@@ -26,8 +26,6 @@ class CachedBank:
     """Tokens of a row; 0 where the backbone reads images."""
     preparation: str
     """Digest of the tokenizer or image processing that the task was learned with."""
-    written_in: int
-    """Format version of its certificate."""
     made_of: tuple[str, ...]
     """Seals of the certificates of the bank and of the shared bank whose body it answers with."""
     num_bytes: int

@@ -51,9 +51,9 @@ class Evidence:
     notices: tuple[str, ...]
     max_length: int
     preparation: str
-    parent: Parent | None = None
-    history: History | None = None
+    history: History
     """How the task was learned and what its bank answered; for display."""
+    parent: Parent | None = None
 
 
 def commit_task(
@@ -99,8 +99,7 @@ def commit_task(
         outputs = replay(backbone, resident, plan.pooling, inputs)
         certified = {**inputs, OUTPUTS: outputs, **decode_probe(backbone, resident, plan.generation, inputs)}
         files["probe.safetensors"] = _write(folder / "probe.safetensors", certified)
-        if evidence.history is not None:
-            files[HISTORY] = write_history(folder / HISTORY, evidence.history)
+        files[HISTORY] = write_history(folder / HISTORY, evidence.history)
         manifest = _manifest(plan, bank, backbone, evidence, newest, entries, files, certified)
         write_manifest(folder / "bank.json", manifest)
     store.joined(plan.name)

@@ -74,16 +74,7 @@ def forget_entry(store: Store, number: int) -> Tombstone:
 
 
 def forget_missing(store: Store, entry: Missing) -> Tombstone:
-    """Drop a missing entry: its tombstone records as much of it as is known.
-
-    Raises:
-        StoreError: for a run of format 1, which does not record which entry it was.
-    """
-    if entry.index is None:
-        raise StoreError(
-            f"task {entry.task!r}: its bank is missing, and its entry of the chain is unknown, since the run is "
-            "of format 1. Restore its folder from a copy."
-        )
+    """Drop a missing entry: its tombstone records as much of it as is known."""
     removed = Removed(index=entry.index, seal=entry.seal, predecessor=entry.predecessor)
     return _write(store, entry.task, "lost", removed, aside=entry.taken is not None)
 
@@ -99,7 +90,7 @@ def _write(
 ) -> Tombstone:
     """Write a tombstone after every position that was ever taken."""
     chain, missing = store.chain(), store.missing()
-    newest = max([link.index for link in chain] + [entry.index for entry in missing if entry.index is not None])
+    newest = max([link.index for link in chain] + [entry.index for entry in missing])
     lost = [entry.seal or "" for entry in missing if entry.index == newest and entry.taken is None]
     main = MainLine(chain)
     # Where the chain has forked, it continues from the side that is kept.

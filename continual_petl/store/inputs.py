@@ -36,7 +36,6 @@ class BackboneInputs:
         self._tokenizer: PreTrainedTokenizerBase | None = None
         self._images: ImageProcessing | None = None
         self._digest: str | None = None
-        self._first: str | None = None
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
@@ -69,17 +68,16 @@ class BackboneInputs:
 
     def look_again(self) -> None:
         """Compute the digest again on next access: the tokenizer may have been changed in memory."""
-        self._digest = self._first = None
+        self._digest = None
 
-    def problems(self, task: str, then: str, written_in: int) -> list[str]:
+    def problems(self, task: str, then: str) -> list[str]:
         """Return one problem if a task was learned with a different tokenizer or image processing.
 
         Args:
             task: its name.
             then: the digest in its certificate.
-            written_in: format of its certificate.
         """
-        if then == self.digest or (written_in == 1 and then == self.first_digest()):
+        if then == self.digest:
             return []
         what, same = ("tokenizer", "text would become different tokens") if self.images is None else _IMAGES
         return [
@@ -87,25 +85,13 @@ class BackboneInputs:
             f"has {self.digest[:12]}: the same {same}. Restore the {what}'s files."
         ]
 
-    def first_digest(self) -> str | None:
-        """Return the digest in certificates of format 1, which knew no generation; None for images."""
-        if self._first is None and self.tokenizer is not None:
-            inputs, pad = self.tokenizer.model_input_names, int(self.tokenizer.pad_token_id or 0)
-            self._first = combined_digest({"tokenizer": self._rules(), "inputs": inputs, "pad": pad})
-        return self._first
-
-    def _rules(self) -> dict[str, Any]:
-        assert self.tokenizer is not None
-        rules: dict[str, Any] = json.loads(self.tokenizer.backend_tokenizer.to_str())
-        # Left by the last call, not part of the tokenizer.
-        del rules["truncation"], rules["padding"]
-        return rules
-
     def _made(self) -> str:
         if self.images is not None:
             return self.images.digest
         assert self.tokenizer is not None
-        rules = self._rules()
+        rules: dict[str, Any] = json.loads(self.tokenizer.backend_tokenizer.to_str())
+        # Left by the last call, not part of the tokenizer.
+        del rules["truncation"], rules["padding"]
         # Targets end with the end token.
         special = {"pad": self.pad_token_id, "end": self.tokenizer.eos_token_id}
         # Settings of tokenizer_config.json that are not in the rules; defaults are left out.

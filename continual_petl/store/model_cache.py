@@ -75,7 +75,7 @@ class ModelCache:
 
     def check_preparation(self, manifest: Manifest) -> list[str]:
         """Return one problem if tokenizer or image processing differ from those that a task was learned with."""
-        return self.inputs.problems(manifest.task, manifest.preparation, manifest.written_in)
+        return self.inputs.problems(manifest.task, manifest.preparation)
 
     def check_code(self) -> None:
         """Raise `InputError` if only the run folder asks to execute code."""
@@ -210,7 +210,7 @@ class ModelCache:
         if held is None:
             held = self._load(task, body, made_of)
             self.held_banks.put(name, held, keep)
-        for problem in self.inputs.problems(task, held.preparation, held.written_in):
+        for problem in self.inputs.problems(task, held.preparation):
             raise StoreError(problem)
         device = held.backbone.model.device
         if held.bank.training or next(held.bank.parameters()).device != device:
@@ -230,7 +230,6 @@ class ModelCache:
             backbone=backbone,
             max_length=manifest.max_length,
             preparation=manifest.preparation,
-            written_in=manifest.written_in,
             made_of=made_of,
             num_bytes=num_bytes(manifest.tensors),
         )

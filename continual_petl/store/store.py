@@ -206,8 +206,8 @@ class Store(BankFolders):
         """Return the same as they are in the file, without importing torch."""
         return certified_tensors(self.bank_folder(task) / "bank.safetensors", self.manifest(task))
 
-    def history(self, task: str) -> History | None:
-        """Return how a task was learned and what its bank answered; None if an older release learned it.
+    def history(self, task: str) -> History:
+        """Return how a task was learned and what its bank answered.
 
         Raises:
             StoreError: if it is not the certified one.

@@ -21,7 +21,6 @@ from typing import Any
 
 from continual_petl.errors import InputError, StoreError, counted
 from continual_petl.store.files.atomic import make_folder, write_file, write_json
-from continual_petl.streams.schema.defaults import FIRST, as_written_first
 from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream_file.dump import dump_stream, settled
 from continual_petl.streams.stream_file.yaml_nodes import parse
@@ -65,8 +64,6 @@ def open_folder(folder: Path, sweep: SweepSpec, spec: StreamSpec) -> None:
         ) from None
     kept = {key: value for key, value in plain.items() if key not in _MAY_CHANGE}
     changed = [*_changes(("sweep",), {k: v for k, v in known.items() if k not in _MAY_CHANGE}, kept)]
-    if isinstance(before, dict) and "defaults" not in before:
-        before = as_written_first({**before, "defaults": FIRST})
     changed += _changes(("stream",), before, parse(text).tree)
     if changed:
         more = f", and {len(changed) - _MOST_TOLD} more" if len(changed) > _MOST_TOLD else ""

@@ -18,13 +18,12 @@ from continual_petl.engine.trainers import num_processes
 from continual_petl.errors import InputError, StreamFileError
 from continual_petl.store.files.atomic import make_folder
 from continual_petl.store.files.lock import RunLock
-from continual_petl.store.folder.stream_seal import begun_with
 from continual_petl.store.store import Store
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.dump import settled
 from continual_petl.streams.stream_file.places import dotted
-from continual_petl.sweep.folder import SWEPT, open_folder, write_result
+from continual_petl.sweep.folder import open_folder, write_result
 from continual_petl.sweep.result import SweepResult
 from continual_petl.sweep.runner import Runner, Told
 from continual_petl.sweep.sampler import check_optuna
@@ -72,7 +71,7 @@ def sweep(
         Interrupted: after Ctrl-C or SIGTERM; calling again resumes.
     """
     place = Path(folder)
-    swept = stream.spec.begun_with(begun_with(place / SWEPT))
+    swept = stream.spec
     found = chosen_tasks(swept, tasks)
     _check(swept, spec, found)
     pool = Pool(jobs, executor)

@@ -128,8 +128,7 @@ def outcome_of(run: Run, task: str) -> Outcome:
     """Return the outcome of a trial that produced a bank."""
     store = run.store
     manifest, history = store.manifest(task), store.history(task)
-    points = () if history is None else history.curve.scores
-    by_epoch = {point.epoch: point.scores.get(manifest.metric) for point in points}
+    by_epoch = {point.epoch: point.scores.get(manifest.metric) for point in history.curve.scores}
     score = manifest.scores["validation"].scores.get(manifest.metric)
     told = {} if score is not None else {"reason": f"its validation score is undefined ({manifest.metric})"}
     return Outcome(

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 from pydantic import ValidationError
 
-from continual_petl.engine.parallel.worker import Report
-from continual_petl.errors import ForgettingError, InputError, Interrupted, IsolationError, StoreError
-from continual_petl.store.certificate.environment import arithmetic, compute_as
+from continual_petl.engine.parallel.worker import Place, Report, reported
+from continual_petl.errors import InputError, StoreError
+from continual_petl.store.certificate.environment import arithmetic
 from continual_petl.store.files.atomic import make_folder, write_json
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.sweep.records import Outcome, Record, Records
@@ -25,22 +25,15 @@ from continual_petl.sweep.spec import SweepSpec
 from continual_petl.sweep.trial import tried
 
 OUTCOME = "outcome.json"
-_TOLD = (StoreError, ForgettingError, IsolationError, InputError)
-"""Errors that end a sweep and keep their type, whichever process they occur in."""
 _brief: SweepBrief | None = None
 """State of a worker process."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepBrief:
+class SweepBrief(Place):
     """What a process has to know about a sweep."""
 
-    folder: str
-    spec: StreamSpec
     sweep: SweepSpec
-    num_threads: int
-    arithmetic: tuple[str, bool, bool]
-    working_directory: str
 
 
 def brief_of(folder: Path, spec: StreamSpec, sweep: SweepSpec, *, jobs: int) -> SweepBrief:
@@ -106,13 +99,10 @@ def _epochs(brief: SweepBrief, task: TaskSpec, record: Record) -> int | None:
 def open_sweep(brief: SweepBrief) -> str:
     """Open a sweep in this worker process; return an error message, or nothing."""
     global _brief
-    os.chdir(brief.working_directory)
-    if not Path(brief.folder).is_dir():
-        return (
-            f"{brief.folder}: a worker on {os.uname().nodename} sees no sweep folder here. Workers on several machines need "
-            "it, and the data, at the same path on a file system that all of them share."
-        )
-    compute_as(brief.num_threads, brief.arithmetic)
+    try:
+        brief.enter("sweep", ".")
+    except InputError as error:
+        return str(error)
     _brief = brief
     return ""
 
@@ -120,22 +110,17 @@ def open_sweep(brief: SweepBrief) -> str:
 def try_here(name: str) -> Report:
     """Learn a trial in this worker process; the outcome is written into its folder."""
     assert _brief is not None
-    try:
-        records = Records(Path(_brief.folder))
-        task = name.split("/")[0]
-        record = next(each for role in ("search", "seed") for each in records.of(task, role) if name_of(each) == name)
-        outcome = carried_out(_brief, record)
-        folder = folder_of(_brief.folder, record)
-        make_folder(folder)
-        write_json(folder / OUTCOME, outcome.model_dump(mode="json"))
-    except Interrupted:
-        return Report(task=name, state="stopped")
-    except _TOLD as error:
-        kind = next(each for each in _TOLD if isinstance(error, each))
-        return Report(task=name, state="failed", error=kind.__name__, message=str(error))
-    except Exception:
-        what = f"trial {name}: the process that learned it failed:\n{traceback.format_exc()}"
-        return Report(task=name, state="failed", error="RuntimeError", message=what)
+    return reported(name, f"trial {name}", partial(_try, _brief, name))
+
+
+def _try(brief: SweepBrief, name: str) -> Report:
+    records = Records(Path(brief.folder))
+    task = name.split("/")[0]
+    record = next(each for role in ("search", "seed") for each in records.of(task, role) if name_of(each) == name)
+    outcome = carried_out(brief, record)
+    folder = folder_of(brief.folder, record)
+    make_folder(folder)
+    write_json(folder / OUTCOME, outcome.model_dump(mode="json"))
     return Report(task=name, state="learned")
 
 

@@ -72,6 +72,7 @@ def fill(folder: Path, count: int) -> None:
                 notices=(),
                 max_length=first.max_length,
                 preparation=first.preparation,
+                history=store.history(name).model_copy(update={"task": copy}),
             )
             seal = commit_task(store, plan, bank.eval(), backbone, evidence).seal
             cell = Cell(

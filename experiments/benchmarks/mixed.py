@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from continual_petl.backbones.auto_defaults import resolve_precision
 from continual_petl.backbones.backbone import Backbone, load_backbone
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.banks.mixed.stacks import Stacks
 from continual_petl.heads.build import build_head
 from continual_petl.learner.answer import answer, reading_inputs
 from continual_petl.learner.plan import TaskPlan, build_bank
-from continual_petl.learner.precision import resolve_precision
 from continual_petl.learner.together import Part, respond_together
 from continual_petl.streams.schema.training_spec import ResolvedTraining, TrainingSpec
 from experiments.benchmarks.alternate import Candidate

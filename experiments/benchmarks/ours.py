@@ -10,6 +10,7 @@ import lightning as L
 import torch
 from torch import Tensor
 
+from continual_petl.backbones.auto_defaults import resolve_precision
 from continual_petl.backbones.backbone import load_backbone, pool
 from continual_petl.backbones.weights import Attention
 from continual_petl.banks.config.choice import BankChoice
@@ -17,7 +18,6 @@ from continual_petl.engine.trainers import fitting_trainer, quiet
 from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.learner.answer import answer, backbone_inputs, head_of
 from continual_petl.learner.optimizer import make_optimizer
-from continual_petl.learner.precision import resolve_precision
 from continual_petl.streams.schema.training_spec import ResolvedTraining, TrainingSpec
 from experiments.benchmarks.peers.clock import now, seconds
 from experiments.benchmarks.shapes import Shape

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from continual_petl.backbones.auto_defaults import resolve_precision
 from continual_petl.backbones.backbone import Backbone, load_backbone, load_tokenizer
 from continual_petl.banks.bank import Bank
 from continual_petl.errors import DivergedError
@@ -25,7 +26,6 @@ from continual_petl.learner import ContinualLearner, TaskPlan
 from continual_petl.learner.answer import answer, head_of
 from continual_petl.learner.begin import begin_task
 from continual_petl.learner.optimizer import make_optimizer, make_schedule
-from continual_petl.learner.precision import resolve_precision
 from continual_petl.learner.respond import count
 from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.batches.loaders import EvaluationLoader

@@ -15,7 +15,6 @@ from pathlib import Path
 import torch
 
 from continual_petl.errors import InputError
-from continual_petl.streams.schema.defaults import NEWEST
 from experiments.benchmarks.machine import commit, describe, versions
 from experiments.studies import readme
 from experiments.studies.ledger import Book, Ledger, Line, Made
@@ -170,7 +169,7 @@ def _made(request: Request) -> Made:
         "machine": describe(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
         "jobs": request.jobs,
         "versions": versions(),
-        "defaults": NEWEST,
+        "defaults": 2,
     }
     return Made(made=sha256(f"{tree}{os.getpid()}".encode()).hexdigest()[:12], **tree)
 

@@ -100,9 +100,8 @@ def forgetting_by_task(R: list[list[float]]) -> list[float] | None:
     return [max(R[i][j] for i in range(j, len(R) - 1)) - R[-1][j] for j in range(len(R) - 1)]
 
 
-def _curve(history: History | None, metric: str) -> list[tuple[int, float | None]]:
-    points = () if history is None else history.curve.scores
-    return [(point.epoch, point.scores.get(metric)) for point in points]
+def _curve(history: History, metric: str) -> list[tuple[int, float | None]]:
+    return [(point.epoch, point.scores.get(metric)) for point in history.curve.scores]
 
 
 def plain(value: Any) -> Any:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from continual_petl._frozen import FrozenModel
-from continual_petl.streams.schema.defaults import FIRST, as_first_named
 from experiments.benchmarks.machine import Machine
 from experiments.studies.trial import Trial
 
@@ -30,7 +29,7 @@ class Made(FrozenModel):
     jobs: int
     """Trials at once; each had the machine's threads divided by this."""
     versions: dict[str, str]
-    defaults: int = FIRST
+    defaults: int = 1
     """By which defaults the banks of its trials are named; files from before this was written down call mam_flat mam."""
 
 
@@ -76,8 +75,8 @@ class Book:
         line = Line.model_validate(tree)
         if line.key != line.trial.key:
             raise ValueError(f"key {line.key} is not that of its trial, {line.trial.key}")
-        if line.made in self.made and self.made[line.made].defaults == FIRST:
-            trial = line.trial.model_copy(update={"bank": as_first_named(line.trial.bank)})
+        if line.made in self.made and self.made[line.made].defaults == 1:
+            trial = line.trial.model_copy(update={"bank": _named_now(line.trial.bank)})
             line = line.model_copy(update={"trial": trial, "key": trial.key})
         before = self.lines.get(line.key)
         if before is not None:
@@ -132,6 +131,12 @@ class Ledger:
             handle.write(text.encode() + b"\n")
             handle.flush()
             os.fsync(handle.fileno())
+
+
+def _named_now(bank: str | dict[str, Any]) -> str | dict[str, Any]:
+    if isinstance(bank, str):
+        return "mam_flat" if bank == "mam" else bank
+    return {**bank, "preset": "mam_flat"} if bank.get("preset") == "mam" else bank
 
 
 def _whole_bytes(file: Path) -> int:

@@ -25,16 +25,16 @@ from functools import cache
 from types import MappingProxyType
 
 from continual_petl.errors import InputError
-from continual_petl.streams.embedded import chapters, definitions, digits, outcomes, packages, signatures
+from continual_petl.streams.embedded import about_docstrings, chapters, digits, signatures
 from continual_petl.streams.embedded.splits import Example
 
 _BUILDERS: Mapping[str, Callable[[], dict[str, tuple[Example, ...]]]] = MappingProxyType(
     {
-        "packages": packages.build,
+        "packages": about_docstrings.packages,
         "signatures": signatures.build,
-        "definitions": definitions.build,
+        "definitions": about_docstrings.definitions,
         "chapters": chapters.build,
-        "outcomes": outcomes.build,
+        "outcomes": about_docstrings.outcomes,
     }
 )
 

@@ -12,7 +12,6 @@ from continual_petl.errors import InputError, counted
 from continual_petl.seeding import derive_seed
 from continual_petl.streams.preparation.checked import Checked
 from continual_petl.streams.preparation.stratified import STRATIFIED, held_out
-from continual_petl.streams.schema.defaults import FIRST
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 
 _FEW = 20
@@ -24,8 +23,7 @@ _SHOWN = 10
 def carve(spec: StreamSpec, task: TaskSpec, train: Checked) -> tuple[Checked, Checked]:
     """Divide train into train and validation by the hash of the inputs; equal inputs stay together.
 
-    If the kind allows it, validation is stratified (see `stratified`), unless the run was started with the first defaults:
-    its certificates are of rows that were drawn regardless of their answers.
+    If the kind allows it, validation is stratified (see `stratified`).
 
     Raises:
         InputError: if there are too few different inputs.
@@ -33,7 +31,7 @@ def carve(spec: StreamSpec, task: TaskSpec, train: Checked) -> tuple[Checked, Ch
     ranks = _ranks(train.keys, derive_seed(spec.seed, task.name, "validation"))
     wanted = max(1, round(task.validation * len(train)))
     inside = np.zeros(len(train), dtype=np.bool_)
-    if spec.defaults != FIRST and task.kind in STRATIFIED:
+    if task.kind in STRATIFIED:
         inside = held_out(train, np.unique(ranks, return_inverse=True)[1], wanted)
     if not inside.any():
         # Also if each label has a single input: then one of them is missing from train, whichever is held out.

@@ -22,13 +22,12 @@ from continual_petl._frozen import FrozenModel
 from continual_petl.backbones.anatomy import Pooling as Pooling
 from continual_petl.banks.config.choice import BankChoice
 from continual_petl.banks.config.inherit import Learned, none_is_learned, resolve_bank
-from continual_petl.banks.config.recipes import first_recipe_of, recipe_of
+from continual_petl.banks.config.recipes import recipe_of
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.heads.kinds import GENERATIVE, LABELLED
 from continual_petl.heads.kinds import METRICS as METRICS
 from continual_petl.heads.kinds import Kind as Kind
 from continual_petl.streams.schema.backbone_spec import BackboneSpec as BackboneSpec
-from continual_petl.streams.schema.columns import ColumnsSpec as ColumnsSpec
 from continual_petl.streams.schema.consistency import Inconsistent, contradictions
 from continual_petl.streams.schema.data_spec import SPLITS as SPLITS
 from continual_petl.streams.schema.data_spec import Data as Data
@@ -36,7 +35,6 @@ from continual_petl.streams.schema.data_spec import DataSpec as DataSpec
 from continual_petl.streams.schema.data_spec import Rows as Rows
 from continual_petl.streams.schema.data_spec import SplitName as SplitName
 from continual_petl.streams.schema.data_spec import Text, join_path, locate, looks_like_path, without_copy
-from continual_petl.streams.schema.defaults import FIRST, NEWEST, as_first_named, as_written_first
 from continual_petl.streams.schema.field_types import Labels, Name
 from continual_petl.streams.schema.generation import GenerationSpec as GenerationSpec
 from continual_petl.streams.schema.limits_spec import LimitsSpec as LimitsSpec
@@ -49,6 +47,7 @@ from continual_petl.streams.schema.of_kind import (
     only_for,
     without_idle_options,
 )
+from continual_petl.streams.schema.of_kind import ColumnsSpec as ColumnsSpec
 from continual_petl.streams.schema.training_spec import Count, Float, Int
 from continual_petl.streams.schema.training_spec import ResolvedTraining as ResolvedTraining
 from continual_petl.streams.schema.training_spec import TrainingOverride as TrainingOverride
@@ -179,10 +178,8 @@ class StreamSpec(FrozenModel):
     """How each bank is trained, unless the task has its own setting."""
     trainer: dict[str, Any] = Field(default_factory=dict)
     """Arguments of Lightning's Trainer, such as {devices: 1}."""
-    defaults: Annotated[Int, Field(ge=FIRST, le=NEWEST)] = NEWEST
-    """Version of the defaults for everything left open. A run keeps the version it was started with; 1 is that of streams
-    without this key: mam had a prefix without an MLP (now mam_flat), options changed a preset's learning rate and epochs, and
-    validation rows were held out of train regardless of their labels."""
+    defaults: Literal[2] = 2
+    """Version of the defaults for everything left open: a run names the one it was learned with."""
     evaluate: Literal["auto", "all", "sample", "certified"] = "auto"
     """How earlier tasks are evaluated after a new one; auto means all up to 20 tasks, then certified."""
     probe: Probe = "random"
@@ -193,12 +190,6 @@ class StreamSpec(FrozenModel):
     no copies."""
     tasks: Annotated[tuple[TaskSpec, ...], Field(min_length=1, examples=[_TASKS])]
     """The tasks, in the order in which they arrive."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _presets_as_then(cls, value: Any) -> Any:
-        first = isinstance(value, dict) and value.get("defaults") == FIRST
-        return as_written_first(value) if first else value
 
     @model_validator(mode="after")
     def _consistent(self) -> StreamSpec:
@@ -217,25 +208,6 @@ class StreamSpec(FrozenModel):
         if problems := contradictions(tree):
             raise Inconsistent(problems)
         return self
-
-    def begun_with(self, defaults: int | None) -> StreamSpec:
-        """Return the same stream with the defaults that its run was started with, unless it sets them itself.
-
-        Args:
-            defaults: those of the run; None if there is none yet.
-        """
-        if defaults is None or "defaults" in self.model_fields_set:
-            return self
-        spec = self.model_copy(update={"defaults": defaults})
-        tasks = tuple(map(spec.named_as_then, self.tasks))
-        return (
-            spec.model_copy(update={"tasks": tasks, "bank": as_first_named(self.bank)}) if defaults == FIRST else spec
-        )
-
-    def named_as_then(self, task: TaskSpec) -> TaskSpec:
-        """Return a task with its bank as named in the defaults of this stream."""
-        bank = as_first_named(task.bank) if self.defaults == FIRST else task.bank
-        return task if bank is task.bank else task.model_copy(update={"bank": bank})
 
     def anchored(self) -> StreamSpec:
         """Return the same stream with paths that are valid from every working directory."""
@@ -258,8 +230,7 @@ class StreamSpec(FrozenModel):
     def resolved_training(self, task: TaskSpec, bank: BankSpec | None = None) -> ResolvedTraining:
         """Return how ``task`` is trained; open settings come from a recipe, by default that of the bank in the stream."""
         bank = bank or self.resolved_bank(task)
-        written = (task.bank or self.bank).preset
-        recipe = first_recipe_of(bank) if self.defaults == FIRST else recipe_of(bank, written)
+        recipe = recipe_of(bank, (task.bank or self.bank).preset)
         return ResolvedTraining.of(self.merged_training(task), bank, recipe)
 
     def resolved_bank(self, task: TaskSpec, learned: Learned = none_is_learned) -> BankSpec:

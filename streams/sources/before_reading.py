@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from continual_petl.errors import InputError
 from continual_petl.streams.schema.limits_spec import LimitsSpec
-from continual_petl.streams.sources.json_text import bad_json_line, check_json
 from continual_petl.streams.sources.text_file import TextFile
+
+_MANY_BRACKETS = 500
+"""Only lines with this many brackets are parsed to check their nesting: Python fails at about a thousand levels."""
+
+TOO_DEEP = "nested too deep (brackets within brackets) to be read: repair this line, or leave it out"
 
 
 def check_before_reading(place: str, path: str, reader: str, limits: LimitsSpec) -> None:
@@ -19,7 +25,7 @@ def check_before_reading(place: str, path: str, reader: str, limits: LimitsSpec)
 
         check_table_file(place, path, reader, limits)
     elif reader == "json":
-        check_json(TextFile(path, place, limits))
+        _check_json(TextFile(path, place, limits))
     else:
         for _ in TextFile(path, place, limits).lines():
             pass
@@ -36,7 +42,40 @@ def bad_line_of(paths: Sequence[str]) -> str | None:
     """Return which line of which file is not a JSON object; pyarrow says neither."""
     for path in paths:
         if "://" not in path and {".jsonl", ".ndjson"} & set(Path(path.lower()).suffixes):
-            found = bad_json_line(TextFile(path, path))
+            found = _bad_json_line(TextFile(path, path))
             if found is not None:
                 return found
+    return None
+
+
+def _check_json(file: TextFile) -> None:
+    """Check that a file can be read as text within its limits, and that no line of it is nested too deep.
+
+    Raises:
+        InputError: naming the line.
+    """
+    if next(file.pieces(), "").lstrip()[:1] == "[":  # a JSON list, which may be a single line
+        for _ in file.pieces():
+            pass
+        return
+    for number, line in enumerate(file.lines(), 1):
+        if line.count("[") + line.count("{") > _MANY_BRACKETS:
+            try:
+                json.loads(line)
+            except RecursionError:
+                raise InputError(f"{file.place}: line {number:,} is {TOO_DEEP}") from None
+            except ValueError:
+                pass  # reported when it is read
+
+
+def _bad_json_line(file: TextFile) -> str | None:
+    """Return which line of a file of JSON lines is not a JSON object."""
+    for number, line in enumerate(file.lines(), 1):
+        try:
+            if line.strip() and not isinstance(json.loads(line), dict):
+                return f"line {number} of {file.path} is not a JSON object ({{...}})"
+        except RecursionError:
+            return f"line {number} of {file.path} is {TOO_DEEP}"
+        except ValueError as error:
+            return f"line {number} of {file.path} is not JSON ({error})"
     return None

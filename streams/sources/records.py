@@ -12,9 +12,9 @@ from typing import Any
 
 from continual_petl.errors import InputError
 from continual_petl.streams.schema.limits_spec import LimitsSpec
+from continual_petl.streams.sources.before_reading import TOO_DEEP
 from continual_petl.streams.sources.checks import shown_columns
 from continual_petl.streams.sources.csv_text import table_lines
-from continual_petl.streams.sources.json_text import TOO_DEEP
 from continual_petl.streams.sources.text_file import TextFile
 
 Numbered = tuple[int, dict[str, Any]]

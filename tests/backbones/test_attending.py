@@ -11,10 +11,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from continual_petl.backbones.attention_switch import attending
-from continual_petl.backbones.auto_defaults import FASTEST, fastest, this_device
+from continual_petl.backbones.auto_defaults import FASTEST, fastest, resolve_precision, this_device
 from continual_petl.backbones.backbone import Backbone, load_backbone
 from continual_petl.backbones.weights import Attention
-from continual_petl.learner.precision import resolve_precision
 from tests.backbones.watch import first_tensor
 from tests.tiny import FAMILIES, make_inputs
 from tests.usual import THREE, walk

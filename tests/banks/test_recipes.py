@@ -136,24 +136,6 @@ def test_a_preset_written_out_in_any_order_has_its_recipe() -> None:
         assert recipe_of(turned) == RECIPES[name]
 
 
-def test_a_stream_by_the_first_defaults_has_the_rates_of_then() -> None:
-    old = {
-        "prefix": ({"preset": "prefix", "hidden": 512}, "prefix_flat"),
-        "p_tuning": ({"preset": "p_tuning", "reparametrise": "mlp"}, "prompt"),
-        "parallel": ({"preset": "parallel", "activation": "tanh"}, "houlsby"),
-        "same": ({"preset": "parallel", "bottleneck": 8}, "parallel"),
-        "top": ({"preset": "top_layers", "layernorms": "own"}, "full"),
-        "bitfit": ({"preset": "bitfit", "layernorms": "own"}, "bitfit"),
-        "probe": ("probe", "probe"),
-        "mam": ({"preset": "mam", "length": 4}, "mam_flat"),
-        "scaled": ({"preset": "mam", "scale": 2.0}, "prefix_flat"),
-        "mlp": ({"preset": "mam", "reparametrise": "mlp", "hidden": 800}, "prefix_flat"),
-    }
-    tasks = [_task(name, bank=bank) for name, (bank, _) in old.items()]
-    expected = {name: (RECIPES[like].learning_rate, RECIPES[like].epochs) for name, (_, like) in old.items()}
-    assert _resolved(defaults=1, tasks=tasks) == expected
-
-
 def test_every_form_has_a_recipe() -> None:
     forms = {m.form for spec in PRESETS.values() for m in spec.modifications}
     assert forms == set(get_args(Form))

@@ -99,5 +99,5 @@ def test_a_worker_tells_what_went_wrong_in_plain_values(backbone_folder: Folder,
             raise kind("what is to be done")
 
         with pytest.raises(kind, match="what is to be done") as raised:
-            worker._told("one", act).raise_error()
+            worker._reported("one", act).raise_error()
         assert raised.type is kind

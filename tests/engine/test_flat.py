@@ -122,7 +122,8 @@ def test_a_bank_that_goes_while_a_task_is_learned_is_told(first: Path, tmp_path:
 
 
 def test_results_are_appended_without_reading_what_lies_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, lines = tmp_path / "results.jsonl", [TaskLine(task=f"t{n}", index=n, seconds={}) for n in range(60)]
+    done = TaskLine(task="t", index=0, certificate="0" * 64, seconds={})
+    path, lines = tmp_path / "results.jsonl", [done.model_copy(update={"task": f"t{n}"}) for n in range(60)]
     sizes: list[int] = []
     monkeypatch.setattr(reading, "_TAIL", 64)
     monkeypatch.setattr(atomic, "_LOOK", 64)

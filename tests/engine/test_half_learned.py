@@ -134,7 +134,7 @@ def test_a_task_that_begins_again_counts_from_zero(backbone_folder: Folder, half
     assert trained(run) < LONG
 
 
-def test_progress_of_an_older_release_is_gone_on_from(half: Half, tmp_path: Path) -> None:
+def test_progress_without_its_position_is_resumed(half: Half, tmp_path: Path) -> None:
     run, heard = half.copy(tmp_path / "run"), Heard()
     (run / ONE / POSITION).unlink()
     assert half_learned(Store(run)) == {"one": None}

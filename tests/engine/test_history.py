@@ -39,7 +39,6 @@ def test_losses_and_scores_of_a_fit_are_kept(backbone_folder: Folder, tmp_path: 
     tasks = stream(backbone_folder(), [task("one", num_rows=24)], training={"batch_size": 5, "epochs": 3})
     run = learn(tasks, tmp_path / "run")
     history = run.store.history("one")
-    assert history is not None
     assert [point.step for point in history.curve.losses] == list(range(1, 16))
     assert [(point.epoch, point.step) for point in history.curve.scores] == [(1, 5), (2, 10), (3, 15)]
     manifest = run.store.manifest("one")
@@ -55,7 +54,6 @@ def test_a_long_fit_is_kept_in_few_points(
     monkeypatch.setattr(learning_curve, "MOST_LOSSES", 20)
     tasks = stream(backbone_folder(), [task("one", num_rows=21)], training={"batch_size": 3, "epochs": 5})
     history = learn(tasks, tmp_path / "run").store.history("one")
-    assert history is not None
     losses = history.curve.losses
     assert [point.step for point in losses] == [*range(2, 35, 2), 35], "the rest is a shorter stretch"
 
@@ -81,7 +79,6 @@ def test_gradients_that_are_summed_leave_the_loss_what_it_is(backbone_folder: Fo
             training={**training, "epochs": 1, "learning_rate": 1e-9, "head_dropout": 0.0},
         )
         history = learn(tasks, tmp_path / str(number)).store.history("one")
-        assert history is not None
         curves.append(sum(point.loss or 0.0 for point in history.curve.losses) / len(history.curve.losses))
     assert curves[0] == pytest.approx(curves[1], abs=1e-5)
 
@@ -89,7 +86,6 @@ def test_gradients_that_are_summed_leave_the_loss_what_it_is(backbone_folder: Fo
 def test_a_confusion_adds_up_to_the_rows_and_to_the_accuracy(backbone_folder: Folder, tmp_path: Path) -> None:
     run = learn(stream(backbone_folder(), [task("one")]), tmp_path / "run")
     history, scores = run.store.history("one"), run.store.manifest("one").scores
-    assert history is not None
     for split, answered in history.answered.items():
         assert isinstance(answered, Confusion)
         assert sum(count for *_, count in answered.cells) == scores[split].num_examples
@@ -107,7 +103,6 @@ def test_a_large_confusion_keeps_its_largest_cells_and_counts_the_others() -> No
 
 def test_numbers_are_kept_with_those_that_were_true(backbone_folder: Folder, tmp_path: Path) -> None:
     history = learn(stream(backbone_folder(), [regression_task("one")]), tmp_path / "run").store.history("one")
-    assert history is not None
     points = history.answered["test"]
     assert isinstance(points, Points)
     assert len(points.pairs) == 16
@@ -125,7 +120,6 @@ def test_labels_are_counted_each_for_itself(backbone_folder: Folder, tmp_path: P
     tasks = stream(backbone_folder(), [task_of_kind("multilabel", num_rows=20)])
     run = learn(tasks, tmp_path / "run")
     history = run.store.history("multilabel")
-    assert history is not None
     counted = history.answered["test"]
     assert isinstance(counted, PerLabel)
     right, wrong, missed = (sum(part) for part in zip(*counted.counts, strict=True))
@@ -141,7 +135,6 @@ def test_texts_of_the_data_are_kept_only_where_the_stream_keeps_rows(
     folder = backbone_folder("bart")
     tasks = stream(folder, [task_of_kind("seq2seq", num_rows=12)], **{"backbone": {"name": str(folder)}}, **more)
     history = learn(tasks, tmp_path / "run").store.history("seq2seq")
-    assert history is not None
     samples = history.answered["test"]
     assert isinstance(samples, Samples)
     assert 0 < len(samples.texts) <= 5

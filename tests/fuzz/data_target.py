@@ -16,11 +16,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from continual_petl.cli.records_in import format_of, read_records
 from continual_petl.errors import InputError
 from continual_petl.streams.schema.limits_spec import LimitsSpec
 from continual_petl.streams.schema.stream_spec import ColumnsSpec
 from continual_petl.streams.sources.read import read_splits
+from continual_petl.streams.sources.records import format_of, read_records
 from tests.fuzz.target import Target
 from tests.streams.strange_files import ROWS, csv_text, cut, json_lines, nested, table, tarred, write_table, zipped
 
@@ -66,7 +66,7 @@ def _train(path: Path) -> None:
 
 def _predict(path: Path) -> None:
     if format_of(path) in (".csv", ".tsv", ".jsonl", ".parquet"):
-        for _, record in read_records(path, LIMITS):
+        for _, record in read_records(str(path), path, LIMITS):
             assert isinstance(record, dict)
 
 

@@ -83,7 +83,8 @@ def test_is_a_float64_scalar_and_leaves_its_arguments_alone(name: str, course: t
 @given(course=courses(min_tasks=1))
 def test_arrays_have_the_value_of_tensors_to_the_last_bit(name: str, course: tuple[Tensor, Tensor]) -> None:
     arrays = [each.numpy() for each in course]
-    metric: Callable[..., Any] = {**MATRIX_METRICS, **REFERENCE_METRICS}[name]
+    metrics: dict[str, Callable[..., Any]] = {**MATRIX_METRICS, **REFERENCE_METRICS}
+    metric = metrics[name]
     found = metric(arrays[0]) if name in MATRIX_METRICS else metric(*arrays)
     assert isinstance(found, np.ndarray)
     assert (found.shape, found.dtype) == ((), np.float64)

@@ -24,7 +24,6 @@ from continual_petl.store.folder.results_file import Status
 from continual_petl.store.verify.certificate import check_task
 from tests.report.made import rows_of
 from tests.store.fabricated import Looks, multiply
-from tests.store.older import as_format_1, without_histories
 from tests.store.tampering import change_tensors, nudge
 from tests.streams_in_code import stream, task
 
@@ -120,34 +119,6 @@ def test_damage_is_told_and_the_rest_is_read_all_the_same(learned: Path, tmp_pat
     found = {text for check in Run(run).verify() for text in check.problems}
     here = {text for check in facts.others for text in check.problems}
     assert here <= found
-
-
-def test_a_store_of_an_older_release_has_no_histories(learned: Path, tmp_path: Path) -> None:
-    run = shutil.copytree(learned, tmp_path / "run")
-    without_histories(run)
-    facts = read_facts(run)
-    assert facts.ok
-    assert all(task_facts.history is None for task_facts in facts.tasks)
-    assert said(facts)[1] == "good"
-
-
-def test_a_store_of_format_1_is_read(learned: Path, tmp_path: Path) -> None:
-    run = shutil.copytree(learned, tmp_path / "run")
-    as_format_1(run, first=True)
-    facts = read_facts(run)
-    assert facts.ok, [check.problems for check in facts.checks]
-    assert [task_facts.history for task_facts in facts.tasks] == [None] * 4
-    assert facts.after(4) == pytest.approx(read_facts(learned).after(4), nan_ok=True)
-
-
-def test_a_history_that_nobody_certified_is_not_read(learned: Path, tmp_path: Path) -> None:
-    run = shutil.copytree(learned, tmp_path / "run")
-    whole = (run / "banks/two/history.json").read_bytes()
-    without_histories(run)
-    (run / "banks/two/history.json").write_bytes(whole)
-    facts = read_facts(run)
-    assert facts.ok
-    assert facts.tasks[1].history is None
 
 
 def test_answers_and_results_need_no_history(learned: Path, tmp_path: Path) -> None:

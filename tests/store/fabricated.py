@@ -31,7 +31,9 @@ def multiply(folder: Path, count: int) -> Path:
         update = {"task": name, "index": number, "predecessor": manifest.seal, "seed": derive_seed(seed, name)}
         write_manifest(there, manifest.model_copy(update=update))
         manifest = read_manifest(there)
-        append_results(store.results_file, [TaskLine(task=manifest.task, index=number, seconds={})])
+        append_results(
+            store.results_file, [TaskLine(task=manifest.task, index=number, certificate=manifest.seal, seconds={})]
+        )
     return folder
 
 

@@ -58,8 +58,8 @@ def edit_stream(folder: Path, old: str, new: str) -> None:
     Store(folder).write_stream(text[: text.index("# SHA-256")].replace(old, new))
 
 
-def name_certificates(folder: Path, seals: Mapping[str, str | None]) -> None:
-    """Write the results anew, with other seals of these tasks' certificates; None as before lines had any."""
+def name_certificates(folder: Path, seals: Mapping[str, str]) -> None:
+    """Write the results anew, with other seals of these tasks' certificates."""
     lines = [
         line.model_copy(update={"certificate": seals.get(line.task, line.certificate)})
         if isinstance(line, TaskLine)

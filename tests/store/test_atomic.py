@@ -36,7 +36,7 @@ def test_the_lock_of_another_process(folder: Path, backbone_folder: Folder) -> N
 
 def test_a_torn_last_line_never_counted(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
-    lines = [TaskLine(task=f"t{number}", index=number, seconds={}) for number in range(3)]
+    lines = [TaskLine(task=f"t{number}", index=number, certificate="0" * 64, seconds={}) for number in range(3)]
     append_results(path, lines[:2])
     path.write_bytes(path.read_bytes() + b'{"type": "ta')
     assert read_results(path) == lines[:2]

@@ -191,7 +191,7 @@ def test_an_enormous_size_is_refused_before_it_is_allocated(folder: Path) -> Non
             (lambda m: m.update(class_weights=[1.0]), "class_weights: 1 of them for 2 labels"),
             (lambda m: m.update(metric="beauty"), "metric"),
             (lambda m: m.update(scores={}), "scores"),
-            (lambda m: m.update(files={}), "format 1 only"),
+            (lambda m: m.update(files={}), "files: expected bank.safetensors, probe.safetensors, history.json"),
             (lambda m: m.update(files={"../x": "0" * 64}), "files"),
             (lambda m: m.update(parameters={"head": 1}), "parameters"),
             (lambda m: m.update(index=2**60), "index"),
@@ -241,7 +241,7 @@ def test_tombstones_and_lines_whose_task_is_a_path(tmp_path: Path) -> None:
         write_sealed(path, {**content, "removed": removed})
         with pytest.raises(StoreError, match=r"000001\.json: (task|not JSON)"):
             read_tombstone(path)
-        line = TaskLine.model_construct(type="task", task=name, index=0, seconds={}, checks={})
+        line = TaskLine.model_construct(type="task", task=name, index=0, certificate="0" * 64, seconds={}, checks={})
         (tmp_path / "results.jsonl").unlink(missing_ok=True)
         append_results(tmp_path / "results.jsonl", [line])
         with pytest.raises(StoreError, match=r"results\.jsonl:1: (task\.task|not JSON)"):

@@ -20,10 +20,8 @@ from continual_petl.errors import StoreError
 from continual_petl.store.certificate.manifest import read_manifest, write_manifest
 from continual_petl.store.store import Store
 from tests.desk import bank_digests
-from tests.store.older import as_format_1
-from tests.store.tampering import QUICK, TASKS, learn_one_more, name_certificates, problems
+from tests.store.tampering import QUICK, TASKS, learn_one_more, problems
 from tests.streams_in_code import stream, task
-from tests.usual import few
 
 Folder = Callable[..., Path]
 MISSING = "task 'three' was learned as entry 2 of the chain, but its bank is missing"
@@ -42,15 +40,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     }
 
 
-def without_certificates(folder: Path) -> None:
-    """Make the lines of the results as they were before they named certificates."""
-    name_certificates(folder, dict.fromkeys(Store(folder).tasks))
-
-
-@pytest.mark.parametrize("certificates", few([True, False]))
-def test_the_newest_bank_is_missing(folder: Path, backbone_folder: Folder, certificates: bool) -> None:
-    if not certificates:
-        without_certificates(folder)
+def test_the_newest_bank_is_missing(folder: Path, backbone_folder: Folder) -> None:
     kept = shutil.copytree(folder / "banks" / "three", folder.parent / "three")
     shutil.rmtree(folder / "banks" / "three")
     assert MISSING in problems(folder)["three"]
@@ -69,16 +59,13 @@ def test_the_newest_bank_is_missing(folder: Path, backbone_folder: Folder, certi
     assert learn_one_more(backbone_folder(), folder).store.tasks == ["one", "two", "three", "four"]
 
 
-@pytest.mark.parametrize("certificates", few([True, False]))
-def test_a_missing_bank_is_dropped_on_record(folder: Path, backbone_folder: Folder, certificates: bool) -> None:
-    if not certificates:
-        without_certificates(folder)
+def test_a_missing_bank_is_dropped_on_record(folder: Path, backbone_folder: Folder) -> None:
     seal = Store(folder).link("three").seal
     shutil.rmtree(folder / "banks" / "three")
     assert forget(folder, "three").store.tasks == ["one", "two"]
     (stone,) = Store(folder).tombstones()
     assert (stone.task, stone.why, stone.index, stone.removed.index) == ("three", "lost", 3, 2)
-    assert stone.removed.seal == stone.predecessor == (seal if certificates else None)
+    assert stone.removed.seal == stone.predecessor == seal
     assert problems(folder) == {}
     run = learn(other_three(backbone_folder()), folder)
     assert run.store.tasks == ["one", "two", "three"]
@@ -106,30 +93,24 @@ def test_at_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str], t
     assert main(["verify", str(folder)]) == 0
 
 
-def test_a_bank_that_an_older_release_learned_in_the_place_of_a_lost_one(
+def test_a_bank_that_was_learned_in_the_place_of_a_lost_one(
     folder: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such a run said "unchanged": the chain is whole, and only the results know of the first bank."""
-    for certificates in (True, False):
-        run = shutil.copytree(folder, folder.parent / f"run {certificates}")
-        shutil.rmtree(run / "banks" / "three")
-        with monkeypatch.context() as patch:
-            patch.setattr(Store, "check_complete", lambda _: None)
-            patch.setattr(Store, "problems", lambda _: [])
-            learn(other_three(backbone_folder()), run)
-        if not certificates:
-            without_certificates(run)
-        assert Store(run).broken() == {}
-        found = "task 'three': its certificate, entry 2 of the chain, is not the one that results.jsonl names"
-        if not certificates:
-            found = "task 'three': results.jsonl says that it was learned twice as entry 2 of the chain"
-        assert found in problems(run)["three"]
-        with pytest.raises(StoreError, match=found):
-            learn_one_more(backbone_folder(), run)
-        forget(run, "three")
-        assert problems(run) == {}
-        assert learn_one_more(backbone_folder(), run).store.tasks == ["one", "two", "three", "four"]
-        assert problems(run) == {}
+    """The chain is whole, and only the results know of the first bank."""
+    shutil.rmtree(folder / "banks" / "three")
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "check_complete", lambda _: None)
+        patch.setattr(Store, "problems", lambda _: [])
+        learn(other_three(backbone_folder()), folder)
+    assert Store(folder).broken() == {}
+    found = "task 'three': its certificate, entry 2 of the chain, is not the one that results.jsonl names"
+    assert found in problems(folder)["three"]
+    with pytest.raises(StoreError, match=found):
+        learn_one_more(backbone_folder(), folder)
+    forget(folder, "three")
+    assert problems(folder) == {}
+    assert learn_one_more(backbone_folder(), folder).store.tasks == ["one", "two", "three", "four"]
+    assert problems(folder) == {}
 
 
 def test_a_bank_in_the_middle_and_its_neighbour(folder: Path, backbone_folder: Folder) -> None:
@@ -151,14 +132,14 @@ def test_a_bank_in_the_middle_and_its_neighbour(folder: Path, backbone_folder: F
     assert problems(folder) == {}
 
 
-def test_several_of_the_newest_that_nothing_says_the_seals_of(folder: Path, backbone_folder: Folder) -> None:
-    without_certificates(folder)
+def test_several_of_the_newest_are_missing(folder: Path, backbone_folder: Folder) -> None:
     kept = shutil.copytree(folder / "banks", folder.parent / "banks")
     for name in ("two", "three"):
         shutil.rmtree(folder / "banks" / name)
     assert problems(folder).keys() == {"two", "three"}
     forget(folder, "two")
-    assert problems(folder).keys() == {"three"}
+    # The tombstone of two follows three.
+    assert problems(folder).keys() == {"three", "(tombstones)"}
     # Restored meanwhile: its predecessor is known from then on to be the one that was dropped.
     restored = shutil.copytree(folder, folder.parent / "restored")
     shutil.copytree(kept / "three", restored / "banks" / "three")
@@ -209,20 +190,16 @@ def test_the_bank_that_replaced_another_is_missing(folder: Path, backbone_folder
 
 def test_a_restored_run_answers_as_before(folder: Path, backbone_folder: Folder) -> None:
     """A missing bank that was dropped on record, and is found and put back after all, counts again."""
-    for certificates in (True, False):
-        run = shutil.copytree(folder, folder.parent / f"run {certificates}")
-        if not certificates:
-            without_certificates(run)
-        before = bank_digests(Run(run))
-        kept = shutil.move(run / "banks" / "three", run.parent / f"three {certificates}")
-        forget(run, "three")
-        shutil.copytree(kept, run / "banks" / "three")
-        assert bank_digests(Run(run)) == before
-        assert problems(run) == {}
-        assert learn_one_more(backbone_folder(), run).store.tasks == ["one", "two", "three", "four"]
-        forget(run, "three")
-        assert problems(run) == {}
-        assert Store(run).tasks == ["one", "two", "four"]
+    before = bank_digests(Run(folder))
+    kept = shutil.move(folder / "banks" / "three", folder.parent / "three")
+    forget(folder, "three")
+    shutil.copytree(kept, folder / "banks" / "three")
+    assert bank_digests(Run(folder)) == before
+    assert problems(folder) == {}
+    assert learn_one_more(backbone_folder(), folder).store.tasks == ["one", "two", "three", "four"]
+    forget(folder, "three")
+    assert problems(folder) == {}
+    assert Store(folder).tasks == ["one", "two", "four"]
 
 
 def test_the_newest_certificate_was_edited_and_sealed_again(folder: Path) -> None:
@@ -268,26 +245,6 @@ def test_an_older_copy_of_a_replaced_bank_is_no_restored_one(folder: Path, backb
     shutil.rmtree(folder / "banks" / "two")
     shutil.move(new, folder / "banks" / "two")
     assert problems(folder) == {}
-
-
-@pytest.mark.parametrize("gone", few([["two", "three"], ["two"], ["three"]]))
-def test_a_run_of_format_1(folder: Path, backbone_folder: Folder, gone: list[str]) -> None:
-    """Its lines name no positions; those of the chain that are free are in the same order."""
-    as_format_1(folder, first=False)
-    restored = shutil.copytree(folder, folder.parent / "restored")
-    for name in gone:
-        shutil.rmtree(folder / "banks" / name)
-    for name in gone:
-        assert f"task {name!r} was learned as entry" in problems(folder)[name]
-        assert f"`continual-petl forget {folder} {name}`" in problems(folder)[name]
-    with pytest.raises(StoreError, match=f"task {gone[0]!r} was learned as entry"):
-        learn_one_more(backbone_folder(), folder)
-    for name in gone:
-        forget(folder, name)
-    assert problems(folder) == {}
-    learn_one_more(backbone_folder(), folder)
-    assert problems(folder) == {}
-    assert problems(restored) == {}
 
 
 def test_a_missing_bank_and_a_changed_stream(folder: Path, backbone_folder: Folder) -> None:

@@ -123,7 +123,6 @@ def _held(num_bytes: int) -> CachedBank:
         backbone=nothing,
         max_length=8,
         preparation="",
-        written_in=2,
         made_of=("seal",),
         num_bytes=num_bytes,
     )

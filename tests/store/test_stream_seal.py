@@ -14,10 +14,9 @@ from continual_petl.cli.main import main
 from continual_petl.engine.forget import forget
 from continual_petl.errors import StoreError
 from continual_petl.report.facts import read_facts
-from continual_petl.store.folder.stream_seal import sealed_stream
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import load_stream
-from tests.store.tampering import QUICK, TASKS, name_certificates, problems
+from tests.store.tampering import QUICK, TASKS, problems
 from tests.streams_in_code import stream, task
 from tests.usual import few
 
@@ -89,24 +88,6 @@ def test_the_seal_was_cut_off(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert load_stream(path).seed == 3
     assert CHANGED in problems(folder)["(stream.yaml)"]
     refused(folder, capsys)
-
-
-def test_a_run_of_an_older_release_has_no_seal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = folder / "stream.yaml"
-    text = b"".join(path.read_bytes().splitlines(keepends=True)[:-1])
-    path.write_bytes(text)
-    name_certificates(folder, dict.fromkeys(Store(folder).tasks))
-    assert problems(folder) == {}
-    older = shutil.copytree(folder, folder.parent / "older")
-    (folder.parent / "new.yaml").write_text(json.dumps(task("four", num_rows=16)))
-    assert main(["learn", str(folder), str(folder.parent / "new.yaml"), "--quiet"]) == 0
-    assert path.read_bytes() == sealed_stream(path.read_text()[: path.read_text().index("# SHA-256")])
-    assert problems(folder) == {}
-    # Without a seal the certificates still know the seed.
-    change(older, "\nseed: 3", "\nseed: 4")
-    assert "it gives the seed 4, but tasks were learned with another one" in problems(older)["(stream.yaml)"]
-    assert main(["learn", str(older), str(folder.parent / "new.yaml"), "--quiet"]) == 2
-    assert "task 'three' was learned in this folder with another seed than 4" in capsys.readouterr().err
 
 
 def test_an_edit_on_purpose_is_given_to_run(folder: Path, backbone_folder: Folder) -> None:

@@ -113,6 +113,7 @@ def test_no_certificate_is_made_with_dropout_on(folder: Path) -> None:
         notices=(),
         max_length=16,
         preparation="",
+        history=store.history("one"),
     )
     with pytest.raises(IsolationError, match="in training mode"):
         commit_task(store, plan, bank, backbone, evidence)

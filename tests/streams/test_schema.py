@@ -123,3 +123,9 @@ def test_momentum_may_stand_in_the_stream_when_one_task_uses_it() -> None:
 def test_what_training_says_is_not_said_again_to_the_trainer() -> None:
     with pytest.raises(ValidationError, match=r"training\.epochs"):
         _stream({"name": "a"}, trainer={"max_epochs": 3})
+
+
+def test_defaults_of_another_release_are_refused() -> None:
+    assert _stream({"name": "a"}, defaults=2) == _stream({"name": "a"})
+    with pytest.raises(ValidationError, match="defaults\\n  Input should be 2"):
+        _stream({"name": "a"}, defaults=1)

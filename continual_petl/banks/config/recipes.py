@@ -6,7 +6,7 @@ rate of its forms. This file never imports torch.
 
 from __future__ import annotations
 
-from continual_petl.banks.config.presets import PRESETS, RECIPES, Recipe, preset_of
+from continual_petl.banks.config.presets import PRESETS, RECIPES, Recipe
 from continual_petl.banks.config.spec import BankSpec
 
 
@@ -37,18 +37,6 @@ def recipe_of(bank: BankSpec, written: str | None = None) -> Recipe:
         # Of copies that are not counted from the top: full, whose rate is the smaller one.
         return min((RECIPES[name] for name in fitting), key=_rate)
     return min((RECIPES[modification.config.like(modification)] for modification in bank.modifications), key=_rate)
-
-
-def first_recipe_of(bank: BankSpec) -> Recipe:
-    """Return how a bank was trained by streams with ``defaults: 1``: any option but the size made it no preset's."""
-    preset = preset_of(bank)
-    # What is called mam now had no name then.
-    if preset is not None and preset != "mam":
-        return RECIPES[preset]
-    if not bank.modifications:
-        return RECIPES["layernorm" if bank.layernorms == "own" else "probe"]
-    first = bank.modifications[0]
-    return RECIPES[first.config.like_plain(first)]
 
 
 def _rate(recipe: Recipe) -> float:

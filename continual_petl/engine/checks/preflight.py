@@ -22,11 +22,12 @@ from continual_petl.errors import InputError, about
 from continual_petl.learner.frozen import check_kept
 from continual_petl.learner.plan import build_bank, check_kind
 from continual_petl.store.files.reading import refuse_link
-from continual_petl.store.folder.stream_seal import load_begun, stream_problem
+from continual_petl.store.folder.stream_seal import stream_problem
 from continual_petl.streams.encoding.encode import encode_rows
 from continual_petl.streams.preparation.prepare import check_data
 from continual_petl.streams.schema.data_spec import is_near
 from continual_petl.streams.schema.stream_spec import TaskSpec
+from continual_petl.streams.stream_file.yaml_file import load_stream
 
 
 def preflight(session: Session, replace: Collection[str] = ()) -> None:
@@ -115,7 +116,7 @@ def _check_same_stream(session: Session) -> None:
     if not tasks:
         return
     # A file that was edited is not trusted.
-    known = load_begun(store.stream_file) if store.stream_file.is_file() and stream_problem(store) is None else spec
+    known = load_stream(store.stream_file) if store.stream_file.is_file() and stream_problem(store) is None else spec
     if (known.name, known.seed) != (spec.name, spec.seed):
         raise InputError(
             f"--run-dir {session.folder}: this folder holds the stream {known.name!r} with seed {known.seed}, but the one "

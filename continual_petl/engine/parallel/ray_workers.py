@@ -12,12 +12,11 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Any
 
 from continual_petl.engine.parallel.processes import WorkerDied
-from continual_petl.engine.parallel.worker import Brief, Report, Worker
+from continual_petl.engine.parallel.worker import Brief, Place, Report, Worker
 from continual_petl.errors import InputError
-from continual_petl.streams.schema.stream_spec import StreamSpec
 
 _MOST_RETRIES = 2
 _worker: Worker | None = None
@@ -35,16 +34,6 @@ def check_ray() -> None:
         )
 
 
-class _Brief(Protocol):
-    """What is needed to reserve resources for a run."""
-
-    @property
-    def num_threads(self) -> int: ...
-
-    @property
-    def spec(self) -> StreamSpec: ...
-
-
 class RayWorkers:
     """Learns tasks on a Ray cluster; satisfies `Workers`.
 
@@ -59,7 +48,7 @@ class RayWorkers:
 
     def __init__(
         self,
-        brief: _Brief,
+        brief: Place,
         jobs: int | None,
         most: int,
         *,

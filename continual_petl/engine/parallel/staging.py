@@ -33,7 +33,7 @@ def stage(store: Store, learned: TrainedBank) -> None:
     staged = _staged(store, task)
     shutil.rmtree(staged.folder, ignore_errors=True)
     commit_task(staged, learned.plan, learned.bank, learned.backbone, learned.evidence)
-    staged.append_results([TaskLine(task=task, index=0, seconds=learned.seconds)])
+    staged.append_results([TaskLine(task=task, index=0, certificate=staged.link(task).seal, seconds=learned.seconds)])
 
 
 def commit_staged(

@@ -47,19 +47,43 @@ _TOLD = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Brief:
-    """What a worker has to know about the run."""
+class Place:
+    """Where and how a worker computes, for a run or a sweep."""
 
     folder: str
     spec: StreamSpec
-    callbacks: tuple[L.Callback, ...]
-    """Callbacks of the fit in their initial state, in which every task starts."""
     num_threads: int
     """Number of threads of the run: the last bits of a product depend on it."""
     arithmetic: tuple[str, bool, bool]
     """Torch settings that change the arithmetic: see `arithmetic`."""
     working_directory: str
     """Base folder for paths in the stream."""
+
+    def enter(self, what: str, file: str) -> None:
+        """Compute as the process that started this one, after checking that its folder is visible here.
+
+        Args:
+            what: that it is a folder of, for the message.
+            file: that it holds; "." for any.
+
+        Raises:
+            InputError: if there is none.
+        """
+        os.chdir(self.working_directory)
+        if not Path(self.folder, file).exists():
+            raise InputError(
+                f"{self.folder}: a worker on {os.uname().nodename} sees no {what} folder here. Workers on several machines "
+                "need it, and the data, at the same path on a file system that all of them share."
+            )
+        compute_as(self.num_threads, self.arithmetic)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Brief(Place):
+    """What a worker has to know about the run."""
+
+    callbacks: tuple[L.Callback, ...]
+    """Callbacks of the fit in their initial state, in which every task starts."""
     reads_test: bool = True
     """Whether test splits are read."""
 
@@ -114,13 +138,7 @@ class Worker:
     """
 
     def __init__(self, brief: Brief, signals: tuple[int, ...]) -> None:
-        os.chdir(brief.working_directory)
-        if not Path(brief.folder, "stream.yaml").is_file():
-            raise InputError(
-                f"{brief.folder}: a worker on {os.uname().nodename} sees no run folder here. Workers on several machines "
-                "need it, and the data, at the same path on a file system that all of them share."
-            )
-        compute_as(brief.num_threads, brief.arithmetic)
+        brief.enter("run", "stream.yaml")
         self._brief, self._signals = brief, signals
         self._session = Session(brief.spec, Store(Path(brief.folder)), reads_test=brief.reads_test)
 
@@ -132,7 +150,7 @@ class Worker:
             stage(self._session.store, learned)
             return Report(task=task, state="learned", notices=learned.lost)
 
-        return self._told(task, act)
+        return self._reported(task, act)
 
     def fit(self, task: str) -> Report:
         """Take part in the fit of a task; the environment determines this process's rank."""
@@ -141,7 +159,7 @@ class Worker:
             digest = fit_share(self._session, self._task(task), self._callbacks(), request)
             return Report(task=task, state="learned", digest=digest)
 
-        return self._told(task, act)
+        return self._reported(task, act)
 
     def _task(self, name: str) -> TaskSpec:
         return next(task for task in self._brief.spec.tasks if task.name == name)
@@ -149,18 +167,32 @@ class Worker:
     def _callbacks(self) -> list[L.Callback]:
         return copy.deepcopy(list(self._brief.callbacks))
 
-    def _told(self, task: str, act: Callable[[StopRequest], Report]) -> Report:
-        try:
+    def _reported(self, task: str, act: Callable[[StopRequest], Report]) -> Report:
+        def listening() -> Report:
             with _listening(self._signals) as request:
                 return act(request)
-        except Interrupted:
-            return Report(task=task, state="stopped")
-        except tuple(_TOLD.values()) as error:
-            kind = next(name for name, each in _TOLD.items() if isinstance(error, each))
-            return Report(task=task, state="failed", error=kind, message=str(error))
-        except Exception:
-            what = f"task {task!r}: the process that learned it failed:\n{traceback.format_exc()}"
-            return Report(task=task, state="failed", error="RuntimeError", message=what)
+
+        return reported(task, f"task {task!r}", listening)
+
+
+def reported(task: str, what: str, act: Callable[[], Report]) -> Report:
+    """Return what a function reports, or a report of the error that ended it.
+
+    Args:
+        task: name in the report.
+        what: what is learned, for the message about an unexpected error.
+        act: learns it.
+    """
+    try:
+        return act()
+    except Interrupted:
+        return Report(task=task, state="stopped")
+    except tuple(_TOLD.values()) as error:
+        kind = next(name for name, each in _TOLD.items() if isinstance(error, each))
+        return Report(task=task, state="failed", error=kind, message=str(error))
+    except Exception:
+        message = f"{what}: the process that learned it failed:\n{traceback.format_exc()}"
+        return Report(task=task, state="failed", error="RuntimeError", message=message)
 
 
 @contextmanager

@@ -82,7 +82,7 @@ def _path(store: Store) -> Path:
 
 def _read(path: Path) -> dict[str, _Begun]:
     try:
-        content, _ = read_sealed(path, (_VERSION,), "it")
+        content, _ = read_sealed(path, _VERSION, "it")
         return _File.model_validate(content | {VERSION: _VERSION}).tasks
     except FileNotFoundError:
         return {}

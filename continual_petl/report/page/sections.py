@@ -161,8 +161,7 @@ def learning(facts: RunFacts) -> Section:
     lines = []
     if without:
         lines.append(
-            f"{counted(without, 'task')} of {len(facts.tasks):,} have no training history, as tasks of older releases do, "
-            "or a damaged one."
+            f"The training history of {counted(without, 'task')} of {len(facts.tasks):,} is missing or damaged."
         )
     words = f"{curves.in_words(facts)} Training losses are in the details of each task."
     figures = (

@@ -111,7 +111,7 @@ class History(FrozenModel):
 
 
 def read_curve(folder: Path) -> Curve | None:
-    """Return the curve in a progress folder; None if there is none, as with older releases.
+    """Return the curve in a progress folder; None if none was written yet.
 
     Raises:
         StoreError: if it is damaged.
@@ -132,8 +132,8 @@ def write_history(path: Path, history: History) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def read_history(path: Path, manifest: Manifest) -> History | None:
-    """Return a task's history; None if the task was learned before histories were written.
+def read_history(path: Path, manifest: Manifest) -> History:
+    """Return a task's history.
 
     Args:
         path: the file.
@@ -142,9 +142,6 @@ def read_history(path: Path, manifest: Manifest) -> History | None:
     Raises:
         StoreError: if it is not the certified one.
     """
-    certified = manifest.files.get(HISTORY)
-    if certified is None:
-        return None
     what = f"task {manifest.task!r}"
     try:
         content = read_file(path, MAX_JSON_BYTES)
@@ -152,13 +149,13 @@ def read_history(path: Path, manifest: Manifest) -> History | None:
         raise StoreError(
             f"{what}: {path} is missing. No answer depends on it, but it belongs to the certificate: restore it from a copy."
         ) from None
-    if hashlib.sha256(content).hexdigest() != certified:
+    if hashlib.sha256(content).hexdigest() != manifest.files[HISTORY]:
         raise StoreError(
             f"{what}: {path}: its bytes are not those that were certified; the file was changed after the task was learned. "
             "No answer depends on it, but its content can no longer be trusted: restore it from a copy."
         )
     raw = parse_json(content, str(path))
-    check_version(raw, path, (1,))
+    check_version(raw, path, 1)
     try:
         return History.model_validate(raw)
     except ValidationError as error:

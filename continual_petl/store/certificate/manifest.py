@@ -10,11 +10,9 @@ from pydantic import Field, PrivateAttr, ValidationError, model_validator
 from continual_petl._frozen import FrozenModel
 from continual_petl.backbones import Pooling
 from continual_petl.banks.config.spec import BankSpec
-from continual_petl.digests import combined_digest
 from continual_petl.errors import StoreError
 from continual_petl.heads.kinds import GENERATIVE, LABELLED, METRICS, Kind
 from continual_petl.store.certificate.environment import Environment
-from continual_petl.store.certificate.old_formats import upgraded
 from continual_petl.store.files.sealed import invalid, read_sealed, seal_of, write_sealed
 from continual_petl.streams.schema.field_types import Name
 from continual_petl.streams.schema.stream_spec import GenerationSpec, ResolvedTraining
@@ -30,8 +28,8 @@ Index = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
 """A count, or a position in the chain, small enough for every JSON reader."""
 PARTS = ("modifications", "own", "head")
 """The parts by which parameters are counted."""
-FILES = ("bank.safetensors", "probe.safetensors")
 HISTORY = "history.json"
+FILES = ("bank.safetensors", "probe.safetensors", HISTORY)
 
 
 Dtype = Literal[
@@ -117,8 +115,7 @@ class Manifest(FrozenModel):
     probe: Digest
     """Digest of all tensors of the probe together."""
     files: dict[str, Digest]
-    """SHA-256 of the bytes of bank.safetensors, probe.safetensors and, if present, history.json; empty in
-    certificates of format 1."""
+    """SHA-256 of the bytes of bank.safetensors, probe.safetensors and history.json."""
     scores: dict[str, SplitScores]
     """By split: validation, and test if there is one."""
     data: dict[str, str]
@@ -129,8 +126,6 @@ class Manifest(FrozenModel):
     environment: Environment
 
     _seal: str | None = PrivateAttr(default=None)
-    _format: int = PrivateAttr(default=FORMAT_VERSION)
-    _names: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")
     def _consistent(self) -> Manifest:
@@ -147,8 +142,8 @@ class Manifest(FrozenModel):
             raise ValueError("scores: those of the validation split, or the digest of a split's data, are missing")
         if set(self.parameters) != set(PARTS):
             raise ValueError(f"parameters: expected the parts {', '.join(PARTS)}")
-        if self.files.keys() - {HISTORY} not in (set(), set(FILES)) or set(self.files) == {HISTORY}:
-            raise ValueError(f"files: expected {' and '.join(FILES)}, and perhaps {HISTORY}")
+        if set(self.files) != set(FILES):
+            raise ValueError(f"files: expected {', '.join(FILES)}")
         return self
 
     def plan(self) -> TaskPlan:
@@ -185,22 +180,6 @@ class Manifest(FrozenModel):
         """Digest over the whole manifest as it was written; the next entry of the chain names it."""
         return self._seal or seal_of(self.model_dump(mode="json"))
 
-    @property
-    def names(self) -> dict[str, str]:
-        """Today's tensor names by their names in the bank's file, if an older format used different ones."""
-        return self._names
-
-    @property
-    def digest_of_tensors(self) -> str:
-        """The expected ``digest``: over the names in the file and the digests of the tensors."""
-        old = {new: name for name, new in self._names.items()}
-        return combined_digest({old.get(name, name): entry.digest for name, entry in self.tensors.items()})
-
-    @property
-    def written_in(self) -> int:
-        """The format version of the file that was read."""
-        return self._format
-
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
     """Write a manifest with its seal."""
@@ -210,16 +189,11 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
 def read_manifest(path: Path) -> Manifest:
     """Read a manifest, or raise `StoreError` naming the file and what is wrong with it."""
     try:
-        raw, seal = read_sealed(path, (1, FORMAT_VERSION), f"task {path.parent.name!r}")
+        raw, seal = read_sealed(path, FORMAT_VERSION, f"task {path.parent.name!r}")
+        manifest = Manifest.model_validate(raw)
     except FileNotFoundError:
         raise StoreError(f"{path}: missing; the bank's folder is incomplete or was edited") from None
-    version = int(raw["format_version"])
-    try:
-        content, names = upgraded(raw)
-        manifest = Manifest.model_validate(content)
     except ValidationError as error:
         raise invalid(path, error) from error
-    if version > 1 and not manifest.files:
-        raise StoreError(f"{path}: files: empty, as in certificates of format 1 only; the file was edited")
-    manifest._seal, manifest._format, manifest._names = seal, version, names
+    manifest._seal = seal
     return manifest

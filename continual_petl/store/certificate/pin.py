@@ -33,12 +33,12 @@ class Pin(FrozenModel):
     num_parameters: int
     remote_code: bool = False
     """Whether Python code that came with the model was executed."""
-    config: dict[str, Any] | None
-    """The content of its config.json; None in runs of format 1."""
+    config: dict[str, Any]
+    """The content of its config.json."""
     tensors: dict[str, str]
-    """Digest of every tensor; empty in runs of format 1."""
+    """Digest of every tensor."""
     files: dict[str, str]
-    """SHA-256 of every file; empty in runs of format 1."""
+    """SHA-256 of every file."""
 
 
 def pin_backbone(path: Path, backbone: Backbone) -> None:
@@ -69,14 +69,12 @@ def check_pin(path: Path, pin: Pin, backbone: Backbone) -> None:
     """Raise `StoreError`, naming what differs, unless this is the pinned backbone."""
     if pin.digest != backbone.digest:
         changed = [n for n in sorted(pin.tensors | backbone.tensor_digests) if not _same(n, pin.tensors, backbone)]
-        which = f" ({len(changed)} of its tensors differ, first {changed[0]})" if pin.tensors and changed else ""
+        which = f" ({len(changed)} of its tensors differ, first {changed[0]})" if changed else ""
         raise StoreError(
             f"{path}: this run was learned on backbone {pin.name!r} with digest {pin.digest[:12]}; {backbone.name!r} has "
             f"{backbone.digest[:12]}{which}. Its banks would answer differently on it: use the backbone of the run, or "
             "another --run-dir."
         )
-    if pin.config is None:
-        return
     for key in sorted(pin.config | backbone.config_facts):
         then, now = pin.config.get(key), backbone.config_facts.get(key)
         if then != now:
@@ -97,8 +95,6 @@ def check_files(path: Path, pin: Pin, name: str, revision: str | None, backbone:
         revision: of a Hub id.
         backbone: the loaded one, which knows of files added later; None if it cannot be loaded.
     """
-    if not pin.files:
-        return []
     from continual_petl.backbones.files import digests_of  # imports transformers
 
     try:
@@ -122,21 +118,11 @@ def read_pin(path: Path) -> Pin | None:
         StoreError: if the file is damaged.
     """
     try:
-        raw, _ = read_sealed(path, (1, FORMAT_VERSION), "it", unsealed=1)
+        return Pin.model_validate(read_sealed(path, FORMAT_VERSION, "it")[0])
     except FileNotFoundError:
         return None
-    try:
-        return Pin.model_validate(_upgraded(raw))
     except ValidationError as error:
         raise invalid(path, error) from error
-
-
-def _upgraded(raw: dict[str, Any]) -> dict[str, Any]:
-    """Convert the pin of a run of format 1, which had no version and no seal."""
-    if raw.get("format_version") != 1:
-        return raw
-    kept = {key: raw.get(key) for key in ("name", "revision", "digest", "family", "num_parameters")}
-    return {**kept, "format_version": 2, "config": None, "tensors": {}, "files": {}}
 
 
 def _same(name: str, pinned: dict[str, str], backbone: Backbone) -> bool:

@@ -126,12 +126,11 @@ def certified_tensors(path: Path, manifest: Manifest) -> dict[str, StoredTensor]
     """
     what = f"task {manifest.task!r}"
     try:
-        tensors = read_tensors(path, most_bytes(manifest.tensors), manifest.files.get(path.name), what)
+        tensors = read_tensors(path, most_bytes(manifest.tensors), manifest.files[path.name], what)
     except Damaged as damage:
         # The name of the changed tensor is more useful than a changed digest of the file.
         check_digests(damage.tensors, manifest.tensors, path, what)
         raise
-    tensors = {manifest.names.get(name, name): tensor for name, tensor in tensors.items()}
     check_digests(tensors, manifest.tensors, path, what)
     return tensors
 

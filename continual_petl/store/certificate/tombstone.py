@@ -77,7 +77,7 @@ def write_tombstone(folder: Path, tombstone: Tombstone) -> None:
 def read_tombstone(path: Path) -> Tombstone:
     """Read a tombstone, or raise `StoreError` naming the file and what is wrong with it."""
     try:
-        raw, seal = read_sealed(path, (2,), "it")
+        raw, seal = read_sealed(path, 2, "it")
         tombstone = Tombstone.model_validate(raw)
     except FileNotFoundError:
         raise StoreError(f"{path}: missing; a tombstone was removed") from None

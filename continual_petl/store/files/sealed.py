@@ -1,7 +1,7 @@
 """Sealed JSON: every file of the chain carries a digest of its own content, which the next entry of the chain names.
 
-The seal is computed from the content of the file, not from how today's schema reads it: a certificate written by an older
-release keeps its seal when the schema grows.
+The seal is computed from the content of the file, not from how the schema reads it: a certificate keeps its seal when the
+schema grows.
 """
 
 from __future__ import annotations
@@ -33,25 +33,20 @@ def write_sealed(path: Path, content: Mapping[str, Any]) -> str:
     return seal
 
 
-def read_sealed(
-    path: Path, versions: tuple[int, ...], what: str, *, unsealed: int | None = None
-) -> tuple[dict[str, Any], str]:
+def read_sealed(path: Path, version: int, what: str) -> tuple[dict[str, Any], str]:
     """Return the content of a sealed file, and its seal.
 
     Args:
         path: the file.
-        versions: the supported format versions.
+        version: the supported format version.
         what: what the file is, for messages.
-        unsealed: the version in which such files had neither version nor seal.
 
     Raises:
         FileNotFoundError: if there is none.
         StoreError: if it was damaged or edited, or was written by an incompatible release.
     """
     raw = read_json(path)
-    if unsealed is not None and not raw.keys() & {SEAL, VERSION}:
-        return {**raw, VERSION: unsealed}, ""
-    check_version(raw, path, versions)
+    check_version(raw, path, version)
     seal = raw.pop(SEAL, None)
     try:
         expected = seal_of(raw)
@@ -65,14 +60,14 @@ def read_sealed(
     return raw, expected
 
 
-def check_version(raw: Mapping[str, Any], path: Path, versions: tuple[int, ...]) -> None:
+def check_version(raw: Mapping[str, Any], path: Path, version: int) -> None:
     """Raise `StoreError` for a format version that this release does not read."""
     found = raw.get(VERSION)
-    if isinstance(found, int) and found in versions:
+    if type(found) is int and found == version:
         return
-    newer = isinstance(found, int) and found > max(versions)
+    newer = isinstance(found, int) and found > version
     raise StoreError(
-        f"{path}: format version {str(found)[:40]}, this release reads {', '.join(map(str, versions))}. "
+        f"{path}: format version {str(found)[:40]}, this release reads {version}. "
         + ("A newer release wrote it: read it with that release." if newer else "The file is damaged or was edited.")
     )
 

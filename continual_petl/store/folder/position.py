@@ -1,7 +1,7 @@
 """``position.json``: the progress and training time of a half-learned task, for display only.
 
 It is written right before its checkpoint appears, and names it by its seal. A kill between the two leaves the position of
-another checkpoint: its seconds count, since they were spent, but its step does not. Older releases wrote no such file.
+another checkpoint: its seconds count, since they were spent, but its step does not.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def read_position(folder: Path) -> Position | None:
     if not (folder / CHECKPOINT).exists():
         return None
     try:
-        content, _ = read_sealed(path, (_VERSION,), "it")
+        content, _ = read_sealed(path, _VERSION, "it")
         return Position.model_validate({key: value for key, value in content.items() if key != VERSION})
     except FileNotFoundError:
         return None

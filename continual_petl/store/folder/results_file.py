@@ -1,7 +1,7 @@
 """``results.jsonl``: all measurements, one sealed line after each task's row of R and one when the task is finished.
 
 Each line carries its own seal and the seal of the previous line, so a line that was changed, removed, inserted or moved is
-noticed. Lines of format 1 (one cell each) had no seals; they can only come first.
+noticed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from continual_petl._frozen import FrozenModel
 from continual_petl.digests import combined_digest
@@ -31,8 +31,8 @@ class Cell(FrozenModel):
 
     task: Name
     """The column."""
-    index: Index | None = None
-    """The column's position in the chain, unique even for a task that was replaced; None in format 1."""
+    index: Index
+    """The column's position in the chain, unique even for a task that was replaced."""
     split: Literal["validation", "test"]
     metric: str
     value: float | None
@@ -46,8 +46,8 @@ class RowLine(FrozenModel):
 
     type: Literal["row"] = "row"
     after: Name
-    index: Index | None
-    """Position of ``after`` in the chain; None in format 1."""
+    index: Index
+    """Position of ``after`` in the chain."""
     cells: tuple[Cell, ...]
 
 
@@ -56,30 +56,18 @@ class TaskLine(FrozenModel):
 
     type: Literal["task"] = "task"
     task: Name
-    index: Index | None = None
-    """Position in the chain; None in format 1."""
-    certificate: Digest | None = None
-    """Seal of its certificate; None in lines of older releases."""
+    index: Index
+    """Position in the chain."""
+    certificate: Digest
+    """Seal of its certificate."""
     seconds: dict[str, float]
     """Seconds by phase: data, train, evaluate, commit, measure, verify."""
     checks: dict[str, int] = Field(default_factory=dict)
     """Number of earlier certificates checked after it, by depth: digests, probe, full."""
 
 
-class _CellLine(Cell):
-    """A line of format 1."""
-
-    type: Literal["cell"]
-    after: Name
-
-
 Line = RowLine | TaskLine
-_LINE: TypeAdapter[RowLine | TaskLine | _CellLine] = TypeAdapter(
-    Annotated[
-        Annotated[RowLine, Tag("row")] | Annotated[TaskLine, Tag("task")] | Annotated[_CellLine, Tag("cell")],
-        Discriminator(lambda value: value.get("type") if isinstance(value, dict) else getattr(value, "type", None)),
-    ]
-)
+_LINE: TypeAdapter[Line] = TypeAdapter(Annotated[Line, Field(discriminator="type")])
 
 
 def append_results(path: Path, lines: Sequence[Line]) -> None:
@@ -113,23 +101,18 @@ def each_result(path: Path) -> Iterator[Line]:
         where = f"{path}:{number}"
         raw = parse_json(content, where)
         seal = raw.pop(SEAL, None)
-        if (seal is None and before is not None) or (seal is not None and seal != _checked_seal(raw, before, where)):
+        if seal != _checked_seal(raw, before, where):
             raise StoreError(
                 f"{where}: this line is not the one that was written here: it was changed, or lines before it were removed "
                 "or moved. Restore the file from a copy."
             )
-        if seal is not None and content != line_bytes({**raw, SEAL: seal})[:-1]:
+        if content != line_bytes({**raw, SEAL: seal})[:-1]:
             raise StoreError(f"{where}: its bytes are not those that were written; the file is damaged. Restore it.")
         before = seal
         try:
-            line = _LINE.validate_python(raw)
+            yield _LINE.validate_python(raw)
         except ValidationError as error:
             raise invalid(where, error) from error
-        if isinstance(line, _CellLine):
-            cell = Cell.model_validate(line.model_dump(exclude={"type", "after"}))
-            yield RowLine(after=line.after, index=None, cells=(cell,))
-        else:
-            yield line
 
 
 def read_without_cells(path: Path) -> list[Line]:
@@ -145,7 +128,7 @@ def was_committed(path: Path, index: int) -> bool:
 def unfinished(links: Iterable[Link], lines: Iterable[Line]) -> list[str]:
     """Return the learned tasks without a line of their own: a kill came between their commit and their end."""
     done = {(line.task, line.index) for line in lines if isinstance(line, TaskLine)}
-    return [link.task for link in links if not done & {(link.task, link.index), (link.task, None)}]
+    return [link.task for link in links if (link.task, link.index) not in done]
 
 
 def measured_rows(links: Iterable[Link], lines: Iterable[Line]) -> dict[str, RowLine]:

@@ -7,20 +7,13 @@ it to ``continual-petl run`` like any other stream file, which writes it again.
 from __future__ import annotations
 
 import hashlib
-import re
-from pathlib import Path
 
 from continual_petl.errors import StoreError
 from continual_petl.store.files.reading import read_file
 from continual_petl.store.folder.bank_folders import BankFolders
-from continual_petl.store.folder.results_file import TaskLine, each_result
-from continual_petl.streams.schema.defaults import FIRST
-from continual_petl.streams.schema.stream_spec import StreamSpec
 from continual_petl.streams.stream_file.bounds import MAX_BYTES
-from continual_petl.streams.stream_file.yaml_file import load_stream
 
 _MARK = b"# SHA-256 of the lines above: "
-_DEFAULTS = re.compile(rb"^defaults: (\d{1,9})$", re.MULTILINE)
 _NUM_BYTES = len(_MARK) + 64 + 1
 
 
@@ -28,29 +21,6 @@ def sealed_stream(text: str) -> bytes:
     """Return the bytes of a run's ``stream.yaml``: the stream, and the digest in a comment."""
     content = text.encode()
     return content + _seal(content)
-
-
-def begun_with(file: Path) -> int | None:
-    """Return the defaults that a run or a sweep was started with (`StreamSpec.defaults`); None if there is no such file.
-
-    Only that line is read, so this works for an edited or damaged file too.
-    """
-    try:
-        content = read_file(file, MAX_BYTES + _NUM_BYTES)
-    except (FileNotFoundError, StoreError):
-        return None
-    match = _DEFAULTS.search(content)
-    return FIRST if match is None else int(match.group(1))
-
-
-def load_begun(file: Path) -> StreamSpec:
-    """Return the stream of a run folder, using the defaults that the run was started with.
-
-    Raises:
-        StreamFileError: with all mistakes of the file.
-    """
-    defaults = begun_with(file)
-    return load_stream(file, () if defaults is None else [("defaults", str(defaults))])
 
 
 def check_stream(store: BankFolders) -> None:
@@ -69,19 +39,13 @@ def stream_problem(store: BankFolders) -> str | None:
     except StoreError as error:
         return str(error)
     text, seal = content[:-_NUM_BYTES], content[-_NUM_BYTES:]
-    if seal == _seal(text) or (_MARK not in content and not _is_sealed(store)):
+    if seal == _seal(text):
         return None
     return (
         f"{path}: it has changed since it was written: it was edited or damaged. Later tasks would be learned with these "
         "settings. Restore it from a copy; if it was edited on purpose, `continual-petl run "
         f"{path} --run-dir {store.folder}` checks it and writes it again, and so does a run of your own stream file"
     )
-
-
-def _is_sealed(store: BankFolders) -> bool:
-    """Return whether the run was written by a release that seals the stream: its results name certificates too."""
-    lines = each_result(store.results_file)
-    return any(isinstance(line, TaskLine) and line.certificate is not None for line in lines)
 
 
 def _seal(content: bytes) -> bytes:

@@ -55,8 +55,7 @@ def _names(manifest: Manifest) -> tuple[set[str], set[str]]:
     needed, optional = {"input_ids", "attention_mask"}, {"token_type_ids"}
     if manifest.kind not in GENERATIVE:
         return needed, optional
-    # In format 1 nothing was decoded.
-    return (needed | {"labels"}, optional) if manifest.written_in == 1 else (needed | {"labels", ENDS}, optional)
+    return needed | {"labels", ENDS}, optional
 
 
 def _check_tokens(manifest: Manifest, backbone: Backbone, inputs: Mapping[str, Tensor]) -> None:

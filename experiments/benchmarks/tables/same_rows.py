@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
+from continual_petl.backbones.auto_defaults import resolve_precision
 from continual_petl.backbones.backbone import load_backbone
 from continual_petl.banks.mixed.stacks import Stacks
 from continual_petl.learner.answer import answer
-from continual_petl.learner.precision import resolve_precision
 from continual_petl.learner.to_all import Task, respond_to_all
 from experiments.benchmarks.alternate import Candidate, spread
 from experiments.benchmarks.bench import Bench, Measured
