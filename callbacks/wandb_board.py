@@ -59,11 +59,10 @@ class WandbBoard:
         """Draw the report's figures of one task; the names are the same for all, so W&B shows them one after the other."""
         import wandb
 
-        from continual_petl.report.figures import answered, curves
+        from continual_petl.report.figures.registry import figures_of_task  # imports plotly, which takes a moment
 
-        facts = self._reader.task(task)
-        found = {"curve": curves.figure(facts), "answers": answered.figure(facts)}
-        values = {f"newest task/{name}": wandb.Plotly(each) for name, each in found.items() if each is not None}
+        found = figures_of_task(self._reader.task(task))
+        values = {f"newest task/{name}": wandb.Plotly(figure) for name, figure in found.items()}
         if values:
             send(sink.logger, values, sink.axis.logged)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from continual_petl.heads.words import Answer
     from continual_petl.predictor.one_or_many import OneOrSeveral, OneRow, Row
     from continual_petl.report.ablation import Ablation
-    from continual_petl.report.figures.every import Figures
+    from continual_petl.report.figures.registry import Figures
     from continual_petl.report.results import Results
     from continual_petl.streams.schema.stream_spec import StreamSpec
 
@@ -123,7 +123,7 @@ class Run:
             run.figures("agnews")["curve"]
         """
         from continual_petl.report.facts import read_facts  # plotting libraries take a moment to import
-        from continual_petl.report.figures.every import figures_of_run, figures_of_task
+        from continual_petl.report.figures.registry import figures_of_run, figures_of_task
 
         if task is not None:
             self.check_learned(task)

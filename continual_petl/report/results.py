@@ -19,7 +19,7 @@ from continual_petl.errors import known_names
 from continual_petl.metrics import forgetting_max
 from continual_petl.metrics.arrays import mean
 from continual_petl.metrics.backward import change_of_earlier
-from continual_petl.report.marks import ON_VALIDATION, mark_of
+from continual_petl.report.formatting import ON_VALIDATION, mark_of
 from continual_petl.store.certificate.chain import Link
 from continual_petl.store.folder.results_file import Line, Status, TaskLine
 from continual_petl.store.store import Store
@@ -100,6 +100,11 @@ class Results:
     def mark(self, j: int) -> str:
         """Return the mark after the scores of task ``j``: a star if they are from validation rows."""
         return mark_of(self.splits[j])
+
+    @property
+    def note(self) -> str:
+        """The footnotes as sentences to append to a paragraph."""
+        return "".join(f" {words}." for words in self.footnotes)
 
     @property
     def footnotes(self) -> list[str]:

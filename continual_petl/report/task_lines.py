@@ -14,7 +14,7 @@ from rich.text import Text
 
 from continual_petl.banks.config.words import in_words
 from continual_petl.errors import counted, known_names, printable
-from continual_petl.report.marks import ON_VALIDATION, mark_of
+from continual_petl.report.formatting import ON_VALIDATION, mark_of
 from continual_petl.store.certificate.history import Confusion, History
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.folder.position import Position

@@ -16,7 +16,8 @@ from safetensors import safe_open
 
 from continual_petl import InputError, Run, learn
 from continual_petl.report.facts import Reader, read_facts
-from continual_petl.report.page.verdict import flatness, verdict
+from continual_petl.report.figures.scores_over_time import flatness
+from continual_petl.report.page.verdict import verdict
 from continual_petl.report.results import Results
 from continual_petl.report.run_facts import RunFacts
 from continual_petl.store.folder.position import Position

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import plotly.graph_objects as go
 import pytest
 
 from continual_petl import Run
@@ -22,7 +23,7 @@ from continual_petl.report.figures import (
     scores_over_time,
     seconds,
 )
-from continual_petl.report.figures.every import figures_of_run, figures_of_task
+from continual_petl.report.figures.registry import figures_of_run, figures_of_task
 from continual_petl.report.figures.style import scatter, styled, task_axis, tick
 from continual_petl.report.run_facts import RunFacts
 from continual_petl.store.certificate.finding import Finding
@@ -161,7 +162,7 @@ def test_bars_of_few_tasks_have_their_names(facts: RunFacts) -> None:
 def test_a_curve_is_that_of_the_history(learned: Path, facts: RunFacts) -> None:
     for task_facts in facts.tasks:
         kept = read(learned, task_facts.name, "history.json")
-        figure = drawn(curves.figure(task_facts))
+        figure = go.Figure(curves.drawn(task_facts))
         losses, scores = figure.data
         assert [list(losses.x), list(losses.y)] == [
             [point[key] for point in kept["curve"]["losses"]] for key in ("step", "loss")
@@ -183,7 +184,7 @@ def test_a_confusion_matrix_counts_the_answers_that_the_bank_gives(learned: Path
     rows = task("one")["data"]["test"]
     said = Run(learned).predict([row["text"] for row in rows], task="one")
     expected = Counter((row["label"], answer.value) for row, answer in zip(rows, said, strict=True))
-    (heat,) = drawn(answered.figure(facts.tasks[0])).data
+    (heat,) = go.Figure(answered.drawn(facts.tasks[0])).data
     labels = facts.tasks[0].manifest.labels
     assert labels is not None
     found = {(true, answer): heat.text[i][j] for i, true in enumerate(labels) for j, answer in enumerate(labels)}
@@ -196,7 +197,7 @@ def test_a_confusion_matrix_counts_the_answers_that_the_bank_gives(learned: Path
 def test_a_scatter_plot_holds_the_numbers_that_the_bank_gives(learned: Path, facts: RunFacts) -> None:
     rows = regression_task("two")["data"]["test"]
     said = Run(learned).predict([row["text"] for row in rows], task="two")
-    dots = drawn(answered.figure(facts.tasks[1])).data[1]
+    dots = go.Figure(answered.drawn(facts.tasks[1])).data[1]
     assert list(dots.x) == [row["label"] for row in rows]
     assert list(dots.y) == pytest.approx([answer.value for answer in said], abs=1e-4)  # another batch: rounding
 
@@ -205,7 +206,7 @@ def test_bars_of_a_multilabel_task_count_the_answers_that_the_bank_gives(learned
     rows = task_of_kind("multilabel", num_rows=20)["data"]["test"]
     answers = [answer.value for answer in Run(learned).predict([row["text"] for row in rows], task="multilabel")]
     said = [answer for answer in answers if isinstance(answer, list)]
-    right, wrong, missed = drawn(answered.figure(facts.tasks[2])).data
+    right, wrong, missed = go.Figure(answered.drawn(facts.tasks[2])).data
     for place, label in enumerate(right.customdata):
         pairs = Counter((label in row["label"], label in answer) for row, answer in zip(rows, said, strict=True))
         assert (right.y[place], wrong.y[place], missed.y[place]) == (
@@ -222,7 +223,7 @@ def test_a_confusion_of_very_many_labels_draws_those_with_most_errors(facts: Run
         manifest=facts.tasks[0].manifest.model_copy(update={"labels": tuple(f"<b>{n}" for n in range(300))}),
         history=facts.tasks[0].history.model_copy(update={"answered": {"test": Confusion(cells=cells, others=5)}}),  # type: ignore[union-attr]
     )
-    (heat,) = drawn(answered.figure(found)).data
+    (heat,) = go.Figure(answered.drawn(found)).data
     assert len(heat.z) == answered.MOST_LABELS
     assert heat.z[-2][-1] == pytest.approx(7 / 17)
     assert "&lt;b&gt;250 predicted as &lt;b&gt;299: 7" in heat.customdata[-2]
@@ -231,7 +232,7 @@ def test_a_confusion_of_very_many_labels_draws_those_with_most_errors(facts: Run
 
 def test_tasks_without_a_history_have_no_figure_of_their_own(facts: RunFacts) -> None:
     old = changed(facts.tasks[0], history=None)
-    assert (answered.figure(old), curves.figure(old)) == (None, None)
+    assert (answered.drawn(old), curves.drawn(old)) == (None, None)
     assert curves.overview(dataclasses.replace(facts, tasks=(old,))) is None
     assert dict(figures_of_task(old)) == {}
 
@@ -239,7 +240,7 @@ def test_tasks_without_a_history_have_no_figure_of_their_own(facts: RunFacts) ->
 @pytest.mark.parametrize("found", [Confusion(cells=(), others=0), Points(pairs=()), PerLabel(counts=((0, 0, 0),) * 2)])
 def test_a_split_without_rows_is_drawn(facts: RunFacts, found: Confusion | Points | PerLabel) -> None:
     history = facts.tasks[0].history.model_copy(update={"answered": {"test": found}})  # type: ignore[union-attr]
-    assert answered.figure(changed(facts.tasks[0], history=history)) is not None
+    assert answered.drawn(changed(facts.tasks[0], history=history)) is not None
 
 
 def test_several_runs_are_drawn_task_by_task_whatever_their_order(facts: RunFacts) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import plotly.graph_objects as go
-
+from continual_petl.report.figures.registry import task_figure
 from continual_petl.report.figures.style import MUTED, SCALE, bar, colour, drawing, heatmap, scatter, shown, tick
 from continual_petl.report.run_facts import TaskFacts
 from continual_petl.store.certificate.history import Answered, Confusion, PerLabel, Points
@@ -40,14 +39,9 @@ def words(task: TaskFacts) -> str:
     return said + "."
 
 
-def figure(task: TaskFacts) -> go.Figure | None:
-    """Return the predictions on the reported split; None without a history, and for generated texts."""
-    found = drawn(task)
-    return None if found is None else go.Figure(found)
-
-
+@task_figure("answers", section="predictions", caption="Predictions", words=words)
 def drawn(task: TaskFacts) -> dict[str, Any] | None:
-    """Return the result of `figure` as plotly JSON."""
+    """Return the predictions on the reported split; None without a history, and for generated texts."""
     found = _found(task)
     labels = task.manifest.labels or ()
     if isinstance(found, Confusion):

@@ -8,6 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from continual_petl.report.figures.registry import run_figure, task_figure
 from continual_petl.report.figures.style import colour, drawing, line_at, scatter, shown, styled
 from continual_petl.report.run_facts import RunFacts, TaskFacts
 from continual_petl.store.certificate.history import Curve
@@ -17,14 +18,15 @@ MOST_LINES = 40
 _TENTHS = 10
 
 
-def figure(task: TaskFacts) -> go.Figure | None:
-    """Return loss and score over the steps of the fit, with a line at the kept bank's step; None without a history."""
-    found = drawn(task)
-    return None if found is None else go.Figure(found)
+def _curve_in_words(task: TaskFacts) -> str:
+    kept = None if task.history is None else task.history.kept
+    words = "Training loss, and the validation score of every epoch."
+    return words if kept is None else f"{words} The bank of step {kept:,} was kept."
 
 
+@task_figure("curve", section="training", caption="Training", words=_curve_in_words)
 def drawn(task: TaskFacts) -> dict[str, Any] | None:
-    """Return the result of `figure` as plotly JSON."""
+    """Return loss and score over the steps of the fit, with a line at the kept bank's step; None without a history."""
     history = task.history
     return None if history is None else drawn_curve(history.curve, task.metric, history.kept)
 
@@ -72,20 +74,25 @@ def drawn_curve(curve: Curve, metric: str, kept_at: int | None = None) -> dict[s
     return drawing(traces, x="optimizer steps", y="training loss", height=320, yaxis2=second, margin=margin, **kept)
 
 
-def overview(facts: RunFacts) -> go.Figure | None:
-    """Return the validation score of every task over its own fit, or the spread of many tasks; None without a history."""
-    known = [task for task in facts.tasks if task.fit]
-    if not known:
-        return None
-    return _lines(known) if len(known) <= MOST_LINES else _spread([task.fit for task in known])
-
-
 def in_words(facts: RunFacts) -> str:
     """Describe the lines of `overview`."""
     count = sum(bool(task.fit) for task in facts.tasks)
     if count <= MOST_LINES:
         return "The validation score over the steps of each task's own fit."
     return f"The best, the median and the worst validation score of {count:,} tasks at each tenth of their fits."
+
+
+def _overview_in_words(facts: RunFacts) -> str:
+    return f"{in_words(facts)} Training losses are in the details of each task."
+
+
+@run_figure("learning", section="learning", caption="How tasks were learned", words=_overview_in_words)
+def overview(facts: RunFacts) -> go.Figure | None:
+    """Return the validation score of every task over its own fit, or the spread of many tasks; None without a history."""
+    known = [task for task in facts.tasks if task.fit]
+    if not known:
+        return None
+    return _lines(known) if len(known) <= MOST_LINES else _spread([task.fit for task in known])
 
 
 def _lines(known: Sequence[TaskFacts]) -> go.Figure:

@@ -6,12 +6,22 @@ import math
 
 import plotly.graph_objects as go
 
+from continual_petl.report.figures.registry import run_figure
 from continual_petl.report.figures.style import colour, scatter, styled
+from continual_petl.report.formatting import number as score
 from continual_petl.report.run_facts import RunFacts
 
 SHOWN = ("forgetting", "BWT")
 
 
+def _words(facts: RunFacts) -> str:
+    at_end = f"At the end forgetting is {score(facts.results.forgetting)} and BWT {score(facts.results.bwt)}."
+    return at_end + facts.spaced
+
+
+@run_figure(
+    "forgetting", section="forgetting", caption="Forgetting and backward transfer after each task", words=_words
+)
 def figure(facts: RunFacts) -> go.Figure:
     """Return forgetting (Chaudhry et al. 2018) and BWT (Lopez-Paz and Ranzato 2017) after each task from the second on."""
     steps = [step for step in facts.steps if step > 1]

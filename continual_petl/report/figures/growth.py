@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
 import plotly.graph_objects as go
 
+from continual_petl.report.figures import bars
 from continual_petl.report.figures.bars import task_bars
+from continual_petl.report.figures.registry import run_figure
 from continual_petl.report.figures.style import colour, scatter, styled
+from continual_petl.report.formatting import megabytes
 from continual_petl.report.run_facts import RunFacts
 
 PARTS = {"modifications": "banks' modifications", "own": "own norms and copies", "head": "heads"}
 _ON_DISK = {**PARTS, "certificate": "certificates and histories"}
 BYTES_OF_A_PARAMETER = {"fp32": 4, "bf16": 2}
-
-
-def parameters(facts: RunFacts) -> go.Figure:
-    """Return the parameters added so far, by part, and those that full copies would have added."""
-    copies = [row.full_copies for row in facts.growth]
-    return _so_far(facts, [task.parameters for task in facts.tasks], PARTS, copies, "parameters", "parameters added")
-
-
-def num_bytes(facts: RunFacts) -> go.Figure:
-    """Return the bytes on disk so far, by part, and those of as many copies of the backbone."""
-    copies = list(accumulate(copy_bytes(facts)))
-    return _so_far(facts, [task.bytes_by_part for task in facts.tasks], _ON_DISK, copies, "bytes", "bytes on disk")
 
 
 def in_words(facts: RunFacts) -> str:
@@ -40,11 +31,58 @@ def copy_bytes(facts: RunFacts) -> list[int]:
     return [size * BYTES_OF_A_PARAMETER[task.precision] for task in facts.tasks]
 
 
+def _parameters_in_words(facts: RunFacts) -> str:
+    stored = sum(task.num_parameters for task in facts.tasks)
+    against = f", where full copies would be {facts.growth[-1].full_copies:,}" if facts.growth else ""
+    return f"{stored:,} parameters in all{against}.{in_words(facts)}"
+
+
+@run_figure("parameters", section="growth", caption="Parameters added", words=_parameters_in_words)
+def parameters(facts: RunFacts) -> go.Figure:
+    """Return the parameters added so far, by part, and those that full copies would have added."""
+    copies = [row.full_copies for row in facts.growth]
+    return _so_far(facts, [task.parameters for task in facts.tasks], PARTS, copies, "parameters", "parameters added")
+
+
+def _bytes_in_words(facts: RunFacts) -> str:
+    copies = sum(copy_bytes(facts))
+    on_disk = f", where full copies would take {megabytes(copies)}" if copies else ""
+    size = sum(task.num_bytes for task in facts.tasks)
+    return f"{megabytes(size)} in all, certificates included{on_disk}.{in_words(facts)}"
+
+
+@run_figure("bytes", section="growth", caption="Bytes on disk", words=_bytes_in_words)
+def num_bytes(facts: RunFacts) -> go.Figure:
+    """Return the bytes on disk so far, by part, and those of as many copies of the backbone."""
+    copies = list(accumulate(copy_bytes(facts)))
+    return _so_far(facts, [task.bytes_by_part for task in facts.tasks], _ON_DISK, copies, "bytes", "bytes on disk")
+
+
+def _each_in_words(what: str) -> Callable[[RunFacts], str]:
+    def words(facts: RunFacts) -> str:
+        means = bars.in_words(len(facts.tasks))
+        return f"{what}{means} The table has each task's own." if means else what
+
+    return words
+
+
+@run_figure(
+    "each",
+    section="growth",
+    caption="Parameters of each task",
+    words=_each_in_words("By modifications, own norms and copies, and head."),
+)
 def each_task(facts: RunFacts) -> go.Figure:
     """Return the parameters that each task added, by part."""
     return _each(facts, [task.parameters for task in facts.tasks], PARTS, "parameters")
 
 
+@run_figure(
+    "each-bytes",
+    section="growth",
+    caption="Bytes of each task",
+    words=_each_in_words("Its bank by part, and its certificate with probe and history."),
+)
 def each_bytes(facts: RunFacts) -> go.Figure:
     """Return the bytes that each task added on disk, by part."""
     return _each(facts, [task.bytes_by_part for task in facts.tasks], _ON_DISK, "bytes")

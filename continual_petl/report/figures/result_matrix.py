@@ -8,6 +8,8 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
+from continual_petl.errors import counted
+from continual_petl.report.figures.registry import run_figure
 from continual_petl.report.figures.style import SCALE, heatmap, shown, styled, tick
 from continual_petl.report.results import Results
 from continual_petl.report.run_facts import RunFacts
@@ -17,6 +19,19 @@ MOST_CELLS = 100
 _MOST_WRITTEN = 12
 
 
+def _words(facts: RunFacts) -> str:
+    rows = facts.results.rows
+    measured, certified = (sum(row.status.count(how) for row in rows) for how in ("measured", "certified"))
+    carried = (
+        f", {certified:,} certified: digests and probe are unchanged, so the value is carried over" if certified else ""
+    )
+    return (
+        f"Score on each task (column) after learning each task (row). {counted(measured, 'score')} measured{carried}."
+        f"{in_words(facts)}{facts.results.note}"
+    )
+
+
+@run_figure("matrix", section="scores", caption="Result matrix R", words=_words)
 def figure(facts: RunFacts) -> go.Figure:
     """Return the heat map of R; of more than `MOST_CELLS` tasks the mean of each block, with its worst score on hover."""
     return _blocks(facts.results) if len(facts.results.tasks) > MOST_CELLS else _cells(facts)

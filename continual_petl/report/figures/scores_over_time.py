@@ -8,6 +8,8 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
+from continual_petl.errors import counted
+from continual_petl.report.figures.registry import run_figure
 from continual_petl.report.figures.style import MUTED, colour, line_at, scatter, shown, styled
 from continual_petl.report.results import Results
 from continual_petl.report.run_facts import RunFacts
@@ -19,6 +21,39 @@ MARKS = {"unchanged": " \u2261", "CHANGED": " \u2260", "rows not checked": ""}
 _SYMBOLS = {"measured": "circle", "certified": "diamond-open"}
 
 
+def flatness(facts: RunFacts) -> str:
+    """Describe whether the newest known scores of earlier tasks equal their first ones."""
+    changes, earlier = facts.changes, max(0, len(facts.tasks) - 1)
+    unknown = earlier - len(changes)
+    if not changes:
+        return "No earlier task has been re-measured or certified again yet."
+    left = f" {counted(unknown, 'earlier task')} {'has' if unknown == 1 else 'have'} no later score." if unknown else ""
+    certified = facts.results.later_certified
+    if certified:
+        verb = "was" if certified == 1 else "were"
+        left = f" {counted(certified, 'earlier score')} {verb} certified instead of re-measured.{left}"
+    moved = [change for change in changes.values() if change != 0]
+    if not moved:
+        return f"{_identical(len(changes) - certified)}{left}".strip()
+    span = f"by {min(moved):+.4f} to {max(moved):+.4f}" if len(moved) > 1 else f"by {moved[0]:+.4f}"
+    return f"{len(moved):,} of {counted(len(changes), 'later score')} changed, {span}.{left}"
+
+
+def _identical(count: int) -> str:
+    """Describe how many re-measured scores are unchanged; empty for none."""
+    few = ("", "The one re-measured score is identical.", "Both re-measured scores are identical.")
+    return few[count] if count < len(few) else f"All {count:,} re-measured scores are identical."
+
+
+def _words(facts: RunFacts) -> str:
+    same = f"{facts.num_unchanged:,} of {counted(len(facts.tasks), 'bank')}"
+    return (
+        f"{flatness(facts)} {same} are identical to what was certified, bit for bit (\u2261). {in_words(facts)}"
+        f"{facts.results.note}"
+    )
+
+
+@run_figure("scores", section="scores", caption="Every task's score over time", words=_words)
 def figure(facts: RunFacts) -> go.Figure:
     """Return one line per task, or for many tasks the spread of the changes from their own first score.
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
-from continual_petl.report.figures.bars import task_bars
+from continual_petl.errors import counted
+from continual_petl.report.figures.bars import in_words, task_bars
+from continual_petl.report.figures.registry import run_figure
 from continual_petl.report.figures.style import shown
 from continual_petl.report.run_facts import RunFacts
 
@@ -18,6 +20,21 @@ PHASES = {
 }
 
 
+def _words(facts: RunFacts) -> str:
+    spent = facts.results.seconds
+    total, train = (
+        sum(value for phases in spent.values() for name, value in phases.items() if phase in (None, name))
+        for phase in (None, "train")
+    )
+    words = f"{total:.4g} s in all, of which training took {train:.4g} s."
+    if missing := [task for task in facts.results.tasks if task not in spent]:
+        words += f" No time is recorded yet for {counted(len(missing), 'task')}."
+    if means := in_words(len(facts.results.tasks)):
+        words += f"{means} `continual-petl show` has each task's own."
+    return words
+
+
+@run_figure("seconds", section="time", caption="Time of each task", words=_words)
 def figure(facts: RunFacts) -> go.Figure:
     """Return one bar a task, divided by phase."""
     tasks, seconds = facts.results.tasks, facts.results.seconds

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from continual_petl.errors import counted
 from continual_petl.report.figures import comparison
-from continual_petl.report.marks import mark_of
-from continual_petl.report.page.parts import Cell, Section, Shown, Table, megabytes, number
+from continual_petl.report.formatting import mark_of, megabytes, number
+from continual_petl.report.page.parts import Cell, Section, Shown, Table
 from continual_petl.report.page.verdict import said
 from continual_petl.report.run_facts import RunFacts
 

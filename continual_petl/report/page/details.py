@@ -14,9 +14,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from continual_petl.errors import counted
-from continual_petl.report.figures import answered, curves
+from continual_petl.report.figures.registry import task_figures
+from continual_petl.report.formatting import number
 from continual_petl.report.page.environment import templates
-from continual_petl.report.page.parts import Card, Cell, Shown, Table, inside_script, number
+from continual_petl.report.page.parts import Card, Cell, Shown, Table, inside_script
 from continual_petl.report.run_facts import TaskFacts
 from continual_petl.store.certificate.history import Answered, Confusion, PerLabel, Samples
 
@@ -86,17 +87,11 @@ def _cards(task: TaskFacts, place: int) -> list[Card]:
 
 
 def _figures(task: TaskFacts) -> list[Shown]:
-    curve, answers = curves.drawn(task), answered.drawn(task)
-    shown = []
-    if curve is not None:
-        kept = task.history.kept if task.history is not None else None
-        words = "Training loss, and the validation score of every epoch." + (
-            "" if kept is None else f" The bank of step {kept:,} was kept."
-        )
-        shown.append(Shown(name="curve", caption="Training", words=words, figure=curve))
-    if answers is not None:
-        shown.append(Shown(name="answers", caption="Predictions", words=answered.words(task), figure=answers))
-    return shown
+    return [
+        Shown(name=each.name, caption=each.caption, words=each.words(task), figure=figure)
+        for each in task_figures()
+        if (figure := each.draw(task)) is not None
+    ]
 
 
 def _tables(task: TaskFacts) -> list[Table]:

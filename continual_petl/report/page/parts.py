@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -121,22 +120,3 @@ def inside_script(value: Any) -> str:
     """Return JSON in which no text can end the enclosing script."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-
-def number(value: float | None) -> str:
-    """Format a score; exactly zero is a different claim than zero to four places."""
-    if value is None or math.isnan(value):
-        return "not known"
-    if value == 0:
-        return "0"
-    return f"{value:.4f}" if abs(value) >= 0.00005 else f"{value:.1e}"
-
-
-def megabytes(num_bytes: int) -> str:
-    """Format a number of bytes for people."""
-    value, units = float(num_bytes), ("bytes", "kB", "MB", "GB", "TB")
-    for unit in units[:-1]:
-        if value < 1000:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} {units[-1]}"

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from itertools import accumulate, islice
 
 from continual_petl.errors import counted
-from continual_petl.report.figures import bars, curves, forgetting, growth, result_matrix, scores_over_time, seconds
-from continual_petl.report.marks import mark_of
+from continual_petl.report.figures import curves, growth
+from continual_petl.report.figures.registry import run_figures
+from continual_petl.report.formatting import mark_of, megabytes, number
 from continual_petl.report.misread import MisreadRows
-from continual_petl.report.page.parts import Cell, Section, Shown, Table, megabytes, number
-from continual_petl.report.page.verdict import flatness, half_learned_in_words, verdict
+from continual_petl.report.page.parts import Cell, Section, Shown, Table
+from continual_petl.report.page.verdict import half_learned_in_words, verdict
 from continual_petl.report.run_facts import RunFacts
 
 TOGETHER = 50
@@ -45,33 +46,18 @@ def half_learned(facts: RunFacts) -> list[Section]:
     return [Section(id="half", title="Half learned", template="figures.html.j2", figures=figures)] if figures else []
 
 
+def _figures(facts: RunFacts, section: str) -> list[Shown]:
+    """Return the registered figures of a section."""
+    return [
+        Shown(name=each.name, caption=each.caption, words=each.words(facts), figure=figure)
+        for each in run_figures()
+        if each.section == section and (figure := each.draw(facts)) is not None
+    ]
+
+
 def scores(facts: RunFacts) -> Section:
     """Return the result matrix, and the scores over time."""
-    measured, certified = (
-        sum(row.status.count(how) for row in facts.results.rows) for how in ("measured", "certified")
-    )
-    carried = (
-        f", {certified:,} certified: digests and probe are unchanged, so the value is carried over" if certified else ""
-    )
-    note = "".join(f" {words}." for words in facts.results.footnotes)
-    same = f"{facts.num_unchanged:,} of {counted(len(facts.tasks), 'bank')}"
-    figures = [
-        Shown(
-            name="matrix",
-            caption="Result matrix R",
-            words=f"Score on each task (column) after learning each task (row). "
-            f"{counted(measured, 'score')} measured{carried}.{result_matrix.in_words(facts)}{note}",
-            figure=result_matrix.figure(facts),
-        ),
-        Shown(
-            name="scores",
-            caption="Every task's score over time",
-            words=f"{flatness(facts)} {same} are identical to what was certified, bit for bit (\u2261). "
-            f"{scores_over_time.in_words(facts)}{note}",
-            figure=scores_over_time.figure(facts),
-        ),
-    ]
-    return Section(id="scores", title="Scores", template="figures.html.j2", figures=figures)
+    return Section(id="scores", title="Scores", template="figures.html.j2", figures=_figures(facts, "scores"))
 
 
 def forgotten(facts: RunFacts) -> Section:
@@ -85,50 +71,14 @@ def forgotten(facts: RunFacts) -> Section:
         ]
         for step in facts.steps
     ]
-    shown = Shown(
-        name="forgetting",
-        caption="Forgetting and backward transfer after each task",
-        words=f"At the end forgetting is {number(facts.results.forgetting)} and BWT {number(facts.results.bwt)}."
-        + facts.spaced,
-        figure=forgetting.figure(facts),
-    )
     table = Table(caption="Averages over all tasks so far", heads=("after", *names), rows=rows)
-    return Section(id="forgetting", title="Forgetting", template="figures.html.j2", figures=[shown], tables=[table])
+    figures = _figures(facts, "forgetting")
+    return Section(id="forgetting", title="Forgetting", template="figures.html.j2", figures=figures, tables=[table])
 
 
 def cost(facts: RunFacts) -> Section:
     """Return the growth of the run."""
-    stored, size = (sum(each) for each in zip(*((t.num_parameters, t.num_bytes) for t in facts.tasks), strict=True))
-    copies = sum(growth.copy_bytes(facts))
-    against = f", where full copies would be {facts.growth[-1].full_copies:,}" if facts.growth else ""
-    means = bars.in_words(len(facts.tasks)) and f"{bars.in_words(len(facts.tasks))} The table has each task's own."
-    on_disk = f", where full copies would take {megabytes(copies)}" if copies else ""
-    figures = [
-        Shown(
-            name="parameters",
-            caption="Parameters added",
-            words=f"{stored:,} parameters in all{against}.{growth.in_words(facts)}",
-            figure=growth.parameters(facts),
-        ),
-        Shown(
-            name="bytes",
-            caption="Bytes on disk",
-            words=f"{megabytes(size)} in all, certificates included{on_disk}.{growth.in_words(facts)}",
-            figure=growth.num_bytes(facts),
-        ),
-        Shown(
-            name="each",
-            caption="Parameters of each task",
-            words=f"By modifications, own norms and copies, and head.{means}",
-            figure=growth.each_task(facts),
-        ),
-        Shown(
-            name="each-bytes",
-            caption="Bytes of each task",
-            words=f"Its bank by part, and its certificate with probe and history.{means}",
-            figure=growth.each_bytes(facts),
-        ),
-    ]
+    figures = _figures(facts, "growth")
     return Section(id="growth", title="Growth", template="figures.html.j2", figures=figures, tables=[_costs(facts)])
 
 
@@ -156,35 +106,19 @@ def _sum(counts: Mapping[str, int]) -> int:
 
 def learning(facts: RunFacts) -> Section:
     """Return the learning curves of all tasks."""
-    figure = curves.overview(facts)
     without = sum(not task.has_history for task in facts.tasks)
     lines = []
     if without:
         lines.append(
             f"The training history of {counted(without, 'task')} of {len(facts.tasks):,} is missing or damaged."
         )
-    words = f"{curves.in_words(facts)} Training losses are in the details of each task."
-    figures = (
-        [] if figure is None else [Shown(name="learning", caption="How tasks were learned", words=words, figure=figure)]
-    )
+    figures = _figures(facts, "learning")
     return Section(id="learning", title="Learning", template="figures.html.j2", lines=lines, figures=figures)
 
 
 def times(facts: RunFacts) -> Section:
     """Return the time spent."""
-    spent = facts.results.seconds
-    total, train = _sum_of(spent), _sum_of(spent, "train")
-    words = f"{total:.4g} s in all, of which training took {train:.4g} s."
-    if missing := [task for task in facts.results.tasks if task not in spent]:
-        words += f" No time is recorded yet for {counted(len(missing), 'task')}."
-    if means := bars.in_words(len(facts.results.tasks)):
-        words += f"{means} `continual-petl show` has each task's own."
-    shown = Shown(name="seconds", caption="Time of each task", words=words, figure=seconds.figure(facts))
-    return Section(id="time", title="Time", template="figures.html.j2", figures=[shown])
-
-
-def _sum_of(spent: Mapping[str, Mapping[str, float]], phase: str | None = None) -> float:
-    return sum(value for phases in spent.values() for name, value in phases.items() if phase in (None, name))
+    return Section(id="time", title="Time", template="figures.html.j2", figures=_figures(facts, "time"))
 
 
 def tasks(facts: RunFacts) -> Section:

@@ -6,7 +6,9 @@ import time
 
 from continual_petl.errors import counted
 from continual_petl.report.figures.growth import copy_bytes
-from continual_petl.report.page.parts import Card, Section, megabytes, number
+from continual_petl.report.figures.scores_over_time import flatness
+from continual_petl.report.formatting import megabytes, number
+from continual_petl.report.page.parts import Card, Section
 from continual_petl.report.run_facts import RunFacts
 from continual_petl.report.terminal import problems_in
 from continual_petl.store.folder.position import Position
@@ -109,30 +111,6 @@ def _cards(facts: RunFacts) -> list[Card]:
         share = f"{last.cumulative_bytes / whole:.2%} of {copies} ({megabytes(whole)})"
         cards.append(Card(name="on disk", value=megabytes(last.cumulative_bytes), note=f"with certificates; {share}"))
     return cards
-
-
-def flatness(facts: RunFacts) -> str:
-    """Describe whether the newest known scores of earlier tasks equal their first ones."""
-    changes, earlier = facts.changes, max(0, len(facts.tasks) - 1)
-    unknown = earlier - len(changes)
-    if not changes:
-        return "No earlier task has been re-measured or certified again yet."
-    left = f" {counted(unknown, 'earlier task')} {'has' if unknown == 1 else 'have'} no later score." if unknown else ""
-    certified = facts.results.later_certified
-    if certified:
-        verb = "was" if certified == 1 else "were"
-        left = f" {counted(certified, 'earlier score')} {verb} certified instead of re-measured.{left}"
-    moved = [change for change in changes.values() if change != 0]
-    if not moved:
-        return f"{_identical(len(changes) - certified)}{left}".strip()
-    span = f"by {min(moved):+.4f} to {max(moved):+.4f}" if len(moved) > 1 else f"by {moved[0]:+.4f}"
-    return f"{len(moved):,} of {counted(len(changes), 'later score')} changed, {span}.{left}"
-
-
-def _identical(count: int) -> str:
-    """Describe how many re-measured scores are unchanged; empty for none."""
-    few = ("", "The one re-measured score is identical.", "Both re-measured scores are identical.")
-    return few[count] if count < len(few) else f"All {count:,} re-measured scores are identical."
 
 
 def moment(seconds: float) -> str:

@@ -1,0 +1,128 @@
+"""The figures on the page of a run or a task. Each file of this folder registers its own; nothing else names them.
+
+To add one, write a file with a function from `RunFacts` (or `TaskFacts`) to a plotly figure, under the decorator below.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import plotly.graph_objects as go
+
+from continual_petl.report import figures as package
+from continual_petl.report.run_facts import RunFacts, TaskFacts
+
+SECTIONS = ("scores", "forgetting", "growth", "learning", "time", "training", "predictions")
+"""Identifiers of the sections that figures are shown in, in the order of the page; the last two are of a task."""
+
+Facts = TypeVar("Facts", RunFacts, TaskFacts)
+Drawn: TypeAlias = go.Figure | dict[str, Any] | None
+"""A figure, or its plotly JSON; None if there is nothing to draw."""
+RunDrawing = TypeVar("RunDrawing", bound=Callable[[RunFacts], Drawn])
+TaskDrawing = TypeVar("TaskDrawing", bound=Callable[[TaskFacts], Drawn])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registered(Generic[Facts]):
+    """One figure of the page."""
+
+    name: str
+    section: str
+    caption: str
+    words: Callable[[Facts], str]
+    """Describes the figure in one paragraph."""
+    draw: Callable[[Facts], Drawn]
+
+
+_of_run: dict[str, Registered[RunFacts]] = {}
+_of_task: dict[str, Registered[TaskFacts]] = {}
+
+
+def run_figure(
+    name: str, *, section: str, caption: str, words: Callable[[RunFacts], str]
+) -> Callable[[RunDrawing], RunDrawing]:
+    """Register a figure on the page of a run; see `Registered`."""
+
+    def register(draw: RunDrawing) -> RunDrawing:
+        _of_run[name] = Registered(name=name, section=section, caption=caption, words=words, draw=draw)
+        return draw
+
+    return register
+
+
+def task_figure(
+    name: str, *, section: str, caption: str, words: Callable[[TaskFacts], str]
+) -> Callable[[TaskDrawing], TaskDrawing]:
+    """Register a figure in the details of a task; see `Registered`."""
+
+    def register(draw: TaskDrawing) -> TaskDrawing:
+        _of_task[name] = Registered(name=name, section=section, caption=caption, words=words, draw=draw)
+        return draw
+
+    return register
+
+
+def run_figures() -> list[Registered[RunFacts]]:
+    """Return all figures of a run, by section."""
+    _load()
+    return sorted(_of_run.values(), key=_place)
+
+
+def task_figures() -> list[Registered[TaskFacts]]:
+    """Return all figures of a task."""
+    _load()
+    return sorted(_of_task.values(), key=_place)
+
+
+def _place(figure: Registered[RunFacts] | Registered[TaskFacts]) -> int:
+    return SECTIONS.index(figure.section)
+
+
+def _load() -> None:
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
+
+
+class Figures(Mapping[str, go.Figure]):
+    """Figures by name. A notebook shows all of them one after the other, or a single one: ``figures["matrix"]``."""
+
+    def __init__(self, figures: Mapping[str, go.Figure | None]) -> None:
+        self._figures = {name: figure for name, figure in figures.items() if figure is not None}
+
+    def __getitem__(self, name: str) -> go.Figure:
+        """Return one plotly figure; an unknown name is a `KeyError` that lists the known ones."""
+        if name not in self._figures:
+            raise KeyError(f"no figure {name!r}; there are {', '.join(self._figures) or 'none'}")
+        return self._figures[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._figures)
+
+    def __len__(self) -> int:
+        return len(self._figures)
+
+    def __repr__(self) -> str:
+        return f"Figures({', '.join(self._figures) or 'none'})"
+
+    def _ipython_display_(self) -> None:
+        display = importlib.import_module("IPython.display").display  # only called where IPython exists
+        for figure in self._figures.values():
+            display(figure)
+
+
+def figures_of_run(facts: RunFacts) -> Figures:
+    """Return the figures on the page of a run; none before its first task."""
+    return Figures({each.name: _figure(each.draw(facts)) for each in run_figures()} if facts.tasks else {})
+
+
+def figures_of_task(task: TaskFacts) -> Figures:
+    """Return the figures in the details of a task; none without a history."""
+    return Figures({each.name: _figure(each.draw(task)) for each in task_figures()})
+
+
+def _figure(drawn: Drawn) -> go.Figure | None:
+    return go.Figure(drawn) if isinstance(drawn, dict) else drawn
