@@ -10,7 +10,8 @@ from continual_petl.backbones.auto_defaults import resolve_precision
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.config.spec import BankSpec
 from continual_petl.errors import InputError
-from continual_petl.learner.plan import TaskPlan, plan_task
+from continual_petl.learner.plan import plan_task
+from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
 from continual_petl.store.bank_cache import RESIDENT_BYTES
 from continual_petl.store.certificate.manifest import Manifest

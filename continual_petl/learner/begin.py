@@ -8,8 +8,9 @@ from continual_petl.backbones.backbone import Backbone, load_tokenizer
 from continual_petl.banks.bank import Bank
 from continual_petl.errors import InputError
 from continual_petl.learner.learner import ContinualLearner
-from continual_petl.learner.plan import TaskPlan, check_kind, plan_task
+from continual_petl.learner.plan import check_kind, plan_task
 from continual_petl.learner.start import check_start
+from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.streams.batches.datamodule import TaskDataModule
 from continual_petl.streams.encoding.image_processing import image_processing
 from continual_petl.streams.encoding.tokenise import padding_id

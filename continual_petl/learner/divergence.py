@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from continual_petl.errors import DivergedError
-from continual_petl.learner.plan import TaskPlan
+from continual_petl.learner.task_plan import TaskPlan
 
 _TOGETHER = 20
 _SHOWN = 8

@@ -12,7 +12,7 @@ from typing import Any
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.layer_cut import lowest_layer
 from continual_petl.errors import InputError
-from continual_petl.learner.plan import TaskPlan
+from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.streams.schema.stream_spec import ResolvedTraining
 
 

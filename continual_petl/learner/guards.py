@@ -17,7 +17,7 @@ from typing_extensions import override
 from continual_petl.banks.bank import Bank
 from continual_petl.learner.divergence import LossWatch
 from continual_petl.learner.isolation import check_frozen, check_modes, check_optimizer
-from continual_petl.learner.plan import TaskPlan
+from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
 
 

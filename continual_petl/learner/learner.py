@@ -26,9 +26,10 @@ from continual_petl.learner.checkpoint import bank_key, keep_only, put_back
 from continual_petl.learner.guards import LearnerGuards
 from continual_petl.learner.memory import report_oom
 from continual_petl.learner.optimizer import make_optimizer, make_schedule
-from continual_petl.learner.plan import TaskPlan, build_bank
+from continual_petl.learner.plan import build_bank
 from continual_petl.learner.respond import Outputs, count, references_of, respond
 from continual_petl.learner.start import copy_bank
+from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
 
 Batch = dict[str, Tensor]

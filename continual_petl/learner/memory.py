@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from continual_petl.errors import MemoryRanOutError
-from continual_petl.learner.plan import TaskPlan
+from continual_petl.learner.task_plan import TaskPlan
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -1,14 +1,12 @@
-"""What the learner has to know of a task before it starts: everything resolved, nothing left to look up."""
+"""Resolve a task against its stream, its data and its backbone, and build its bank."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from continual_petl.backbones import Pooling
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.backbones.mutable_state import check_positions
 from continual_petl.banks.bank import Bank
@@ -18,39 +16,10 @@ from continual_petl.errors import InputError
 from continual_petl.heads.build import build_head
 from continual_petl.heads.kinds import GENERATIVE, METRICS, Kind
 from continual_petl.heads.weights import resolve_class_weights
+from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
 from continual_petl.streams.encoding.tokenise_sources import room_for
-from continual_petl.streams.schema.stream_spec import GenerationSpec, ResolvedTraining, StreamSpec, TaskSpec
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskPlan:
-    """One task, resolved against its stream, its data and its backbone."""
-
-    name: str
-    kind: Kind
-    pair: bool
-    """Whether a row is two texts."""
-    labels: tuple[str, ...] | None
-    """Names in the order of the head's outputs; None for a number and for texts."""
-    bank: BankSpec
-    training: ResolvedTraining
-    pooling: Pooling
-    metric: str
-    """The score that selects the best bank and fills the result matrix."""
-    seed: int
-    """Of all randomness of this task: a function of the stream's seed and the task's name."""
-    class_weights: tuple[float, ...] | None = None
-    """One per label, in the loss only; None counts every label once."""
-    generation: GenerationSpec | None = None
-    """How texts are generated; None for kinds that answer otherwise."""
-    max_target_length: int | None = None
-    """Tokens of a target while learning; None for kinds without targets of tokens."""
-
-    @property
-    def num_outputs(self) -> int:
-        """Width of the head's output."""
-        return len(self.labels) if self.labels is not None else 1
+from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 
 
 def plan_task(

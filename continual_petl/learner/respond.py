@@ -13,7 +13,7 @@ from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.learner.answer import answer, head_of
 from continual_petl.learner.generate import decode, generate
-from continual_petl.learner.plan import TaskPlan
+from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.streams.encoding.tokenise import TokenisedRows
 
 if TYPE_CHECKING:

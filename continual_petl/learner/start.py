@@ -5,7 +5,8 @@ from __future__ import annotations
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.errors import InputError
-from continual_petl.learner.plan import TaskPlan, build_bank
+from continual_petl.learner.plan import build_bank
+from continual_petl.learner.task_plan import TaskPlan
 
 
 def check_start(plan: TaskPlan, parent: TaskPlan, backbone: Backbone) -> None:

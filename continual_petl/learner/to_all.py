@@ -22,7 +22,7 @@ from continual_petl.banks.layer_cut import going_on, lowest_layer, states_below,
 from continual_petl.banks.mixed.sharing import batch_key, why_alone
 from continual_petl.banks.mixed.stacks import Stacks
 from continual_petl.learner.answer import reading_inputs
-from continual_petl.learner.plan import TaskPlan
+from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.learner.together import Part, respond_together
 
 _cuts: WeakKeyDictionary[nn.Module, dict[int, bool]] = WeakKeyDictionary()

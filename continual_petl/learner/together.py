@@ -17,7 +17,7 @@ from continual_petl.banks.bank import Bank
 from continual_petl.banks.mixed.run import Share, run_together
 from continual_petl.banks.mixed.stacks import Stacks
 from continual_petl.learner.answer import head_of, reading_inputs
-from continual_petl.learner.plan import TaskPlan
+from continual_petl.learner.task_plan import TaskPlan
 
 
 class Part(NamedTuple):

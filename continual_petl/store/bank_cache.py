@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
-from continual_petl.learner.plan import TaskPlan
+from continual_petl.learner.task_plan import TaskPlan
 
 RESIDENT_BYTES = 2**30
 """Default memory limit for banks: about 500 banks of MiniLM with bottlenecks of 48."""

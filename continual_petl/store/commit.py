@@ -17,7 +17,7 @@ from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.digests import combined_digest, tensor_digests
 from continual_petl.learner.isolation import check_modes
-from continual_petl.learner.plan import TaskPlan
+from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.certificate.history import History, write_history
@@ -121,18 +121,8 @@ def _manifest(
         index=0 if newest is None else newest.index + 1,
         predecessor=None if newest is None else newest.seal,
         parent=evidence.parent,
-        kind=plan.kind,
-        pair=plan.pair,
-        labels=plan.labels,
-        class_weights=plan.class_weights,
-        bank=plan.bank,
-        training=plan.training,
-        pooling=plan.pooling,
-        metric=plan.metric,
-        seed=plan.seed,
-        generation=plan.generation,
+        **plan.plan_fields(),
         max_length=evidence.max_length,
-        max_target_length=plan.max_target_length,
         backbone=backbone.digest,
         preparation=evidence.preparation,
         tensors=dict(entries),

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from continual_petl.backbones.backbone import Backbone
     from continual_petl.banks.bank import Bank
-    from continual_petl.learner.plan import TaskPlan
+    from continual_petl.learner.task_plan import TaskPlan
 
 _T = TypeVar("_T")
 _MOST = 5

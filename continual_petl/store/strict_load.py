@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
 from continual_petl.errors import InputError, StoreError
-from continual_petl.learner.plan import TaskPlan, build_bank
+from continual_petl.learner.plan import build_bank
+from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.store.certificate.manifest import TensorEntry
 
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -62,7 +62,7 @@ def fill(folder: Path, count: int) -> None:
     with store.lock():
         for number in range(len(store.tasks), count):
             copy = f"t{number:04}"
-            plan = replace(store.plan(name), name=copy, seed=derive_seed(run.session.spec.seed, copy))
+            plan = store.plan(name).model_copy(update={"name": copy, "seed": derive_seed(run.session.spec.seed, copy)})
             bank = build_bank(plan, backbone, folded=True)
             bank.load_state_dict(tensors)
             evidence = Evidence(

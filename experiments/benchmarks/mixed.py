@@ -22,7 +22,8 @@ from continual_petl.banks.config.choice import BankChoice
 from continual_petl.banks.mixed.stacks import Stacks
 from continual_petl.heads.build import build_head
 from continual_petl.learner.answer import answer, reading_inputs
-from continual_petl.learner.plan import TaskPlan, build_bank
+from continual_petl.learner.plan import build_bank
+from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.learner.together import Part, respond_together
 from continual_petl.streams.schema.training_spec import ResolvedTraining, TrainingSpec
 from experiments.benchmarks.alternate import Candidate
@@ -50,6 +51,9 @@ def parts(backbone: Backbone, choice: dict[str, Any], num_tasks: int) -> list[Pa
             training=ResolvedTraining.of(TrainingSpec(), spec),
             pooling="mean",
             metric="accuracy",
+            class_weights=None,
+            generation=None,
+            max_target_length=None,
             seed=number,
         )
         bank = build_bank(plan, backbone, folded=True)

@@ -60,6 +60,9 @@ def make_learner(
             training=settings,
             pooling="mean",
             metric="accuracy",
+            class_weights=None,
+            generation=None,
+            max_target_length=None,
             seed=0,
         )
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import shutil
 from collections.abc import Callable
@@ -93,7 +92,7 @@ def test_removing_nothing_is_the_certified_score_and_every_span_is_a_cell(learne
 def test_without_all_layers_the_frozen_backbone_answers_through_that_head(learned: Path, name: str) -> None:
     run = Run(learned)
     held = run.session.models.held(name)
-    probe = build_bank(dataclasses.replace(held.plan, bank=BankSpec()), held.backbone)
+    probe = build_bank(held.plan.model_copy(update={"bank": BankSpec()}), held.backbone)
     probe.load_state_dict({key: value for key, value in held.bank.state_dict().items() if key.startswith("head.")})
     said, scores = outputs(run, name, probe.eval())
     removed, _ = outputs(run, name, AblatedView(held.bank, {0, 1}))
@@ -107,7 +106,7 @@ def test_without_a_layer_it_is_the_bank_of_the_other_layer(learned: Path, gone: 
     run = Run(learned)
     held = run.session.models.held("lora")
     left = held.plan.bank.model_copy(update={"layers": str(1 - gone)})
-    other = build_bank(dataclasses.replace(held.plan, bank=left), held.backbone)
+    other = build_bank(held.plan.model_copy(update={"bank": left}), held.backbone)
     other.load_state_dict({key: held.bank.state_dict()[key] for key in other.state_dict()})
     said, scores = outputs(run, "lora", other.eval())
     assert torch.equal(said, outputs(run, "lora", AblatedView(held.bank, {gone}))[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,10 @@ def committed(folder: Path, backbone_folder: Path, tasks: Mapping[str, Made], *,
     for number, (name, made) in enumerate(tasks.items(), 1):
         spec = BankChoice.model_validate(small(made.bank) if isinstance(made.bank, str) else made.bank).resolve()
         labels = None if made.labels is None else tuple(made.labels)
-        plan = replace(store.plan("one"), name=name, bank=spec, kind=made.kind, labels=labels, pooling=made.pooling)
-        plan = replace(plan, pair=made.pair, metric=METRICS[made.kind][0], seed=number)
+        plan = store.plan("one").model_copy(
+            update={"name": name, "bank": spec, "kind": made.kind, "labels": labels, "pooling": made.pooling}
+        )
+        plan = plan.model_copy(update={"pair": made.pair, "metric": METRICS[made.kind][0], "seed": number})
         bank = build_bank(plan, backbone, folded=True)
         draw = torch.Generator().manual_seed(number)
         with torch.no_grad():

@@ -14,7 +14,8 @@ from continual_petl import Run, learn
 from continual_petl.banks.bank import Bank
 from continual_petl.digests import tensor_digests
 from continual_petl.errors import InputError, StoreError
-from continual_petl.learner.plan import TaskPlan, build_bank
+from continual_petl.learner.plan import build_bank
+from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.store import strict_load
 from continual_petl.store.bank_cache import BankCache, CachedBank
 from continual_petl.store.store import Store

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from continual_petl._frozen import FrozenModel
-from continual_petl.backbones import Pooling
-from continual_petl.banks.config.spec import BankSpec
 from continual_petl.errors import StoreError
-from continual_petl.heads.kinds import GENERATIVE, LABELLED, METRICS, Kind
+from continual_petl.heads.kinds import GENERATIVE, LABELLED, METRICS
+from continual_petl.learner.task_plan import PlanFields, TaskPlan
 from continual_petl.store.certificate.environment import Environment
 from continual_petl.store.files.sealed import invalid, read_sealed, seal_of, write_sealed
 from continual_petl.streams.schema.field_types import Name
-from continual_petl.streams.schema.stream_spec import GenerationSpec, ResolvedTraining
-
-if TYPE_CHECKING:
-    from continual_petl.learner.plan import TaskPlan
 
 FORMAT_VERSION = 2
 
@@ -76,8 +71,8 @@ class SplitScores(FrozenModel):
     """Digest of the predictions, row by row."""
 
 
-class Manifest(FrozenModel):
-    """The human-readable part of a certificate."""
+class Manifest(PlanFields):
+    """The human-readable part of a certificate: the plan that the task was learned by, and what became of it."""
 
     format_version: Literal[2] = 2
     task: Name
@@ -87,24 +82,8 @@ class Manifest(FrozenModel):
     """Seal of the previous entry in the chain, a manifest or a tombstone; None for the first."""
     parent: Parent | None = None
     """The bank that this one was initialised from, if any."""
-    kind: Kind
-    pair: bool
-    """Whether a row is a pair of texts."""
-    labels: tuple[str, ...] | None
-    class_weights: tuple[float, ...] | None
-    """One per label, as used in the loss."""
-    bank: BankSpec
-    training: ResolvedTraining
-    pooling: Pooling
-    metric: str
-    seed: Annotated[int, Field(strict=True, ge=-(2**64), le=2**64)]
-    """The task's own seed, derived from the stream's seed and the task's name."""
-    generation: GenerationSpec | None
-    """How texts are generated; None for kinds that do not generate."""
     max_length: Index
     """Tokens of a row; 0 where the backbone reads images."""
-    max_target_length: Index | None
-    """Tokens of a target during training."""
     backbone: str
     """Digest of the backbone."""
     preparation: str
@@ -147,23 +126,8 @@ class Manifest(FrozenModel):
         return self
 
     def plan(self) -> TaskPlan:
-        """Return the task plan that the learner used."""
-        from continual_petl.learner.plan import TaskPlan  # imports torch, which reading a certificate does not need
-
-        return TaskPlan(
-            name=self.task,
-            kind=self.kind,
-            pair=self.pair,
-            labels=self.labels,
-            bank=self.bank,
-            training=self.training,
-            pooling=self.pooling,
-            metric=self.metric,
-            seed=self.seed,
-            class_weights=self.class_weights,
-            generation=self.generation,
-            max_target_length=self.max_target_length,
-        )
+        """Return the plan that the task was learned by."""
+        return TaskPlan(name=self.task, **self.plan_fields())
 
     @property
     def counted_split(self) -> Literal["validation", "test"]:

@@ -17,7 +17,7 @@ from continual_petl.backbones.backbone import Backbone
 from continual_petl.heads.head import IGNORED
 from continual_petl.heads.kinds import GENERATIVE, Kind
 from continual_petl.learner.generate import ends_of
-from continual_petl.learner.plan import TaskPlan
+from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.seeding import derive_seed
 from continual_petl.streams.batches.collate import collate
 from continual_petl.streams.encoding.tokenise import TokenisedRows, padding_id

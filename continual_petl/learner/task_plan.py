@@ -1,0 +1,54 @@
+"""What the learner has to know of a task before it starts: everything resolved, nothing left to look up.
+
+A certificate holds the same fields, see `continual_petl.store.certificate.manifest`. This file never imports torch.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from continual_petl._frozen import FrozenModel
+from continual_petl.backbones import Pooling
+from continual_petl.banks.config.spec import BankSpec
+from continual_petl.heads.kinds import Kind
+from continual_petl.streams.schema.stream_spec import GenerationSpec, ResolvedTraining
+
+
+class PlanFields(FrozenModel):
+    """The fields that a plan and a certificate share."""
+
+    kind: Kind
+    pair: bool
+    """Whether a row is a pair of texts."""
+    labels: tuple[str, ...] | None
+    """Names in the order of the head's outputs; None for a number and for texts."""
+    bank: BankSpec
+    training: ResolvedTraining
+    pooling: Pooling
+    metric: str
+    """The score that selects the best bank and fills the result matrix."""
+    seed: Annotated[int, Field(strict=True, ge=-(2**64), le=2**64)]
+    """The task's own seed, derived from the stream's seed and the task's name."""
+    class_weights: tuple[float, ...] | None
+    """One per label, in the loss only; None counts every label once."""
+    generation: GenerationSpec | None
+    """How texts are generated; None for kinds that do not generate."""
+    max_target_length: Annotated[int, Field(strict=True, ge=0, lt=2**53)] | None
+    """Tokens of a target during training; None for kinds without targets of tokens."""
+
+    def plan_fields(self) -> dict[str, Any]:
+        """Return these fields by name."""
+        return {name: getattr(self, name) for name in PlanFields.model_fields}
+
+
+class TaskPlan(PlanFields):
+    """One task, resolved against its stream, its data and its backbone."""
+
+    name: str
+
+    @property
+    def num_outputs(self) -> int:
+        """Width of the head's output."""
+        return len(self.labels) if self.labels is not None else 1
