@@ -6,13 +6,13 @@ import argparse
 from pathlib import PurePath
 
 from continual_petl.engine.run import Run
-from continual_petl.errors import InputError
-from continual_petl.store.folder.stream_seal import check_stream
+from continual_petl.errors import InputError, StoreError
+from continual_petl.store.folder.stream_seal import check_stream, load_begun
 from continual_petl.store.open_run import open_store
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.places import Places
-from continual_petl.streams.stream_file.yaml_file import load_placed_task
+from continual_petl.streams.stream_file.yaml_file import PartlyUsableError, load_placed_task
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
@@ -25,7 +25,18 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
             f"({{name: mine, kind: classification, data: {arguments.task_file}}}), and columns where yours have other "
             "names; what `continual-petl init` lists under tasks is made of such ones."
         )
-    task, places = load_placed_task(arguments.task_file, overrides)
+    try:
+        task, places = load_placed_task(arguments.task_file, overrides)
+    except PartlyUsableError as error:
+        if error.rest is None:
+            raise
+        try:
+            spec = load_begun(store.stream_file)
+        except (InputError, StoreError):
+            raise error from None  # a damaged run is reported once the file is correct
+        from continual_petl.engine.checks.mistakes import mistakes_of_task  # with what reads data
+
+        raise mistakes_of_task(error.places, error.rest.spec.tasks[0], spec) from None
     if arguments.dry_run:
         return _learn(Run(arguments.run, remote_code=arguments.remote_code), task, places, arguments)
     # From before the stream is read: a task that another process adds meanwhile would not be in it.
@@ -41,24 +52,32 @@ def _learn(run: Run, task: TaskSpec, places: Places, arguments: argparse.Namespa
         spec = spec.model_copy(update={"evaluate": arguments.evaluate})
     stream = TaskStream(_with_task(spec, task, run, places, arguments))
     replace = [task.name] if arguments.replace and task.name in run.store.tasks else []
+    from continual_petl.engine.checks.missing_files import refuse_missing_files
+    from continual_petl.engine.checks.problems import key_of, with_lines
+
+    try:
+        if replace or task.name not in run.store.tasks:
+            refuse_missing_files(stream.spec, [task])
+        return _learned(run, stream, task, replace, arguments)
+    except InputError as error:
+        raise with_lines(error, places, key_of(stream.spec, task)) from error
+
+
+def _learned(run: Run, stream: TaskStream, task: TaskSpec, replace: list[str], arguments: argparse.Namespace) -> int:
     from continual_petl.cli.learning_output import (  # with all that learns, which a mistake does not wait for
         learn_and_show,
         show_plan,
     )
     from continual_petl.engine.checks.dry_run import dry_run
-    from continual_petl.engine.checks.problems import key_of, with_lines
     from continual_petl.engine.session import Session
 
     # From here on the stream speaks for the user.
     run.session.models.check_code()
-    try:
-        if arguments.dry_run:
-            return show_plan(
-                dry_run(Session(stream.spec, run.store), only=task.name, replace=replace), as_json=arguments.json
-            )
-        return learn_and_show(stream, run.store.folder, arguments, replace=replace, wait=False)
-    except InputError as error:
-        raise with_lines(error, places, key_of(stream.spec, task)) from error
+    if arguments.dry_run:
+        return show_plan(
+            dry_run(Session(stream.spec, run.store), only=task.name, replace=replace), as_json=arguments.json
+        )
+    return learn_and_show(stream, run.store.folder, arguments, replace=replace, wait=False)
 
 
 def _with_task(spec: StreamSpec, task: TaskSpec, run: Run, places: Places, arguments: argparse.Namespace) -> StreamSpec:

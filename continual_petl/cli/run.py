@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from continual_petl.errors import InputError, printable
+from continual_petl.errors import InputError, StoreError, printable
+from continual_petl.store.store import Store
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.catalog import find_stream
 from continual_petl.streams.stream_file.overrides import unreached
@@ -36,13 +37,13 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 
 
 def _run(stream: TaskStream, folder: Path, arguments: argparse.Namespace, overrides: Sequence[tuple[str, str]]) -> int:
+    _refuse_missing_files(stream, folder, arguments)
     from continual_petl.cli.learning_output import (  # with all that learns, which a mistake does not wait for
         learn_and_show,
         show_plan,
     )
     from continual_petl.engine.checks.dry_run import dry_run
     from continual_petl.engine.session import Session
-    from continual_petl.store.store import Store
 
     for sentence in unreached(stream.spec, overrides):
         print(printable(f"continual-petl: {sentence}"), file=sys.stderr)
@@ -59,3 +60,13 @@ def _run(stream: TaskStream, folder: Path, arguments: argparse.Namespace, overri
         jobs=arguments.jobs,
         executor=arguments.executor,
     )
+
+
+def _refuse_missing_files(stream: TaskStream, folder: Path, arguments: argparse.Namespace) -> None:
+    try:
+        learned = set(Store(folder).tasks).difference(arguments.replace)
+    except StoreError:
+        return  # reported by what follows
+    from continual_petl.engine.checks.missing_files import refuse_missing_files
+
+    refuse_missing_files(stream.spec, [task for task in stream.spec.tasks if task.name not in learned])

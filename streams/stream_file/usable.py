@@ -13,9 +13,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from continual_petl._frozen import FrozenModel
 from continual_petl.errors import did_you_mean
 from continual_petl.streams.schema.consistency import KeyPath
-from continual_petl.streams.schema.stream_spec import StreamSpec
+from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 
 _OF_TASK = {"bank", "training", "metric", "pooling", "probe", "generation", "max_target_length"}
 """Keys of a task that do not affect the meaning of its rows."""
@@ -48,12 +49,12 @@ def usable_part(tree: dict[str, Any], wrong: Iterable[KeyPath]) -> UsablePart | 
     tasks, numbers = left.get("tasks"), list[int]()
     for path in wrong:
         match path:
-            case ("tasks", int(number), str(key), *_) if key in _OF_TASK:
+            case ("tasks", int(number), str(key), *_) if key in _OF_TASK or _is_misspelt(key, TaskSpec, _OF_TASK):
                 if isinstance(tasks, list) and number < len(tasks) and isinstance(tasks[number], dict):
                     tasks[number].pop(key, None)
             case ("tasks", int(number), *_):
                 without.add(number)
-            case (str(key), *_) if key in _OF_STREAM or _is_misspelt(key):
+            case (str(key), *_) if key in _OF_STREAM or _is_misspelt(key, StreamSpec, _OF_STREAM):
                 left.pop(key, None)
             case ("backbone", str(key), *_) if key != "name" and isinstance(left.get("backbone"), dict):
                 left["backbone"].pop(key, None)
@@ -70,7 +71,14 @@ def usable_part(tree: dict[str, Any], wrong: Iterable[KeyPath]) -> UsablePart | 
         return None
 
 
-def _is_misspelt(key: str) -> bool:
-    """Say whether a key is none of a stream, but written like one of those without which its tasks mean the same."""
-    known = StreamSpec.model_fields
-    return key not in known and any(f"{name!r}" in did_you_mean(key.casefold(), known) for name in _OF_STREAM)
+def usable_task(tree: dict[str, Any], wrong: Iterable[KeyPath]) -> UsablePart | None:
+    """Return the same of the file of one task, as a stream of that task alone; None if too little of it is left."""
+    stream = {"name": "unnamed", "backbone": "minilm", "tasks": [tree]}
+    part = usable_part(stream, [("tasks", 0, *path) for path in wrong])
+    return part if part is not None and part.numbers else None
+
+
+def _is_misspelt(key: str, schema: type[FrozenModel], harmless: Iterable[str]) -> bool:
+    """Say whether a key is unknown, but written like one of those without which tasks mean the same."""
+    known = schema.model_fields
+    return key not in known and any(f"{name!r}" in did_you_mean(key.casefold(), known) for name in harmless)

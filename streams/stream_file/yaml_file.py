@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,7 +28,7 @@ from continual_petl.streams.stream_file.json_schema import json_schema as json_s
 from continual_petl.streams.stream_file.overrides import apply_overrides
 from continual_petl.streams.stream_file.paths import expand_paths
 from continual_petl.streams.stream_file.places import Places
-from continual_petl.streams.stream_file.usable import UsablePart, usable_part
+from continual_petl.streams.stream_file.usable import UsablePart, usable_part, usable_task
 from continual_petl.streams.stream_file.wording import show, word_errors
 from continual_petl.streams.stream_file.yaml_nodes import parse
 
@@ -53,7 +54,7 @@ def load_stream(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str
 
 
 class PartlyUsableError(StreamFileError):
-    """A stream file has mistakes, but the rest of it can be checked as well.
+    """The file of a stream or a task has mistakes, but the rest of it can be checked as well.
 
     Args:
         places: the mistakes, and where the keys of the file are.
@@ -104,7 +105,8 @@ def load_placed_task(
     """Read and check a file that holds one task as `load_task` does; return where its keys are written, too.
 
     Raises:
-        StreamFileError: with all mistakes of file and overrides.
+        PartlyUsableError: if keys have mistakes.
+        StreamFileError: if it cannot be read at all.
     """
     tree, places, folder = _read(path, overrides)
     if "tasks" in tree and "kind" not in tree:
@@ -118,9 +120,20 @@ def load_placed_task(
         places.report(
             ("data", "local"), "a file of one task has no data_dir, where copies are kept: write data: FOLDER", tree
         )
-    task = _validate(TaskSpec, tree, places)
+    try:
+        task = _validate(TaskSpec, tree, places)
+    except StreamFileError:
+        rest = usable_task(tree, places.wrong)
+        if rest is not None:
+            tasks = tuple(_located(task, folder) for task in rest.spec.tasks)
+            rest = replace(rest, spec=rest.spec.model_copy(update={"tasks": tasks}))
+        raise PartlyUsableError(places, rest) from None
+    return _located(task, folder), places
+
+
+def _located(task: TaskSpec, folder: str) -> TaskSpec:
     labels = join_path(folder, task.labels) if isinstance(task.labels, str) else task.labels
-    return task.model_copy(update={"data": locate(task.data, folder), "labels": labels}), places
+    return task.model_copy(update={"data": locate(task.data, folder), "labels": labels})
 
 
 def _read(path: str | os.PathLike[str], overrides: Sequence[tuple[str, str]]) -> tuple[dict[str, Any], Places, str]:

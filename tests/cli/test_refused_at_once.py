@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -104,6 +105,14 @@ def test_a_misspelt_key_is_reported_with_what_is_wrong_in_the_rows_without_datas
     assert "'yes'" in said
 
 
+def test_a_misspelt_key_is_reported_without_numpy_where_no_rows_can_be_read(bench: Bench) -> None:
+    text = bench.stream.replace("training:", "trainign:").replace("data/single", "{path: some-user/some-data}")
+    (bench.folder / "stream.yaml").write_text(text.replace("data/other", "https://localhost:1/b.csv"))
+    code, said, imported = light(bench, ["run", "FOLDER/stream.yaml"])
+    assert (code, imported) == (2, "")
+    assert "key trainign: unknown key" in said
+
+
 def test_a_task_is_forgotten_without_what_computes(bench: Bench) -> None:
     assert light(bench, ["forget", "FOLDER/run", "single"]) == (0, "", "")
     assert not (bench.folder / "run" / "banks" / "single").exists()
@@ -123,6 +132,29 @@ def test_a_report_finds_a_changed_bank_without_what_computes(bench: Bench) -> No
     bank.write_bytes(content)
     assert light(bench, ["report", "FOLDER/run", "--output", "FOLDER/report"]) == (1, "", "numpy plotly")
     assert "certified was" in (bench.folder / "report" / "index.html").read_text()
+
+
+@pytest.mark.parametrize("preset", ["houlsby, bottleneck: 4", "lora, rank: 4", "probe"])
+@pytest.mark.parametrize("command", ["run", "learn"])
+def test_a_missing_file_is_reported_with_what_else_is_wrong_before_the_model_is_loaded(
+    bench: Bench, command: str, preset: str
+) -> None:
+    if command == "run":
+        (bench.folder / "data" / "other" / "train.jsonl").rename(bench.folder / "elsewhere.jsonl")
+        text = bench.stream.replace("data/other", "data/gone").replace(
+            "data/single", "{path: json, data_files: gone.jsonl}"
+        )
+        (bench.folder / "stream.yaml").write_text(text.replace("houlsby, bottleneck: 4", preset))
+        words, lines = ["run", "FOLDER/stream.yaml", "--run-dir", "FOLDER/new"], [7, 10]
+    else:
+        task = f"name: new\nkind: classification\nbank: {{preset: {preset}}}\ndata: nowhere\n"
+        (bench.folder / "task.yaml").write_text(task)
+        words, lines = ["learn", "FOLDER/run", "FOLDER/task.yaml"], [4]
+    for more in ([], ["--dry-run"]):
+        code, said, imported = light(bench, [*words, *more])
+        assert (code, imported) == (2, "numpy"), said
+        assert [int(line) for line in re.findall(r"yaml:(\d+): key (?:tasks\.\d\.)?data", said)] == lines
+    assert not (bench.folder / "new").exists()
 
 
 WRONG_TASK = """\
@@ -148,6 +180,31 @@ def test_mistakes_in_the_file_of_a_task_have_their_lines(
     assert bench.main("learn", "FOLDER/run", "FOLDER/task.yaml", "--data", "FOLDER/none", *words) == 2
     (told_once,) = capsys.readouterr().err.splitlines()
     assert told_once.startswith("continual-petl: --data: task 'new', data ")
+
+
+@pytest.mark.parametrize("words", [[], ["--dry-run"]])
+@pytest.mark.parametrize("wrong", ["bank: houlsbi", "training: {epochs: none}", "trainign: {epochs: 1}"])
+def test_of_the_file_of_a_task_with_a_misspelt_key_the_data_is_checked_in_the_same_pass(
+    bench: Bench, words: list[str], wrong: str
+) -> None:
+    text = f"name: new\nkind: classification\n{wrong}\ndata: data/other\ncolumns: {{text: txt}}\nlabels: [no, maybe]\n"
+    (bench.folder / "task.yaml").write_text(text)
+    code, said, imported = light(bench, ["learn", "FOLDER/run", "FOLDER/task.yaml", *words])
+    assert (code, imported) == (2, "numpy")
+    first, *told = said.splitlines()
+    assert first == "continual-petl: the task cannot be used:"
+    assert [int(line.split(":")[1]) for line in told] == [3, 5], said
+    assert "key columns.text: task 'new', split train" in told[1]
+    (bench.folder / "task.yaml").write_text(text.replace("columns: {text: txt}\n", ""))
+    told = light(bench, ["learn", "FOLDER/run", "FOLDER/task.yaml", *words])[1].splitlines()[1:]
+    assert [int(line.split(":")[1]) for line in told] == [3, 5]
+    assert "key labels: task 'new', split train" in told[1]
+
+
+def test_of_the_file_of_a_task_with_a_wrong_kind_no_data_is_read(bench: Bench) -> None:
+    (bench.folder / "task.yaml").write_text("name: new\nkind: clasification\ndata: nowhere\n")
+    code, said, imported = light(bench, ["learn", "FOLDER/run", "FOLDER/task.yaml"])
+    assert (code, len(said.splitlines()), imported) == (2, 2, "")
 
 
 def test_what_is_not_in_the_file_of_a_task_has_no_line_of_it() -> None:

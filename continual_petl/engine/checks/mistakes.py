@@ -6,15 +6,17 @@ imported only where a length has to be compared with a model, and `datasets` onl
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from continual_petl.backbones.available import MissingBackboneError, check_available
 from continual_petl.engine.checks.problems import Problems
-from continual_petl.errors import InputError, StoreError, StreamFileError, about
+from continual_petl.errors import InputError, Key, StoreError, StreamFileError, about
 from continual_petl.store.store import Store
-from continual_petl.streams.preparation.prepare import check_data
 from continual_petl.streams.schema.backbone_spec import BackboneSpec
 from continual_petl.streams.schema.data_spec import is_near
+from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
+from continual_petl.streams.stream_file.places import Places
 from continual_petl.streams.stream_file.yaml_file import PartlyUsableError
 
 CHECKED_TASKS = 20
@@ -34,15 +36,47 @@ def all_mistakes(error: PartlyUsableError, folder: Path) -> StreamFileError:
         learned = set(Store(folder).tasks)
     except StoreError:
         return error  # a damaged run is reported once the stream file is correct
-    problems, spec = Problems(), error.rest.spec
-    _check_named(spec.backbone, problems)
     # Numbers as in the file: tasks with mistakes are not among those that are left.
-    left = zip(error.rest.numbers, spec.tasks, strict=False)
-    new = [each for each in left if each[1].name not in learned and is_near(spec.resolved_data(each[1]))]
-    for number, task in new[:CHECKED_TASKS]:
-        with problems.collected(("tasks", number)):
+    left = zip(error.rest.numbers, error.rest.spec.tasks, strict=False)
+    new = [(("tasks", number), task) for number, task in left if task.name not in learned]
+    return StreamFileError(error.places.with_more(named_mistakes(error.rest.spec, new).found))
+
+
+def mistakes_of_task(places: Places, task: TaskSpec, spec: StreamSpec) -> StreamFileError:
+    """Return the mistakes of the file of one task and of its data.
+
+    Args:
+        places: the mistakes of the file.
+        task: what is left of it without the keys that have mistakes.
+        spec: the stream of the run that is to learn it.
+    """
+    problems = Problems()
+    _check_near(spec, [((), task)], problems)
+    return StreamFileError(places.with_more(problems.found))
+
+
+def named_mistakes(spec: StreamSpec, tasks: Iterable[tuple[Key, TaskSpec]]) -> Problems:
+    """Return what is wrong with a backbone and data, as far as it is found without weights and network.
+
+    Args:
+        spec: the stream.
+        tasks: tasks of it, each with its key in the file.
+    """
+    problems = Problems()
+    _check_named(spec.backbone, problems)
+    _check_near(spec, tasks, problems)
+    return problems
+
+
+def _check_near(spec: StreamSpec, tasks: Iterable[tuple[Key, TaskSpec]], problems: Problems) -> None:
+    near = [each for each in tasks if is_near(spec.resolved_data(each[1]))]
+    if not near:
+        return
+    from continual_petl.streams.preparation.prepare import check_data  # imports numpy
+
+    for key, task in near[:CHECKED_TASKS]:
+        with problems.collected(key):
             check_data(spec, task, light=True)
-    return StreamFileError(error.places.with_more(problems.found))
 
 
 def _check_named(backbone: BackboneSpec, problems: Problems) -> None:

@@ -1,0 +1,97 @@
+"""Refuse a stream whose files are missing at once, where loading the model could find no other mistake.
+
+Every mistake is reported in one pass, and some of them only the model finds: a bank that is larger than a layer, a kind that
+it cannot learn. Loading it takes seconds, for a message that a look at a folder can give. So where config.json shows that the
+model has no objection, nothing is loaded. In doubt it is: these checks may only say yes to what is usual.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from glob import glob, has_magic
+from pathlib import Path
+from typing import Any
+
+from continual_petl.backbones import families as families  # which registers the anatomies
+from continual_petl.backbones.anatomy import Anatomy, find_anatomy
+from continual_petl.backbones.files import CONFIG, source_of
+from continual_petl.engine.checks.mistakes import named_mistakes
+from continual_petl.engine.checks.problems import key_of
+from continual_petl.errors import InputError
+from continual_petl.streams.schema.data_spec import DataSpec, Rows, is_near
+from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
+
+_FFN_WIDTHS = ("intermediate_size", "encoder_ffn_dim", "decoder_ffn_dim", "ffn_dim", "hidden_dim")
+_NARROWER = ("num_key_value_heads", "head_dim", "d_kv", "embedding_size")
+"""Keys of config.json by which a projection may be narrower than the hidden size."""
+_KINDS = ("classification", "regression", "multilabel", "token-classification")
+"""Kinds that every model that reads texts can learn."""
+
+
+def refuse_missing_files(spec: StreamSpec, new: Sequence[TaskSpec]) -> None:
+    """Report at once what is wrong with the data and the backbone of a stream, if files of tasks are missing.
+
+    Args:
+        spec: the stream.
+        new: its tasks that are not learned yet.
+
+    Raises:
+        InputError: with everything that is wrong, its keys counted from the top of the stream.
+    """
+    if any(_is_missing(spec.resolved_data(task)) for task in new) and _model_agrees(spec, new):
+        named_mistakes(spec, [(key_of(spec, task), task) for task in new]).raise_all()
+
+
+def _is_missing(data: str | DataSpec | Rows) -> bool:
+    paths = map(os.path.expanduser, _named(data)) if is_near(data) else ()
+    return any(not os.path.exists(path) and not (has_magic(path) and glob(path, recursive=True)) for path in paths)
+
+
+def _named(data: str | DataSpec | Rows) -> list[str]:
+    if isinstance(data, str):
+        return [data]
+    if not isinstance(data, DataSpec) or data.path == "embedded":
+        return []
+    if data.local is not None or data.data_files is None:
+        return [data.local or data.data_dir or data.path]
+    given = data.data_files.values() if isinstance(data.data_files, Mapping) else [data.data_files]
+    return [path for each in given for path in ([each] if isinstance(each, str) else each)]
+
+
+def _model_agrees(spec: StreamSpec, tasks: Sequence[TaskSpec]) -> bool:
+    """Return whether config.json alone shows that the model can learn the tasks, and their banks fit into it."""
+    asked = spec.backbone
+    if asked.max_length is not None or asked.remote_code:
+        return False
+    try:
+        config = json.loads(Path(os.path.expanduser(source_of(asked.name)), CONFIG).read_bytes())
+        anatomy, width = find_anatomy(config["model_type"]), _width(config)
+        return not anatomy.images and all(_fits(spec, task, anatomy, width) for task in tasks)
+    except (InputError, OSError, ValueError, LookupError, TypeError):
+        return False
+
+
+def _width(config: Mapping[str, Any]) -> int:
+    """Return the width that every projection of every layer has at least; 0 if it is not plain to see."""
+    hidden: int = config[find_anatomy(config["model_type"]).hidden_size_key]
+    found = [hidden, *(config[key] for key in _FFN_WIDTHS if key in config)]
+    return 0 if len(found) == 1 or any(key in config for key in _NARROWER) else min(found)
+
+
+def _fits(spec: StreamSpec, task: TaskSpec, anatomy: Anatomy, width: int) -> bool:
+    bank, pooling = spec.resolved_bank(task), spec.resolved_pooling(task)
+    usual = (
+        task.kind in _KINDS
+        and (pooling in (None, "mean") or task.kind == "token-classification")
+        and spec.merged_training(task).prefix_cache != "on"
+        and (bank.layers, bank.scope, bank.start_from) == ("all", "task", None)
+        and (bank.modifications or bank.layernorms == "frozen")
+    )
+    return usual and all(
+        each.form in ("bottleneck", "lowrank")
+        and not (each.normalised_input and any(stack.norm_first for stack in anatomy.stacks))
+        and (each.bottleneck or 0) <= width
+        for each in bank.modifications
+    )
