@@ -7,12 +7,12 @@ from pathlib import PurePath
 
 from continual_petl.engine.run import Run
 from continual_petl.errors import InputError, StoreError
-from continual_petl.store.folder.stream_seal import check_stream, load_begun
+from continual_petl.store.folder.stream_seal import check_stream
 from continual_petl.store.open_run import open_store
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.streams.stream import TaskStream
 from continual_petl.streams.stream_file.places import Places
-from continual_petl.streams.stream_file.yaml_file import PartlyUsableError, load_placed_task
+from continual_petl.streams.stream_file.yaml_file import PartlyUsableError, load_placed_task, load_stream
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
@@ -31,7 +31,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         if error.rest is None:
             raise
         try:
-            spec = load_begun(store.stream_file)
+            spec = load_stream(store.stream_file)
         except (InputError, StoreError):
             raise error from None  # a damaged run is reported once the file is correct
         from continual_petl.engine.checks.mistakes import mistakes_of_task  # with what reads data
