@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -138,6 +138,27 @@ def _upward_inside(whole: str, module: str, line: int, name: str) -> list[str]:
     if room == other or floor_of[room] < floor_of[other]:
         return []
     return [f"{module}:{line} imports {name!r}: {room} may only import from below, {other} is not"]
+
+
+def imported_files(module: str, source: str, files: Collection[str]) -> set[str]:
+    """Return those of ``files`` that a module imports, at any depth and in any branch."""
+    names = {name for _, name in imports(module, source)}
+    return {file for name in names for file in (name, name.rpartition(".")[0]) if file in files and file != module}
+
+
+def circles(graph: Mapping[str, Collection[str]]) -> list[list[str]]:
+    """Return the groups of modules that reach each other, sorted."""
+    below: dict[str, set[str]] = {}
+    for module in graph:
+        seen, left = set[str](), list(graph[module])
+        while left:
+            each = left.pop()
+            if each not in seen:
+                seen.add(each)
+                left += graph[each]
+        below[module] = seen
+    found = {tuple(sorted(b for b in below[a] if a in below[b])) for a in graph if a in below[a]}
+    return [list(group) for group in sorted(found)]
 
 
 def pickle_uses(where: str, source: str) -> list[str]:

@@ -29,7 +29,8 @@ from continual_petl.store.certificate.manifest import (
     TensorEntry,
     write_manifest,
 )
-from continual_petl.store.certificate.tensor_file import as_tensors, most_bytes, read_tensors
+from continual_petl.store.certificate.stored_tensor import as_tensors
+from continual_petl.store.certificate.tensor_file import most_bytes, read_tensors
 from continual_petl.store.certificate.tombstone import Tombstone, tombstone_file, write_tombstone
 from continual_petl.store.files.atomic import new_folder, write_file
 from continual_petl.store.forget import tombstone_of

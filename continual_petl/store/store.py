@@ -14,7 +14,8 @@ from continual_petl.store.certificate import chain
 from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.history import History, read_history
 from continual_petl.store.certificate.pin import Pin, pin_backbone, read_pin
-from continual_petl.store.certificate.tensor_file import StoredTensor, as_tensors, certified_tensors
+from continual_petl.store.certificate.stored_tensor import StoredTensor, as_tensors
+from continual_petl.store.certificate.tensor_file import certified_tensors
 from continual_petl.store.certificate.tombstone import Tombstone
 from continual_petl.store.files.atomic import make_folder, write_file
 from continual_petl.store.files.lock import RunLock

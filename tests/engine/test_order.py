@@ -9,6 +9,7 @@ from typing import Any
 
 import lightning as L
 import numpy as np
+import pytest
 import torch
 
 from continual_petl import StreamCallback, learn
@@ -44,6 +45,7 @@ class Noise(StreamCallback):
         random.seed(5)
 
 
+@pytest.mark.slow
 def test_every_order_and_every_task_alone_give_the_same_banks(backbone_folder: Folder, tmp_path: Path) -> None:
     def digests(name: str, tasks: list[dict[str, Any]], **more: Any) -> dict[str, str]:
         return bank_digests(learn(stream(backbone_folder(), tasks, training=TRAINING), tmp_path / name, **more))

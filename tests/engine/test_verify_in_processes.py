@@ -66,6 +66,7 @@ def told(checks: list[TaskCheck]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("at_once")
+@pytest.mark.slow
 def test_processes_find_what_one_finds(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # What is wrong names files as the folder was given, whichever process found it.
     monkeypatch.chdir(many.parent)

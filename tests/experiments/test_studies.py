@@ -269,6 +269,7 @@ def test_pages_of_whole_and_of_empty_ledgers(study: Study, scale: Any, tmp_path:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_pages_of_ledgers_that_break_off(name: str, tmp_path: Path) -> None:
     study = find(name)
     book = filled(study, SMALL, _given)

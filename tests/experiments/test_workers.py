@@ -23,6 +23,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc whether a process runs")
+@pytest.mark.slow
 def test_a_worker_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "starts.py"
     script.write_text(STARTS, encoding="utf-8")

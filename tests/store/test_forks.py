@@ -77,6 +77,7 @@ def test_either_side_of_a_fork_can_be_dropped(
     assert main(["verify", str(folder)]) == 0
 
 
+@pytest.mark.slow
 def test_a_side_that_others_follow_goes_after_them(forked: Callable[[int], Path], backbone_folder: Folder) -> None:
     folder = forked(3)
     assert problems(folder).keys() == {"two", "four"}
@@ -116,6 +117,7 @@ def test_two_long_sides(folder: Path, backbone_folder: Folder) -> None:
     assert problems(folder) == {}
 
 
+@pytest.mark.slow
 def test_a_side_that_is_missing_is_dropped_too(forked: Callable[[int], Path], backbone_folder: Folder) -> None:
     folder = forked(1)
     assert len(read_results(folder / "results.jsonl")) == 10

@@ -227,6 +227,7 @@ def test_tasks_that_the_stream_leaves_out_are_counted(folder: Path, backbone_fol
     assert heard == [(4, 4), (4, 4)]
 
 
+@pytest.mark.slow
 def test_an_older_copy_of_a_replaced_bank_is_no_restored_one(folder: Path, backbone_folder: Folder) -> None:
     old = shutil.copytree(folder / "banks" / "two", folder.parent / "old")
     learn_one_more(backbone_folder(), folder)

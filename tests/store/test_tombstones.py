@@ -303,6 +303,7 @@ def test_replacing_with_other_settings_is_another_command(folder: Path, backbone
     assert problems(folder) == {}
 
 
+@pytest.mark.slow
 def test_replacing_with_corrected_rows_is_another_command(tmp_path: Path, backbone_folder: Folder) -> None:
     write_rows(tmp_path / "data", "one")
     tasks = [{"name": "one", "kind": "classification", "data": str(tmp_path / "data")}]

@@ -148,6 +148,7 @@ def test_files_need_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_images(WHERE, "image", [GREY])[0] == [GREY]
 
 
+@pytest.mark.slow
 def test_pillow_itself_where_it_is_installed(tmp_path: Path) -> None:
     try:
         real = importlib.import_module("PIL.Image")

@@ -103,6 +103,7 @@ def test_a_study_holds_every_trial_and_optuna_speaks_as_before(capsys: pytest.Ca
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_pruning_fires_as_the_rule_says(backbone_folder: Folder, tmp_path: Path) -> None:
     # Rank correlations are seldom equal, so about half of the later trials are below the median.
     tasks = stream(backbone_folder(), [regression_task("one", num_rows=20)], training=TRAINING)

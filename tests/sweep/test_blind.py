@@ -26,6 +26,7 @@ def on_disk(backbone: Path, folder: Path) -> TaskStream:
     return stream(backbone, [{"name": "one", "kind": "classification", "data": str(folder)}], training=TRAINING)
 
 
+@pytest.mark.slow
 def test_with_test_rows_that_cannot_even_be_read_the_same_is_chosen(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,7 @@ def test_every_setting_is_tried_once_for_each_task_in_the_order_of_the_file(
     assert [line["environment"]["precision"] for line in ended(tmp_path)] == ["fp32"] * 4
 
 
+@pytest.mark.slow
 def test_the_chosen_stream_reads_back_and_learns_the_banks_of_the_best_trials(
     backbone_folder: Folder, tmp_path: Path
 ) -> None:

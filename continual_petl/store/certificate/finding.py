@@ -7,12 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from continual_petl.errors import StoreError
+from continual_petl.store.certificate.stored_tensor import StoredTensor
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from continual_petl.store.certificate.tensor_file import StoredTensor
-
 
 UNCHANGED = "digests and probe, bit for bit"
 """The basis of the best verdict."""

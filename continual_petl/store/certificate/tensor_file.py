@@ -10,20 +10,15 @@ import hashlib
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError, deserialize
 
-from continual_petl.digests import content_digest
 from continual_petl.errors import StoreError
 from continual_petl.store.certificate.finding import Damaged, Finding
 from continual_petl.store.certificate.manifest import Manifest, TensorEntry
+from continual_petl.store.certificate.stored_tensor import StoredTensor
 from continual_petl.store.files.reading import read_file
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _DTYPES = {
     **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool"},
@@ -39,34 +34,6 @@ _SIZES = {
 }
 _MOST_HEADER = 256
 """Maximum header bytes per tensor, in addition to its name: more than dtype, shape and range can take."""
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """A tensor as it is in a file."""
-
-    dtype: str
-    """As in `TensorEntry`."""
-    shape: tuple[int, ...]
-    content: bytearray
-
-    @property
-    def digest(self) -> str:
-        """The `continual_petl.digests.tensor_digest` of the tensor."""
-        return content_digest(self.dtype, self.shape, self.content)
-
-
-def as_tensors(stored: Mapping[str, StoredTensor]) -> dict[str, Tensor]:
-    """Return tensors that share the memory of what was read."""
-    import torch
-
-    def tensor(one: StoredTensor) -> Tensor:
-        dtype: torch.dtype = getattr(torch, one.dtype)
-        # `frombuffer` takes nothing that is empty.
-        flat = torch.frombuffer(one.content, dtype=dtype) if one.content else torch.empty(0, dtype=dtype)
-        return flat.reshape(one.shape)
-
-    return {name: tensor(one) for name, one in stored.items()}
 
 
 def entry_bytes(entry: TensorEntry) -> int:

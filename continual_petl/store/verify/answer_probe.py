@@ -17,7 +17,7 @@ from continual_petl.learner.answer import head_of
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.certificate.finding import UNCHANGED, Damaged, Finding, first_difference
 from continual_petl.store.certificate.manifest import Manifest
-from continual_petl.store.certificate.tensor_file import as_tensors
+from continual_petl.store.certificate.stored_tensor import as_tensors
 from continual_petl.store.store import Store
 from continual_petl.store.strict_load import fitting_bank
 from continual_petl.store.verify.probe_file import DECODED, OUTPUTS, certified_probe
