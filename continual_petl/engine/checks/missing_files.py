@@ -90,7 +90,7 @@ def _fits(spec: StreamSpec, task: TaskSpec, anatomy: Anatomy, width: int) -> boo
         and (bank.modifications or bank.layernorms == "frozen")
     )
     return usual and all(
-        each.form in ("bottleneck", "lowrank")
+        each.config.fits_by_size
         and not (each.normalised_input and any(stack.norm_first for stack in anatomy.stacks))
         and (each.bottleneck or 0) <= width
         for each in bank.modifications

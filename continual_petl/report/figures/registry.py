@@ -78,8 +78,9 @@ def task_figures() -> list[Registered[TaskFacts]]:
     return sorted(_of_task.values(), key=_place)
 
 
-def _place(figure: Registered[RunFacts] | Registered[TaskFacts]) -> int:
-    return SECTIONS.index(figure.section)
+def _place(figure: Registered[RunFacts] | Registered[TaskFacts]) -> tuple[int, str]:
+    # By file, whatever was imported first; those of one file stay in the order in which it registers them.
+    return SECTIONS.index(figure.section), figure.draw.__module__
 
 
 def _load() -> None:

@@ -116,6 +116,8 @@ class FormConfig:
     """Whether it adds keys and values inside attention heads."""
     own_parameters: ClassVar[bool] = False
     """Whether it has versions of backbone parameters."""
+    fits_by_size: ClassVar[bool] = False
+    """Whether it fits any backbone that is at least as wide as its size."""
     copies: ClassVar[bool] = False
     """Whether these are whole copies, kept beside the modifications (`Bank.own`)."""
 

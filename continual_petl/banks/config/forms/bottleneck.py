@@ -18,6 +18,7 @@ class BottleneckConfig(FormConfig):
         {"bottleneck", "init", "init_scale", "dropout", "activation", "depth", "input_norm", "output_norm"}
     )
     preset = "houlsby"
+    fits_by_size = True
 
     def options_of(self, modifies: str, insertion: str | None, composition: str) -> frozenset[str]:
         """Return the options; only behind the FFN is there a normalised input to read."""
