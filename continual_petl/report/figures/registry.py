@@ -78,8 +78,9 @@ def task_figures() -> list[Registered[TaskFacts]]:
     return sorted(_of_task.values(), key=_place)
 
 
-def _place(figure: Registered[RunFacts] | Registered[TaskFacts]) -> int:
-    return SECTIONS.index(figure.section)
+def _place(figure: Registered[RunFacts] | Registered[TaskFacts]) -> tuple[int, str]:
+    # The module too: figures register as their modules are imported, in whatever order that happens.
+    return SECTIONS.index(figure.section), figure.draw.__module__
 
 
 def _load() -> None:
