@@ -127,6 +127,21 @@ def test_far_away_losses_are_checked_when_an_epoch_ends_and_before_anything_is_v
     assert not (tmp_path / "mine.ckpt").exists()
 
 
+def test_a_bank_that_is_not_finite_at_the_end_is_not_committed(backbone_folder: Folder, tmp_path: Path) -> None:
+    """The last step may have spoilt it, after the last loss."""
+
+    class Spoil(L.Callback):
+        def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+            assert isinstance(pl_module, ContinualLearner)
+            pl_module.active_bank.head.get_parameter("output.bias").data[0] = torch.nan
+
+    with pytest.raises(
+        InputError, match=r"task 'one': learning diverged: 1 of .* no longer finite, first head\.output"
+    ):
+        learn(tasks_of(backbone_folder(), select="last"), tmp_path, callbacks=[Spoil()])
+    assert not (tmp_path / "banks" / "one").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("_looks")
 def test_the_run_goes_on_with_another_learning_rate(
