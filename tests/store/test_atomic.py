@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import subprocess
@@ -87,6 +88,25 @@ def test_the_end_of_a_file_is_read_within_bounds_and_whole(tmp_path: Path, monke
     path.write_bytes(b"a\nb\n")
     with pytest.raises(StoreError, match="it was cut short while being read"):
         reading.read_tail(path, most=8)
+
+
+def test_a_disk_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(io.BufferedReader):
+        def _fail(self, size: int | None = -1, /) -> bytes:
+            raise OSError(errno.EIO, "Input/output error")
+
+        read = readline = _fail
+
+    monkeypatch.setattr(reading, "_opened", lambda path: Broken(io.FileIO(path)))
+    path = tmp_path / "lines"
+    path.write_bytes(b"a\n")
+    for read in (
+        reading.read_tail,
+        lambda path: list(reading.read_lines(path)),
+        lambda path: reading.read_file(path, 9),
+    ):
+        with pytest.raises(StoreError, match=r"lines: cannot be read \(Input/output error\)"):
+            read(path)
 
 
 def test_a_file_in_the_place_of_a_folder(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_a_history_of_a_newer_release(folder: Path) -> None:
         read_history(path, manifest.model_copy(update={"files": files}))
 
 
-@pytest.mark.parametrize("file", ["bank.safetensors", "probe.safetensors"])
+@pytest.mark.parametrize("file", ["bank.safetensors", "probe.safetensors", "history.json"])
 @pytest.mark.parametrize("damage", ["cut", "gone"])
 def test_a_damaged_file(folder: Path, file: str, damage: str) -> None:
     path = folder / "banks" / "two" / file

@@ -154,6 +154,15 @@ def test_inputs_are_checked_before_they_reach_the_model(
         check_probe(manifest, backbone, inputs | change(inputs), certified[OUTPUTS])
 
 
+def test_a_probe_that_cannot_be_answered_is_a_finding(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object) -> Tensor:
+        raise RuntimeError("sizes do not fit")
+
+    monkeypatch.setattr(answer_probe, "replay", fail)
+    (check,) = Run(runs["regression"]).verify()
+    assert "task 'one': its probe cannot be answered (sizes do not fit)" in check.problems[0]
+
+
 def test_a_probe_of_another_kind_than_the_backbone_answers(runs: dict[str, Path]) -> None:
     run = Run(runs["regression"])
     inputs, certified = certified_probe(run.store, "one")

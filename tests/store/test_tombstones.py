@@ -245,6 +245,8 @@ def test_a_tombstone_under_another_name_or_of_nothing(tmp_path: Path) -> None:
             read_tombstone(tmp_path / "000001.json")
         write_tombstone(tmp_path, stone.model_copy(update={**unknown, "why": "lost"}))
         assert read_tombstone(tmp_path / "000001.json").why == "lost"
+    with pytest.raises(StoreError, match=r"000003\.json: missing; a tombstone was removed"):
+        read_tombstone(tmp_path / "000003.json")
 
 
 def test_nothing_is_forgotten_on_a_broken_chain(folder: Path) -> None:
