@@ -140,6 +140,7 @@ def test_what_is_not_as_it_was_certified_is_not_filled_in(copied: Path, capsys: 
 def test_nothing_is_filled_in_on_a_broken_chain_another_backbone_or_without_permission(
     copied: Path, backbone_folder: Folder, tmp_path: Path
 ) -> None:
+    reevaluate(copied)  # what is complete is refused too
     before = (copied / "results.jsonl").read_bytes()
     kept = (copied / "stream.yaml").read_bytes()
     other = Path(shutil.copytree(backbone_folder(), tmp_path / "other"))
