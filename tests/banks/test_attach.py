@@ -273,3 +273,13 @@ def test_a_bank_is_the_same_under_a_bf16_backbone(preset: str) -> None:
     assert output.dtype == torch.bfloat16
     output.float().sum().backward()
     assert all(p.dtype == torch.float32 and p.grad is not None for p in bank.modifications.parameters())
+
+
+def test_a_bank_takes_over_no_body_of_another_form() -> None:
+    model = make_model("bert")
+    bank = make_bank(model, "lora")
+    before = tensor_digests(bank.tensors())
+    for other in (make_bank(model, "houlsby"), make_bank(model, {"preset": "lora", "rank": 1})):
+        with pytest.raises(ValueError, match="the two banks differ in their modifications, own parameters or sizes"):
+            bank.copy_body(other.body())
+    assert tensor_digests(bank.tensors()) == before

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from continual_petl.banks import layer_cut
 from continual_petl.banks.attach import run
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.layer_cut import going_on, lowest_layer, states_below, why_not
@@ -259,3 +260,8 @@ def test_other_threads_wait_until_a_cut_pass_is_over() -> None:
         assert found == []
     thread.join(60)
     assert torch.equal(found[0], plain)
+
+
+def test_a_layer_that_is_not_called_with_states_first_is_refused() -> None:
+    with pytest.raises(TypeError, match="the model does not call its layers with token states first"):
+        layer_cut._read((), {"attention_mask": torch.ones(1, 4)})

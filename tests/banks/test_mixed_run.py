@@ -244,6 +244,8 @@ def test_what_cannot_be_together_is_refused_with_a_reason() -> None:
         ask(lora, lora, counts=(1, 2))
     with pytest.raises(ValueError, match="each needs at least one"):
         ask(lora, lora, counts=(2, 0))
+    with pytest.raises(ValueError, match=r"the batch has 0 rows, but the banks have \[\]"):
+        run_together(model, [], {name: rows[:0] for name, rows in inputs.items()})
     with pytest.raises(
         ValueError, match="banks with prompts or prefixes share a pass only with those that have as many"
     ):

@@ -51,6 +51,8 @@ def test_every_task_takes_its_turn_again_and_again(most: int, start: int, last: 
 def test_an_unknown_policy_is_refused() -> None:
     with pytest.raises(ValueError, match="policy: got 'often'; allowed are digests, probe, full"):
         NoForgetting("often")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="most: got 0; at least one earlier task has to be checked"):
+        NoForgetting(most=0)
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,14 @@ def test_of_a_misspelt_key_the_rest_is_checked_unless_it_may_say_how_rows_are_re
     assert list(_told(bench, STREAM.replace("training: {epochs: 1}", "data_dri: copies"), capsys)) == [6, 24]
 
 
+def test_a_length_that_the_backbone_does_not_take_is_told_with_the_rest(
+    bench: Bench, backbone_folder: Any, capsys: Any
+) -> None:
+    told = _told(bench, STREAM.replace("minlm", str(backbone_folder())), capsys)
+    assert list(told) == [line for line in SAYS if line != 4]
+    assert told[5].startswith("key backbone.max_length: backbone.max_length: got 4096, but the model takes 64 tokens")
+
+
 @pytest.mark.parametrize("words", [["--dry-run"], ["--quiet"]])
 def test_on_a_backbone_that_loads_banks_and_data_are_told_together(
     bench: Bench, backbone_folder: Any, words: list[str], capsys: Any

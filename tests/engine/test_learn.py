@@ -12,6 +12,7 @@ from lightning.pytorch.loggers import CSVLogger
 
 from continual_petl import InputError, Run, StreamCallback, learn
 from continual_petl.engine.checks.dry_run import dry_run
+from continual_petl.engine.checks.shared_bank import shared_bank
 from continual_petl.engine.session import Session
 from continual_petl.store.store import Store
 from tests.streams_in_code import regression_task, stream, task, task_of_kind, write_rows
@@ -133,6 +134,19 @@ def test_tasks_that_share_a_bank_pool_in_one_way(backbone_folder: Folder, tmp_pa
         InputError, match=r"task 'second': it answers through the pooler, but 'first', .* without the pooler"
     ):
         learn(stream(backbone_folder(), tasks, bank={"preset": "full", "scope": "shared"}), tmp_path / "run")
+
+
+def test_a_shared_bank_cannot_go_on_in_another_form(backbone_folder: Folder, tmp_path: Path) -> None:
+    tasks = [task("first", num_rows=16), task("second", num_rows=16)]
+    lora = {"preset": "lora", "rank": 4, "scope": "shared"}
+    learn(stream(backbone_folder(), tasks[:1], bank=lora, training={"epochs": 1}), tmp_path)
+    other = stream(backbone_folder(), tasks, bank=lora | {"rank": 2}, training={"epochs": 1})
+    wanted = "task 'second': its shared bank differs from that of 'first', which it would continue from"
+    with pytest.raises(InputError, match=wanted):
+        learn(other, tmp_path)
+    session = Session(other.spec, Store(tmp_path))
+    with pytest.raises(InputError, match=wanted):
+        shared_bank(session, session.plan(other["second"], ("no", "yes")), session.models.learner("fp32"))
 
 
 @pytest.mark.parametrize("preset", ["full", "top_layers"])

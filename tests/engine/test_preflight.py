@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -136,3 +137,21 @@ def test_a_revision_of_a_folder_is_refused_where_a_run_begins_alone(backbone_fol
     assert "revision: main" in again.store.stream_file.read_text()
     assert all(check.ok for check in Run(tmp_path / "run").verify())
     assert len(Run(tmp_path / "run").predict(["w1"], "first")) == 1
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # permissions do not stop root
+    with pytest.raises(InputError, match=r"--run-dir .*run: .* cannot be written to; give another run folder"):
+        learn(stream(backbone_folder(), [task("first", num_rows=16)]), tmp_path / "run")
+
+
+def test_a_dry_run_refuses_what_the_run_would(backbone_folder: Folder, tmp_path: Path) -> None:
+    kept = stream(backbone_folder(), [task("first", num_rows=16)], training={"prefix_cache": "on"})
+    with pytest.raises(InputError, match=r"--replace other: this task is not learned in .*; learned tasks: none"):
+        dry_run(Session(kept.spec, Store(tmp_path)), replace=["other"])
+    with pytest.raises(
+        InputError, match=r"task 'first': training\.prefix_cache is 'on', but the states below its bank"
+    ):
+        dry_run(Session(kept.spec, Store(tmp_path)))

@@ -16,12 +16,13 @@ from safetensors.torch import load_file
 
 from continual_petl import InputError, Run, RunInUseError, learn, reevaluate
 from continual_petl.cli.main import main
+from continual_petl.errors import StoreError
 from continual_petl.report.facts import read_facts
 from continual_petl.report.figures.scores_over_time import flatness
 from continual_petl.store.folder.results_file import Cell, RowLine, read_results
 from continual_petl.store.store import Store
 from tests.engine.test_append import statuses, task_on_disk
-from tests.store.tampering import change_tensors, nudge
+from tests.store.tampering import change_tensors, edit_stream, nudge
 from tests.store.test_lock import held
 from tests.streams_in_code import stream
 
@@ -134,6 +135,28 @@ def test_what_is_not_as_it_was_certified_is_not_filled_in(copied: Path, capsys: 
     assert main(["reevaluate", str(copied)]) == 1
     assert "task 'one': not filled in, because it is not as it was certified: task 'one'" in capsys.readouterr().out
     assert statuses(Run(copied)) == ["m", "nm", "ncm"]
+
+
+def test_nothing_is_filled_in_on_a_broken_chain_another_backbone_or_without_permission(
+    copied: Path, backbone_folder: Folder, tmp_path: Path
+) -> None:
+    reevaluate(copied)  # what is complete is refused too
+    before = (copied / "results.jsonl").read_bytes()
+    kept = (copied / "stream.yaml").read_bytes()
+    other = Path(shutil.copytree(backbone_folder(), tmp_path / "other"))
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"layer_norm_eps": 1e-3}))
+    edit_stream(copied, str(backbone_folder()), str(other))
+    with pytest.raises(StoreError, match="this run was learned on backbone"):
+        reevaluate(copied)
+    (copied / "stream.yaml").write_bytes(kept)
+    shutil.rmtree(copied / "banks" / "two")
+    with pytest.raises(StoreError, match="task 'two' was learned as entry 1 of the chain, but its bank is missing"):
+        reevaluate(copied)
+    edit_stream(copied, "remote_code: false", "remote_code: true")
+    with pytest.raises(InputError, match=r"key backbone\.remote_code: true"):
+        reevaluate(copied)
+    assert (copied / "results.jsonl").read_bytes() == before
 
 
 def test_a_measured_score_stays(copied: Path) -> None:

@@ -15,6 +15,7 @@ from continual_petl import Run, learn
 from continual_petl.banks.config.presets import PRESETS
 from continual_petl.digests import tensor_digests
 from continual_petl.engine.checks.dry_run import dry_run
+from continual_petl.engine.checks.warm_start import parent_bank
 from continual_petl.engine.session import Session
 from continual_petl.engine.task.checkpoint import LAST
 from continual_petl.errors import InputError, StreamFileError
@@ -241,3 +242,11 @@ def test_a_run_whose_parent_is_gone_can_still_be_opened(backbone_folder: Folder,
     bank = run.session.bank(run.session.spec.tasks[1])
     assert bank.modifications == run.store.manifest("two").bank.modifications
     assert torch.is_tensor(next(iter(run.store.tensors("two").values())))
+
+
+def test_a_bank_in_another_form_is_no_start_when_its_turn_comes_either(folder: Path, backbone_folder: Folder) -> None:
+    tasks = stream(backbone_folder(), [ONE, two(preset="lora")], training=QUICK)
+    session = Session(tasks.spec, Store(folder))
+    plan = session.plan(tasks["two"], ("no", "yes"))
+    with pytest.raises(InputError, match=r"task 'two', bank\.start_from: 'one' has another bank"):
+        parent_bank(session, plan, session.models.backbone("fp32"))

@@ -176,3 +176,14 @@ def test_as_many_processes_as_half_of_the_memory_holds(whole: Path, monkeypatch:
     assert in_processes._most_jobs(checker) == 4
     monkeypatch.setattr(in_processes, "_memory", lambda: 0)
     assert in_processes._most_jobs(checker) == 1
+
+
+def test_a_process_that_is_being_started_starts_no_others(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn(stream(backbone_folder(), [task("one", num_rows=16)], training={"epochs": 1}), tmp_path)
+    monkeypatch.setattr(in_processes, "is_being_started", lambda: True)
+    for jobs in (2, None):
+        with pytest.raises(InputError, match=r"jobs: a process that verifies imports the script that started it"):
+            Run(tmp_path).verify(jobs=jobs)
+    assert all(check.ok for check in Run(tmp_path).verify(jobs=1))

@@ -13,7 +13,7 @@ import pytest
 from continual_petl import ContinualLearner, InputError, begin_task, load_backbone
 from continual_petl.digests import tensor_digests
 from tests.desk import SILENT
-from tests.streams_in_code import stream, task
+from tests.streams_in_code import stream, task, task_of_kind
 
 Folder = Callable[..., Path]
 
@@ -66,3 +66,22 @@ def test_a_bank_starts_from_one_in_memory(backbone_folder: Folder) -> None:
     assert tensor_digests(learner.bank("two").tensors()) == parent
     assert all(p.requires_grad for p in learner.bank("two").parameters())
     assert not any(p.requires_grad for p in learner.bank("one").parameters())
+
+
+def test_a_bank_that_is_built_otherwise_is_no_start(backbone_folder: Folder) -> None:
+    first, second = task("one", num_rows=16), task("two", num_rows=16, bank={"start_from": "one", "preset": "lora"})
+    tasks = stream(backbone_folder(), [first, second])
+    learner = ContinualLearner(load_backbone(str(backbone_folder())))
+    begin_task(learner, tasks, "one")
+    with pytest.raises(InputError, match=r"task 'two', bank\.start_from: 'one' has another bank: tensor"):
+        begin_task(learner, tasks, "two")
+    assert list(learner.plans) == ["one"]
+
+
+def test_a_kind_that_the_backbone_cannot_answer_is_refused_before_the_data_is_read(backbone_folder: Folder) -> None:
+    tasks = stream(backbone_folder(), [task_of_kind("image-classification", "one")])
+    learner = ContinualLearner(load_backbone(str(backbone_folder())))
+    with pytest.raises(
+        InputError, match=r"kind 'image-classification' cannot be learned on backbone .* it reads texts"
+    ):
+        begin_task(learner, tasks, "one")

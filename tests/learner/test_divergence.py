@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import pytest
 import torch
 from torch import Tensor
@@ -95,6 +96,50 @@ def test_far_away_losses_are_looked_at_together(
     tasks = stream(backbone_folder(), [task("one", num_rows=50)], training={"batch_size": 2})
     Desk(tasks, tmp_path).fit("one", max_epochs=1)
     assert [look for look in looks if look] == [20, 5], "when there are enough, and before the validation"
+
+
+def test_where_a_look_costs_nothing_no_other_batch_follows(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(tasks_of(backbone_folder()), tmp_path)
+    seen = spoil(monkeypatch, torch.nan, 2)
+    with pytest.raises(InputError, match="learning diverged"):
+        desk.fit("two")
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "batches"), [({"limit_val_batches": 0}, 4), ({"val_check_interval": 2}, 2), ({}, 1)]
+)
+def test_far_away_losses_are_checked_when_an_epoch_ends_and_before_anything_is_validated_or_saved(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], batches: int
+) -> None:
+    class Save(L.Callback):
+        def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+            trainer.save_checkpoint(tmp_path / "mine.ckpt")
+
+    monkeypatch.setattr(divergence, "costs_nothing", lambda loss: False)
+    desk = Desk(tasks_of(backbone_folder()), tmp_path)
+    seen = spoil(monkeypatch, torch.nan, 1)
+    with pytest.raises(InputError, match=r"learning diverged: the loss is nan at optimizer step 1 "):
+        desk.fit("two", max_epochs=1, callbacks=[] if arguments else [Save()], **arguments)
+    assert len(seen) == batches
+    assert not (tmp_path / "mine.ckpt").exists()
+
+
+def test_a_bank_that_is_not_finite_at_the_end_is_not_committed(backbone_folder: Folder, tmp_path: Path) -> None:
+    """The last step may have spoilt it, after the last loss."""
+
+    class Spoil(L.Callback):
+        def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+            assert isinstance(pl_module, ContinualLearner)
+            pl_module.active_bank.head.get_parameter("output.bias").data[0] = torch.nan
+
+    with pytest.raises(
+        InputError, match=r"task 'one': learning diverged: 1 of .* no longer finite, first head\.output"
+    ):
+        learn(tasks_of(backbone_folder(), select="last"), tmp_path, callbacks=[Spoil()])
+    assert not (tmp_path / "banks" / "one").exists()
 
 
 @pytest.mark.slow

@@ -62,6 +62,21 @@ def test_a_foreign_parameter_in_the_optimizer(desk: Desk, choose: Any, named: st
     assert desk.digests("one") == before
 
 
+def test_what_is_wrong_at_the_start_is_refused_before_the_first_batch(desk: Desk) -> None:
+    begun: list[ContinualLearner] = []
+    batch = At("on_train_batch_start", begun.append)
+    switch_on = At(
+        "on_fit_start", lambda learner: learner.get_parameter("model.pooler.dense.bias").requires_grad_(True)
+    )
+    with pytest.raises(IsolationError, match="is trainable"):
+        desk.fit("two", callbacks=[switch_on, batch])
+    desk.learner.get_parameter("model.pooler.dense.bias").requires_grad_(False)
+    with_optimizer(desk, lambda learner: list(learner.parameters()))
+    with pytest.raises(IsolationError, match="do not belong to the task's bank"):
+        desk.fit("two", add=False, callbacks=[batch])
+    assert begun == []
+
+
 def test_an_optimizer_kept_from_the_task_before(desk: Desk) -> None:
     kept = AdamW(desk.learner.bank("one").parameters(), lr=0.01)
     desk.learner.configure_optimizers = lambda: kept  # type: ignore[method-assign]
@@ -88,6 +103,17 @@ def test_a_missing_parameter_in_the_optimizer(desk: Desk) -> None:
 def test_a_parameter_twice_in_the_optimizer(desk: Desk) -> None:
     with_optimizer(desk, lambda learner: [*learner.active_bank.parameters(), *learner.active_bank.parameters()])
     with pytest.raises(IsolationError, match=r"task 'two'.*more than once"):
+        desk.fit("two")
+
+
+@pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate parameters")
+def test_a_parameter_in_the_place_of_another_in_the_optimizer(desk: Desk) -> None:
+    def choose(learner: ContinualLearner) -> list[nn.Parameter]:
+        _, second, *others = learner.active_bank.parameters()
+        return [second, second, *others]
+
+    with_optimizer(desk, choose)
+    with pytest.raises(IsolationError, match=r"task 'two'.*lacks 1 of them, first head\.output\.weight"):
         desk.fit("two")
 
 
@@ -127,6 +153,12 @@ class OnInValidation(L.Callback):
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, ContinualLearner)
         pl_module.model.train()
+
+
+def test_dropout_left_on_for_a_test(desk: Desk) -> None:
+    trainer = L.Trainer(**SILENT, callbacks=[At("on_test_start", lambda learner: learner.model.train())])
+    with pytest.raises(IsolationError, match=r"task 'one'.*in training mode"):
+        trainer.test(desk.learner, datamodule=desk.data["one"], verbose=False)
 
 
 def test_statistics_that_would_move_even_where_dropout_was_asked_for() -> None:

@@ -19,6 +19,7 @@ from continual_petl.report.figures import (
     curves,
     forgetting,
     growth,
+    registry,
     result_matrix,
     scores_over_time,
     seconds,
@@ -252,6 +253,15 @@ def test_several_runs_are_drawn_task_by_task_whatever_their_order(facts: RunFact
     assert list(line.y) == [facts.after(step)["BWT"] for step in (2, 3, 4)]
     (dot,) = comparison.cost([("a run", facts)]).data
     assert (dot.x, dot.y) == ((facts.growth[-1].stored,), (facts.results.acc,))
+
+
+def test_the_order_of_figures_is_not_that_of_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = registry.run_figures(), registry.task_figures()
+    for known in ("_of_run", "_of_task"):
+        items = getattr(registry, known).items()
+        backwards = dict(sorted(items, key=lambda item: item[1].draw.__module__, reverse=True))
+        monkeypatch.setattr(registry, known, backwards)
+    assert (registry.run_figures(), registry.task_figures()) == before
 
 
 def test_all_figures_can_be_had_by_name(facts: RunFacts) -> None:

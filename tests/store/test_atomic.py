@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from continual_petl.errors import StoreError
-from continual_petl.store.files.atomic import new_folder
+from continual_petl.store.files import reading
+from continual_petl.store.files.atomic import make_folder, new_folder
 from continual_petl.store.folder.results_file import TaskLine, append_results, read_results
 from continual_petl.store.store import Store
 from tests.store.tampering import learn_one_more, problems
@@ -45,6 +49,70 @@ def test_a_torn_last_line_never_counted(tmp_path: Path) -> None:
     path.write_bytes(b"no\n" + path.read_bytes())
     with pytest.raises(StoreError, match=r"results\.jsonl:1: not JSON"):
         read_results(path)
+
+
+def test_a_line_in_other_bytes_is_not_the_one_that_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    append_results(path, [TaskLine(task="one", index=0, certificate="0" * 64, seconds={})])
+    path.write_text(json.dumps(json.loads(path.read_bytes()), indent=None, separators=(" , ", ": ")) + "\n")
+    with pytest.raises(StoreError, match=r"results\.jsonl:1: its bytes are not those that were written"):
+        read_results(path)
+
+
+def test_a_line_longer_than_any_store_writes(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"a\n" + b"x" * 8 + b"\nb\n")
+    with pytest.raises(StoreError, match="lines:2: the line has more than 8 bytes"):
+        list(reading.read_lines(path, most=8))
+
+
+def test_the_end_of_a_file_is_read_within_bounds_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    class Reader(io.BufferedReader):
+        lost = 0
+
+        def read(self, size: int | None = -1, /) -> bytes:
+            found = super().read(size)[self.lost :]
+            sizes.append(len(found))
+            return found
+
+    monkeypatch.setattr(reading, "_TAIL", 8)
+    monkeypatch.setattr(reading, "_opened", lambda path: Reader(io.FileIO(path)))
+    path = tmp_path / "lines"
+    path.write_bytes(b"x" * 1000)
+    with pytest.raises(StoreError, match="the last line has more than 8 bytes"):
+        reading.read_tail(path, most=8)
+    assert sum(sizes) <= 4 * 8
+    Reader.lost = 1
+    path.write_bytes(b"a\nb\n")
+    with pytest.raises(StoreError, match="it was cut short while being read"):
+        reading.read_tail(path, most=8)
+
+
+def test_a_disk_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(io.BufferedReader):
+        def _fail(self, size: int | None = -1, /) -> bytes:
+            raise OSError(errno.EIO, "Input/output error")
+
+        read = readline = _fail
+
+    monkeypatch.setattr(reading, "_opened", lambda path: Broken(io.FileIO(path)))
+    path = tmp_path / "lines"
+    path.write_bytes(b"a\n")
+    for read in (
+        reading.read_tail,
+        lambda path: list(reading.read_lines(path)),
+        lambda path: reading.read_file(path, 9),
+    ):
+        with pytest.raises(StoreError, match=r"lines: cannot be read \(Input/output error\)"):
+            read(path)
+
+
+def test_a_file_in_the_place_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "banks").write_text("")
+    with pytest.raises(StoreError, match="banks: could not be written"):
+        make_folder(tmp_path / "banks")
 
 
 def test_a_new_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:

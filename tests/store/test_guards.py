@@ -11,11 +11,15 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from continual_petl import ForgettingError, Run
+from continual_petl import ForgettingError, Run, load_backbone
+from continual_petl.digests import file_digest
 from continual_petl.engine.forget import forget
 from continual_petl.errors import StoreError
+from continual_petl.store.certificate.history import read_history
 from continual_petl.store.certificate.manifest import read_manifest
+from continual_petl.store.files.atomic import json_bytes
 from continual_petl.store.files.sealed import write_sealed
 from tests.store.tampering import change_tensors, edit, learn_one_more, nudge, problems
 
@@ -55,7 +59,35 @@ def test_tensors_exchanged(folder: Path, change: Any, named: str) -> None:
     assert named in problems(folder)["two"]
 
 
-@pytest.mark.parametrize("file", ["bank.safetensors", "probe.safetensors"])
+def test_the_same_tensors_in_other_bytes(folder: Path) -> None:
+    path = folder / "banks" / "two" / "bank.safetensors"
+    save_file(load_file(path), path, metadata={"written": "again"})
+    assert "bank.safetensors: its bytes are not those that were certified" in problems(folder)["two"]
+
+
+def test_a_bank_on_another_backbone(folder: Path, backbone_folder: Folder, tmp_path: Path) -> None:
+    store = Run(folder).store
+    with pytest.raises(StoreError, match=r"task 'one' was learned on a backbone with digest .* use that one"):
+        store.load_bank("one", load_backbone(str(backbone_folder("electra"))))
+    with pytest.raises(StoreError, match=r"backbone\.json: this run was learned on backbone .* of its tensors differ"):
+        store.write_backbone(load_backbone(str(backbone_folder("electra"))))
+    other = Path(shutil.copytree(backbone_folder(), tmp_path / "other"))
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"layer_norm_eps": 1e-3}))
+    with pytest.raises(StoreError, match=r"whose config\.json said layer_norm_eps: 1e-12; .* says 0\.001"):
+        store.write_backbone(load_backbone(str(other)))
+
+
+def test_a_history_of_a_newer_release(folder: Path) -> None:
+    store = Run(folder).store
+    path, manifest = store.history_file("one"), store.manifest("one")
+    path.write_bytes(json_bytes(json.loads(path.read_bytes()) | {"format_version": 2}))
+    files = manifest.files | {path.name: file_digest(path)}
+    with pytest.raises(StoreError, match=r"format version 2, this release reads 1\. A newer release wrote it"):
+        read_history(path, manifest.model_copy(update={"files": files}))
+
+
+@pytest.mark.parametrize("file", ["bank.safetensors", "probe.safetensors", "history.json"])
 @pytest.mark.parametrize("damage", ["cut", "gone"])
 def test_a_damaged_file(folder: Path, file: str, damage: str) -> None:
     path = folder / "banks" / "two" / file

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from continual_petl import Run
 from continual_petl.banks.config.presets import PRESETS
@@ -27,6 +27,7 @@ from continual_petl.store.files.sealed import SEAL, write_sealed
 from continual_petl.store.folder.results_file import TaskLine, append_results, read_results
 from continual_petl.store.model_cache import ModelCache
 from continual_petl.store.store import Store
+from tests.store.tampering import change_tensors, nudge
 from tests.usual import few
 
 Folder = Callable[..., Path]
@@ -68,6 +69,18 @@ def edit_sealed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     del content[SEAL]
     change(content)
     write_sealed(path, content)
+
+
+def exchange_probe(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    """Change a probe, and seal the certificate again with the digests of the changed one."""
+    change_tensors(folder / PROBE, change)
+    tensors = load_file(folder / PROBE)
+
+    def seal(manifest: dict[str, Any]) -> None:
+        manifest["files"]["probe.safetensors"] = file_digest(folder / PROBE)
+        manifest["probe"] = combined_digest(tensor_digests(tensors))
+
+    edit_sealed(folder / MANIFEST, seal)
 
 
 def raw_tensors(path: Path, header: dict[str, Any] | bytes, body: int = 64, length: int | None = None) -> None:
@@ -190,7 +203,11 @@ def test_an_enormous_size_is_refused_before_it_is_allocated(folder: Path) -> Non
             (lambda m: m.update(labels=["a", "b", "c"]), r"tensor head\.output"),
             (lambda m: m.update(class_weights=[1.0]), "class_weights: 1 of them for 2 labels"),
             (lambda m: m.update(metric="beauty"), "metric"),
+            (lambda m: m.update(labels=[]), "labels"),
             (lambda m: m.update(scores={}), "scores"),
+            (lambda m: m.update(data={}), "scores: those of the validation split, or the digest of a split's data"),
+            (lambda m: m.update(digest="0" * 64), r"bank\.json's digest does not match the tensors it lists"),
+            (lambda m: m.update(probe="0" * 64), r"probe\.safetensors is not the certified probe"),
             (lambda m: m.update(files={}), "files: expected bank.safetensors, probe.safetensors, history.json"),
             (lambda m: m.update(files={"../x": "0" * 64}), "files"),
             (lambda m: m.update(parameters={"head": 1}), "parameters"),
@@ -266,13 +283,24 @@ def test_tombstones_and_lines_whose_task_is_a_path(tmp_path: Path) -> None:
     ),
 )
 def test_probes_that_were_exchanged_and_sealed_again(folder: Path, name: str, made: torch.Tensor) -> None:
-    tensors = load_file(folder / PROBE)
-    tensors[name] = made
-    save_file(tensors, folder / PROBE)
-
-    def change(manifest: dict[str, Any]) -> None:
-        manifest["files"]["probe.safetensors"] = file_digest(folder / PROBE)
-        manifest["probe"] = combined_digest(tensor_digests(tensors))
-
-    edit_sealed(folder / MANIFEST, change)
+    exchange_probe(folder, lambda tensors: tensors.update({name: made}))
     assert "probe.safetensors does not fit this task" in told(folder)
+
+
+@pytest.mark.slow
+def test_a_probe_without_answers_that_was_sealed_again(folder: Path) -> None:
+    exchange_probe(folder, lambda tensors: tensors.pop("outputs"))
+    assert "probe.safetensors is not the certified probe" in told(folder)
+
+
+@pytest.mark.slow
+def test_a_changed_bank_answers_no_probe_that_was_exchanged(folder: Path) -> None:
+    def longer(tensors: dict[str, torch.Tensor]) -> None:
+        tensors.update({name: torch.cat([tensor, tensor[:1]]) for name, tensor in tensors.items()})
+
+    exchange_probe(folder, longer)
+    change_tensors(folder / BANK, nudge("head.output.bias"))
+    found = told(folder)
+    assert "tensor head.output.bias has the digest" in found
+    assert "With it probe row" not in found
+    assert "answers to the probe" not in found

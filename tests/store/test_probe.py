@@ -12,12 +12,14 @@ from torch import Tensor
 
 from continual_petl import Run, learn
 from continual_petl.digests import combined_digest, tensor_digests
+from continual_petl.errors import StoreError
 from continual_petl.heads.kinds import LABELLED
 from continual_petl.learner.answer import answer, head_of
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.verify import answer_probe, certificate
 from continual_petl.store.verify.probe import _around, make_probe
 from continual_petl.store.verify.probe_file import DECODED, OUTPUTS, certified_probe
+from continual_petl.store.verify.probe_inputs import check_probe
 from continual_petl.store.verify.replay import replay, tolerance
 from tests.streams_in_code import stream, task_of_kind
 from tests.tiny import make_tokenizer
@@ -115,6 +117,60 @@ def test_a_changed_model_is_found(runs: dict[str, Path], kind: str) -> None:
     assert run.verify()[0].ok
 
 
+Rows = dict[str, Tensor]
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        ("regression", lambda rows: {n: torch.cat([t, t[:1]]) for n, t in rows.items()}, r"it has \[9\] rows.* is 8"),
+        ("regression", lambda rows: {n: t[:0] for n, t in rows.items()}, r"it has \[0\] rows"),
+        ("regression", lambda rows: {"input_ids": rows["input_ids"][:7]}, r"it has \[7, 8\] rows"),
+        ("regression", lambda rows: {n: t[:, :, None] for n, t in rows.items()}, r"int64 \(8, 32, 1\)"),
+        ("regression", lambda rows: {"attention_mask": rows["attention_mask"][:, :5]}, r"attention_mask .* \(8, 5\)"),
+        ("regression", lambda rows: {n: t.repeat(1, 3) for n, t in rows.items()}, "are 96 tokens long.* takes 64"),
+        ("regression", lambda rows: {n: t[:, :0] for n, t in rows.items()}, "are 0 tokens long"),
+        (
+            "seq2seq",
+            lambda rows: {"labels": torch.full_like(rows["labels"], -50)},
+            "labels hold numbers outside of -100",
+        ),
+        (
+            "seq2seq",
+            lambda rows: {"labels": torch.full_like(rows["labels"], -101)},
+            "labels hold numbers outside of -100",
+        ),
+        ("image-classification", lambda rows: {n: t[..., :4] for n, t in rows.items()}, r"have the shape \(3, 8, 4\)"),
+    ],
+)
+def test_inputs_are_checked_before_they_reach_the_model(
+    runs: dict[str, Path], kind: str, change: Callable[[Rows], Rows], message: str
+) -> None:
+    run = Run(runs[kind])
+    backbone, manifest = run.session.models.backbone("fp32"), run.store.manifest("one")
+    inputs, certified = certified_probe(run.store, "one")
+    check_probe(manifest, backbone, inputs, certified[OUTPUTS])
+    with pytest.raises(StoreError, match=message):
+        check_probe(manifest, backbone, inputs | change(inputs), certified[OUTPUTS])
+
+
+def test_a_probe_that_cannot_be_answered_is_a_finding(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object) -> Tensor:
+        raise RuntimeError("sizes do not fit")
+
+    monkeypatch.setattr(answer_probe, "replay", fail)
+    (check,) = Run(runs["regression"]).verify()
+    assert "task 'one': its probe cannot be answered (sizes do not fit)" in check.problems[0]
+
+
+def test_a_probe_of_another_kind_than_the_backbone_answers(runs: dict[str, Path]) -> None:
+    run = Run(runs["regression"])
+    inputs, certified = certified_probe(run.store, "one")
+    manifest = run.store.manifest("one").model_copy(update={"kind": "seq2seq"})
+    with pytest.raises(StoreError, match="a task of kind seq2seq cannot be answered on backbone"):
+        check_probe(manifest, run.session.models.backbone("fp32"), inputs, certified[OUTPUTS])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_another_environment_may_round_but_not_answer_otherwise(
     runs: dict[str, Path], kind: Any, monkeypatch: pytest.MonkeyPatch
@@ -148,8 +204,11 @@ def test_another_processor_or_a_switch_of_its_libraries_is_another_environment(m
     assert here.model_copy(update={"processor": ""}).differences(here) == []
     monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
     now = current_environment(torch.device("cpu"), "fp32", "eager")
-    assert here.differences(now) == ["switches was none, is MKL_CBWR=COMPATIBLE, mkldnn=off"]
+    assert here.differences(now) == [
+        "switches was none, is MKL_CBWR=COMPATIBLE, float32_matmul_precision=high, mkldnn=off"
+    ]
 
 
 def test_the_certificate_of_outputs_is_part_of_the_manifest(runs: dict[str, Path]) -> None:

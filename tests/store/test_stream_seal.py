@@ -16,7 +16,7 @@ from continual_petl.errors import StoreError
 from continual_petl.report.facts import read_facts
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import load_stream
-from tests.store.tampering import QUICK, TASKS, problems
+from tests.store.tampering import QUICK, TASKS, edit_stream, problems
 from tests.streams_in_code import stream, task
 from tests.usual import few
 
@@ -80,6 +80,13 @@ def test_a_value_that_changed(
     assert run.store.tasks == ["one", "two", "three", "four"]
     assert load_stream(folder / "stream.yaml").seed == 3
     assert problems(folder) == {}
+
+
+def test_another_seed_that_was_sealed(folder: Path) -> None:
+    edit_stream(folder, "\nseed: 3", "\nseed: 4")
+    found = problems(folder)
+    assert found.keys() == {"(stream.yaml)"}
+    assert "it gives the seed 4, but tasks were learned with another one. Restore it" in found["(stream.yaml)"]
 
 
 def test_the_seal_was_cut_off(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ import torch
 from continual_petl import Run
 from continual_petl.errors import IsolationError, StoreError
 from continual_petl.store.commit import Evidence, commit_task
+from continual_petl.store.store import Store
 from continual_petl.store.verify.probe import make_probe
 from tests.store.tampering import edit_stream, learn_one_more, problems
 from tests.tiny import make_model
@@ -36,7 +37,9 @@ def test_another_backbone(folder: Path, tmp_path: Path, backbone_folder: Folder)
     assert "(1 of its tensors differ, first pooler.dense.bias)" in found["two"]
 
 
-def test_another_tokenizer(folder: Path, tmp_path: Path, backbone_folder: Folder) -> None:
+def test_another_tokenizer(
+    folder: Path, tmp_path: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = shutil.copytree(backbone_folder(), tmp_path / "other")
     path = other / "tokenizer.json"
     rules = json.loads(path.read_text())
@@ -45,6 +48,7 @@ def test_another_tokenizer(folder: Path, tmp_path: Path, backbone_folder: Folder
     path.write_text(json.dumps(rules))
     edit_stream(folder, str(backbone_folder()), str(other))
     assert "was learned with a tokenizer of digest" in problems(folder)["one"]
+    monkeypatch.setattr(Store, "load_bank", lambda *_: pytest.fail("a bank was read"))
     with pytest.raises(StoreError, match="task 'two' was learned with a tokenizer"):
         Run(folder).predict(["w0"], task="two")
 

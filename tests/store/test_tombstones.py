@@ -18,7 +18,7 @@ from continual_petl.engine.forget import forget
 from continual_petl.engine.session import Session
 from continual_petl.errors import StoreError
 from continual_petl.store import commit
-from continual_petl.store.certificate.tombstone import read_tombstone, write_tombstone
+from continual_petl.store.certificate.tombstone import Removed, Tombstone, read_tombstone, write_tombstone
 from continual_petl.store.forget import tombstone_of
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import load_stream
@@ -230,6 +230,23 @@ def test_tombstones_taken_away_changed_or_made_up(folder: Path, backbone_folder:
     assert "(tombstones/000003.json)" in problems(other)
     (other / "tombstones" / path.name).rename(other / "tombstones" / "000009.json")
     assert "(tombstones/000009.json)" in problems(other)
+
+
+def test_a_tombstone_under_another_name_or_of_nothing(tmp_path: Path) -> None:
+    removed = Removed(index=0, seal="0" * 64, predecessor=None)
+    stone = Tombstone(index=1, predecessor="0" * 64, task="one", why="forgotten", removed=removed)
+    write_tombstone(tmp_path, stone)
+    path = (tmp_path / "000001.json").rename(tmp_path / "000002.json")
+    with pytest.raises(StoreError, match=r"000002\.json: this is the tombstone at position 1 .* a file was renamed"):
+        read_tombstone(path)
+    for unknown in ({"task": None}, {"removed": removed.model_copy(update={"seal": None})}):
+        write_tombstone(tmp_path, stone.model_copy(update=unknown))
+        with pytest.raises(StoreError, match=r"000001\.json: .*only a lost entry may have none"):
+            read_tombstone(tmp_path / "000001.json")
+        write_tombstone(tmp_path, stone.model_copy(update={**unknown, "why": "lost"}))
+        assert read_tombstone(tmp_path / "000001.json").why == "lost"
+    with pytest.raises(StoreError, match=r"000003\.json: missing; a tombstone was removed"):
+        read_tombstone(tmp_path / "000003.json")
 
 
 def test_nothing_is_forgotten_on_a_broken_chain(folder: Path) -> None:

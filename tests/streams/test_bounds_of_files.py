@@ -17,6 +17,7 @@ from continual_petl.streams.schema.limits_spec import SIZES, LimitsSpec
 from continual_petl.streams.schema.stream_spec import ColumnsSpec, DataSpec
 from continual_petl.streams.sources import text_file
 from continual_petl.streams.sources.read import read_splits
+from continual_petl.streams.sources.table_file import check_table_file
 from tests.streams.strange_files import ROWS, csv_text, json_lines, repeated, table, tarred, write_table, zipped
 
 PACK: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
@@ -128,6 +129,14 @@ def test_a_cell_that_is_too_long_in_parquet(tmp_path: Path, text: Any) -> None:
     path = write_table(tmp_path / "rows.parquet", table([*shorts, text]))
     with pytest.raises(InputError, match=r"column 'text': row 8 has a text of more than 0.001 million characters"):
         read(path, cell_mb=0.001)
+
+
+def test_a_cell_that_is_too_long_is_found_before_the_table_is_read(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "rows.parquet", table(["a"] * 7 + ["x" * 2000]))
+    with pytest.raises(
+        InputError, match=r"here, column 'text': row 8 has a text of more than 0.001 million characters"
+    ):
+        check_table_file("here", str(path), "parquet", LimitsSpec(cell_mb=0.001))
 
 
 def test_bytes_of_images_are_no_texts(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from continual_petl.streams.schema.limits_spec import DEFAULTS, LimitsSpec
 from continual_petl.streams.sources import light
 from continual_petl.streams.sources.files import read_files
 from continual_petl.streams.sources.light import light_splits
+from tests.streams.strange_files import zipped
 
 ROWS: list[dict[str, Any]] = [
     {"text": 'a, "b"', "label": 1, "tags": ["x", "y"], "score": 0.5, "seen": True},
@@ -99,6 +100,12 @@ def test_parts_of_files_other_formats_and_large_files_are_left_to_datasets(
     assert split_of(long, light=True, limits=LimitsSpec(cell_mb=5e-6)) is None
     monkeypatch.setattr(light, "MOST_BYTES", 10)
     assert split_of(path, light=True) is None
+
+
+def test_what_may_not_be_read_is_refused_here_too(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_bytes(zipped(lines(*ROWS).encode()))
+    with pytest.raises(InputError, match=r"train\.jsonl: this is a zip file, which is not supported"):
+        split_of(tmp_path / "train.jsonl", light=True)
 
 
 def test_a_table_that_is_refused_is_refused_in_the_same_words(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -297,15 +298,26 @@ def test_local_data_that_cannot_be_used(tmp_path: Path, data: str, message: str)
         ),
         ({"path": "csv", "data_files": ["{}/a.csv", "{}/a.tsv"]}, r"csv and tsv files cannot be mixed"),
         ({"path": "json", "data_files": "{}/a.jsonl", "data_dir": "x"}, r"together with data_files"),
+        ({"path": "{}/formats", "data_files": "{}/a.jsonl"}, r"got path .*formats and .* together with data_files"),
+        ({"path": "json", "data_files": "{}/pipe.jsonl"}, r"data_files .*pipe\.jsonl: this is not a regular file"),
+        ({"path": "{}/formats", "split": {"train": "train[:2]"}}, r"data\.split: .* holds files of several formats"),
     ],
 )
 def test_reader_specs_that_cannot_be_used(tmp_path: Path, spec: dict[str, Any], message: str) -> None:
     for suffix in ("jsonl", "csv", "tsv"):
         _write(tmp_path / f"a.{suffix}", ROWS)
     (tmp_path / "b.csv").write_text("body,label\na,1\n")
+    _write(tmp_path / "formats" / "train.jsonl", ROWS)
+    _write(tmp_path / "formats" / "test.csv", ROWS)
+    os.mkfifo(tmp_path / "pipe.jsonl")
     filled = json.loads(json.dumps(spec).replace("{}/", f"{tmp_path.as_posix()}/"))
     with pytest.raises(InputError, match=message):
         read_splits("t", DataSpec.model_validate(filled), COLUMNS)
+
+
+def test_an_address_says_no_format() -> None:
+    with pytest.raises(InputError, match=r"name a reader: data: \{path: csv, data_files: https://localhost/rows\}"):
+        read_splits("t", "https://localhost/rows", COLUMNS)
 
 
 def test_csv_cells_stay_text(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.config.inherit import starts_from_itself, unknown_parent
+from continual_petl.banks.config.inherit import unknown_parent
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, StoreError
 from continual_petl.learner import TaskPlan
@@ -17,14 +17,12 @@ def check_parent(session: Session, task: TaskSpec) -> None:
     """Check, before anything is learned, that the task that another one starts from is learned before it.
 
     Raises:
-        InputError: if it is unknown, the task itself, or comes later in the stream.
+        InputError: if it is unknown or comes later in the stream.
     """
     parent = (task.bank or session.spec.bank).start_from
     if parent is None or session.store.has(parent):
         return
-    names = [each.name for each in session.spec.tasks]
-    if parent == task.name:
-        raise InputError(starts_from_itself(task.name, [parent, parent]))
+    names = [each.name for each in session.spec.tasks]  # never from itself: such a stream is not read
     if parent not in names:
         raise InputError(unknown_parent(task.name, parent, dict.fromkeys([*session.store.tasks, *names])))
     if names.index(parent) > names.index(task.name):

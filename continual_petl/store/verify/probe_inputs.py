@@ -79,7 +79,8 @@ def _check_tokens(manifest: Manifest, backbone: Backbone, inputs: Mapping[str, T
             raise _refused(manifest, f"its {name} are {tensor.dtype} {tuple(tensor.shape)}")
         if not 0 < tensor.shape[-1] <= most:
             raise _refused(manifest, f"its {name} are {tensor.shape[-1]} tokens long; the backbone takes {most}")
-        if int(tensor.min()) < low or int(tensor.max()) >= high or bool(((tensor < 0) & (tensor != low)).any()):
+        # At most one negative number has a meaning: ``low``.
+        if int(tensor.max()) >= high or bool(((tensor < 0) & (tensor != low)).any()):
             raise _refused(manifest, f"its {name} hold numbers outside of {low} to {high - 1}")
 
 
