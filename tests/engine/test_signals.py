@@ -197,6 +197,7 @@ def _command(command: list[str], said: Path) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     finally:
+        sys.stderr.flush()  # os._exit drops what is buffered, such as the traceback of a fault
         os._exit(code)
 
 
