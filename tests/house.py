@@ -20,6 +20,7 @@ FLOORS = (
     {"callbacks"},
     {"report"},
     {"predictor"},
+    {"router"},
     {"store"},
     {"learner"},
     {"streams"},

@@ -21,19 +21,19 @@ from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.files.atomic import replace_file
 
 
-def record_of(row: Row, answer: Answer, manifest: Manifest, given: Record | None = None) -> Record:
+def record_of(row: Row, answer: Answer | None, manifest: Manifest, given: Record | None = None) -> Record:
     """Return what went in and what came out.
 
     Args:
         row: what was answered.
-        answer: to it.
+        answer: to it; None if there is none.
         manifest: of the task.
         given: the row with all its columns; left out, the row by the standard names, whatever a file called its columns.
     """
     if given is None:
         given = dict(zip(standard_columns(manifest), row if manifest.pair else (row,), strict=True))
-    record: Record = {**given, ANSWER: answer.value}
-    if answer.probabilities is not None:
+    record: Record = {**given, ANSWER: None if answer is None else answer.value}
+    if answer is not None and answer.probabilities is not None:
         record[SHARES] = dict(answer.probabilities)
     return record
 

@@ -18,6 +18,7 @@ from continual_petl.cli._console import out, plain, print_json
 from continual_petl.cli.answers_out import check_output, line_of, record_of, write_records
 from continual_petl.cli.columns_out import CopiedColumns, Record, Types, answer_columns, given_columns
 from continual_petl.cli.limits import given_limits
+from continual_petl.cli.predict_unnamed import answer_unnamed
 from continual_petl.cli.rows_in import Named, given_rows, read_rows
 from continual_petl.cli.task_columns import TaskColumns
 from continual_petl.engine.run import Run
@@ -37,6 +38,8 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     """Run the command; return the exit code."""
     _check(arguments)
     run = Run(arguments.run, remote_code=arguments.remote_code)
+    if arguments.task is None and arguments.task_column is None:
+        return answer_unnamed(run, arguments, NUM_BATCHES * arguments.batch_size)
     manifests: dict[str, Manifest] = {}
 
     def manifest_of(task: str) -> Manifest:
@@ -159,11 +162,19 @@ def _check(arguments: argparse.Namespace) -> None:
         raise InputError(
             f"--input {arguments.input}: addresses are not read here; download the file, and give its path"
         )
-    if (arguments.task is None) == (arguments.task_column is None):
-        what = "neither was" if arguments.task is None else "both were"
+    if arguments.task is not None and arguments.task_column is not None:
         raise InputError(
-            f"--task, --task-column: {what} given; give the task that answers all rows, or the column that names one for each"
+            "--task, --task-column: both were given; give the task that answers all rows, or the column that names one for "
+            "each"
         )
+    if arguments.task is None and arguments.task_column is None:
+        if arguments.input or arguments.output:
+            raise InputError(
+                "--task, --task-column: neither was given; rows of a file need the task that answers all of them, or the "
+                "column that names one for each. The run finds the tasks of texts that are arguments or on standard input."
+            )
+    elif arguments.unknown is not None:
+        raise InputError("--unknown: is for rows whose task is not named; leave it out")
     if arguments.task_column is not None and not arguments.input:
         raise InputError("--task-column: names a column of a file; give the file with --input")
     if arguments.task_column in {"text", "text_pair", "source", "tokens", "image", "answer", "probabilities"}:

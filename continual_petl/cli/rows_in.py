@@ -51,6 +51,14 @@ def given_rows(texts: Sequence[str], manifest: Manifest, limits: LimitsSpec) -> 
         yield manifest.task, row_of(line, f"text {number}", manifest, limits), None
 
 
+def unnamed_rows(texts: Sequence[str], limits: LimitsSpec) -> Iterator[Row]:
+    """Yield the same without a task: a text, or the pair of texts on both sides of a tab."""
+    for number, line in enumerate(iter(texts) if texts else _standard_input(limits), 1):
+        _check_text(line, f"text {number}", limits)
+        first, tab, second = line.partition("\t")
+        yield (first, second) if tab else line
+
+
 def read_rows(
     path: Path,
     columns_of: ColumnsOf,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from continual_petl import _notebook
-from continual_petl.errors import StoreError
+from continual_petl.errors import InputError, StoreError
 from continual_petl.report.growth import GrowthRow, growth
 from continual_petl.report.inventory import entry_of
 from continual_petl.report.misread import MOST_MISREAD, MisreadRows
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from continual_petl.engine.verify.in_processes import Progress
     from continual_petl.heads.words import Answer
     from continual_petl.predictor.one_or_many import OneOrSeveral, OneRow, Row
+    from continual_petl.predictor.routed import RoutedAnswer, Unknown
     from continual_petl.report.ablation import Ablation
     from continual_petl.report.figures.registry import Figures
     from continual_petl.report.results import Results
@@ -243,26 +244,51 @@ class Run:
         return ablate_task(self.session, task, spans, split=split, tell=tell)
 
     @overload
+    def predict(
+        self, rows: OneRow, task: None = None, *, batch_size: int = 32, unknown: Unknown = "reject"
+    ) -> RoutedAnswer: ...
+    @overload
+    def predict(
+        self, rows: Row | Sequence[Row], task: None = None, *, batch_size: int = 32, unknown: Unknown = "reject"
+    ) -> RoutedAnswer | list[RoutedAnswer]: ...
+    @overload
     def predict(self, rows: OneRow, task: str, *, batch_size: int = 32) -> Answer: ...
     @overload
     def predict(self, rows: OneOrSeveral, task: str, *, batch_size: int = 32) -> Answer | list[Answer]: ...
     @overload
     def predict(self, rows: Sequence[Row], task: str | Sequence[str], *, batch_size: int = 32) -> list[Answer]: ...
     def predict(
-        self, rows: Row | Sequence[Row], task: str | Sequence[str], *, batch_size: int = 32
-    ) -> Answer | list[Answer]:
+        self,
+        rows: Row | Sequence[Row],
+        task: str | Sequence[str] | None = None,
+        *,
+        batch_size: int = 32,
+        unknown: Unknown | None = None,
+    ) -> Answer | list[Answer] | RoutedAnswer | list[RoutedAnswer]:
         """Return the answer to one row, or a list of answers to several, from one task's bank or one for each row.
+
+        Without a task, the run finds the task of each row and says how probable it is; see `predictor.routed`.
 
         Args:
             rows: a list of texts, pairs of texts, lists of words or images, or a single row; see `Predictor.predict`.
-            task: the learned task that answers, or one for each row in a list.
+            task: the learned task that answers, or one for each row in a list; None lets the run find it, among the tasks
+                that were learned with ``routing``.
             batch_size: rows at a time.
+            unknown: without a task only. ``reject``, the default: a row unlike those of every task gets no answer;
+                ``nearest``: the most probable task answers it.
 
         Example::
 
             run.predict("How far is the moon?", task="topics").value
             [answer.value for answer in run.predict(["one text", "and another"], task="topics")]
+            run.predict("How far is the moon?").task  # found by the run
         """
+        if task is None:
+            from continual_petl.predictor.routed import predict_routed
+
+            return predict_routed(self.session.models, rows, batch_size=batch_size, unknown=unknown or "reject")
+        if unknown is not None:
+            raise InputError(f"unknown: got {unknown!r}, but a task was named: leave one of the two out")
         from continual_petl.predictor.predictor import Predictor  # with torch and transformers
 
         return Predictor(self.session.models).predict(rows, task, batch_size=batch_size)

@@ -83,6 +83,11 @@ def check_request(rows: Sequence[Row], numbers: Sequence[int], manifest: Manifes
     return Request(manifest, numbers, own, None)
 
 
+def accepts(row: Row, manifest: Manifest) -> bool:
+    """Return whether a task takes rows like this one."""
+    return _wanted(row, manifest) is None
+
+
 def in_words(
     said: Outputs, manifest: Manifest, models: ModelCache, encoded: TokenisedRows, positions: Sequence[int]
 ) -> list[Answer]:

@@ -23,6 +23,7 @@ from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.certificate.history import History, write_history
 from continual_petl.store.certificate.manifest import (
     HISTORY,
+    ROUTER,
     Manifest,
     Parent,
     SplitScores,
@@ -55,6 +56,8 @@ class Evidence:
     history: History
     """How the task was learned and what its bank answered; for display."""
     parent: Parent | None = None
+    router: Mapping[str, Tensor] | None = None
+    """Sums that let rows find the task without its name; None for a task with ``routing: off``."""
 
 
 def commit_task(
@@ -100,6 +103,8 @@ def commit_task(
         outputs = replay(backbone, resident, plan.pooling, inputs)
         certified = {**inputs, OUTPUTS: outputs, **decode_probe(backbone, resident, plan.generation, inputs)}
         files["probe.safetensors"] = _write(folder / "probe.safetensors", certified)
+        if evidence.router is not None:
+            files[ROUTER] = _write(folder / ROUTER, evidence.router)
         files[HISTORY] = write_history(folder / HISTORY, evidence.history)
         manifest = _manifest(plan, bank, backbone, evidence, newest, entries, files, certified)
         write_manifest(folder / "bank.json", manifest)

@@ -13,9 +13,10 @@ from continual_petl.errors import StoreError
 from continual_petl.store.certificate import chain
 from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.history import History, read_history
+from continual_petl.store.certificate.manifest import ROUTER
 from continual_petl.store.certificate.pin import Pin, pin_backbone, read_pin
 from continual_petl.store.certificate.stored_tensor import StoredTensor, as_tensors
-from continual_petl.store.certificate.tensor_file import certified_tensors
+from continual_petl.store.certificate.tensor_file import certified_tensors, read_tensors
 from continual_petl.store.certificate.tombstone import Tombstone
 from continual_petl.store.files.atomic import make_folder, write_file
 from continual_petl.store.files.lock import RunLock
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from continual_petl.learner.task_plan import TaskPlan
 
 _T = TypeVar("_T")
+MAX_ROUTER_BYTES = 2**30
+"""Limit on the sums of one task, checked before they are read."""
 _MOST = 5
 """Number of problems that one error lists in full."""
 
@@ -214,6 +217,18 @@ class Store(BankFolders):
             StoreError: if it is not the certified one.
         """
         return self.consistently(lambda: read_history(self.history_file(task), self.manifest(task)), task)
+
+    def router_sums(self, task: str) -> dict[str, StoredTensor] | None:
+        """Return the sums that a task stored for the router; None for a task with ``routing: off``.
+
+        Raises:
+            StoreError: if they are not the certified ones.
+        """
+        manifest = self.manifest(task)
+        if ROUTER not in manifest.files:
+            return None
+        path = self.bank_folder(task) / ROUTER
+        return read_tensors(path, MAX_ROUTER_BYTES, manifest.files[ROUTER], f"task {task!r}")
 
     def plan(self, task: str) -> TaskPlan:
         """Return the task plan of a learned task."""

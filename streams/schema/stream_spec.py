@@ -55,6 +55,7 @@ from continual_petl.streams.schema.training_spec import TrainingSpec as Training
 
 _V = TypeVar("_V")
 Probe = Literal["random", "validation"]
+Routing = Literal["full", "small", "off"]
 
 
 _TASKS = [{"name": "topics", "kind": "classification", "data": "data/topics.csv"}]
@@ -84,6 +85,8 @@ class TaskSpec(FrozenModel):
     """How token states become one vector for this task; null means the backbone's setting in the stream."""
     probe: Probe | None = None
     """The inputs of this task's certificate; null means the stream's setting."""
+    routing: Literal["off"] | None = None
+    """off: nothing is stored for finding this task without its name; null means the stream's setting."""
     limits: LimitsSpec = LimitsSpec()
     """Use only this many rows of a split."""
     validation: Annotated[Float, Field(gt=0, lt=1)] = 0.1
@@ -185,6 +188,9 @@ class StreamSpec(FrozenModel):
     probe: Probe = "random"
     """Inputs whose answers a task's certificate holds. random: tokens or pixels drawn with the task's seed, so that it
     contains no data. validation: rows of the validation split, which everyone with the run folder can then read."""
+    routing: Routing = "off"
+    """What each task stores, with its certificate, so that rows can be answered without a task's name: mean and covariance of
+    its training rows in three layers of the backbone (full), in one layer (small), or nothing (off)."""
     data_dir: Text | None = None
     """Folder for relative data paths and local copies (data.local of a task); null means the folder of the stream file, and
     no copies."""
@@ -246,6 +252,10 @@ class StreamSpec(FrozenModel):
     def resolved_probe(self, task: TaskSpec) -> Probe:
         """Return the probe setting of ``task``."""
         return self.probe if task.probe is None else task.probe
+
+    def resolved_routing(self, task: TaskSpec) -> Routing:
+        """Return the routing setting of ``task``."""
+        return self.routing if task.routing is None else task.routing
 
     def resolved_data(self, task: TaskSpec) -> str | DataSpec | Rows:
         """Return the data of ``task`` with relative paths resolved against `data_dir`."""

@@ -7,7 +7,12 @@ import argparse
 from continual_petl.cli.shared_options import add_json, add_limits, add_remote_code, add_run, add_task
 
 HELP = "answer rows, each with the bank of its task"
-EPILOG = """A row is what the task was learned on: a text; two texts with a tab between them (pairs); words with spaces
+EPILOG = """Without --task and --task-column, the run finds the task of each text, among the tasks learned with
+`routing: full` or `small`, and prints the task with its probability before the answer. A text unlike the rows of every
+task is (unknown); --unknown nearest lets the most probable task answer it. With --json, records also have task,
+task_probability and runners_up.
+
+A row is what the task was learned on: a text; two texts with a tab between them (pairs); words with spaces
 between them (token-classification); the path of an image. Paths count from the working directory.
 In a file it is in the columns that the task was learned from (its `columns` in the stream.yaml of RUN), or in the
 standard ones: text, text_pair, source (seq2seq, causal-lm), tokens or image. If a file has both, the former are read;
@@ -49,6 +54,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "the column of --input that names the task of each row"
     command.add_argument("--task-column", metavar="NAME", help=text)
     command.add_argument("--batch-size", metavar="N", type=int, default=32, help="rows per batch (default: 32)")
+    text = (
+        "rows unlike those of every task, where no task is named: no answer (the default), or that of the nearest task"
+    )
+    command.add_argument("--unknown", choices=("reject", "nearest"), help=text)
     add_remote_code(command)
     add_json(command)
     add_limits(command)

@@ -18,6 +18,7 @@ from continual_petl.engine.signals import StopRequest
 from continual_petl.engine.task.learn_task import commit_bank, learn_task, notify_start
 from continual_petl.engine.task.task_run import TrainedBank
 from continual_petl.store.certificate.environment import current_environment
+from continual_petl.store.certificate.stored_tensor import as_tensors
 from continual_petl.store.commit import Evidence, commit_task
 from continual_petl.store.folder.results_file import TaskLine
 from continual_petl.store.store import Store
@@ -76,6 +77,7 @@ def commit_staged(
         preparation=manifest.preparation,
         parent=manifest.parent,
         history=staged.history(task.name),
+        router=None if (sums := staged.router_sums(task.name)) is None else as_tensors(sums),
     )
     learned = TrainedBank(
         plan=manifest.plan(),

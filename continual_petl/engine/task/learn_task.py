@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 import lightning as L
+import torch
 from torch import Tensor
 
 from continual_petl.banks.bank import Bank
@@ -26,6 +27,7 @@ from continual_petl.engine.task.task_run import FITTED, Clock, Ranks, TaskRun, T
 from continual_petl.engine.trainers import fitting_trainer, quiet
 from continual_petl.errors import DivergedError, InputError
 from continual_petl.learner import TaskPlan
+from continual_petl.router.task_sums import task_sums
 from continual_petl.store.certificate.history import Answered
 from continual_petl.store.certificate.manifest import SplitScores
 from continual_petl.store.commit import Evidence, commit_task
@@ -104,6 +106,7 @@ def learn_bank(
         preparation=session.models.preparation,
         parent=parent_of(session, plan),
         history=history_of(run.folder, plan, answers),
+        router=_router(run),
     )
     clock.lap("evaluate")
     return TrainedBank(
@@ -161,6 +164,23 @@ def _probe(run: TaskRun) -> dict[str, Tensor]:
     if run.session.spec.resolved_probe(run.task) == "validation":
         return probe_of_rows(run.plan, run.data.validation, tokenizer)
     return make_probe(run.plan, run.backbone, tokenizer, run.backbone.max_length)
+
+
+def _router(run: TaskRun) -> dict[str, Tensor] | None:
+    """Return the sums by which rows find this task without its name, as they are stored."""
+    routing = run.session.spec.resolved_routing(run.task)
+    if routing == "off":
+        return None
+    data, models = run.data, run.session.models
+    sums = task_sums(
+        run.backbone,
+        data.train,
+        data.validation,
+        routing=routing,
+        pad_token_id=models.pad_token_id,
+        seed=run.plan.seed,
+    )
+    return {name: torch.from_numpy(array.copy()) for name, array in sums.to_arrays().items()}
 
 
 def _fit(run: TaskRun, cache: StateCache | None) -> None:

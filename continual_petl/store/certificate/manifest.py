@@ -24,6 +24,8 @@ Index = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
 PARTS = ("modifications", "own", "head")
 """The parts by which parameters are counted."""
 HISTORY = "history.json"
+ROUTER = "router.safetensors"
+"""Sums for the router; missing for a task with ``routing: off``."""
 FILES = ("bank.safetensors", "probe.safetensors", HISTORY)
 
 
@@ -94,7 +96,7 @@ class Manifest(PlanFields):
     probe: Digest
     """Digest of all tensors of the probe together."""
     files: dict[str, Digest]
-    """SHA-256 of the bytes of bank.safetensors, probe.safetensors and history.json."""
+    """SHA-256 of the bytes of bank.safetensors, probe.safetensors, history.json and, if there is one, router.safetensors."""
     scores: dict[str, SplitScores]
     """By split: validation, and test if there is one."""
     data: dict[str, str]
@@ -121,8 +123,8 @@ class Manifest(PlanFields):
             raise ValueError("scores: those of the validation split, or the digest of a split's data, are missing")
         if set(self.parameters) != set(PARTS):
             raise ValueError(f"parameters: expected the parts {', '.join(PARTS)}")
-        if set(self.files) != set(FILES):
-            raise ValueError(f"files: expected {', '.join(FILES)}")
+        if set(self.files) - {ROUTER} != set(FILES):
+            raise ValueError(f"files: expected {', '.join(FILES)}, and {ROUTER} or not")
         return self
 
     def plan(self) -> TaskPlan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -46,11 +46,13 @@ def check_task(store: Store, task: str, backbone: Backbone | None, *, probe: boo
             findings = [with_effect(store, task, backbone, damage)]
     except StoreError as error:
         findings = [Finding(message=str(error))]
-    try:
-        store.history(task)
-    except StoreError as error:
-        if str(error) not in {finding.message for finding in findings}:  # such as an unreadable manifest
-            findings = [*findings, Finding(message=str(error))]
+    reads: tuple[Callable[[str], object], ...] = (store.router_sums, store.history)
+    for read in reads:
+        try:
+            read(task)
+        except StoreError as error:
+            if str(error) not in {finding.message for finding in findings}:  # such as an unreadable manifest
+                findings = [*findings, error.finding if isinstance(error, Damaged) else Finding(message=str(error))]
     return TaskCheck(
         task=task,
         findings=tuple(findings),

@@ -1,0 +1,107 @@
+"""What the router reads of a row: mean states of some layers of the frozen backbone, with no bank attached.
+
+The mean is taken over the tokens that are not padding (over all patches of an image) and scaled to length one, so that long
+rows and layers with large states do not dominate. Encoder-decoders are read in their encoder. The pass ends at the highest
+layer that is read.
+
+Shape suffixes: N rows, B rows of a batch, T tokens, K layers read, D width of the backbone, F = K * D.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from continual_petl.backbones.backbone import Backbone
+from continual_petl.banks.attach import turn_of
+from continual_petl.learner.answer import reading_inputs
+from continual_petl.streams.batches.batching import evaluation_batches
+from continual_petl.streams.batches.collate import collate
+from continual_petl.streams.encoding.rows import TokenisedRows
+
+
+def layers_to_read(num_layers: int, num_read: int) -> tuple[int, ...]:
+    """Return the numbers of the layers whose outputs are read, counted from 1: the middle of each of ``num_read`` parts.
+
+    Example:
+        >>> layers_to_read(6, 3), layers_to_read(12, 3), layers_to_read(6, 1)
+        ((1, 3, 5), (2, 6, 10), (3,))
+    """
+    return tuple(sorted({-(-num_layers * (2 * part - 1) // (2 * num_read)) for part in range(1, num_read + 1)}))
+
+
+def num_layers_of(backbone: Backbone) -> int:
+    """Return how many layers the stack has that reads the input."""
+    first = backbone.sites.layers[0].stack
+    return sum(layer.stack is first for layer in backbone.sites.layers)
+
+
+@torch.no_grad()
+def row_states(
+    backbone: Backbone,
+    rows: TokenisedRows,
+    layers: Sequence[int],
+    pad_token_id: int,
+    *,
+    numbers: Sequence[int] | None = None,
+    batch_size: int = 32,
+) -> NDArray[np.float64]:
+    """Return the states that the router reads of rows.
+
+    Args:
+        backbone: the frozen backbone, in eval mode.
+        rows: encoded rows; targets and labels are not read.
+        layers: numbers of the layers, ascending, counted from 1.
+        pad_token_id: the token that pads short rows.
+        numbers: the rows to read; None means all.
+        batch_size: rows per batch.
+
+    Shape:
+        ``(N, K * D)`` in the order of ``numbers``; the D numbers of each layer have length one.
+    """
+    kind = "image-classification" if rows.pixels is not None else "classification"
+    chosen = np.arange(len(rows)) if numbers is None else np.asarray(numbers, dtype=np.int64)
+    states_NF = np.zeros((len(chosen), len(layers) * backbone.hidden_size))
+    for positions in evaluation_batches(rows.lengths[chosen], batch_size, None):
+        own = collate(rows, chosen[np.asarray(positions)], pad_token_id, kind, train=False)
+        batch = {name: tensor.to(backbone.model.device) for name, tensor in own.items()}
+        states_NF[positions] = _read(backbone, batch, layers).cpu().numpy()
+    return states_NF
+
+
+class _LastLayerRead(Exception):
+    """Ends a pass of the backbone above the highest layer that is read."""
+
+
+def _read(backbone: Backbone, batch: dict[str, Tensor], layers: Sequence[int]) -> Tensor:
+    """Return ``(B, K * D)``, float64."""
+    found: list[Tensor] = []
+    mask_BT1 = batch["attention_mask"].double()[..., None] if "attention_mask" in batch else None
+
+    def keep(module: nn.Module, args: Any, output: Any) -> None:
+        states_BTD = (output[0] if isinstance(output, tuple) else output).double()
+        weights_BT1 = torch.ones_like(states_BTD[..., :1]) if mask_BT1 is None else mask_BT1
+        found.append(normalize((states_BTD * weights_BT1).sum(1) / weights_BT1.sum(1), dim=-1))
+        if len(found) == len(layers):
+            raise _LastLayerRead
+
+    inputs = reading_inputs(backbone, batch)
+    if backbone.anatomy.output_head != "none":
+        inputs["use_cache"] = False
+    with turn_of(backbone.model):
+        paths = [backbone.sites.layers[number - 1].path for number in layers]
+        hooks = [backbone.model.get_submodule(path).register_forward_hook(keep) for path in paths]
+        try:
+            backbone.model.base_model(**inputs)
+        except _LastLayerRead:
+            pass
+        finally:
+            for hook in hooks:
+                hook.remove()
+    return torch.cat(found, dim=1)

@@ -1,0 +1,125 @@
+"""The router against normal distributions of another implementation, and its independence of the order of learning."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.distributions import MultivariateNormal
+
+from continual_petl.router.discriminant import SHRINKAGE, Router, probabilities
+from continual_petl.router.sums import ONE, OWN_SHRINKAGE, QUANTILES, Array, TaskSums, shrunk, sums_of
+
+NAMES = ("a", "b", "c", "d")
+
+
+def _states(seed: int, num_rows: int = 60, width: int = 6) -> Array:
+    draw = np.random.default_rng(seed)
+    states = draw.normal(size=(num_rows, width)) + 2 * draw.normal(size=width)
+    return states / np.linalg.norm(states, axis=1, keepdims=True)
+
+
+def _sums(seed: int, num_rows: int = 60) -> TaskSums:
+    return sums_of(_states(seed, num_rows), (2,), _states(seed + 100, 40))
+
+
+ALL = {name: _sums(seed, 40 + 10 * seed) for seed, name in enumerate(NAMES)}
+
+
+def test_scores_are_log_probabilities_of_normal_distributions_up_to_a_constant_per_row() -> None:
+    scores_NT = Router(ALL).scores(rows := _states(9))
+    states = {name: _states(seed, 40 + 10 * seed) for seed, name in enumerate(NAMES)}
+    centred = torch.from_numpy(np.concatenate([own - own.mean(0) for own in states.values()]))
+    covariance = torch.from_numpy(shrunk((centred.T @ centred / len(centred)).numpy(), SHRINKAGE))
+    expected = torch.stack(
+        [
+            MultivariateNormal(torch.from_numpy(own.mean(0)), covariance).log_prob(torch.from_numpy(rows))
+            for own in states.values()
+        ],
+        dim=1,
+    )
+    torch.testing.assert_close(
+        torch.from_numpy(scores_NT - scores_NT[:, :1]), expected - expected[:, :1], rtol=1e-5, atol=1e-5
+    )
+    shares = probabilities(scores_NT)
+    torch.testing.assert_close(torch.from_numpy(shares), expected.softmax(-1), rtol=1e-4, atol=1e-5)
+
+
+def test_distances_are_those_of_the_tasks_own_normal_distribution() -> None:
+    states, rows = _states(1), _states(5)
+    sums = sums_of(states, (2,), rows)
+    centred = states - states.mean(0)
+    covariance = torch.from_numpy(shrunk(centred.T @ centred / len(states), OWN_SHRINKAGE))
+    own = MultivariateNormal(torch.from_numpy(states.mean(0)), covariance)
+    at_mean = own.log_prob(own.loc)
+    expected = 2 * (at_mean - own.log_prob(torch.from_numpy(rows)))
+    found = torch.from_numpy(sums.distances(rows, sums.precision()))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(sums.distances_Q, np.quantile(found.numpy(), QUANTILES))
+
+
+@given(st.permutations(NAMES))
+@settings(max_examples=24, deadline=None)
+def test_the_order_of_learning_does_not_change_one_bit(order: list[str]) -> None:
+    rows = _states(9)
+    assert np.array_equal(Router({name: ALL[name] for name in order}).scores(rows), Router(ALL).scores(rows))
+
+
+def test_a_row_far_from_all_validation_rows_is_unknown() -> None:
+    router = Router(ALL)
+    far, near = -5 * np.ones((1, 6)), ALL["a"].mean_F[None]
+    assert router.is_unknown(far, "a") == [True]
+    assert router.is_unknown(near, "a") == [False]
+
+
+def test_few_inverse_covariances_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("continual_petl.router.discriminant.MAX_PRECISIONS", 2)
+    router, row = Router(ALL), ALL["a"].mean_F[None]
+    for name in (*NAMES, *NAMES):
+        router.is_unknown(row, name)
+    assert len(router._precisions) == 2
+
+
+def test_tasks_of_different_layers_and_no_tasks_are_refused() -> None:
+    with pytest.raises(ValueError, match="same layers"):
+        Router({"a": ALL["a"], "b": replace(ALL["b"], layers=(1,))})
+    with pytest.raises(ValueError, match="at least one task"):
+        Router({})
+
+
+def test_rows_that_are_all_the_same_give_a_finite_router() -> None:
+    same = np.tile(_states(1)[:1], (5, 1))
+    sums = sums_of(same, (1,), same)
+    assert np.isfinite(Router({"same": sums, "other": replace(ALL["a"], layers=(1,))}).scores(same)).all()
+    assert np.isfinite(sums.distances_Q).all()
+
+
+def test_stored_arrays_are_read_back_exactly() -> None:
+    sums = ALL["c"]
+    again = TaskSums.from_arrays(sums.to_arrays())
+    assert again.to_arrays().keys() == sums.to_arrays().keys()
+    assert all(np.array_equal(own, sums.to_arrays()[name]) for name, own in again.to_arrays().items())
+    assert abs(np.asarray(again.covariance_U, np.int64)).max() <= ONE
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("count", np.asarray(0, np.int64), "0 rows"),
+        ("count", np.asarray([3], np.int64), "number of dimensions"),
+        ("layers_K", np.asarray([], np.int64), "0 layers"),
+        ("layers_K", np.asarray([1, 2, 3, 4], np.int64), "4 layers"),
+        ("mean_F", np.full(6, np.nan), "not finite"),
+        ("mean_F", np.zeros(6, np.float32), "with their dtypes"),
+        ("covariance_U", np.zeros(20, np.int32), "do not fit"),
+        ("distances_Q", np.zeros(3), "do not fit"),
+        ("more", np.zeros(3), "expected the arrays"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(name: str, value: np.ndarray, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TaskSums.from_arrays({**ALL["a"].to_arrays(), name: value})

@@ -1,0 +1,171 @@
+"""Rows whose task is not named: the run finds the task, answers with its bank, or says that it does not know."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from continual_petl import InputError, Run, StoreError, learn
+from continual_petl.cli.main import main
+from continual_petl.predictor.routed import RoutedAnswer
+from continual_petl.streams.stream import TaskStream
+from tests.streams_in_code import regression_task, stream
+from tests.tiny import WORDS
+
+Folder = Callable[..., Path]
+STRANGE = " ".join(WORDS[85:86] * 16)
+VOCABULARY = {"low": WORDS[:12], "high": WORDS[40:52], "pairs": WORDS[:60]}
+
+
+def _rows(name: str, number: int, seed: int) -> list[dict[str, Any]]:
+    draw = random.Random(f"{name} {seed}")
+    rows = []
+    for _ in range(number):
+        words = draw.choices(VOCABULARY[name], k=16)
+        row = {"text": " ".join(words), "label": ("no", "yes")[words[0] in VOCABULARY[name][::2]]}
+        rows.append(row | ({"text_pair": " ".join(draw.choices(WORDS[:60], k=4))} if name == "pairs" else {}))
+    return rows
+
+
+def _task(name: str, **more: Any) -> dict[str, Any]:
+    data = {"train": _rows(name, 60, 0), "validation": _rows(name, 30, 1), "test": _rows(name, 16, 2)}
+    columns = {"columns": {"text_pair": "text_pair"}} if name == "pairs" else {}
+    return {"name": name, "kind": "classification", "data": data, **columns, **more}
+
+
+def _stream(backbone: Path, names: tuple[str, ...] = ("low", "high", "pairs"), **more: Any) -> TaskStream:
+    return stream(backbone, [_task(name) for name in names], **{"routing": "full", **more})
+
+
+@pytest.fixture(scope="module")
+def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return learn(_stream(backbone_folder()), tmp_path_factory.mktemp("routed") / "run")
+
+
+def _texts(name: str) -> list[Any]:
+    rows = _rows(name, 20, 7)
+    return [(row["text"], row["text_pair"]) if name == "pairs" else row["text"] for row in rows]
+
+
+@pytest.mark.parametrize("name", ["low", "high", "pairs"])
+def test_each_row_is_answered_by_its_own_task(run: Run, name: str) -> None:
+    texts = _texts(name)
+    found = run.predict(texts, unknown="nearest")
+    assert isinstance(found, list)
+    assert [answer.task for answer in found] == [name] * len(texts)
+    assert [answer.answer for answer in found] == run.predict(texts, name)
+    assert all(0.5 < answer.task_probability <= 1 for answer in found)
+
+
+def test_rows_route_alike_alone_and_in_shuffled_batches(run: Run) -> None:
+    texts = [*_texts("low"), *_texts("high"), *_texts("pairs")]
+    random.Random(1).shuffle(texts)
+    together = run.predict(texts, batch_size=64)
+    for text, answer in zip(texts, together, strict=True):
+        alone = run.predict(text)
+        assert isinstance(alone, RoutedAnswer)
+        assert alone.task == answer.task
+        assert alone.task_probability == pytest.approx(answer.task_probability, abs=1e-6)
+        assert list(alone.runners_up) == list(answer.runners_up)
+
+
+def test_a_row_unlike_all_tasks_is_unknown_and_not_guessed(run: Run) -> None:
+    answer = run.predict(STRANGE)
+    assert isinstance(answer, RoutedAnswer)
+    assert (answer.task, answer.answer) == (None, None)
+    assert set(answer.runners_up) <= {"low", "high"}
+    assert answer.task_probability == next(iter(answer.runners_up.values()))
+    nearest = run.predict(STRANGE, unknown="nearest")
+    assert isinstance(nearest, RoutedAnswer)
+    assert nearest.task in ("low", "high")
+
+
+def test_the_order_of_learning_changes_no_probability(run: Run, backbone_folder: Folder, tmp_path: Path) -> None:
+    other = learn(_stream(backbone_folder(), ("pairs", "high", "low")), tmp_path / "run")
+    texts = _texts("low") + _texts("high")
+    assert other.predict(texts) == run.predict(texts)
+
+
+def test_named_answers_and_their_types_stay_as_they_are(run: Run) -> None:
+    with pytest.raises(InputError, match="unknown: got 'nearest', but a task was named"):
+        run.predict("w1", task="low", unknown="nearest")  # type: ignore[call-overload]
+    with pytest.raises(InputError, match="unknown: got 'maybe'; allowed are 'reject' and 'nearest'"):
+        run.predict("w1", unknown="maybe")  # type: ignore[call-overload]
+    assert run.predict([]) == []
+
+
+def test_rows_that_no_task_takes_are_refused(run: Run) -> None:
+    with pytest.raises(InputError, match=r"row 2 is .* no task that can be found without its name takes such rows"):
+        run.predict(["w1", ("w1", "w2", "w3")])  # type: ignore[list-item]
+
+
+def test_sums_are_certified_and_a_changed_byte_is_named(run: Run, tmp_path: Path) -> None:
+    folder = shutil.copytree(run.store.folder, tmp_path / "run")
+    assert all(check.ok for check in Run(folder).verify())
+    path = folder / "banks" / "low" / "router.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-20] ^= 1
+    path.write_bytes(content)
+    (failed,) = [check for check in Run(folder).verify() if not check.ok]
+    assert failed.task == "low"
+    assert "router.safetensors" in failed.findings[0].message
+    with pytest.raises(StoreError, match=r"router\.safetensors"):
+        Run(folder).predict("w1 w2")
+    assert Run(folder).predict(["w1 w2"], task="low") == run.predict(["w1 w2"], task="low")
+
+
+def test_a_task_without_routing_stores_nothing_and_is_not_found(backbone_folder: Folder, tmp_path: Path) -> None:
+    tasks = [_task("low", routing="off"), _task("high"), regression_task("length", routing="off")]
+    run = learn(stream(backbone_folder(), tasks, routing="small"), tmp_path / "run")
+    stored = {path.parent.name for path in run.store.folder.glob("banks/*/router.safetensors")}
+    assert stored == {"high"}
+    found = run.predict(_texts("low"), unknown="nearest")
+    assert {answer.task for answer in found} == {"high"}
+
+
+def test_a_run_without_sums_says_how_to_get_them(backbone_folder: Folder, tmp_path: Path) -> None:
+    run = learn(stream(backbone_folder(), [_task("low")]), tmp_path / "run")
+    with pytest.raises(InputError, match=r"no learned task of this run can be found without its name.*routing: full"):
+        run.predict("w1")
+
+
+def test_tasks_learned_with_other_layers_are_named(run: Run, backbone_folder: Folder, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    learn(_stream(backbone_folder(), ("low",)), folder)
+    mixed = learn(_stream(backbone_folder(), ("low", "high"), routing="small"), folder)
+    with pytest.raises(InputError, match="learned with different settings of routing"):
+        mixed.predict("w1")
+
+
+def test_the_command_prints_the_task_before_the_answer(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    text, strange = _texts("high")[0], STRANGE
+    assert main(["predict", str(run.store.folder), text, strange]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("high ")
+    assert second.startswith("(unknown)\tnearest task: ")
+    assert main(["predict", str(run.store.folder), "--json", "--unknown", "nearest", text, "w1\tw2 w3"]) == 0
+    one, two = json.loads(capsys.readouterr().out)
+    assert (one["task"], one["text"]) == ("high", text)
+    assert {"task_probability", "runners_up", "answer", "probabilities"} <= one.keys()
+    assert (two["task"], two["text_pair"]) == ("pairs", "w2 w3")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--input", "rows.jsonl"], "rows of a file need the task that answers all of them"),
+        (["--task", "low", "--unknown", "nearest", "w1"], "--unknown: is for rows whose task is not named"),
+        (["--task", "low", "--task-column", "task", "--input", "rows.jsonl"], "both were given"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    run: Run, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    assert main(["predict", str(run.store.folder), *options]) == 2
+    assert message in capsys.readouterr().err
