@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from continual_petl.cli._console import print_json
 from continual_petl.cli.answers_out import line_of, record_of
@@ -14,7 +15,9 @@ from continual_petl.cli.rows_in import unnamed_rows
 from continual_petl.engine.run import Run
 from continual_petl.errors import InputError
 from continual_petl.predictor.one_or_many import Row
-from continual_petl.predictor.routed import RoutedAnswer
+
+if TYPE_CHECKING:
+    from continual_petl.predictor.routed import RoutedAnswer  # with torch
 
 
 def answer_unnamed(run: Run, arguments: argparse.Namespace, rows_at_a_time: int) -> int:

@@ -20,6 +20,7 @@ from torch.nn.functional import normalize
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.attach import turn_of
+from continual_petl.heads.kinds import Kind
 from continual_petl.learner.answer import reading_inputs
 from continual_petl.streams.batches.batching import evaluation_batches
 from continual_petl.streams.batches.collate import collate
@@ -65,7 +66,7 @@ def row_states(
     Shape:
         ``(N, K * D)`` in the order of ``numbers``; the D numbers of each layer have length one.
     """
-    kind = "image-classification" if rows.pixels is not None else "classification"
+    kind: Kind = "image-classification" if rows.pixels is not None else "classification"
     chosen = np.arange(len(rows)) if numbers is None else np.asarray(numbers, dtype=np.int64)
     states_NF = np.zeros((len(chosen), len(layers) * backbone.hidden_size))
     for positions in evaluation_batches(rows.lengths[chosen], batch_size, None):
@@ -91,7 +92,7 @@ def _read(backbone: Backbone, batch: dict[str, Tensor], layers: Sequence[int]) -
         if len(found) == len(layers):
             raise _LastLayerRead
 
-    inputs = reading_inputs(backbone, batch)
+    inputs: dict[str, Any] = dict(reading_inputs(backbone, batch))
     if backbone.anatomy.output_head != "none":
         inputs["use_cache"] = False
     with turn_of(backbone.model):

@@ -57,7 +57,10 @@ COMMANDS = {
     "forget": {"--entry", "--json"},
     "verify": {"--task", "--data", "--jobs", "--remote-code", "--json"},
     "reevaluate": {"--remote-code", "--wait", "--json"},
-    "predict": {"--task", "--task-column", "--input", "--output", "--batch-size", "--remote-code", "--json", *LIMITS},
+    "predict": {
+        *("--task", "--task-column", "--input", "--output", "--batch-size", "--unknown", "--remote-code", "--json"),
+        *LIMITS,
+    },
     "ablate": {"--task", "--split", "--spans", "--output", "--html", "--remote-code", "--json"},
     "report": {"--output", "--open", "--serve", "--port", "--rows", "--remote-code", "--json"},
     "list": {"--json"},

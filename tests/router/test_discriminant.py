@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 from continual_petl.router.discriminant import SHRINKAGE, Router, probabilities
@@ -20,11 +21,16 @@ NAMES = ("a", "b", "c", "d")
 def _states(seed: int, num_rows: int = 60, width: int = 6) -> Array:
     draw = np.random.default_rng(seed)
     states = draw.normal(size=(num_rows, width)) + 2 * draw.normal(size=width)
-    return states / np.linalg.norm(states, axis=1, keepdims=True)
+    return np.asarray(states / np.linalg.norm(states, axis=1, keepdims=True), dtype=np.float64)
 
 
 def _sums(seed: int, num_rows: int = 60) -> TaskSums:
     return sums_of(_states(seed, num_rows), (2,), _states(seed + 100, 40))
+
+
+def _log_prob(normal: MultivariateNormal, rows: Tensor) -> Tensor:
+    found: Tensor = normal.log_prob(rows)  # type: ignore[no-untyped-call]
+    return found
 
 
 ALL = {name: _sums(seed, 40 + 10 * seed) for seed, name in enumerate(NAMES)}
@@ -37,7 +43,7 @@ def test_scores_are_log_probabilities_of_normal_distributions_up_to_a_constant_p
     covariance = torch.from_numpy(shrunk((centred.T @ centred / len(centred)).numpy(), SHRINKAGE))
     expected = torch.stack(
         [
-            MultivariateNormal(torch.from_numpy(own.mean(0)), covariance).log_prob(torch.from_numpy(rows))
+            _log_prob(MultivariateNormal(torch.from_numpy(own.mean(0)), covariance), torch.from_numpy(rows))
             for own in states.values()
         ],
         dim=1,
@@ -55,8 +61,8 @@ def test_distances_are_those_of_the_tasks_own_normal_distribution() -> None:
     centred = states - states.mean(0)
     covariance = torch.from_numpy(shrunk(centred.T @ centred / len(states), OWN_SHRINKAGE))
     own = MultivariateNormal(torch.from_numpy(states.mean(0)), covariance)
-    at_mean = own.log_prob(own.loc)
-    expected = 2 * (at_mean - own.log_prob(torch.from_numpy(rows)))
+    at_mean = _log_prob(own, own.loc)
+    expected = 2 * (at_mean - _log_prob(own, torch.from_numpy(rows)))
     found = torch.from_numpy(sums.distances(rows, sums.precision()))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(sums.distances_Q, np.quantile(found.numpy(), QUANTILES))

@@ -67,6 +67,7 @@ def test_rows_route_alike_alone_and_in_shuffled_batches(run: Run) -> None:
     texts = [*_texts("low"), *_texts("high"), *_texts("pairs")]
     random.Random(1).shuffle(texts)
     together = run.predict(texts, batch_size=64)
+    assert isinstance(together, list)
     for text, answer in zip(texts, together, strict=True):
         alone = run.predict(text)
         assert isinstance(alone, RoutedAnswer)
@@ -102,7 +103,7 @@ def test_named_answers_and_their_types_stay_as_they_are(run: Run) -> None:
 
 def test_rows_that_no_task_takes_are_refused(run: Run) -> None:
     with pytest.raises(InputError, match=r"row 2 is .* no task that can be found without its name takes such rows"):
-        run.predict(["w1", ("w1", "w2", "w3")])  # type: ignore[list-item]
+        run.predict(["w1", ("w1", "w2", "w3")])
 
 
 def test_sums_are_certified_and_a_changed_byte_is_named(run: Run, tmp_path: Path) -> None:
@@ -126,6 +127,7 @@ def test_a_task_without_routing_stores_nothing_and_is_not_found(backbone_folder:
     stored = {path.parent.name for path in run.store.folder.glob("banks/*/router.safetensors")}
     assert stored == {"high"}
     found = run.predict(_texts("low"), unknown="nearest")
+    assert isinstance(found, list)
     assert {answer.task for answer in found} == {"high"}
 
 

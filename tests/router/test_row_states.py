@@ -56,8 +56,8 @@ def test_states_are_mean_hidden_states_of_each_row_alone(family: str, backbone_f
             ids = torch.from_numpy(rows.row(number).ids.astype(np.int64))[None]
             inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         with torch.no_grad():
-            encoder = getattr(backbone.model.base_model, "encoder", None)
-            whole = encoder if len(backbone.anatomy.stacks) > 1 else backbone.model.base_model
+            base = backbone.model.base_model
+            whole = base.get_submodule("encoder") if len(backbone.anatomy.stacks) > 1 else base
             whole(**inputs)
         states = [state.double().mean(1).squeeze(0) for state in seen]
         expected = torch.cat([state / state.norm() for state in states])
