@@ -59,7 +59,7 @@ class Session:
         """Number of tasks that the command learns, or finishes."""
         self.models = ModelCache(store, spec.backbone, consent=consent, resident_bytes=resident_bytes)
         self._splits: OrderedDict[tuple[str, SplitName], SplitData] = OrderedDict()
-        self._untold: list[str] = []
+        self._pending_notices: list[str] = []
 
     @property
     def folder(self) -> str:
@@ -137,7 +137,7 @@ class Session:
             checked = self.rows(task, name)
             made = encode_split(checked, models.tokenizer, manifest.max_length, images=models.images)
             self._splits[task.name, name] = made
-            self._untold += made.cache_notices
+            self._pending_notices += made.cache_notices
             while len(self._splits) > _KEPT_SPLITS:
                 self._splits.popitem(last=False)
         return self._splits[task.name, name]
@@ -160,8 +160,8 @@ class Session:
 
     def untold(self) -> list[str]:
         """Return the notices about preparing splits since the last call."""
-        told, self._untold = self._untold, []
-        return told
+        notices, self._pending_notices = self._pending_notices, []
+        return notices
 
 
 def other_seeds(store: Store, seed: int, tasks: Iterable[str]) -> list[str]:

@@ -87,11 +87,11 @@ def is_hopeless(
         )
         study = _study(optuna, {}, others, pruner=pruner, first=first)
         trial = study.ask()
-        told = False
+        pruned = False
         for epoch, score in enumerate(scores, 1):
             trial.report(_WORST if score is None else score, epoch)
-            told = trial.should_prune()
-        return told
+            pruned = trial.should_prune()
+        return pruned
 
 
 def study_of(spec: SweepSpec, records: Sequence[Record]) -> optuna.Study:

@@ -50,8 +50,8 @@ def texts_of(columns: Sequence[Column]) -> Texts:
 
 
 def _pair(one: Column, other: Column, why: str) -> Texts:
-    said = f"columns {one.name} and {other.name} were taken as the two texts of a pair, {why}"
-    return Texts({"text": one.name, "text_pair": other.name}, said)
+    why_pair = f"columns {one.name} and {other.name} were taken as the two texts of a pair, {why}"
+    return Texts({"text": one.name, "text_pair": other.name}, why_pair)
 
 
 def _best(texts: Sequence[Column]) -> Column | None:

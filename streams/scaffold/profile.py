@@ -26,7 +26,7 @@ Holds = Literal[
     "something else",
 ]
 
-MOST_NAMES = 1_000
+MAX_NAMES = 1_000
 """Maximum number of different values that still count as label names, if each is repeated several times on average."""
 _FEW, _FEW_OF_LABEL = 4, 2
 """How often a name is repeated on average; in a column with a label's name fewer are enough."""
@@ -133,7 +133,7 @@ def _lists(name: str, values: Sequence[Sequence[Any]]) -> Column:
 
 def _come_again(name: str, counts: Counter[str]) -> bool:
     few = _FEW_OF_LABEL if name.lower() in LABEL else _FEW
-    return len(counts) <= MOST_NAMES and counts.total() >= few * len(counts)
+    return len(counts) <= MAX_NAMES and counts.total() >= few * len(counts)
 
 
 def is_number(text: str) -> bool:

@@ -19,7 +19,7 @@ from continual_petl.streams.sources.before_reading import check_before_reading
 from continual_petl.streams.sources.csv_text import csv_header
 from continual_petl.streams.sources.records import format_of, read_records
 
-MOST_BYTES = 20 * 10**6
+MAX_BYTES = 20 * 10**6
 """Of all files of a task; what is larger is read faster by `datasets`, its import included."""
 _FORMATS = {"csv": (".csv", ".tsv"), "json": (".jsonl",), "parquet": (".parquet",)}
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
@@ -44,7 +44,7 @@ def light_splits(
         return None
     if any(split not in files or split != expression for split, expression in expressions.items()):
         return None
-    if sum(map(os.path.getsize, paths)) > MOST_BYTES:
+    if sum(map(os.path.getsize, paths)) > MAX_BYTES:
         return None
     if reader == "csv":
         csv_header(task, paths, limits)
@@ -74,14 +74,14 @@ def _columns(task: str, paths: Sequence[str], reader: str, limits: LimitsSpec) -
     return columns
 
 
-def _is_alike(values: Iterable[Any], most_letters: int) -> bool:
+def _is_alike(values: Iterable[Any], max_chars: int) -> bool:
     """Say whether all values are of one plain type, or lists of one, so that no reader makes anything else of them."""
     known = [value for value in values if value is not None]
     types = {type(value) for value in known}
     if types == {list}:
-        return _is_alike((entry for value in known for entry in value), most_letters)
+        return _is_alike((entry for value in known for entry in value), max_chars)
     if types == {str}:
-        return all(len(text) <= most_letters for text in known) and not all(map(_DATE.match, known))
+        return all(len(text) <= max_chars for text in known) and not all(map(_DATE.match, known))
     if types == {int}:
         return all(-_LARGEST_INT <= number < _LARGEST_INT for number in known)
     return types <= {bool} or types <= {float}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from continual_petl.report.console import Told
+from continual_petl.report.console import SafeConsole
 
 
 @pytest.mark.parametrize("stream", ["rich", "print"])
@@ -42,4 +42,4 @@ def test_a_console_whose_reader_went_away_does_not_end_the_program() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with pytest.raises(BrokenPipeError), open(writer, "w", closefd=True, buffering=1) as file:
-        Told(file=file).print("x")
+        SafeConsole(file=file).print("x")

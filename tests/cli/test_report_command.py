@@ -31,9 +31,9 @@ RUN = "FOLDER/run"
         ([RUN, "--port", "80"], "--port: needs --serve"),
         ([RUN, "--serve", "--port", "99999"], "--port: got 99999; allowed are 1 to 65535"),
         ([RUN, "FOLDER/data/../run"], "run: was given twice"),
-        ([RUN, "--output", "FOLDER/stream.yaml"], "this is a file; a report is a folder"),
-        ([RUN, "--output", RUN], "this is a run, or a part of one"),
-        ([RUN, "--output", "FOLDER/run/banks/single"], "this is a run, or a part of one"),
+        ([RUN, "--output", "FOLDER/stream.yaml"], "this is a file, but a report is a folder"),
+        ([RUN, "--output", RUN], "this is a run or part of one"),
+        ([RUN, "--output", "FOLDER/run/banks/single"], "this is a run or part of one"),
         (["FOLDER/data"], "no run here"),
     ],
 )
@@ -146,7 +146,9 @@ def test_a_served_page_shows_whatever_becomes_of_the_run(bench: Bench, monkeypat
     class Looking:
         address = "http://127.0.0.1:1/"
 
-        def __init__(self, folder: Path, port: int, again: Callable[[], None], *, tell: Callable[[str], None]) -> None:
+        def __init__(
+            self, folder: Path, port: int, again: Callable[[], None], *, on_failure: Callable[[str], None]
+        ) -> None:
             self._again = again
 
         def run(self) -> None:

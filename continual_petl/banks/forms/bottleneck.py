@@ -1,4 +1,4 @@
-"""Adapters: a bottleneck beside or behind a sub-layer (Houlsby et al. 2019; He et al. 2022, section 3.2).
+"""Adapters: a bottleneck in parallel with or after a sub-layer (Houlsby et al. 2019; He et al. 2022, section 3.2).
 
 Shape suffixes: I width of the input, O width of the output, R bottleneck; leading axes are free.
 """
@@ -24,8 +24,8 @@ class Bottleneck(Delta):
 
     Dropout acts on the bottleneck's activation, as in the code of He et al. 2022. Further layers (``depth``) are R by R
     with a bias, each followed by the non-linearity; ``input_norm`` is a LayerNorm of 2I parameters on ``x``, ``output_norm``
-    one of 2O on the change. The latter is ``ln_after`` of `adapters` 1.3 (``methods/modeling.py``), where a scale acts
-    before the norm and so hardly at all; here it acts behind it.
+    one of 2O on the change. The latter is ``ln_after`` of `adapters` 1.3 (``methods/modeling.py``), where the scale acts
+    before the norm and so has hardly any effect; here it acts after the norm.
 
     Example:
         >>> spec = Modification(form="bottleneck", modifies="ffn", insertion="sequential", bottleneck=2)
@@ -91,7 +91,7 @@ class BottleneckForm(InLayers):
         }
 
     def attach(self, model: nn.Module, sites: Sites, placement: Placement, behind: Behind) -> list[RemovableHandle]:
-        """Put one adapter in place; see `Form.attach`."""
+        """Attach one adapter; see `Form.attach`."""
         modification = placement.modification
         if modification.insertion == "sequential":
             normalised = modification.normalised_input
@@ -132,7 +132,7 @@ def _remembering(module: nn.Module) -> tuple[list[Tensor], RemovableHandle]:
     read: list[Tensor] = []
 
     def remember(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        # The first call is the one: DeBERTa-v2 projects relative positions by the same module afterwards.
+        # Only the first call counts: DeBERTa-v2 later projects relative positions with the same module.
         if not read:
             read.append(args[0])
 

@@ -40,7 +40,7 @@ from continual_petl.store.store import Store
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 
 # Subclasses come before their base classes.
-_TOLD = {
+_ERRORS = {
     kind.__name__: kind
     for kind in (ForgettingError, IsolationError, StoreError, DivergedError, MemoryRanOutError, InputError)
 }
@@ -107,7 +107,7 @@ class Report:
             return
         if self.error == Interrupted.__name__:
             raise Interrupted(self.message, signal.SIGKILL)
-        raise _TOLD.get(self.error, RuntimeError)(self.message)
+        raise _ERRORS.get(self.error, RuntimeError)(self.message)
 
 
 def brief_of(session: Session, callbacks: tuple[L.Callback, ...]) -> Brief:
@@ -187,8 +187,8 @@ def reported(task: str, what: str, act: Callable[[], Report]) -> Report:
         return act()
     except Interrupted:
         return Report(task=task, state="stopped")
-    except tuple(_TOLD.values()) as error:
-        kind = next(name for name, each in _TOLD.items() if isinstance(error, each))
+    except tuple(_ERRORS.values()) as error:
+        kind = next(name for name, each in _ERRORS.items() if isinstance(error, each))
         return Report(task=task, state="failed", error=kind, message=str(error))
     except Exception:
         message = f"{what}: the process that learned it failed:\n{traceback.format_exc()}"

@@ -169,7 +169,7 @@ def _fit(run: TaskRun, cache: StateCache | None) -> None:
     training, last = plan.training, run.folder / LAST
     seconds = partial(run.clock.so_far, "train")
     checkpoint = BankCheckpoint(run.folder, training.checkpoint_every, plan.metric, seconds=seconds)
-    request.tell(lambda number: setattr(checkpoint, "stop_signal", number))
+    request.on_signal(lambda number: setattr(checkpoint, "stop_signal", number))
     module = session.loaders(run.data, training)
     module.frozen = cache
     with quiet(), restoring(last):
