@@ -55,7 +55,7 @@ def first(results: Results, count: int) -> Results:
 
 
 def numbers_after(results: Results, count: int) -> dict[str, float]:
-    """Return the metrics after so many tasks.
+    """Return the metrics after a number of tasks.
 
     Returns:
         ``run/...``, and ``score/TASK`` of the first tasks; NaN is left out.

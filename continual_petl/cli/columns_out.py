@@ -63,7 +63,8 @@ class CopiedColumns:
         Args:
             record: one row of the file.
             where: its place, for messages.
-            Raises:
+
+        Raises:
             InputError: if a column has the name of an added one, or a value cannot be written.
         """
         for name, value in record.items():

@@ -70,7 +70,8 @@ class TaskColumns:
             record: one row of a file.
             where: its place, for messages.
             mixed: whether the file holds rows of several tasks with different columns.
-            Raises:
+
+        Raises:
             InputError: if neither are present; or, in a mixed file, if both are and only the task's own are empty.
         """
         for names in (self.own, self.standard):

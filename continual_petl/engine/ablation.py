@@ -32,7 +32,7 @@ Span = tuple[int, int]
 """First and last layer, both inclusive."""
 Spans = Literal["all", "single"] | Sequence[Span | str]
 """All spans, single layers, or selected ones: pairs, or texts like ``2-4`` and ``3``."""
-Tell = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """Called after each measurement with the number done and the total."""
 
 _SPAN = re.compile(r"([0-9]{1,3})(?:-([0-9]{1,3}))?")
@@ -48,7 +48,7 @@ def ablate_task(
     spans: Spans | None = None,
     *,
     split: Literal["validation", "test"] = "validation",
-    progress: Tell | None = None,
+    progress: OnProgress | None = None,
 ) -> Ablation:
     """Score a learned bank without its modifications in each span of layers.
 
@@ -59,7 +59,7 @@ def ablate_task(
         task: a learned task.
         spans: None means all.
         split: the split to evaluate.
-        progress: see `Tell`.
+        progress: see `OnProgress`.
 
     Raises:
         InputError: if the bank has nothing in layers, a span is not one of the backbone's, or the rows cannot be read or

@@ -17,11 +17,11 @@ from continual_petl.store.open_run import check_learned, open_store
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
-# Opening a run takes none of what computes, and importing that takes seconds: a command that is refused does not wait for it.
+# Opening a run needs no torch, and importing that takes seconds, which a command that is refused should not cost.
 if TYPE_CHECKING:
-    from continual_petl.engine.ablation import Spans, Tell
+    from continual_petl.engine.ablation import Spans
     from continual_petl.engine.session import Session
-    from continual_petl.engine.verify.in_processes import Progress
+    from continual_petl.engine.verify.in_processes import OnProgress
     from continual_petl.heads.words import Answer
     from continual_petl.predictor.one_or_many import OneOrSeveral, OneRow, Row
     from continual_petl.report.ablation import Ablation
@@ -62,7 +62,7 @@ class Run:
         remote_code: bool = False,
         resident_bytes: int | None = None,
     ) -> None:
-        # The store of the session has read much of the folder already.
+        # The session's store has already read much of the folder.
         self.store = open_store(folder) if session is None else session.store
         self._session, self._remote_code = session, remote_code
         self._spec = load_stream(self.store.stream_file) if session is None else session.spec
@@ -88,7 +88,7 @@ class Run:
 
     @property
     def session(self) -> Session:
-        """The stream, with what is in memory."""
+        """The open stream, with backbones and banks in memory."""
         if self._session is None:
             from continual_petl.engine.session import Session  # with torch and transformers
 
@@ -97,7 +97,7 @@ class Run:
 
     @property
     def results(self) -> Results:
-        """The result matrix R and what follows from it."""
+        """The result matrix R and the scores derived from it."""
         from continual_petl.report.results import read_results  # with torch
 
         return self.store.consistently(lambda: read_results(self.store.snapshot()))
@@ -188,7 +188,7 @@ class Run:
         data: bool = False,
         limit: int | None = None,
         jobs: int | None = 1,
-        progress: Progress | None = None,
+        progress: OnProgress | None = None,
     ) -> list[TaskCheck]:
         """Check certificates, of one task or of all; what was forgotten is reported, never raised.
 
@@ -218,7 +218,7 @@ class Run:
         spans: Spans | None = None,
         split: Literal["validation", "test"] = "validation",
         *,
-        progress: Tell | None = None,
+        progress: OnProgress | None = None,
     ) -> Ablation:
         """Score a task's bank without its modifications in spans of layers, and without training (Houlsby et al. 2019, 3.6).
 

@@ -113,7 +113,7 @@ class Session:
         """Return a task's complete bank configuration, taken from the bank it starts from if it has none of its own."""
         choice = task.bank or self.spec.bank
         if choice.inherits and self.store.has(task.name):
-            # Even if the other task has changed since then.
+            # Also if the other task has changed since then.
             return self.store.manifest(task.name).bank.model_copy(update={"start_from": choice.start_from})
         return self.spec.resolved_bank(
             task, lambda name: self.store.manifest(name).bank if self.store.has(name) else None
@@ -158,7 +158,7 @@ class Session:
         learned = task if manifest.generation is None else task.model_copy(update=settings)
         return check_again(self.spec, learned, split=name, labels=manifest.labels)
 
-    def untold(self) -> list[str]:
+    def new_notices(self) -> list[str]:
         """Return the notices about preparing splits since the last call."""
         notices, self._pending_notices = self._pending_notices, []
         return notices

@@ -207,7 +207,7 @@ class RunFacts:
 
     @property
     def num_unchanged(self) -> int:
-        """Number of tasks whose certificates hold."""
+        """Number of tasks whose certificates are valid."""
         return sum(task.check.ok for task in self.tasks)
 
     @property
@@ -241,7 +241,7 @@ class RunFacts:
         return len(self.tasks) > MAX_TASKS
 
     def after(self, num_tasks: int) -> dict[str, float]:
-        """Return ACC, BWT and forgetting after so many tasks; NaN if unknown."""
+        """Return ACC, BWT and forgetting after a number of tasks; NaN if unknown."""
         if num_tasks not in self._after:
             self._after[num_tasks] = self.results.after(num_tasks)
         return self._after[num_tasks]

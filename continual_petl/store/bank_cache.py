@@ -66,7 +66,7 @@ class BankCache:
         return self._by_name.get(name)
 
     def get(self, name: str, seals: tuple[str, ...]) -> CachedBank | None:
-        """Return a bank if it is cached and still made of these certificates; one that was replaced on disk is dropped."""
+        """Return a bank if it is cached and its certificates are still these; one that was replaced on disk is dropped."""
         held = self._by_name.get(name)
         if held is None:
             return None

@@ -132,7 +132,7 @@ class Runner:
         # With another seed other rows may be held out or drawn, so the rows of a trial do not show that the data is the same.
         task = next(task for task in self._tasks if task.name == record.task)
         self._rows.check(task, again=record.role == "seed")
-        # So that after a kill the same settings are tried, whatever a sampler would suggest by then.
+        # After a kill the same settings are tried again, whatever the sampler would then suggest.
         self._records.add(record)
         if self._on_trial is not None:
             self._on_trial(record)

@@ -108,7 +108,7 @@ def unfit_combinations(sweep: SweepSpec, spec: StreamSpec, tasks: Sequence[TaskS
                 problems.append(f"{described(settings)}: {text} (task {task.name!r})")
             if len(problems) == _MAX_LISTED:
                 break
-    return [(("space",), "these do not go together: " + "; ".join(problems))] if problems else []
+    return [(("space",), "these cannot be combined: " + "; ".join(problems))] if problems else []
 
 
 def _why_not(spec: StreamSpec, task: TaskSpec, settings: Settings) -> str:

@@ -31,7 +31,7 @@ _brief: SweepBrief | None = None
 
 @dataclass(frozen=True, kw_only=True)
 class SweepBrief(Place):
-    """What a process has to know about a sweep."""
+    """The description of a sweep that a process needs."""
 
     sweep: SweepSpec
 

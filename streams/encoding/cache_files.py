@@ -166,7 +166,9 @@ def _root() -> Path | None:
     try:
         return Path(setting).expanduser().absolute()
     except RuntimeError as error:
-        raise InputError(f"{PLACE}: got {setting!r}, but that user has no home: name a folder, or say off.") from error
+        raise InputError(
+            f"{PLACE}: got {setting!r}, but that user has no home: name a folder, or write off."
+        ) from error
 
 
 def _seal(key: str, content: bytes) -> bytes:

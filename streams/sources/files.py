@@ -192,7 +192,7 @@ def read_files(
         files: the files of each split.
         expressions: which rows make up each wanted split, such as ``train[:80%]``.
         limits: how large files and cells may be.
-        light: whether `datasets` is done without where that gives the same values.
+        light: whether to avoid `datasets` where the values are the same without it.
 
     Raises:
         InputError: if a file cannot be read or is beyond a limit, or an expression does not fit.

@@ -1,7 +1,7 @@
 """Small files of this machine, read without ``datasets``, whose import takes seconds: for a check of what is in them.
 
 What is learned is read by ``datasets`` alone. Here a file is read only where both give the same values; for all others, and
-where a file cannot be read, whoever asks has to turn to ``datasets``, which also says what is wrong.
+where a file cannot be read, the caller falls back to ``datasets``, which also reports the reason.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _columns(task: str, paths: Sequence[str], reader: str, limits: LimitsSpec) -
         try:
             records += (record for _, record in read_records(path, Path(path), limits))
         except InputError:
-            return None  # `datasets` says what is wrong in the words of training
+            return None  # `datasets` reports the problem, with the same message as in training
     names = dict.fromkeys(name for record in records for name in record)
     columns = {name: [record.get(name) for record in records] for name in names}
     if not columns or not all(_is_alike(values, int(limits.cell_mb * 1e6)) for values in columns.values()):
@@ -75,7 +75,7 @@ def _columns(task: str, paths: Sequence[str], reader: str, limits: LimitsSpec) -
 
 
 def _is_alike(values: Iterable[Any], max_chars: int) -> bool:
-    """Say whether all values are of one plain type, or lists of one, so that no reader makes anything else of them."""
+    """Return whether all values have one plain type, or are lists of one, which every reader reads alike."""
     known = [value for value in values if value is not None]
     types = {type(value) for value in known}
     if types == {list}:

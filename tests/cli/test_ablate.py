@@ -72,7 +72,7 @@ def test_tasks_without_anything_in_layers_are_left_out_and_told(bench: Bench, ca
     [
         (["--task", "sngle"], "learned tasks: single"),
         (["--spans", "0-7"], "'0-7' is not a span of layers here.*has the layers 0 to 1"),
-        (["--spans", "all", "0"], "--spans all 0: all stands alone"),
+        (["--spans", "all", "0"], "--spans all 0: all cannot be combined"),
         (["--output", "FOLDER/a.txt"], "ends in '.txt'; give a name that ends in .json"),
         (["--html", "FOLDER/a.json"], "ends in '.json'; give a name that ends in .html"),
         (["--html", "FOLDER/none/a.html"], "there is no folder .*none; create it"),

@@ -17,9 +17,9 @@ def test_output_that_nobody_reads(stream: str) -> None:
     script = (
         "import sys, types\n"
         "from continual_petl.cli import main as cli\n"
-        "from continual_petl.report.console import Told\n"
+        "from continual_petl.report.console import SafeConsole\n"
         "def execute(arguments, overrides):\n"
-        f"    (Told().print if {stream == 'rich'} else print)('x')\n"
+        f"    (SafeConsole().print if {stream == 'rich'} else print)('x')\n"
         "    return 0\n"
         "sys.modules['continual_petl.cli.schema'] = types.SimpleNamespace(execute=execute)\n"
         "sys.exit(cli.main(['schema']))\n"

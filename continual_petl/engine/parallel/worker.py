@@ -63,11 +63,11 @@ class Place:
         """Compute as the process that started this one, after checking that its folder is visible here.
 
         Args:
-            what: that it is a folder of, for the message.
-            file: that it holds; "." for any.
+            what: kind of folder, for the message.
+            file: a file that it contains; "." for any.
 
         Raises:
-            InputError: if there is none.
+            InputError: if it is not visible.
         """
         os.chdir(self.working_directory)
         if not Path(self.folder, file).exists():
@@ -80,7 +80,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Brief(Place):
-    """What a worker has to know about the run."""
+    """The description of the run that a worker needs."""
 
     callbacks: tuple[L.Callback, ...]
     """Callbacks of the fit in their initial state, in which every task starts."""
@@ -111,7 +111,7 @@ class Report:
 
 
 def brief_of(session: Session, callbacks: tuple[L.Callback, ...]) -> Brief:
-    """Return what workers have to know to learn as this process would.
+    """Return the description that lets workers learn as this process would.
 
     Args:
         session: the run.

@@ -142,7 +142,7 @@ def notify_start(session: Session, task: str, callbacks: Sequence[L.Callback], n
 
 
 def _answer_splits(run: TaskRun) -> tuple[dict[str, SplitScores], dict[str, Answered]]:
-    """Return the scores of the bank and its answers, by split."""
+    """Return the scores and the answers of the bank, by split."""
     data, session, learner = run.data, run.session, run.learner
     splits = {"validation": data.validation} | ({"test": data.test} if data.test is not None else {})
     scores, answers = {}, {}
@@ -205,7 +205,7 @@ def _select(run: TaskRun, *, fitted: Mapping[str, Tensor] | None = None) -> None
         bank.load_state_dict(fitted, strict=True)
     bank.fold()
     _check_finite(plan, bank)
-    # From here on the bank answers: dropout is off in it and in the backbone.
+    # From here on the bank is only used for answers: dropout is off in it and in the backbone.
     run.learner.eval()
 
 

@@ -171,7 +171,7 @@ def _lengths(rows: TokenisedRows, kind: Kind, num_places: int) -> NDArray[np.int
 def _within_budget(
     splits: Mapping[Split, KeptSplit], width: int, plan: TaskPlan, dtype: torch.dtype
 ) -> tuple[dict[Split, KeptSplit], dict[Split, int]]:
-    """Return the splits that fit, each whole or not at all, and how many bytes every one needs."""
+    """Return the splits that fit, each whole or not at all, and the bytes that each one needs."""
     left, kept, needed = plan.training.prefix_cache_bytes, {}, {}
     for name, split in splits.items():
         needed[name] = num_bytes(int(split.lengths.sum()), width, dtype)

@@ -27,7 +27,7 @@ class Order:
     """What another process needs to check certificates as this one would."""
 
     folder: str
-    """As it was given, so that all processes name its files alike; a relative path counts from the working directory."""
+    """The path as given, so that all processes name its files alike; relative to the working directory."""
     spec: StreamSpec
     consent: bool
     """Whether a backbone's own code may be executed if the run asks for it."""

@@ -22,7 +22,7 @@ from continual_petl.engine.verify.checker import Checker, Order, checker_of
 from continual_petl.errors import InputError
 from continual_petl.store.certificate.finding import TaskCheck
 
-Progress = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """Called with the number of certificates checked so far and the total."""
 
 _AT_A_TIME = 8
@@ -42,7 +42,7 @@ def check_together(
     jobs: int | None,
     indexed: bool,
     in_chain: Callable[[str], bool],
-    progress: Progress,
+    progress: OnProgress,
 ) -> list[TaskCheck]:
     """Return one check for each task, in their order.
 

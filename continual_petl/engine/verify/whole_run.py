@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from continual_petl.engine.session import Session, other_seeds, settings_that_differ
 from continual_petl.engine.verify.checker import Checker
-from continual_petl.engine.verify.in_processes import Progress, check_together
+from continual_petl.engine.verify.in_processes import OnProgress, check_together
 from continual_petl.errors import InputError, StoreError, known_names
 from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.finding import TaskCheck
@@ -28,7 +28,7 @@ def verify_run(
     data: bool = False,
     limit: int | None = None,
     jobs: int | None = 1,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> Iterator[TaskCheck]:
     """Check certificates, of one task or of all; problems are reported, never raised.
 
