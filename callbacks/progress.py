@@ -86,7 +86,7 @@ class Progress(StreamCallback):
         if not checks:
             return
         done = ", ".join(f"{number} by {_CHECKS[kind]}" for kind, number in sorted(checks.items()))
-        share = f", {seconds['verify'] / seconds['train']:.1%} of the time of training" if seconds.get("train") else ""
+        share = f", {seconds['verify'] / seconds['train']:.1%} of the training time" if seconds.get("train") else ""
         self._print(f"  certificates of earlier tasks hold: {done}; {seconds['verify']:.2f} s{share}")
 
     def _print(self, text: str) -> None:

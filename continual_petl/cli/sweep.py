@@ -91,14 +91,14 @@ def show(result: SweepResult) -> None:
 
 def _show_apart(console: Console, result: SweepResult) -> None:
     """Report the tasks whose seeds were scored on different rows, and why."""
-    whys: dict[str, list[str]] = {}
+    tasks_by_reason: dict[str, list[str]] = {}
     for choice in result.tasks.values():
         if not choice.same_rows:
             carved = "the data has no validation split, so each seed carved its own from train"
             drawn = "limits.validation lets each seed draw its own validation rows"
             why = "; and ".join([*([carved] if choice.carved else []), *([drawn] if choice.limited else [])])
-            whys.setdefault(why or "each seed was scored on other validation rows", []).append(choice.task)
-    for why, tasks in whys.items():
+            tasks_by_reason.setdefault(why or "each seed was scored on other validation rows", []).append(choice.task)
+    for why, tasks in tasks_by_reason.items():
         notice = f"{', '.join(tasks)}: {why}. The spread over seeds includes this."
         console.print(printable(notice), soft_wrap=True, markup=False)
 

@@ -77,7 +77,7 @@ class TaskColumns:
         for names in (self.own, self.standard):
             if all(name in record for name in names):
                 if mixed and names is not self.standard:
-                    self._check_meant(record, where)
+                    self._check_unambiguous(record, where)
                 return names
         several = len(self.own) > 1
         other = "" if self.own == self.standard else f" (or {_listed(self.standard)})"
@@ -87,7 +87,7 @@ class TaskColumns:
             f"{found}. Name the column{'s' * several} so.{separators_hint(record)}"
         )
 
-    def _check_meant(self, record: dict[str, Any], where: str) -> None:
+    def _check_unambiguous(self, record: dict[str, Any], where: str) -> None:
         """Refuse an ambiguous row in a table of several tasks, whose columns may belong to another task."""
         filled = [name for name in self.standard if record.get(name) not in _EMPTY and name not in self.own]
         if filled and all(record[name] in _EMPTY for name in self.own):

@@ -37,10 +37,10 @@ def check_kept(plan: TaskPlan, bank: Bank) -> None:
     """Raise `InputError` if a task asks for a cache that `why_not_kept` rules out."""
     why = why_not_kept(plan, bank) if plan.training.prefix_cache == "on" else None
     if why is not None:
-        raise cannot_keep(plan, why)
+        raise cannot_cache_error(plan, why)
 
 
-def cannot_keep(plan: TaskPlan, why: str) -> InputError:
+def cannot_cache_error(plan: TaskPlan, why: str) -> InputError:
     """Return the error for a task whose ``prefix_cache: on`` is not possible."""
     return InputError(
         f"task {plan.name!r}: training.prefix_cache is 'on', but the states below its bank cannot be cached: {why}. Write "

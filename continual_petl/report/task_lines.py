@@ -121,12 +121,16 @@ def task_facts(manifest: Manifest, history: History, num_bytes: int, seconds: Ma
     table = Table.grid(padding=(0, 2))
     table.add_column()
     table.add_column(overflow="fold")
-    for name, text in {**_what(manifest), **_scores(manifest, history), **_kept(manifest, num_bytes, seconds)}.items():
+    for name, text in {
+        **_task_settings(manifest),
+        **_scores(manifest, history),
+        **_kept(manifest, num_bytes, seconds),
+    }.items():
         table.add_row(name, Text(printable(text)))
     return table
 
 
-def _what(manifest: Manifest) -> dict[str, str]:
+def _task_settings(manifest: Manifest) -> dict[str, str]:
     training, spec = manifest.training, manifest.bank
     labels = manifest.labels or ()
     lines = {

@@ -58,7 +58,7 @@ def suggested(spec: SweepSpec, task: str, number: int, records: Sequence[Record]
         return {key: _value_of(spec.space[key], found) for key, found in trial.params.items()}
 
 
-def is_hopeless(
+def should_prune(
     prune: Literal["median", "halving"],
     scores: Sequence[float | None],
     num_epochs: int,

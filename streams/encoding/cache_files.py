@@ -69,7 +69,7 @@ class CacheFiles:
         try:
             with open(os.open(path, _READING), "rb") as handle:
                 about = os.fstat(handle.fileno())
-                if _others_write(about):
+                if _is_writable_by_others(about):
                     self.refuse(key, "another user owns it or may write to it")
                     return None
                 whole = stat.S_ISREG(about.st_mode) and about.st_size <= self.max_bytes
@@ -175,7 +175,7 @@ def _seal(key: str, content: bytes) -> bytes:
     return hashlib.sha256(key.encode() + b"\n" + content).digest()
 
 
-def _others_write(about: os.stat_result) -> bool:
+def _is_writable_by_others(about: os.stat_result) -> bool:
     if not hasattr(os, "getuid"):
         return False
     return about.st_uid != os.getuid() or bool(about.st_mode & (stat.S_IWGRP | stat.S_IWOTH))

@@ -63,7 +63,7 @@ def table_lines(file: TextFile, *, tabs: bool) -> Iterator[tuple[int, list[str]]
         InputError: if the header is blank, a cell is too long, or a quotation mark is never closed.
     """
     style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {}
-    lines = _Remembered(file.lines(newline=""))
+    lines = _RecordedLines(file.lines(newline=""))
     reader = csv.reader(lines, **style)
     start, row = 1, -1
     while True:
@@ -107,7 +107,7 @@ def _fault(file: TextFile, error: csv.Error, row: int, start: int, num_lines: in
     )
 
 
-class _Remembered:
+class _RecordedLines:
     """Lines of a file; the last few are kept to report those of a bad row."""
 
     def __init__(self, lines: Iterator[str]) -> None:

@@ -75,7 +75,7 @@ def test_what_was_checked_and_what_it_cost_is_kept_and_told(
     assert [done[name].checks for name in NAMES] == [{}, {kind: 1}, {kind: 2}]
     assert done["three"].seconds["verify"] > 0
     assert "certificates of earlier tasks hold: 2 by digests" in buffer.getvalue()
-    assert "of the time of training" in buffer.getvalue()
+    assert "of the training time" in buffer.getvalue()
 
 
 @pytest.mark.parametrize(

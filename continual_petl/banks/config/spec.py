@@ -84,7 +84,7 @@ class Modification(FrozenModel):
     """Sparse: weight of the relaxed count of non-zero entries in the loss."""
 
     @model_serializer(mode="wrap")
-    def _as_ever(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _omit_new_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Digests of specifications older than these options stay the same.
         tree: dict[str, Any] = handler(self)
         fields = type(self).model_fields
@@ -167,7 +167,7 @@ class BankSpec(FrozenModel):
     """The task whose bank this one is initialised from."""
 
     @model_serializer(mode="wrap")
-    def _as_ever(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _omit_new_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         tree: dict[str, Any] = handler(self)
         # Digests of specifications older than this key stay the same.
         return tree if self.start_from is not None else {k: v for k, v in tree.items() if k != "start_from"}

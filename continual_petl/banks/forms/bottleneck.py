@@ -127,7 +127,7 @@ def _before_norm(model: nn.Module, placement: Placement, behind: Behind) -> list
     return [norm.register_forward_pre_hook(before)]
 
 
-def _remembering(module: nn.Module) -> tuple[list[Tensor], RemovableHandle]:
+def _record_input(module: nn.Module) -> tuple[list[Tensor], RemovableHandle]:
     """Return a list that holds the module's input while its sub-layer runs."""
     read: list[Tensor] = []
 
@@ -143,7 +143,7 @@ def _parallel(model: nn.Module, sites: Sites, placement: Placement) -> list[Remo
     """``h <- h + s delta(x)``, x the sub-layer's own input (He et al. 2022, section 3.2); normalised in pre-norm models."""
     layer = placement.layer
     first = sites.into(layer)[0] if placement.name == "ffn" else attention_of(layer, placement.name).query
-    read, handle = _remembering(model.get_submodule(layer.full(first.path)))
+    read, handle = _record_input(model.get_submodule(layer.full(first.path)))
 
     def add(module: nn.Module, args: Any, output: Tensor) -> Tensor:
         return placement.delta.change(output, read.pop())
@@ -154,7 +154,7 @@ def _parallel(model: nn.Module, sites: Sites, placement: Placement) -> list[Remo
 def _heads(model: nn.Module, placement: Placement) -> list[RemovableHandle]:
     """``h <- h + s delta(x)``, h the concatenated heads before their output projection (the code of He et al. 2022)."""
     attention = attention_of(placement.layer, placement.name)
-    read, handle = _remembering(model.get_submodule(placement.layer.full(attention.query.path)))
+    read, handle = _record_input(model.get_submodule(placement.layer.full(attention.query.path)))
 
     def before(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (placement.delta.change(args[0], read.pop()), *args[1:])

@@ -72,8 +72,8 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
             try:
                 value = _measure(session, task, manifest.data[split])
             except _NotMeasurable as error:
-                stays = session.spec.evaluate != "all" and not link.shared
-                (certified if stays else unread).add(task)
+                kept_certified = session.spec.evaluate != "all" and not link.shared
+                (certified if kept_certified else unread).add(task)
                 gone[task] = str(error)
         if task in unread:
             value, status = None, _NOT_MEASURED
@@ -118,7 +118,7 @@ def _carried(gone: dict[str, str]) -> list[str]:
         if len(gone) == 1
         else ("Their certificates were checked, and their certified scores are")
     )
-    return [f"{_not_again(gone)} {whose} carried over into R."]
+    return [f"{_not_measured_again(gone)} {whose} carried over into R."]
 
 
 def _left(gone: dict[str, str]) -> list[str]:
@@ -126,12 +126,12 @@ def _left(gone: dict[str, str]) -> list[str]:
     if not gone:
         return []
     return [
-        f"{_not_again(gone)} With evaluate: auto, certified scores are carried over (except for shared banks, which have "
-        "changed since they were certified)."
+        f"{_not_measured_again(gone)} With evaluate: auto, certified scores are carried over (except for shared banks, which "
+        "have changed since they were certified)."
     ]
 
 
-def _not_again(gone: dict[str, str]) -> str:
+def _not_measured_again(gone: dict[str, str]) -> str:
     first, why = next(iter(gone.items()))
     if len(gone) == 1:
         return f"task {first!r} was not measured again, because {why.rstrip('.')}."
@@ -170,8 +170,10 @@ def _readable(session: Session, measured: set[str], certified: set[str]) -> tupl
     store = session.store
     unread = {task for task in measured if "test" in store.manifest(task).scores}
     # A shared bank differs from its certificate; and with evaluate: all no certificate replaces a measurement.
-    stays = set() if session.spec.evaluate == "all" else {task for task in unread if not store.link(task).shared}
-    return measured - unread, certified | stays, unread - stays
+    kept_certified = (
+        set() if session.spec.evaluate == "all" else {task for task in unread if not store.link(task).shared}
+    )
+    return measured - unread, certified | kept_certified, unread - kept_certified
 
 
 def _measure(session: Session, task: str, digest: str) -> float | None:

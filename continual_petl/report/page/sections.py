@@ -19,7 +19,7 @@ TOGETHER = 50
 """Number of tasks of a long run whose details share a file."""
 MAX_CURVES = 20
 """Maximum number of half-learned tasks whose curves are shown; the verdict has the progress of each."""
-_MOODS = {"unchanged": "good", "rows not checked": "warn", "CHANGED": "bad"}
+_MOOD_OF_VERDICT = {"unchanged": "good", "rows not checked": "warn", "CHANGED": "bad"}
 
 
 def sections(facts: RunFacts) -> list[Section]:
@@ -163,7 +163,7 @@ def certificates(facts: RunFacts) -> Section:
         rows.append(
             [
                 Cell(text=task.name, sort=place, opens=place),
-                Cell(text=verdict, kind=_MOODS[verdict]),
+                Cell(text=verdict, kind=_MOOD_OF_VERDICT[verdict]),
                 Cell(text=task.kind),
                 Cell(text=f"{number(task.score)}{mark_of(task.split)} {task.metric}", sort=task.score, kind="number"),
                 Cell(text=f"{task.num_parameters:,}", sort=task.num_parameters, kind="number"),
