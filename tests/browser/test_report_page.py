@@ -254,7 +254,7 @@ def test_a_long_run_makes_rows_and_details_when_they_are_looked_at(
         page.emulate_media(media="print")
         assert len(page.evaluate(ROWS)) == 50
         assert page.locator("#certificates .paper").inner_text() == (
-            f"Of {count:,} rows those are printed that the page showed."
+            f"Only the rows shown on the page are printed, of {count:,} in all."
         )
 
 
