@@ -26,7 +26,7 @@ class InputError(ValueError):
     Args:
         message: one paragraph.
         key: the key of the stream file concerned, as far as known where it is raised: the key of a column, say, without
-        the task. `continual_petl.engine.checks.problems` prepends the rest.
+            the task. `continual_petl.engine.checks.problems` prepends the rest.
     """
 
     from_top = False

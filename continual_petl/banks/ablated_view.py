@@ -31,7 +31,7 @@ class AblatedView(Bank):
     Args:
         bank: the learned bank.
         layers: numbers of the layers without modifications, counted through all stacks, encoder first. Layers that the
-        bank does not modify are allowed. A view of a view leaves out the layers of both.
+            bank does not modify are allowed. A view of a view leaves out the layers of both.
 
     Raises:
         ValueError: if the backbone has no such layer.

@@ -111,7 +111,7 @@ def attached(model: PreTrainedModel, bank: Bank) -> Iterator[int]:
 
     Raises:
         RuntimeError: if this thread already has a bank on the backbone, if the backbone would recompute layers in the
-        backward pass, after the bank is detached, or if it would use weights that were computed for another bank.
+            backward pass, after the bank is detached, or if it would use weights that were computed for another bank.
     """
     with turn(model):
         yield from _attached(model, bank)

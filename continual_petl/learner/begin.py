@@ -36,7 +36,7 @@ def begin_task(learner: ContinualLearner, stream: TaskStream, task: TaskSpec | s
 
     Raises:
         InputError: if the task's data cannot be used, the learner's backbone is not that of the stream, or the learner
-        does not hold the bank that the task's bank starts from.
+            does not hold the bank that the task's bank starts from.
         ValueError: if the learner already has a bank of this task.
 
     Example::

@@ -39,7 +39,7 @@ def plan_task(
         labels: label names of its data.
         backbone: what it is learned on.
         train: training labels, for balanced class weights; without them these stay unresolved, for a plan that is only
-        inspected.
+            inspected.
         bank: the full specification of the task's bank; None means that of the stream.
 
     Raises:

@@ -19,7 +19,7 @@ def recipe_of(bank: BankSpec, written: str | None = None) -> Recipe:
     Args:
         bank: its full specification.
         written: the preset named in the stream. It decides between `full` and `top_layers`, which differ only in their
-        layers.
+            layers.
 
     Example:
         >>> from continual_petl.banks.config.choice import BankChoice

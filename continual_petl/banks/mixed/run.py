@@ -52,7 +52,7 @@ def run_together(
     Args:
         model: the backbone.
         shares: the banks in the order of their rows, in eval mode and folded. It is fastest if banks of one kind
-        (`Stacks.kind`) are neighbours, and among those banks with equally many rows.
+            (`Stacks.kind`) are neighbours, and among those banks with equally many rows.
         inputs: what its ``forward`` takes, all rows of the first bank, then those of the second, and so on; see `run`.
         stacks: keeps the stacked parameters from one pass to the next.
 
