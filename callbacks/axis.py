@@ -18,7 +18,7 @@ from continual_petl.errors import StoreError
 from continual_petl.store.certificate.manifest import Index
 from continual_petl.store.files.reading import parse_json, read_file
 
-_MOST_BYTES = 2**22
+_MAX_BYTES = 2**22
 
 
 class Axis(FrozenModel):
@@ -70,7 +70,7 @@ class Axes:
         for stale in path.parent.glob(f".{path.name}.*.new"):
             stale.unlink(missing_ok=True)
         try:
-            raw: Any = parse_json(read_file(path, _MOST_BYTES), str(path))
+            raw: Any = parse_json(read_file(path, _MAX_BYTES), str(path))
             self._known = _File.model_validate(raw).loggers
         except FileNotFoundError:
             pass

@@ -20,9 +20,9 @@ from typing_extensions import override
 from continual_petl.callbacks.axis import Axes
 from continual_petl.callbacks.base import StreamCallback, TaskEvent
 from continual_petl.callbacks.learning_curve import LearningCurve
-from continual_petl.callbacks.loggers import FOLDER, check_kinds, is_disabled, made, told_about
+from continual_petl.callbacks.loggers import FOLDER, check_kinds, is_disabled, loggers_notice, made
 from continual_petl.callbacks.run_numbers import NO_TASKS, first, joined, numbers_after
-from continual_petl.callbacks.settings import MOST_TASKS, settings_of
+from continual_petl.callbacks.settings import MAX_TASKS, settings_of
 from continual_petl.callbacks.sink import Sink
 from continual_petl.callbacks.wandb_board import WandbBoard
 from continual_petl.errors import InputError, StoreError
@@ -85,7 +85,7 @@ class Dashboard(StreamCallback):
 
     @override
     def notices(self) -> list[str]:
-        return told_about([logger for logger in self._given if isinstance(logger, str)])
+        return loggers_notice([logger for logger in self._given if isinstance(logger, str)])
 
     @override
     def on_task_start(self, event: TaskEvent) -> None:
@@ -120,7 +120,7 @@ class Dashboard(StreamCallback):
             self._reading(partial(self._recount, event.store))
         else:
             self._reading(partial(self._add, event, seconds))
-        if event.index < MOST_TASKS:
+        if event.index < MAX_TASKS:
             self._reading(partial(self._configure, event.store, [event.task]))
         for sink, board in self._boards:
             sink.guarded(partial(board.after, event.task, sink))
@@ -156,7 +156,7 @@ class Dashboard(StreamCallback):
                 self._boards.append((self._sinks[-1], WandbBoard(store, log_banks=self._log_banks)))
         for sink, board in self._boards:
             sink.guarded(partial(board.begin, sink))
-        self._reading(lambda: self._configure(store, [task for task in store.tasks[:MOST_TASKS] if task != without]))
+        self._reading(lambda: self._configure(store, [task for task in store.tasks[:MAX_TASKS] if task != without]))
         self._reading(partial(self._recount, store, without))
 
     def _configure(self, store: Store, tasks: Sequence[str]) -> None:

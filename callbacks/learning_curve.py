@@ -18,7 +18,7 @@ from continual_petl.callbacks.base import StreamCallback
 from continual_petl.store.certificate.history import CURVE, Curve, LossPoint, ScorePoint
 from continual_petl.store.files.atomic import make_folder, write_json
 
-MOST_LOSSES = 200
+MAX_LOSSES = 200
 """Number of ranges that the batches of a fit are divided into."""
 SECONDS = 5.0
 """Minimum seconds between two writes of a curve that only has new losses."""
@@ -69,7 +69,7 @@ class LearningCurve(StreamCallback):
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         batches = trainer.num_training_batches * (trainer.max_epochs or 1)
-        self._stretch = max(1, math.ceil(batches / MOST_LOSSES)) if math.isfinite(batches) else 1
+        self._stretch = max(1, math.ceil(batches / MAX_LOSSES)) if math.isfinite(batches) else 1
         if self._losses or self._scores:  # a kill may have left points after those of the checkpoint
             self._write_so_far(trainer)
 

@@ -25,7 +25,7 @@ from continual_petl.callbacks.pace import Pace, RunPace, in_words
 from continual_petl.callbacks.progress import Progress
 from continual_petl.errors import printable
 from continual_petl.report.console import can_draw
-from continual_petl.report.newest import MOST_ROWS, NewestRow, newest_table
+from continual_petl.report.newest import MAX_ROWS, NewestRow, newest_table
 from continual_petl.store.store import Store
 
 _SECONDS = 0.25
@@ -51,7 +51,7 @@ class LiveProgress(Progress):
         self._clock = clock
         self._live: Live | None = None
         self._drawn = 0.0
-        self._rows: deque[NewestRow] = deque(maxlen=MOST_ROWS)
+        self._rows: deque[NewestRow] = deque(maxlen=MAX_ROWS)
         self._run_pace = RunPace()
         self._pace: Pace | None = None
         self._task, self._number, self._num_tasks, self._epochs, self._loss = "", 0, 0, "", ""
@@ -133,8 +133,8 @@ class LiveProgress(Progress):
         lines: list[RenderableType] = [bars]
         if self._pace is not None:
             self._bar(bars, "steps", self._pace.done, self._pace.total, self._pace.left(now), bar)
-            said = ", ".join(part for part in (printable(self._task), self._epochs, self._loss) if part)
-            lines.insert(0, Text(said, no_wrap=True, overflow="ellipsis"))
+            status = ", ".join(part for part in (printable(self._task), self._epochs, self._loss) if part)
+            lines.insert(0, Text(status, no_wrap=True, overflow="ellipsis"))
         if self._rows:
             lines.append(newest_table(list(self._rows), width))
         return Group(*lines)

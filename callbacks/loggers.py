@@ -126,7 +126,7 @@ def is_disabled() -> bool:
     return os.environ.get("WANDB_MODE") == "disabled"
 
 
-def told_about(kinds: Sequence[str]) -> list[str]:
+def loggers_notice(kinds: Sequence[str]) -> list[str]:
     """Return notices about the loggers to show before a run begins."""
     if "wandb" not in kinds:
         return []

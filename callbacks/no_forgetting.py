@@ -39,7 +39,7 @@ class NoForgetting(StreamCallback):
         policy: ``digests`` reads the files of a rotating sample of earlier tasks; ``probe`` also answers their probes, and
             those of all tasks whose banks are in memory; ``full`` checks every earlier task, and answers its test rows
             again if they are available, which costs more with every task.
-        most: size of the sample. The tasks take turns: each is checked after at most ``4 * N / most`` further tasks
+        limit: size of the sample. The tasks take turns: each is checked after at most ``4 * N / limit`` further tasks
             of N. `Run.verify` always checks all.
 
     Raises:
@@ -51,13 +51,13 @@ class NoForgetting(StreamCallback):
         learn(stream, "runs/mine", callbacks=[NoForgetting("full")])
     """
 
-    def __init__(self, policy: Policy = "probe", most: int = 20) -> None:
+    def __init__(self, policy: Policy = "probe", limit: int = 20) -> None:
         if policy not in get_args(Policy):
             raise ValueError(f"policy: got {policy!r}; allowed are {', '.join(get_args(Policy))}")
-        if most < 1:
-            raise ValueError(f"most: got {most}; at least one earlier task has to be checked")
+        if limit < 1:
+            raise ValueError(f"limit: got {limit}; at least one earlier task has to be checked")
         self.policy = policy
-        self._most = most
+        self._limit = limit
         self._digests: dict[str, dict[str, str]] = {}
         self._outputs: dict[str, Tensor] = {}
         self.checks: dict[str, list[TaskCheck]] = {}
@@ -72,7 +72,7 @@ class NoForgetting(StreamCallback):
 
     @override
     def for_worker(self) -> NoForgetting:
-        return NoForgetting(self.policy, self._most)
+        return NoForgetting(self.policy, self._limit)
 
     @override
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -129,7 +129,7 @@ class NoForgetting(StreamCallback):
     def _chosen(self, event: TaskEvent, earlier: list[str]) -> list[str]:
         if self.policy == "full":
             return earlier
-        sample = rotating(earlier, event.index, self._most)
+        sample = rotating(earlier, event.index, self._limit)
         also = event.models if self.policy == "probe" else frozenset()
         return [task for task in earlier if task in sample or task in also]
 

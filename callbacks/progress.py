@@ -16,7 +16,7 @@ from typing_extensions import override
 from continual_petl.callbacks.base import StreamCallback, TaskEvent
 from continual_petl.errors import counted, printable
 from continual_petl.learner import ContinualLearner
-from continual_petl.report.console import Told
+from continual_petl.report.console import SafeConsole
 
 _CHECKS = {"digests": "digests", "probe": "digests and probe", "full": "digests, probe and test rows"}
 
@@ -32,7 +32,7 @@ class Progress(StreamCallback):
     """
 
     def __init__(self, console: Console | None = None, *, verbose: bool = False) -> None:
-        self._console = console or Told(stderr=True)
+        self._console = console or SafeConsole(stderr=True)
         self._verbose = verbose
         self._start = time.perf_counter()
         self._unread = False
@@ -44,14 +44,14 @@ class Progress(StreamCallback):
     @override
     def on_run_start(self, notices: tuple[str, ...]) -> None:
         for notice in notices:
-            self._say(escape(notice))
+            self._print(escape(notice))
 
     @override
     def on_task_start(self, event: TaskEvent) -> None:
         self._start = time.perf_counter()
-        self._say(f"[bold]task {event.index + 1} of {event.num_tasks}: {escape(event.task)}[/bold]")
+        self._print(f"[bold]task {event.index + 1} of {event.num_tasks}: {escape(event.task)}[/bold]")
         for notice in event.notices:
-            self._say(f"  {escape(notice)}")
+            self._print(f"  {escape(notice)}")
 
     @override
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -59,35 +59,37 @@ class Progress(StreamCallback):
             return
         loss = trainer.callback_metrics.get("train/loss") if self._verbose else None
         more = "" if loss is None else f", last training loss {float(loss):.4f}"
-        self._say(f"  {_epoch(trainer, pl_module, self._start)}{more}")
+        self._print(f"  {_epoch(trainer, pl_module, self._start)}{more}")
 
     @override
     def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
         for notice in event.notices:
-            self._say(f"  {escape(notice)}")
+            self._print(f"  {escape(notice)}")
         own = cells[-1]
         value = "not defined" if own["value"] is None else f"{own['value']:.4f}"
         earlier = [cell for cell in cells[:-1] if cell["status"] != "not measured"]
         certified = sum(cell["status"] == "certified" for cell in earlier)
         others = f"; {len(earlier) - certified} of {event.index} earlier tasks were re-measured" if event.index else ""
         others += f", {certified} certified" if certified else ""
-        self._say(f"  learned: {own['split']} {own['metric']} {value} on {counted(own['num_examples'], 'row')}{others}")
+        self._print(
+            f"  learned: {own['split']} {own['metric']} {value} on {counted(own['num_examples'], 'row')}{others}"
+        )
         for cell in earlier if self._verbose else ():
             score = "not defined" if cell["value"] is None else f"{cell['value']:.4f}"
-            self._say(f"    {escape(cell['task'])}: {cell['split']} {cell['metric']} {score}, {cell['status']}")
+            self._print(f"    {escape(cell['task'])}: {cell['split']} {cell['metric']} {score}, {cell['status']}")
 
     @override
     def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
         if self._verbose:
             spent = ", ".join(f"{phase} {value:.2f} s" for phase, value in seconds.items())
-            self._say(f"  time: {spent}")
+            self._print(f"  time: {spent}")
         if not checks:
             return
         done = ", ".join(f"{number} by {_CHECKS[kind]}" for kind, number in sorted(checks.items()))
-        share = f", {seconds['verify'] / seconds['train']:.1%} of the time of training" if seconds.get("train") else ""
-        self._say(f"  certificates of earlier tasks hold: {done}; {seconds['verify']:.2f} s{share}")
+        share = f", {seconds['verify'] / seconds['train']:.1%} of the training time" if seconds.get("train") else ""
+        self._print(f"  certificates of earlier tasks hold: {done}; {seconds['verify']:.2f} s{share}")
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         # A line stays one line, however narrow the terminal or the log is.
         self._tried(lambda: self._console.print(printable(text), highlight=False, soft_wrap=True))
 
@@ -117,7 +119,7 @@ class _EpochsElsewhere(L.Callback):
         assert isinstance(pl_module, ContinualLearner)
         line = f"{escape(pl_module.plan.name)}: {_epoch(trainer, pl_module, self._start)}"
         with suppress(OSError):
-            Told(stderr=True).print(printable(line), highlight=False, soft_wrap=True)
+            SafeConsole(stderr=True).print(printable(line), highlight=False, soft_wrap=True)
 
 
 def _epoch(trainer: L.Trainer, module: L.LightningModule, start: float) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from continual_petl.report.results import ResultRow, Results
 
-MOST_SCORES = 50
+MAX_SCORES = 50
 """Number of first tasks whose scores are logged under their own names after every further task."""
 NO_TASKS = Results(tasks=(), metrics=(), splits=(), rows=(), seconds={})
 
@@ -55,7 +55,7 @@ def first(results: Results, count: int) -> Results:
 
 
 def numbers_after(results: Results, count: int) -> dict[str, float]:
-    """Return the metrics after so many tasks.
+    """Return the metrics after a number of tasks.
 
     Returns:
         ``run/...``, and ``score/TASK`` of the first tasks; NaN is left out.
@@ -72,5 +72,5 @@ def numbers_after(results: Results, count: int) -> dict[str, float]:
         "run/certified": float(row.status.count("certified")),
     }
     scores = zip(row.columns, row.values, strict=True)
-    numbers |= {f"score/{results.tasks[column]}": value for column, value in scores if column < MOST_SCORES}
+    numbers |= {f"score/{results.tasks[column]}": value for column, value in scores if column < MAX_SCORES}
     return {name: float(value) for name, value in numbers.items() if math.isfinite(value)}

@@ -9,7 +9,7 @@ from continual_petl.banks.config.presets import preset_of
 from continual_petl.banks.config.words import in_words
 from continual_petl.store.certificate.manifest import Manifest
 
-MOST_TASKS = 50
+MAX_TASKS = 50
 """Number of first tasks whose settings are logged, as for ``score/TASK``."""
 
 

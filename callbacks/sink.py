@@ -76,8 +76,8 @@ class Sink:
     def remind(self) -> None:
         """Report once more, at the end of a run, that the logger is incomplete."""
         if self.problem is not None:
-            told = "logger %s: %s in this run, and has only a part of it (%s)"
-            _log.warning(told, self.name, self._how, self.problem)
+            message = "logger %s: %s in this run, and has only a part of it (%s)"
+            _log.warning(message, self.name, self._how, self.problem)
 
     def begin(self, task: str, *, anew: bool) -> None:
         """Move to a task; see `Axis.at`."""

@@ -127,7 +127,7 @@ def artifact(store: Store, task: str) -> Artifact:
         "continual-petl": VERSION,
     }
     how = "a fresh bank" if parent is None else f"a copy of bank-{parent.task} ({parent.digest[:12]})"
-    said = f"Bank of the task {task}, learned from {how} on the backbone {metadata['backbone']}."
-    made = wandb.Artifact(f"bank-{task}", type="bank", description=said, metadata=metadata)
+    description = f"Bank of the task {task}, learned from {how} on the backbone {metadata['backbone']}."
+    made = wandb.Artifact(f"bank-{task}", type="bank", description=description, metadata=metadata)
     made.add_dir(str(store.bank_folder(task)))
     return made

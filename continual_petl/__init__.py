@@ -1,6 +1,6 @@
 """Continual learning that provably forgets nothing: a bank per task on one frozen transformer.
 
-The names below load what they need when they are first used, so that importing the package costs nothing.
+The names below are imported on first use, so that importing the package is fast.
 """
 
 from __future__ import annotations

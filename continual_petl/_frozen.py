@@ -1,4 +1,4 @@
-"""The base of every specification that a user can write: immutable, strict about unknown keys."""
+"""Base class of every user-written specification: immutable, strict about unknown keys."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Public names of a package that load their module when they are first used, so that importing the package costs nothing.
+"""Lazy public names: a package imports their modules on first use, so that importing the package is fast.
 
-A package writes its names twice: under ``TYPE_CHECKING``, where type checkers and editors read them, and in a mapping::
+A package lists its names twice: under ``TYPE_CHECKING``, for type checkers and editors, and in a mapping::
 
     __getattr__, __dir__, __all__ = lazy_names(__name__, {"Bank": "continual_petl.banks.bank"})
 
-``tests/test_facade.py`` holds the two lists against each other.
+``tests/test_facade.py`` compares the two lists.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def lazy_names(
 
     Args:
         package: its ``__name__``.
-        homes: by public name the module that defines it.
+        homes: maps each public name to the module that defines it.
     """
 
     def get(name: str) -> Any:

@@ -1,3 +1,3 @@
-"""The version, where an uninstalled checkout finds it too."""
+"""The version; also available in a checkout that is not installed."""
 
 VERSION = "0.1.0"

@@ -1,7 +1,7 @@
-"""SHA-256 digests of tensors: what every claim of "unchanged" in this project rests on.
+"""SHA-256 digests of tensors, the basis of every claim of "unchanged" in this project.
 
-A digest covers dtype, shape and every byte. It says the same on every machine, because tensors are hashed in
-row-major order and little-endian bytes, which all platforms of PyTorch share.
+A digest covers dtype, shape and every byte. It is the same on every machine, because tensors are hashed in row-major
+order and little-endian bytes, which all platforms of PyTorch share.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def tensor_digest(tensor: Tensor) -> str:
     """Return the hex digest of one tensor: dtype, shape and contents; any device, any layout of strides."""
-    import torch  # takes seconds, and whoever has a tensor has it already
+    import torch  # takes seconds, and callers with a tensor have imported it already
 
     flat = tensor.detach().to("cpu").contiguous().reshape(-1)
     # A view as bytes: no copy, and works for dtypes such as bfloat16 that numpy lacks.
@@ -40,7 +40,7 @@ def tensor_digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors are the same bit for bit: NaN is itself here, and 0.0 is not -0.0."""
+    """Return whether two tensors are identical bit for bit: NaN equals itself, and 0.0 differs from -0.0."""
     return tensor_digest(one) == tensor_digest(other)
 
 
@@ -51,7 +51,7 @@ def combined_digest(parts: Mapping[str, Any]) -> str:
 
 
 def module_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return every parameter and every buffer of a module, those that its state dict leaves out included."""
+    """Return every parameter and buffer of a module, including those that its state dict leaves out."""
     named = dict(module.named_parameters(remove_duplicate=False))
     return named | dict(module.named_buffers(remove_duplicate=False))
 

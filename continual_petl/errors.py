@@ -1,6 +1,6 @@
-"""What can go wrong, by who has to act.
+"""The exceptions, by who has to act.
 
-Every message is one paragraph: where, what came, what is allowed, what to do. The words that many share are below.
+Every message is one paragraph: where, the value given, what is allowed, what to do. Shared phrases are below.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 _COMMANDS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, ends of lines, marks that turn the direction of writing, halves of characters."""
 LONGEST_TYPO = 100
-"""Letters of a name that are compared with those that there are: what is longer was not typed."""
+"""Names longer than this many characters are not checked for typos."""
 
 
 Key = tuple[str | int, ...]
@@ -21,16 +21,16 @@ Key = tuple[str | int, ...]
 
 
 class InputError(ValueError):
-    """What the user gave cannot be used: a stream file, an argument, data, a backbone. Exit code 2.
+    """Invalid input: a stream file, an argument, data, a backbone. Exit code 2.
 
     Args:
         message: one paragraph.
-        key: the key of a stream file that it is about, as far as whoever raises it knows: that of a column, say, without
-            the task. `continual_petl.engine.checks.problems` puts the rest in front of it.
+        key: the key of the stream file concerned, as far as known where it is raised: the key of a column, say, without
+            the task. `continual_petl.engine.checks.problems` prepends the rest.
     """
 
     from_top = False
-    """Whether keys count from the top of the stream."""
+    """Whether keys start at the top of the stream."""
 
     def __init__(self, *message: object, key: Key = ()) -> None:
         self.key = key
@@ -38,7 +38,7 @@ class InputError(ValueError):
 
 
 class MissingDataError(InputError):
-    """There is no such file or folder of data.
+    """A file or folder of data does not exist.
 
     Args:
         message: one paragraph.
@@ -51,24 +51,24 @@ class MissingDataError(InputError):
 
 
 class DivergedError(InputError):
-    """A loss, or a bank, is not finite any more; another learning rate is needed. Exit code 2."""
+    """A loss or bank is no longer finite; use another learning rate. Exit code 2."""
 
 
 class MemoryRanOutError(InputError):
-    """Memory ran out in a batch; a smaller one, or shorter rows, are needed. Exit code 2."""
+    """Memory ran out in a batch; use smaller batches or shorter rows. Exit code 2."""
 
 
 PATHS_COUNT = (
     " Relative paths count from data_dir, or from the folder of the stream file; for a data set on the Hub write data: "
     "{path: NAME}."
 )
-"""What ends a message about data that is missing."""
+"""End of a message about missing data."""
 
 
 class StreamFileError(InputError):
-    """A stream, or a file of one, has mistakes; all of them are in ``problems``, one paragraph each.
+    """A stream or stream file has mistakes; all of them are in ``problems``, one paragraph each.
 
-    Where paths count from is said once, behind the last path that is missing.
+    The note on relative paths is given once, after the last missing path.
 
     Args:
         problems: the paragraphs.
@@ -87,12 +87,12 @@ class StreamFileError(InputError):
 
 
 def why_unavailable(error: InputError) -> str:
-    """Return why data cannot be read: only the path where it is missing, as it may have been removed on purpose."""
+    """Return why data cannot be read; just the path if it is missing, since it may have been removed on purpose."""
     return f"there is no {error.path}" if isinstance(error, MissingDataError) else str(error)
 
 
 def raise_problems(problems: Sequence[str], keys: Sequence[Key] | None = None) -> None:
-    """Raise what was found wrong, each once: one paragraph as `InputError`, several together; return if nothing was.
+    """Raise the problems found, without duplicates: one as `InputError`, several together; return if there are none.
 
     Args:
         problems: the paragraphs.
@@ -110,7 +110,7 @@ def raise_problems(problems: Sequence[str], keys: Sequence[Key] | None = None) -
 
 @contextmanager
 def about(*key: str | int) -> Iterator[None]:
-    """Have an `InputError` that ends the block say which key it is about, unless it does so already."""
+    """Add a key to any `InputError` raised inside the block that has none yet."""
     try:
         yield
     except StreamFileError as error:
@@ -122,7 +122,7 @@ def about(*key: str | int) -> Iterator[None]:
 
 
 class StoreError(RuntimeError):
-    """A run folder is damaged or foreign (exit code 1), or in use by another process (`RunInUseError`)."""
+    """A run folder is damaged or not a run folder (exit code 1), or in use by another process (`RunInUseError`)."""
 
 
 class RunInUseError(StoreError):
@@ -130,11 +130,11 @@ class RunInUseError(StoreError):
 
 
 class IsolationError(RuntimeError):
-    """Something outside the active bank could be, or was, trained. Exit code 1."""
+    """Something outside the active bank was, or could have been, trained. Exit code 1."""
 
 
 class ForgettingError(RuntimeError):
-    """A backbone, an earlier bank or an earlier answer is no longer what it was. Exit code 1."""
+    """A backbone, an earlier bank or an earlier answer has changed. Exit code 1."""
 
 
 class Interrupted(RuntimeError):
@@ -146,11 +146,11 @@ class Interrupted(RuntimeError):
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    r"""Return ``text`` with what would command a terminal written out, for people to read; files and JSON keep the text.
+    r"""Return ``text`` with terminal control characters escaped, for display; files and JSON keep the original.
 
     Args:
-        text: may hold names of labels and texts of strangers.
-        keep: control characters that stay, such as a line feed.
+        text: may contain untrusted label names and texts.
+        keep: control characters to keep, such as a line feed.
 
     Example:
         >>> print(printable("\x1b[2Jgood\r"))
@@ -160,11 +160,11 @@ def printable(text: str, *, keep: str = "") -> str:
 
 
 def did_you_mean(wanted: str, known: Iterable[str]) -> str:
-    """Return a hint for a message about a name that is not there: the one most like it, or nothing.
+    """Return a hint for a message about an unknown name: the most similar known one, or nothing.
 
     Args:
-        wanted: what was asked for.
-        known: the names that there are.
+        wanted: the unknown name.
+        known: the known names.
 
     Example:
         >>> did_you_mean("streem.yaml", ["stream.yaml", "other.yaml"])
@@ -175,7 +175,7 @@ def did_you_mean(wanted: str, known: Iterable[str]) -> str:
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
-    """Return a number with its noun; the plural is needed only where it is not the singular with an s.
+    """Return a number with its noun; give the plural only if it is not the singular with an s.
 
     Example:
         >>> counted(1, "row"), counted(1_234, "row")
@@ -184,13 +184,13 @@ def counted(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
-def known_names(known: Sequence[str], wanted: object = "", *, most: int = 20) -> str:
-    """Return the names that there are, for a message about one that is not there.
+def known_names(known: Sequence[str], wanted: object = "", *, limit: int = 20) -> str:
+    """Return the known names, for a message about an unknown one.
 
     Args:
-        known: in their order, which is kept where nothing is alike.
-        wanted: what was asked for; names like it come first.
-        most: how many are written out.
+        known: the known names; their order is kept if none is similar.
+        wanted: the unknown name; similar names come first.
+        limit: maximum number of names listed.
 
     Example:
         >>> known_names(["sst2", "agnews", "trec"], "ag_news")
@@ -198,5 +198,5 @@ def known_names(known: Sequence[str], wanted: object = "", *, most: int = 20) ->
     """
     alike = difflib.get_close_matches(wanted, known, n=5) if isinstance(wanted, str) else []
     names = [*alike, *(name for name in known if name not in set(alike))]
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return (", ".join(names[:most]) or "none") + more
+    more = f" and {len(names) - limit:,} more" if len(names) > limit else ""
+    return (", ".join(names[:limit]) or "none") + more

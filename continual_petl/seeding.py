@@ -1,4 +1,4 @@
-"""Seeds that depend on names, never on what ran before, so that the order of tasks cannot matter."""
+"""Seeds that depend only on names, never on what ran before, so that the order of tasks does not matter."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 
 
 def derive_seed(stream_seed: int, *names: str | int) -> int:
-    """Return a 63-bit seed that is a pure function of the stream's seed and of ``names``.
+    """Return a 63-bit seed that is a pure function of the stream's seed and ``names``.
 
     Args:
         stream_seed: the ``seed`` of the stream file.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from continual_petl._lazy import lazy_names
-from continual_petl.backbones.families import FAMILIES as FAMILIES  # registers them, whoever is imported first
+from continual_petl.backbones.families import FAMILIES as FAMILIES  # registers them in any import order
 
 if TYPE_CHECKING:
     from continual_petl.backbones.anatomy import Anatomy as Anatomy

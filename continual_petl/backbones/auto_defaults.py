@@ -68,7 +68,7 @@ def fastest() -> Fastest:
 def resolve_precision(asked: Literal["auto", "bf16", "fp32"]) -> Literal["bf16", "fp32"]:
     """Return the dtype of the backbone's weights in memory; banks are always kept in float32.
 
-    ``auto`` is what is fastest on this device: bf16 where there are units for it (GPUs since Ampere, CPUs with AMX), fp32
-    elsewhere.
+    ``auto`` is the fastest precision on this device: bf16 where there are units for it (GPUs since Ampere, CPUs with
+    AMX), fp32 elsewhere.
     """
     return fastest().precision if asked == "auto" else asked

@@ -100,8 +100,8 @@ def _missing_on_hub(name: str, revision: str | None) -> str | None:
     except EntryNotFoundError:
         return f"{no_folder} the repository on the Hub has no config.json."
     except Exception as error:  # network errors, which depend on the client used by huggingface_hub
-        said = str(error).strip().partition("\n")[0][:200]
-        what = f"{type(error).__name__}: {said}" if said else type(error).__name__
+        reason = str(error).strip().partition("\n")[0][:200]
+        what = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
         return (
             f"{no_folder} the Hub ({constants.ENDPOINT}) cannot be reached ({what}) and its cache holds no such model."
         )

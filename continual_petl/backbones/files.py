@@ -35,7 +35,7 @@ _TEXTS = (
 )
 _IMAGES = ("preprocessor_config.json",)
 
-_SAY_NOTHING = frozenset({"transformers_version", "_name_or_path", "_commit_hash", "architectures", "finetuning_task"})
+_IRRELEVANT = frozenset({"transformers_version", "_name_or_path", "_commit_hash", "architectures", "finetuning_task"})
 """Keys of config.json on which no answer depends: who wrote the file, from where, and for which class."""
 
 
@@ -49,7 +49,7 @@ def config_facts(source: str, revision: str | None) -> dict[str, Any]:
     from transformers import PreTrainedConfig  # takes seconds to import
 
     written: dict[str, Any] = PreTrainedConfig.get_config_dict(source, revision=revision)[0]
-    return {key: _telling(value) for key, value in written.items() if key not in _SAY_NOTHING}
+    return {key: _relevant(value) for key, value in written.items() if key not in _IRRELEVANT}
 
 
 def files_of(name: str, revision: str | None, *, images: bool, remote_code: bool = False) -> dict[str, Path]:
@@ -138,7 +138,7 @@ def _gone(name: str, file: str) -> InputError:
     )
 
 
-def _telling(value: Any) -> Any:
+def _relevant(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _telling(inner) for key, inner in value.items() if key not in _SAY_NOTHING}
-    return [_telling(inner) for inner in value] if isinstance(value, list) else value
+        return {key: _relevant(inner) for key, inner in value.items() if key not in _IRRELEVANT}
+    return [_relevant(inner) for inner in value] if isinstance(value, list) else value

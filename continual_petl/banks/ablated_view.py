@@ -1,12 +1,12 @@
-"""A bank whose modifications are left out of some layers, as in the ablation of Houlsby et al. 2019, section 3.6, figure 6.
+"""A bank without its modifications in some layers, as in the ablation of Houlsby et al. 2019, section 3.6, figure 6.
 
-"Left out" means skipped, and nothing is trained again: in such a layer no form, prefix, bias or weight of the bank acts, so
-the layer computes what the backbone alone does with the same input. What is no modification stays as it was learned: the
-head, and the LayerNorms of a bank that has its own (``layernorms: own``). So does what acts outside of the layers: a prompt,
-and additive or sparse differences to embeddings, to a norm behind the last layer, or to a pooler; see `stays`.
+"Left out" means skipped, without retraining: in such a layer no form, prefix, bias or weight of the bank acts, so the
+layer computes what the plain backbone would for the same input. Everything that is not a modification stays as it was
+learned: the head, and the bank's own LayerNorms (``layernorms: own``). So does what acts outside the layers: a prompt,
+and additive or sparse differences to embeddings, to a norm after the last layer, or to a pooler; see `remaining_parts`.
 
-A bias or weight of a LayerNorm inside a layer belongs to the modification where it is additive or sparse (BitFit), and to the
-bank's own LayerNorms where the bank has them.
+A bias or weight of a LayerNorm inside a layer belongs to the modification if that is additive or sparse (BitFit), and to
+the bank's own LayerNorms if it has them.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from continual_petl.banks.bank import Bank
 from continual_petl.banks.forms.base import Placement, PrefixPlacement
 
 _NAMED = 3
-"""Parameters outside of the layers that are named; of more, their number is told."""
+"""At most this many parameters outside the layers are named; the rest are counted."""
 
 
 class AblatedView(Bank):
-    """A view of a bank in which some layers have no modification; parts and parameters are those of the bank.
+    """A view of a bank in which some layers have no modification; it shares the bank's parts and parameters.
 
-    The bank itself is only read. It may answer for others at the same time: the view is another object with the same tensors.
+    The bank itself is not changed and stays usable meanwhile: the view is another object with the same tensors.
 
     Args:
-        bank: as it was learned.
-        layers: numbers of the layers that are left to the backbone, counted through all stacks, encoder first; they need
-            not hold anything. Of a view of a view, the layers of both are left out.
+        bank: the learned bank.
+        layers: numbers of the layers without modifications, counted through all stacks, encoder first. Layers that the
+            bank does not modify are allowed. A view of a view leaves out the layers of both.
 
     Raises:
         ValueError: if the backbone has no such layer.
@@ -55,15 +55,15 @@ class AblatedView(Bank):
         )
 
     def placements(self) -> list[Placement]:
-        """Return the forms of the layers that are left; see `Bank.placements`."""
+        """Return the forms of the remaining layers; see `Bank.placements`."""
         return [placement for placement in super().placements() if placement.layer.number not in self.removed]
 
     def prefixes(self) -> list[PrefixPlacement]:
-        """Return the learned keys and values of the layers that are left; see `Bank.prefixes`."""
+        """Return the learned keys and values of the remaining layers; see `Bank.prefixes`."""
         return [prefix for prefix in super().prefixes() if prefix.layer.number not in self.removed]
 
     def substitutes(self, model: nn.Module) -> dict[str, Tensor]:
-        """Return the bank's versions of parameters, without those that a modification has in a removed layer."""
+        """Return the bank's versions of parameters, except those of modifications in the layers left out."""
         gone = {name for name, layer in _modified(self).items() if layer in self.removed}
         return {name: tensor for name, tensor in super().substitutes(model).items() if name not in gone}
 
@@ -71,7 +71,7 @@ class AblatedView(Bank):
 def modified_layers(bank: Bank) -> tuple[int, ...]:
     """Return the numbers of the layers in which a modification of the bank acts, in order.
 
-    None for a probe, a prompt, or a bank that has nothing but LayerNorms of its own: there is nothing to leave out.
+    Empty for a probe, a prompt, or a bank that only has its own LayerNorms: there is nothing to leave out.
     """
     found = {placement.layer.number for placement in bank.placements()}
     found |= {prefix.layer.number for prefix in bank.prefixes()}
@@ -79,8 +79,8 @@ def modified_layers(bank: Bank) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def stays(bank: Bank) -> tuple[str, ...]:
-    """Return in words what of a bank stays whatever layers are left out, besides its head; nothing for most banks."""
+def remaining_parts(bank: Bank) -> tuple[str, ...]:
+    """Describe what remains of a bank, besides its head, whichever layers are left out; nothing for most banks."""
     found = []
     prompt = bank.prompt()
     if prompt is not None:
@@ -95,7 +95,7 @@ def stays(bank: Bank) -> tuple[str, ...]:
 
 
 def _modified(bank: Bank) -> dict[str, int | None]:
-    """Return the parameters that a modification changes, with the layer they lie in; None is outside of all layers."""
+    """Return the parameters that a modification changes, each with its layer; None is outside all layers."""
     norms = _norms(bank)
     names = [name for name in bank.covered() if name.rpartition(".")[0] not in norms]
     return {name: _layer_around(bank.sites, name) for name in names}
@@ -109,5 +109,5 @@ def _norms(bank: Bank) -> frozenset[str]:
 
 
 def _layer_around(sites: Sites, parameter: str) -> int | None:
-    """Return the number of the layer that a parameter lies in: inside its module, not only counted as its own."""
+    """Return the number of the layer whose module contains a parameter."""
     return next((layer.number for layer in sites.layers if parameter.startswith(f"{layer.path}.")), None)

@@ -1,8 +1,8 @@
-"""A bank acts on a backbone for the length of one pass or one generation, and leaves nothing behind.
+"""Attaches a bank to a backbone for one pass or one generation, and leaves nothing behind.
 
 Forms act through hooks on leaf modules, prefixes through the attention registry, own parameters through
-`torch.func.functional_call`. The backbone's class, module tree and state dict are never touched, and when the block ends, by
-return or by error, everything is gone.
+`torch.func.functional_call`. The backbone's class, module tree and state dict are never touched, and everything is removed
+when the block ends, whether it returns or raises.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from continual_petl.banks.prompt_hooks import prompt_hooks, with_prompt_mask, wi
 _turns: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
 _at_work: WeakSet[nn.Module] = WeakSet()
 _table = threading.Lock()
-"""Of the two above: whose turn it is on a backbone, and on which backbones a bank is at work."""
+"""Guards the two above: the lock of each backbone, and the backbones that carry a bank."""
 
 
 def run(model: PreTrainedModel, bank: Bank, inputs: Mapping[str, Tensor], *, base: bool = True) -> Any:
-    """Return the backbone's own output for ``inputs`` with the bank in place; a prompt's positions are cut off again.
+    """Return the backbone's own output for ``inputs`` with the bank attached; a prompt's positions are cut off again.
 
-    Gradients reach the bank's parameters only; nothing below the lowest modified layer is differentiated.
+    Only the bank's parameters get gradients; nothing below the lowest modified layer is differentiated.
 
     Args:
         model: the backbone.
@@ -57,13 +57,13 @@ def one_pass(
     *,
     base: bool,
 ) -> Any:
-    """Return the model's output with parameters in the place of its own, inside the block of what is attached to it.
+    """Return the model's output with some parameters replaced; called inside a block that attaches a bank.
 
     Args:
         model: the backbone.
-        sites: of it.
+        sites: its sites.
         inputs: see `run`.
-        substitutes: tensors by the names of the parameters that they stand for.
+        substitutes: tensors by the names of the parameters that they replace.
         length: number of prompt vectors.
         base: see `run`.
     """
@@ -71,7 +71,7 @@ def one_pass(
     target: nn.Module = _without_head(model, sites) if base else model
     strip = sites.base if base else ""
     if sites.anatomy.output_head != "none":
-        # One pass over whole texts: what a cache would keep is never read.
+        # One pass over whole texts: a cache would never be read.
         given.setdefault("use_cache", False)
     own = {n.removeprefix(strip): t for n, t in substitutes.items() if n.startswith(strip)}
     if base:
@@ -82,7 +82,7 @@ def one_pass(
 
 
 def generate(model: PreTrainedModel, bank: Bank, inputs: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Tensor:
-    """Return what ``model.generate`` makes of the inputs with the bank in place: token ids (B, T).
+    """Return the token ids (B, T) that ``model.generate`` produces with the bank attached.
 
     Args:
         model: a backbone with a language-modelling head.
@@ -101,17 +101,17 @@ def generate(model: PreTrainedModel, bank: Bank, inputs: Mapping[str, Tensor], s
 
 @contextmanager
 def attached(model: PreTrainedModel, bank: Bank) -> Iterator[int]:
-    """Keep the bank's forms, prefixes and prompt on the backbone inside the ``with`` block.
+    """Attach the bank's forms, prefixes and prompt to the backbone inside the ``with`` block.
 
-    Own parameters are not in place here: `run` and `generate` hand them over. A backbone carries one bank at a time: other
+    Own parameters are not attached here: `run` and `generate` pass them in. A backbone carries one bank at a time: other
     threads wait at the start of the block.
 
     Returns:
         The number of prompt vectors.
 
     Raises:
-        RuntimeError: if this thread already has a bank on the backbone, or the backbone would compute layers a second time
-            on the way back, when the bank is gone, or would answer with weights that were computed for another bank.
+        RuntimeError: if this thread already has a bank on the backbone, if the backbone would recompute layers in the
+            backward pass, after the bank is detached, or if it would use weights that were computed for another bank.
     """
     with turn(model):
         yield from _attached(model, bank)
@@ -120,20 +120,20 @@ def attached(model: PreTrainedModel, bank: Bank) -> Iterator[int]:
 def _check_ready(model: nn.Module) -> None:
     if parametrize._cache_enabled and any(map(parametrize.is_parametrized, model.modules())):
         raise RuntimeError(
-            "torch.nn.utils.parametrize.cached() is on, and the backbone has parametrised weights: they would be kept from "
+            "torch.nn.utils.parametrize.cached() is on, and the backbone has parametrised weights: they would be cached from "
             "one pass to the next, and one bank could answer with another's weights. Leave its block first."
         )
     recomputes = any(getattr(m, "gradient_checkpointing", False) and m.training for m in model.modules())
     if recomputes and torch.is_grad_enabled():
         raise RuntimeError(
-            "the backbone computes its layers again on the way back (gradient checkpointing, in training mode), when the "
-            "bank is gone, and gradients would be wrong: call eval() on the model"
+            "the backbone recomputes its layers in the backward pass (gradient checkpointing, in training mode), after the "
+            "bank is detached, so gradients would be wrong: call eval() on the model"
         )
 
 
 @contextmanager
 def turn_of(model: nn.Module) -> Iterator[None]:
-    """Keep other threads from the backbone inside the ``with`` block; the thread inside may enter more of them."""
+    """Lock the backbone for this thread inside the ``with`` block; the thread may enter further blocks."""
     with _table:
         lock = _turns.setdefault(model, threading.RLock())
     with lock:
@@ -146,7 +146,7 @@ def turn(model: nn.Module) -> Iterator[None]:
     _check_ready(model)
     with turn_of(model):
         if model in _at_work:
-            raise RuntimeError("this backbone already carries a bank: leave its block before another bank is put on")
+            raise RuntimeError("this backbone already carries a bank: leave its block before attaching another one")
         _at_work.add(model)
         try:
             yield
@@ -175,14 +175,14 @@ def _attached(model: PreTrainedModel, bank: Bank) -> Iterator[int]:
 
 
 def _without_head(model: PreTrainedModel, sites: Sites) -> nn.Module:
-    """Return the part of the model that ends in token states."""
+    """Return the part of the model that outputs token states."""
     if sites.base or sites.anatomy.output_head == "none" or not hasattr(model, "lm_head"):
         return model.base_model
     return _EncoderDecoder(model)
 
 
 class _EncoderDecoder(nn.Module):
-    """T5 with its head has no base model inside; this is one, on the same modules."""
+    """A base model for T5 with its head, which has none inside; it uses the same modules."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -208,7 +208,7 @@ class _EncoderDecoder(nn.Module):
 
 
 class _Generate(nn.Module):
-    """Generation as a forward pass, so that own parameters can be handed over for all of its steps."""
+    """Generation as a forward pass, so that own parameters can be passed in for all steps."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
 """What a bank changes inside attention heads: prefixes, and the multi-head parallel adapter.
 
-Both act in a function of the attention registry of `transformers`, which sees queries, keys and values per head after any
-cache update and any rotation. So caches never hold a prefix, positions never shift, and masks stay those of the text.
+Both act in a function of the attention registry of `transformers`, which gets queries, keys and values per head after any
+cache update and rotation. So caches never hold a prefix, positions never shift, and masks stay those of the text.
 
-* concat (Li and Liang 2021): learned keys and values in front of the others; the mask lets everyone see them.
+* concat (Li and Liang 2021): learned keys and values before the others; every query may attend to them.
 * gated (He et al. 2022, equations 7 to 10), the same function: ``(1 - g) head + g Attn(q, P_k, P_v)`` with
   ``g = sigmoid(logsumexp(s q P_k) - logsumexp(s q K + mask))``, which never overflows.
 * multi-head parallel (section 4.4): ``head + ReLU(s q P_k) P_v``.
@@ -38,16 +38,18 @@ SUPPORTED = ("eager", "sdpa")
 
 @contextmanager
 def changed_heads(model: PreTrainedModel, changes: _Changes) -> Iterator[None]:
-    """Keep changes in the heads of attention modules inside the ``with`` block."""
+    """Change the heads of attention modules inside the ``with`` block."""
     if not changes:
         yield
         return
-    # Encoder and decoder have configurations of their own, and may compute attention in different ways.
+    # Encoder and decoder have separate configurations, and may compute attention in different ways.
     configs = {id(m.config): m.config for m in model.modules() if isinstance(m, PreTrainedModel)}.values()
     before = [(config, str(config._attn_implementation)) for config in configs]
     for _, name in before:
         if name not in SUPPORTED:
-            raise ValueError(f"attention {name!r}: changes inside heads are made for {' and '.join(SUPPORTED)} only")
+            raise ValueError(
+                f"attention {name!r}: changes inside heads are supported for {' and '.join(SUPPORTED)} only"
+            )
     token = _changes.set(changes)
     try:
         for config, name in before:
@@ -93,7 +95,7 @@ def _attend(implementation: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
 
 
 def _own_eager(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """Return the eager attention of the module's own family; each has its own file's."""
+    """Return the eager attention defined in the file of the module's own family."""
     for cls in type(module).__mro__:
         found = getattr(sys.modules[cls.__module__], "eager_attention_forward", None)
         if found is not None:
@@ -103,7 +105,7 @@ def _own_eager(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]]
 
 
 def _per_head(vectors: Tensor, key_BGKE: Tensor) -> Tensor:
-    """Split (L, G * E) into heads: (G, L, E), in the dtype of the keys; with vectors for each row, B stands before both."""
+    """Split (L, G * E) into heads: (G, L, E), in the dtype of the keys; with vectors for each row, both start with B."""
     shape = (*vectors.shape[:-1], key_BGKE.shape[1], -1)
     return vectors.to(key_BGKE.dtype).reshape(shape).transpose(-3, -2)
 
@@ -115,7 +117,7 @@ def _in_front(
     key = torch.cat([keys_GLE.expand(rows, -1, -1, -1), key], dim=2)
     value = torch.cat([values_GLE.expand(rows, -1, -1, -1), value], dim=2)
     if mask is not None:
-        # In a boolean mask True is seen, in an additive one 0 is.
+        # Visible is True in a boolean mask and 0 in an additive one.
         mask = nn.functional.pad(mask, (length, 0), value=1 if mask.dtype == torch.bool else 0)
     if rest.get("position_bias") is not None:
         # Relative positions are between tokens; learned keys have none.
@@ -164,7 +166,7 @@ def _gated(
 
 def _mask(implementation: str) -> Callable[..., Tensor | None]:
     def mask(*args: Any, **rest: Any) -> Tensor | None:
-        # A causal mask that is left out is rebuilt in the kernel, for as many keys as queries; a prefix brings more.
+        # An omitted causal mask is rebuilt in the kernel, for as many keys as queries; a prefix adds keys.
         if "allow_is_causal_skip" in rest:
             rest["allow_is_causal_skip"] = False
         made: Tensor | None = ALL_MASK_ATTENTION_FUNCTIONS[implementation](*args, **rest)

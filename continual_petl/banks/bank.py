@@ -1,4 +1,4 @@
-"""A bank: all that belongs to one task (its modifications, its own copies of backbone parameters, its head)."""
+"""A bank: everything that belongs to one task (its modifications, its own copies of backbone parameters, its head)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from continual_petl.seeding import derive_seed
 
 
 class Bank(nn.Module):
-    """The parameters of one task on one backbone. Building one draws nothing and copies nothing; `initialise` does.
+    """The parameters of one task on one backbone. The constructor draws and copies nothing; `initialise` does.
 
     Args:
         spec: what the bank modifies.
         model: the backbone, only read (its sizes, later its values); may be on the meta device.
         sites: where everything is in the model.
         head: the task's head; any module.
-        reads: what of the backbone the task answers through; a full copy includes the pooler or output head that is read.
-        folded: build what is stored, not what is trained; see `fold`.
+        reads: the output of the backbone that the task uses; a full copy includes the pooler or output head if it is used.
+        folded: build the stored form instead of the trained one; see `fold`.
 
     Raises:
         InputError: if the layer range is outside the model, or a modification does not fit it.
@@ -61,7 +61,7 @@ class Bank(nn.Module):
                 if not modification.config.copies
             }
         )
-        # A slash stands for the dot that torch does not allow in the name of a parameter.
+        # A slash replaces the dot, which torch does not allow in the name of a parameter.
         self.own = nn.ParameterDict(
             {
                 name.replace(".", "/"): nn.Parameter(torch.empty_like(parameters[name], dtype=torch.float32))
@@ -73,8 +73,8 @@ class Bank(nn.Module):
     def initialise(self, model: nn.Module, seed: int) -> None:
         """Draw fresh forms and head, and copy the backbone's values into the own parameters.
 
-        Every tensor has a generator of its own, seeded by its name: the same seed gives the same bank whatever else
-        was drawn before.
+        Every tensor has its own generator, seeded by its name: the same seed gives the same bank regardless of what was
+        drawn before.
         """
 
         def generators(prefix: str) -> Callable[[str], torch.Generator]:
@@ -94,10 +94,10 @@ class Bank(nn.Module):
 
     @torch.no_grad()
     def fold(self) -> None:
-        """Turn what was trained into what is stored: networks around prefixes and prompts and masks disappear.
+        """Turn the trained form into the stored one: networks around prefixes and prompts, and masks, are folded away.
 
-        Answers in eval mode stay the same, but for diff-pruning, which keeps the largest differences only. Call it when
-        training has ended; the parameters are new objects then, frozen. A bank without such parts is left as it is.
+        Answers in eval mode stay the same, except with diff-pruning, which keeps only the largest differences. Call it after
+        training; the parameters are then new, frozen objects. A bank without such parts is not changed.
         """
         for modification, form, group in self._groups():
             form.fold(modification, self.sites, self.layers, group)
@@ -117,7 +117,7 @@ class Bank(nn.Module):
         return next((prompt for prompt in found if prompt is not None), None)
 
     def is_folded(self) -> bool:
-        """Return whether no network is left around prefixes and prompts; see `fold`."""
+        """Whether there is no network around prefixes and prompts (any more); see `fold`."""
         return all(form.is_folded(group) for _, form, group in self._groups())
 
     def penalty(self) -> Tensor | None:
@@ -146,16 +146,16 @@ class Bank(nn.Module):
         return found
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what is stored: every parameter and buffer by name, detached, head included."""
+        """Return every parameter and buffer to be stored, by name, detached, head included."""
         return {name: tensor.detach() for name, tensor in self.state_dict().items()}
 
     def body(self) -> dict[str, Tensor]:
-        """Return the tensors without the head: what a shared bank carries from task to task."""
+        """Return the tensors without the head: what a shared bank passes from task to task."""
         return {name: tensor for name, tensor in self.tensors().items() if not name.startswith("head.")}
 
     @torch.no_grad()
     def copy_body(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over another bank's body. Raises `ValueError` unless names and shapes are the same."""
+        """Copy another bank's body. Raises `ValueError` unless names and shapes are the same."""
         mine = self.body()
         if {n: t.shape for n, t in mine.items()} != {n: t.shape for n, t in tensors.items()}:
             raise ValueError("the two banks differ in their modifications, own parameters or sizes")

@@ -1,12 +1,12 @@
-"""One pass cut in two: the states below a layer, and the pass that goes on from given ones.
+"""One pass cut in two: the states below a layer, and a pass that resumes from given states.
 
-Nothing of a frozen model changes below the lowest layer that a bank touches, so what comes out there can be computed once
-and be used again: in later epochs, and for other banks on the same rows. While a pass is cut, ``forward`` of single layers
-is replaced on the instance: layers whose work is not wanted hand their input through. The model's own code still makes
-embeddings, masks, positions and rotary tables, so nothing here knows a family; its class, module tree and state dict stay.
+Nothing in a frozen model changes below the lowest layer that a bank touches, so the states there can be computed once and
+reused, in later epochs and for other banks on the same rows. While a pass is cut, ``forward`` of single layers is replaced
+on the instance: layers that are not needed return their input. The model's own code still computes embeddings, masks,
+positions and rotary tables, so nothing here depends on the family; class, module tree and state dict stay unchanged.
 
-Where layers hand more than token states to each other (the position bias of T5), a pass cannot be cut like this; nor
-between the two stacks of an encoder-decoder. Such a model is refused, see `why_not`.
+A pass cannot be cut where layers pass more than token states to each other (the position bias of T5), nor between the
+two stacks of an encoder-decoder. Such a model is refused, see `why_not`.
 
 Shape suffixes: B rows, T tokens, D width of the backbone.
 """
@@ -29,14 +29,14 @@ from continual_petl.banks.bank import Bank
 Forward = Callable[..., Any]
 
 _num_handed: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
-"""What a model's layers return, once it was seen: 0 for the bare states, otherwise a tuple of so many, the states first."""
+"""What a model's layers return, once observed: 0 for the bare states, n for a tuple of n with the states first."""
 
 
 def lowest_layer(bank: Bank) -> int:
     """Return the number of the lowest layer that a bank touches, counted through all stacks.
 
-    What lies in front of the layers (embeddings with their norm, prompts) belongs to layer 0. A bank that touches no layer,
-    such as a probe, has the number of layers: everything below its head is frozen.
+    Everything before the layers (embeddings with their norm, prompts) belongs to layer 0. For a bank that touches no layer,
+    such as a probe, this is the number of layers: everything below its head is frozen.
     """
     sites, numbers = bank.sites, [placement.layer.number for placement in bank.placements()]
     forms = [modification.config for modification in bank.spec.modifications]
@@ -45,23 +45,23 @@ def lowest_layer(bank: Bank) -> int:
     if any(form.in_heads for form in forms):
         numbers += [layer.number for layer in bank.layers]
     owners = [sites.owner(name) for name in bank.covered()]
-    # A pooler is behind all layers.
+    # A pooler comes after all layers.
     numbers += [owner for owner in owners if owner is not None]
     return min(numbers, default=sites.num_layers)
 
 
 @torch.no_grad()
 def states_below(model: PreTrainedModel, sites: Sites, inputs: Mapping[str, Tensor], layer: int) -> Tensor:
-    """Return the states that a layer of the frozen model reads; no layer from there on is computed.
+    """Return the input states of a layer of the frozen model; that layer and later ones are not computed.
 
     Args:
         model: the backbone, in eval mode.
         sites: where everything is in the model.
         inputs: what its ``forward`` takes.
-        layer: its number; the number of layers means what comes out of the last.
+        layer: its number; the number of layers means the output of the last one.
 
     Shape:
-        ``(B, T, D)``, in the backbone's dtype; positions that are padding included.
+        ``(B, T, D)``, in the backbone's dtype, padding positions included.
 
     Raises:
         ValueError: if the pass of this model cannot be cut there.
@@ -89,20 +89,20 @@ def states_below(model: PreTrainedModel, sites: Sites, inputs: Mapping[str, Tens
 
 
 @contextmanager
-def going_on(model: PreTrainedModel, sites: Sites, layer: int, states_BTD: Tensor) -> Iterator[None]:
-    """Let every pass inside the ``with`` block begin at a layer, with given states, whatever bank is on the model.
+def resumed_at(model: PreTrainedModel, sites: Sites, layer: int, states_BTD: Tensor) -> Iterator[None]:
+    """Resume every pass inside the ``with`` block at a layer, with given states, whichever bank is attached.
 
-    Only positions that are not padding have to hold what `states_below` returned, bit for bit; what stands at the others
-    has to be finite. Other threads wait for the end of the block.
+    Positions that are not padding have to hold what `states_below` returned, bit for bit; the others only have to be
+    finite. Other threads wait for the end of the block.
 
     Args:
         model: the backbone; `states_below` or `why_not` has seen it before.
         sites: where everything is in the model.
         layer: as in `states_below`; no bank on the model touches a lower one.
-        states_BTD: for the rows that go into the model inside the block.
+        states_BTD: states of the rows that the model gets inside the block.
 
     Raises:
-        ValueError: if the pass of this model cannot be cut there, or the states are of other rows or another model.
+        ValueError: if the pass of this model cannot be cut there, or the states belong to other rows or another model.
     """
     layers = _layers(model, sites, layer)
     if model not in _num_handed:
@@ -124,7 +124,7 @@ def going_on(model: PreTrainedModel, sites: Sites, layer: int, states_BTD: Tenso
 
 @torch.no_grad()
 def why_not(model: PreTrainedModel, sites: Sites, inputs: Mapping[str, Tensor], layer: int) -> str | None:
-    """Return why a model's pass cannot be cut below a layer, or None if it can: tried out, and compared bit for bit.
+    """Return why a model's pass cannot be cut below a layer, or None if it can; this is tried out and compared bit for bit.
 
     Args:
         model: the backbone, in eval mode, with no bank on it.
@@ -136,18 +136,18 @@ def why_not(model: PreTrainedModel, sites: Sites, inputs: Mapping[str, Tensor], 
         with turn_of(model):
             states_BTD = states_below(model, sites, inputs, layer)
             whole = _run(model, sites, inputs)
-            with going_on(model, sites, layer, states_BTD):
+            with resumed_at(model, sites, layer, states_BTD):
                 cut = _run(model, sites, inputs)
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
         return " ".join(str(error).split())
     if not torch.equal(whole.last_hidden_state, cut.last_hidden_state):
-        return "the model's later layers read more of the earlier ones than their token states"
+        return "the model's later layers read more from the earlier ones than token states"
     return None
 
 
 def _layers(model: PreTrainedModel, sites: Sites, layer: int) -> list[nn.Module]:
     if len(sites.anatomy.stacks) > 1:
-        raise ValueError(f"a pass of family {sites.anatomy.family!r} goes through two stacks, and is not cut")
+        raise ValueError(f"a pass of family {sites.anatomy.family!r} goes through two stacks and cannot be cut")
     if not 1 <= layer <= sites.num_layers:
         raise ValueError(f"layer {layer}: a pass is cut below one of the layers 1 to {sites.num_layers}")
     return [model.get_submodule(place.path) for place in sites.layers]
@@ -162,7 +162,7 @@ def _run(model: PreTrainedModel, sites: Sites, inputs: Mapping[str, Tensor]) -> 
 
 @contextmanager
 def _in_place(stand_ins: Mapping[nn.Module, Forward]) -> Iterator[None]:
-    """Let modules compute something else for the length of the block; each gets its own ``forward`` as first argument."""
+    """Replace the ``forward`` of modules inside the block; each replacement gets the original as first argument."""
     before = {module: vars(module).get("forward") for module in stand_ins}
     try:
         for module, stand_in in stand_ins.items():
@@ -170,7 +170,7 @@ def _in_place(stand_ins: Mapping[nn.Module, Forward]) -> Iterator[None]:
         yield
     finally:
         for module, own in before.items():
-            # Some libraries (accelerate) put a forward of their own on the instance.
+            # Some libraries (accelerate) set their own forward on the instance.
             if own is None:
                 vars(module).pop("forward", None)
             else:
@@ -200,18 +200,18 @@ def _first(handed: Any) -> Tensor:
 
 
 def _count(handed: Any) -> int:
-    """Return what `_num_handed` says of a layer that returned this."""
+    """Return the entry of `_num_handed` for a layer that returned this."""
     if isinstance(handed, Tensor):
         return 0
     if isinstance(handed, tuple) and handed and isinstance(handed[0], Tensor):
         if all(rest is None for rest in handed[1:]):
             return len(handed)
-        raise ValueError("the layers of this model hand more than token states to each other")
+        raise ValueError("the layers of this model pass more than token states to each other")
     raise TypeError(f"a layer of this model returns a {type(handed).__name__} instead of token states")
 
 
 def _handed(model: nn.Module, states_BTD: Tensor) -> Any:
-    """Return states as the model's layers return them."""
+    """Return states in the form in which the model's layers return them."""
     number = _num_handed[model]
     return (states_BTD, *[None] * (number - 1)) if number else states_BTD
 
@@ -221,5 +221,6 @@ def _check(found_BTD: Tensor, given_BTD: Tensor) -> None:
         found, given = getattr(found_BTD, what), getattr(given_BTD, what)
         if found != given:
             raise ValueError(
-                f"states of {what} {given} were given for a pass that has {found} there: are they its own?"
+                f"states of {what} {given} were given for a pass that has {found} there: do they belong "
+                "to these rows and this model?"
             )

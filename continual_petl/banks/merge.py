@@ -1,6 +1,6 @@
-"""A bank written into a copy of its backbone, where that is possible: a plain `transformers` model for one task.
+"""Merges a bank into a copy of its backbone, where possible: a plain `transformers` model for one task.
 
-Low-rank changes are sums on the weights of projections (Hu et al. 2022, section 4.1), learned factors are products with
+Low-rank changes are added to the weights of projections (Hu et al. 2022, section 4.1), learned factors are multiplied with
 them, own parameters and sparse differences are weights already. Everything else acts between modules or inside attention
 and cannot be merged.
 """
@@ -23,13 +23,13 @@ MERGEABLE = tuple(name for name, form in FORMS.items() if form.mergeable)
 
 @torch.no_grad()
 def merged(model: PreTrainedModel, bank: Bank) -> PreTrainedModel:
-    """Return a copy of the backbone that answers without the bank as the backbone does with it.
+    """Return a copy of the backbone that gives, without the bank, the answers that the backbone gives with it.
 
-    The answers differ by rounding only: sums are taken in another order (tested: 1e-5 in float32 on tiny models, 1e-12 in
-    float64). The copy is as large as the backbone; certificates are about the bank, not about the copy.
+    The answers differ by rounding only: sums are computed in another order (tested: 1e-5 in float32 on tiny models, 1e-12 in
+    float64). The copy is as large as the backbone; certificates cover the bank, not the copy.
 
     Args:
-        model: the backbone; stays as it is.
+        model: the backbone; not changed.
         bank: built for it.
 
     Raises:
@@ -38,7 +38,7 @@ def merged(model: PreTrainedModel, bank: Bank) -> PreTrainedModel:
     stuck = sorted({m.form for m in bank.spec.modifications if m.form not in MERGEABLE})
     if stuck:
         raise InputError(
-            f"bank: {', '.join(stuck)} cannot be merged into weights; {', '.join(MERGEABLE)} can. Answer through the bank "
+            f"bank: {', '.join(stuck)} cannot be merged into weights; {', '.join(MERGEABLE)} can. Use the bank itself "
             "instead, as a Predictor does."
         )
     whole = copy.deepcopy(model)

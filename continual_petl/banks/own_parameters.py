@@ -11,7 +11,7 @@ from continual_petl.banks.config.spec import BankSpec
 from continual_petl.errors import InputError
 
 Reads = Literal["states", "pooler", "logits"]
-"""What of the backbone a task's answer goes through: token states, the pooler, or the language-modelling head."""
+"""The backbone output that a task uses: token states, the pooler, or the language-modelling head."""
 
 
 def own_names(spec: BankSpec, model: nn.Module, sites: Sites, layers: list[Layer], reads: Reads) -> list[str]:
@@ -31,7 +31,7 @@ def own_names(spec: BankSpec, model: nn.Module, sites: Sites, layers: list[Layer
             return False
         owner = sites.owner(name)
         if owner is None:
-            # The pooler is not part of the encoder (Houlsby et al. leave it frozen); a full copy that is read has it.
+            # The pooler is not part of the encoder (Houlsby et al. freeze it); a full copy includes it if the task uses it.
             return "weights" in kinds and reads == "pooler" and len(layers) == sites.num_layers
         if owner not in numbers:
             return False

@@ -1,7 +1,7 @@
 """Prompts: learned vectors in front of the token embeddings (Lester et al. 2021), as He et al. 2022 insert them.
 
-They join after token and position embeddings are summed, so they have no position of their own and shift none; where
-positions are rotations (Llama, Qwen), they stand before the text. A decoder reads them once, when its cache is empty.
+They are inserted after token and position embeddings are summed, so they have no position and shift none; where positions
+are rotations (Llama, Qwen), they come before the text. A decoder reads them once, when its cache is empty.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Inputs = dict[str, Any]
 
 
 def with_prompt_mask(sites: Sites, inputs: Inputs, length: int) -> Inputs:
-    """Return the inputs with an attention mask that lets the prompt be seen.
+    """Return the inputs with an attention mask that includes the prompt.
 
-    A decoder on its own widens the mask in its hook instead: while it generates, the mask grows outside. Without a mask
-    everything is seen; some families (DeBERTa) would make one as wide as the ids.
+    A decoder-only model widens the mask in its hook instead, since the mask grows during generation. Without a mask
+    everything is visible; some families (DeBERTa) would create one as wide as the ids.
     """
     mask = inputs.get("attention_mask")
     if mask is None and inputs.get("input_ids") is not None:
@@ -33,7 +33,7 @@ def with_prompt_mask(sites: Sites, inputs: Inputs, length: int) -> Inputs:
 
 
 def without_prompt(sites: Sites, output: Any, length: int) -> Any:
-    """Cut the prompt's positions off the output of the stack that has them; an encoder-decoder's are its encoder's."""
+    """Cut the prompt's positions off the output of the stack that has them; in an encoder-decoder, the encoder."""
     if len(sites.anatomy.stacks) > 1:
         return output
     for name in ("last_hidden_state", "logits"):
@@ -76,7 +76,7 @@ def _before_norm(model: nn.Module, sites: Sites, prompt_LW: Tensor) -> list[Remo
     if sites.anatomy.pooler is not None:
         pooler = getattr(model.get_submodule(sites.base.rstrip(".")), sites.anatomy.pooler, None)
         if pooler is not None:
-            # It reads the first position, which is to stay the first token.
+            # It reads the first position, which has to stay the first token.
             handles.append(
                 pooler.register_forward_pre_hook(lambda _, args: (args[0][:, prompt_LW.shape[-2] :], *args[1:]))
             )
@@ -130,7 +130,7 @@ def _before_stack(model: nn.Module, sites: Sites, prompt_LW: Tensor) -> list[Rem
 
 
 def _positions(given: Tensor | None, embeds_BTW: Tensor, length: int) -> Tensor:
-    """Return the text's own positions with the prompt's before them, counted backwards from the first."""
+    """Return the positions of the text, preceded by those of the prompt, counted backwards from the first."""
     if given is None:
         given = torch.arange(embeds_BTW.shape[1], device=embeds_BTW.device).unsqueeze(0)
     before = torch.arange(-length, 0, device=given.device).expand(given.shape[0], -1)

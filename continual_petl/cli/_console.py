@@ -1,4 +1,4 @@
-"""What the commands share: consoles, JSON on standard output."""
+"""Shared by the commands: consoles, progress bars, JSON on standard output."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 from rich.console import Console
 
 from continual_petl.errors import printable
-from continual_petl.report.console import Told, can_draw
+from continual_petl.report.console import SafeConsole, can_draw
 
 
 def out() -> Console:
     """Return the console for results: standard output, wide enough for a table when it is not a terminal."""
-    return Told(width=None if sys.stdout.isatty() else 140, highlight=False)
+    return SafeConsole(width=None if sys.stdout.isatty() else 140, highlight=False)
 
 
 def print_json(value: Any) -> None:
@@ -26,7 +26,7 @@ def print_json(value: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it: NaN and infinities become null."""
+    """Return a value that JSON can hold: NaN and infinities become null."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -36,8 +36,8 @@ def plain(value: Any) -> Any:
 
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Draw a bar on standard error while something is done, where that is a terminal; it disappears when all is done."""
-    console = Told(stderr=True)
+    """Show a temporary progress bar on standard error, if that is a terminal."""
+    console = SafeConsole(stderr=True)
     if not can_draw(console):
         yield None
         return
@@ -49,9 +49,9 @@ def progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
     with bar:
         number = bar.add_task(printable(what), total=None)
 
-        def tell(done: int, total: int) -> None:
+        def advance(done: int, total: int) -> None:
             bar.update(number, completed=done, total=total)
             bar.refresh()
 
         bar.refresh()
-        yield tell
+        yield advance

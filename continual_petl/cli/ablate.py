@@ -1,4 +1,4 @@
-"""``continual-petl ablate``: what a task's score loses without the modifications of some layers; nothing is trained."""
+"""``continual-petl ablate``: the loss in a task's score without the modifications of some layers; nothing is trained."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 
 
 def _ablated(run: Run, arguments: argparse.Namespace, spans: Spans) -> tuple[list[Ablation], dict[str, str]]:
-    """Return the ablations, and why tasks that nobody named are left out; what was named is done, or is an error."""
+    """Return the ablations, and why some tasks are left out; for a task named by the user this is an error instead."""
     named = arguments.task is not None
     tasks = list(dict.fromkeys(arguments.task or run.store.tasks))
     found, left_out = [], {}
     for task in tasks:
         try:
-            with progress(task) as tell:
-                found.append(run.ablate(task, spans, arguments.split, tell=tell))
+            with progress(task) as advance:
+                found.append(run.ablate(task, spans, arguments.split, progress=advance))
         except InputError as error:
             if named or len(tasks) == 1:
                 raise
@@ -65,31 +65,33 @@ def _ablated(run: Run, arguments: argparse.Namespace, spans: Spans) -> tuple[lis
 
 
 def _spans(given: Sequence[str] | None) -> Spans:
-    """Return what --spans says; words stand alone."""
+    """Parse --spans; the words are only allowed alone."""
     if given is None or list(given) == ["all"]:
         return "all"
     if list(given) == ["single"]:
         return "single"
     if both := {"all", "single"} & set(given):
-        raise InputError(f"--spans {' '.join(given)}: {sorted(both)[0]} stands alone; give it, or spans such as 0-3 5")
+        raise InputError(
+            f"--spans {' '.join(given)}: {sorted(both)[0]} cannot be combined; give it alone, or spans such as 0-3 5"
+        )
     return list(given)
 
 
 def _check_files(run: Path, files: dict[str, tuple[str | None, str]]) -> None:
-    """Refuse files that cannot be written, before anything is answered; a run is only read, so none goes there."""
+    """Refuse files that cannot be written, before anything is computed; nothing is written into the run."""
     for option, (name, suffix) in files.items():
         if name is None:
             continue
         path = Path(name)
         if path.suffix != suffix:
-            raise InputError(f"{option} {path}: ends in {path.suffix!r}; the name of this file ends in {suffix}")
+            raise InputError(f"{option} {path}: ends in {path.suffix!r}; give a name that ends in {suffix}")
         if not path.parent.is_dir():
             raise InputError(f"{option} {path}: there is no folder {path.parent}; create it, or write elsewhere")
         if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
             what = "this is a folder" if path.is_dir() else f"{path.parent} cannot be written to"
             raise InputError(f"{option} {path}: {what}; write elsewhere")
         if path.resolve().is_relative_to(run.resolve()):
-            raise InputError(f"{option} {path}: this is inside of the run, which is only read; write elsewhere")
+            raise InputError(f"{option} {path}: this is inside the run, which is only read; write elsewhere")
 
 
 def _print(found: Sequence[Ablation], left_out: dict[str, str], files: Sequence[str]) -> None:

@@ -1,6 +1,6 @@
-"""Answers as people and files get them: a line each, records, or a .jsonl, .csv or .parquet file.
+"""Output of answers: one line each, JSON records, or a .jsonl, .csv or .parquet file.
 
-A number in a text file has as many digits as tell one float32 from all others (and more): read back, it is the same.
+Numbers in text files have enough digits to restore every float32 exactly.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from continual_petl.store.files.atomic import replace_file
 
 
 def record_of(row: Row, answer: Answer | None, manifest: Manifest, given: Record | None = None) -> Record:
-    """Return what went in and what came out.
+    """Return a record of a row and its answer.
 
     Args:
-        row: what was answered.
-        answer: to it; None if there is none.
-        manifest: of the task.
-        given: the row with all its columns; left out, the row by the standard names, whatever a file called its columns.
+        row: the row.
+        answer: its answer; None if there is none.
+        manifest: manifest of the task.
+        given: the row with all its columns; by default, the row with the standard column names.
     """
     if given is None:
         given = dict(zip(standard_columns(manifest), row if manifest.pair else (row,), strict=True))
@@ -39,7 +39,7 @@ def record_of(row: Row, answer: Answer | None, manifest: Manifest, given: Record
 
 
 def line_of(answer: Answer, manifest: Manifest) -> str:
-    """Return one printable line for people: a label and its probability, a number of 6 digits, labels, tags, or a text."""
+    """Return one printable line: a label and its probability, a number of 6 digits, labels, tags, or a text."""
     if manifest.kind == "multilabel":
         assert answer.probabilities is not None
         assert isinstance(answer.value, list)
@@ -48,13 +48,13 @@ def line_of(answer: Answer, manifest: Manifest) -> str:
     if isinstance(answer.value, list):
         return " ".join(map(printable, answer.value))
     if isinstance(answer.value, float):
-        return f"{answer.value:.6g}"  # float32 tells about 7 digits; records keep all of them
+        return f"{answer.value:.6g}"  # float32 has about 7 digits; records keep all of them
     share = f"\t{max(answer.probabilities.values()):.4f}" if answer.probabilities else ""
     return printable(str(answer.value)) + share
 
 
 def check_output(path: Path) -> None:
-    """Refuse an output that cannot be written, before anything is answered."""
+    """Refuse an output that cannot be written, before anything is computed."""
     if path.suffix not in _WRITERS:
         raise InputError(f"--output {path}: ends in {path.suffix!r}; allowed are {', '.join(_WRITERS)}")
     if not path.parent.is_dir():
@@ -65,7 +65,7 @@ def check_output(path: Path) -> None:
 
 
 def write_records(path: Path, windows: Iterable[list[Record]], types: Types) -> None:
-    """Write records as they come, in the format of the file's name; the file appears when it is whole, or not at all.
+    """Write records as they arrive, in the format of the file's suffix; the file appears when complete, or not at all.
 
     A table has one column for each name of any record. In csv, lists and probabilities are JSON; in parquet so are columns
     whose values are not of one type, such as answers of several tasks.
@@ -73,7 +73,7 @@ def write_records(path: Path, windows: Iterable[list[Record]], types: Types) -> 
     Args:
         path: see `check_output`.
         windows: some records at a time.
-        types: the columns.
+        types: types of the columns.
     """
 
     def fill(beside: Path) -> None:

@@ -1,7 +1,7 @@
-"""The columns of a file of answers: all of the file of rows, as they came, and the answers behind them.
+"""The columns of an output file: all columns of the input file, unchanged, followed by the answers.
 
-Columns of .parquet keep their types in .parquet. Those of .jsonl get one where all values are of one type: text, numbers,
-truth values or lists of texts; values of other columns are JSON there.
+From .parquet to .parquet, columns keep their types. Columns of .jsonl get a type if all values share one: text, numbers,
+booleans or lists of texts; values of other columns are written as JSON.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class CopiedColumns:
             self.types[field.name] = field.type
 
     def add(self, record: Record, where: str) -> None:
-        """Take in a record.
+        """Register a record.
 
         Args:
             record: one row of the file.
-            where: it is, for messages.
+            where: its place, for messages.
 
         Raises:
-            InputError: if a column has the name of one that is added, or a value cannot be written.
+            InputError: if a column has the name of an added one, or a value cannot be written.
         """
         for name, value in record.items():
             if name in (ANSWER, SHARES):
@@ -80,7 +80,7 @@ class CopiedColumns:
 
 
 def given_columns(manifest: Manifest) -> Types:
-    """Return the columns of rows that are no records: texts given as arguments, or lines."""
+    """Return the columns of rows that are not records: texts given as arguments, or lines."""
     kind = "list" if manifest.kind == "token-classification" else "text"
     return {name: {kind} for name in standard_columns(manifest)}
 
@@ -111,7 +111,7 @@ def kind_of(value: Any) -> str:
 
 
 def one_kind(kinds: set[str]) -> str:
-    """Return the kind that all values of a column can be written as without a loss; ``json`` if there is no other."""
+    """Return the kind that can represent all values of a column without loss; ``json`` if there is no other."""
     found = kinds - {"null"}
     if found and found <= {"int", "long"}:
         return "int"
@@ -121,12 +121,12 @@ def one_kind(kinds: set[str]) -> str:
 
 
 def as_json(value: Any) -> str:
-    """Return a value as JSON text, dates and decimal numbers as text; numbers that are none become null."""
+    """Return a value as JSON text, dates and decimal numbers as text; NaN becomes null."""
     return json.dumps(plain(value), ensure_ascii=False, default=_as_text)
 
 
 def cell(value: Any) -> Any:
-    """Return a value as a csv table holds it: what is neither text nor number is JSON, but dates and decimals are text."""
+    """Return a value for a csv cell: text, numbers, dates and decimals as such, everything else as JSON."""
     if value is None or isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
         return value
     return as_json(value) if isinstance(value, list | dict | bool) else _as_text(value)
@@ -141,15 +141,15 @@ def _as_text(value: Any) -> str:
 
 
 def _check_writable(name: str, value: Any, where: str) -> None:
-    """Refuse a value that no file of answers, or no file of text, can hold."""
+    """Refuse a value that the output format cannot hold."""
     if isinstance(value, int | float):
         return
     try:
         as_json({name: value}).encode()
     except UnicodeEncodeError as error:
         raise InputError(
-            f"{where}: column {name!r} holds half of a character ({error.object[error.start]!a}), which no file of answers "
-            "may hold; repair it, for instance by saving as UTF-8 again"
+            f"{where}: column {name!r} holds half of a character ({error.object[error.start]!a}), which output "
+            "files cannot hold; repair it, for instance by saving as UTF-8 again"
         ) from error
     except TypeError as error:
         raise InputError(

@@ -1,7 +1,7 @@
-"""``continual-petl doctor``: what a run would find on this machine; what to paste into a bug report.
+"""``continual-petl doctor``: checks of this machine; output to paste into a bug report.
 
-Nothing that names a person or a place is printed: no key, no user, no host, and of folders only the one that was given.
-It does not stop at what is broken: that is told in its place.
+Nothing that identifies a person or a place is printed: no key, user or host, and no folder except the one given.
+It does not stop at errors: they are reported in place of the result.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from continual_petl.errors import printable
 
 _LEAST_NAME = 3
 _WIDTH = 92
-"""Of a value in letters, before it goes on in the next line."""
+"""Maximum characters of a value before it is wrapped."""
 
 
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
-    """Run the command; return the exit code: 1 if something was found that a run may fail of."""
+    """Run the command; return the exit code: 1 if a problem was found that could make a run fail."""
     asked: dict[str, Callable[[], dict[str, Any]]] = {
         **doctor_checks.LOOKS,
         "disk": lambda: doctor_checks.disk(Path(arguments.run_dir)),
@@ -51,7 +51,7 @@ def _lines(found: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _wrapped(value: str) -> list[str]:
-    """Return a sentence in lines; what is none, such as a path, is one that can be copied."""
+    """Wrap a sentence; anything else, such as a path, stays on one line to be copied."""
     if ", " not in value:
         return [value]
     return wrap(value, _WIDTH, break_long_words=False, break_on_hyphens=False)
@@ -60,19 +60,19 @@ def _wrapped(value: str) -> list[str]:
 def _tried(look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
         return look()
-    except (Exception, SystemExit) as error:  # a doctor tells what is broken instead of breaking
+    except (Exception, SystemExit) as error:  # report failures instead of failing
         return {"problem": f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"}
 
 
 def _redacted(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return facts without names of people and machines: messages of errors and values of settings may hold them."""
+    """Return facts without names of people and machines, which error messages and settings may contain."""
     hidden = {}
     for name, what in ((_name(getpass.getuser), "USER"), (_name(socket.gethostname), "HOST")):
         if len(name) >= _LEAST_NAME:
             hidden[name] = what
     try:
         home = str(Path.home())
-    except RuntimeError:  # nobody knows where it is
+    except RuntimeError:  # there is no home folder
         home = ""
 
     def without(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What `doctor` looks at: one function for each part of its answer, each of plain values."""
+"""The checks of `doctor`: one function for each section of its output, each returning plain values."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ SETTINGS = (
     "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "WANDB_MODE", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES",
     "TOKENIZERS_PARALLELISM", "PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG",
 )  # fmt: skip
-"""Variables of which the value is told; of others (keys, paths) at most that they are set."""
+"""Variables whose values are shown; others (keys, paths) are at most reported as set."""
 _LEAST_FREE = 1e9
 _PATIENCE_S = 3.0
 
 
 def packages() -> dict[str, Any]:
-    """Return versions; what is missing among the requirements is a problem, extras may be missing."""
+    """Return versions; a missing requirement is a problem, a missing extra is not."""
     found: dict[str, Any] = {"continual-petl": VERSION, "python": platform.python_version()}
     found |= {name: _version(name) for name in (*PACKAGES, *EXTRAS)}
     missing = [name for name in PACKAGES if found[name] == "not installed"]
@@ -40,7 +40,7 @@ def packages() -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """Return what computes here."""
+    """Return Python, system, processor and memory."""
     return {
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -72,7 +72,7 @@ def devices() -> dict[str, Any]:
 
 
 def disk(folder: Path) -> dict[str, Any]:
-    """Return whether runs can be written to a folder, and how much room there is, also where the Hub's files go."""
+    """Return whether runs can be written to a folder, and the free space there and in the Hub's cache."""
     there = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.is_dir())
     free = shutil.disk_usage(there).free
     found: dict[str, Any] = {"folder of runs": str(folder), "free": f"{free / 1e9:.1f} GB"}
@@ -92,7 +92,7 @@ def disk(folder: Path) -> dict[str, Any]:
 
 
 def tracking() -> dict[str, Any]:
-    """Return whether numbers sent to W&B would go anywhere; no key is shown."""
+    """Return where data logged to W&B would go; no key is shown."""
     import wandb
 
     from continual_petl.callbacks.loggers import goes_online, has_account
@@ -100,7 +100,7 @@ def tracking() -> dict[str, Any]:
     settings = wandb.Settings()
     mode, key = os.environ.get("WANDB_MODE") or str(settings.mode or "online"), has_account(settings.base_url)
     without = "kept on disk: there is no key"
-    if goes_online() is None:  # the user has said online
+    if goes_online() is None:  # the user asked for online mode
         without = "not kept: there is no key; wandb login gives one, and without WANDB_MODE they stay on disk"
     where = {"offline": "kept on disk", "dryrun": "kept on disk", "disabled": "not kept"}.get(
         mode, "sent" if key else without
@@ -109,7 +109,7 @@ def tracking() -> dict[str, Any]:
 
 
 def hub() -> dict[str, Any]:
-    """Return whether models and data sets can be fetched; nothing is fetched, only a connection is tried."""
+    """Return whether models and data sets can be downloaded; only a connection is tried."""
     import huggingface_hub
     from huggingface_hub import constants
 

@@ -16,5 +16,5 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         print_json({"forgotten": arguments.task, "entry": arguments.entry, "tasks": run.store.tasks})
     else:
         left = ", ".join(run.store.tasks) or "none"
-        out().print(f"forgot {what}; learned are now: {left}", markup=False, soft_wrap=True)
+        out().print(f"forgot {what}; remaining tasks: {left}", markup=False, soft_wrap=True)
     return 0

@@ -1,4 +1,4 @@
-"""``continual-petl init``: look at data, and write a stream file that runs."""
+"""``continual-petl init``: inspect data and write a stream file that runs."""
 
 from __future__ import annotations
 
@@ -64,32 +64,32 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
             {"name": t.name, "kind": t.kind, "why": g.why, "pairing": g.pairing, "texts_not_read": g.texts_left}
             for t, (_, g) in zip(spec.tasks, tasks, strict=True)
         ]
-        told = {"problems": problems, "remarks": remarks}
-        print_json({"file": str(file), "backbone": backbone.name, "tasks": made, **told})
+        more = {"problems": problems, "remarks": remarks}
+        print_json({"file": str(file), "backbone": backbone.name, "tasks": made, **more})
         return 1 if problems else 0
-    said = [f"{s.data}: {g.words}, because {g.why} in {s.rows}" for s, g in tasks]
-    said += [f"{s.data}: {g.pairing}" for s, g in tasks if g.pairing]
-    said += [f"{s.data}: {remark}" for s, g in tasks if (remark := about_numbers(s, g)) is not None]
-    said.append(f"backbone {backbone.name}: {backbone.why}")
-    said += remarks
-    said += [f"to mend before it runs: {problem}" for problem in problems]
-    said.append(f"wrote {file}; next: continual-petl run {file} --dry-run")
-    for line in said:
+    lines = [f"{s.data}: {g.words}, because {g.why} in {s.rows}" for s, g in tasks]
+    lines += [f"{s.data}: {g.pairing}" for s, g in tasks if g.pairing]
+    lines += [f"{s.data}: {remark}" for s, g in tasks if (remark := about_numbers(s, g)) is not None]
+    lines.append(f"backbone {backbone.name}: {backbone.why}")
+    lines += remarks
+    lines += [f"fix before running: {problem}" for problem in problems]
+    lines.append(f"wrote {file}; next: continual-petl run {file} --dry-run")
+    for line in lines:
         out().print(printable(line), markup=False, soft_wrap=True)
     return 1 if problems else 0
 
 
 def _check_file(file: Path, *, force: bool) -> None:
     if file.suffix not in (".yaml", ".yml"):
-        raise InputError(f"--output {file}: a stream file ends in .yaml; give it such a name")
+        raise InputError(f"--output {file}: a stream file has to end in .yaml; give another name")
     if not file.parent.is_dir():
         raise InputError(f"--output {file}: there is no folder {file.parent}; create it, or write elsewhere")
     if file.is_dir() or (file.exists() and not force):
-        raise InputError(f"--output: {file} is there already; give another name, or --force to write over it")
+        raise InputError(f"--output: {file} already exists; give another name, or --force to overwrite it")
 
 
 def _written(file: Path, text: str) -> StreamSpec:
-    """Write the file, once what it says was read back without a mistake; return what it says."""
+    """Write the file after reading its content back without errors; return the content."""
     beside = file.with_name(f".{file.stem}.{os.getpid()}.yaml")  # in its folder, from which paths count
     try:
         write_file(beside, text.encode())
@@ -101,7 +101,7 @@ def _written(file: Path, text: str) -> StreamSpec:
 
 
 def _read(spec: StreamSpec) -> tuple[list[str], list[str]]:
-    """Return what a run would refuse of the rows, and what it would say of their columns."""
+    """Return the problems that a run would find in the rows, and its remarks on their columns."""
     from continual_petl.streams.preparation.prepare import column_remarks  # with what reads data
 
     problems, remarks = [], []
@@ -114,7 +114,7 @@ def _read(spec: StreamSpec) -> tuple[list[str], list[str]]:
 
 
 def _unavailable(backbone: str) -> list[str]:
-    """Return why the backbone cannot be loaded, where that is known without a request: the Hub is switched off."""
+    """Return why the backbone cannot be loaded, if known without a request: the Hub is switched off."""
     if constants.HF_HUB_OFFLINE:
         try:
             check_available(backbone, None)
@@ -124,14 +124,14 @@ def _unavailable(backbone: str) -> list[str]:
 
 
 def _asked(data: str, found: Guess, columns: Sequence[Column]) -> Guess:
-    """Return a guess with the text that it left, if someone is there to say that it goes in as well."""
+    """Return a guess that includes the leftover text column, if the user says interactively that it belongs to the input."""
     from continual_petl.streams.scaffold.guess import can_take_second, with_second
 
     left = [name for name in found.texts_left if can_take_second(found, name)]
     if not left or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return found
     first = found.columns.get("text") or found.columns["source"]
-    what = f"the second text, beside {first}" if "text" in found.columns else f"part of the source, behind {first}"
+    what = f"the second text, next to {first}" if "text" in found.columns else f"part of the source, after {first}"
     one = f"is column {left[0]} {what}? [y/N]"
     question = one if len(left) == 1 else f"which column is {what}: {', '.join(left)}? [Enter: none]"
     try:

@@ -23,7 +23,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
             f"{arguments.task_file}: learn needs a file that describes a task, but this one holds rows. Write a YAML file "
             "with the keys name, kind and data "
             f"({{name: mine, kind: classification, data: {arguments.task_file}}}), and columns where yours have other "
-            "names; what `continual-petl init` lists under tasks is made of such ones."
+            "names; `continual-petl init` writes such entries under tasks."
         )
     try:
         task, places = load_placed_task(arguments.task_file, overrides)
@@ -39,7 +39,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         raise mistakes_of_task(error.places, error.rest.spec.tasks[0], spec) from None
     if arguments.dry_run:
         return _learn(Run(arguments.run, remote_code=arguments.remote_code), task, places, arguments)
-    # From before the stream is read: a task that another process adds meanwhile would not be in it.
+    # Taken before the stream is read: a task that another process adds meanwhile would not be in it.
     with store.lock(wait=arguments.wait):
         store.clean()
         return _learn(Run(arguments.run, remote_code=arguments.remote_code), task, places, arguments)
@@ -64,14 +64,14 @@ def _learn(run: Run, task: TaskSpec, places: Places, arguments: argparse.Namespa
 
 
 def _learned(run: Run, stream: TaskStream, task: TaskSpec, replace: list[str], arguments: argparse.Namespace) -> int:
-    from continual_petl.cli.learning_output import (  # with all that learns, which a mistake does not wait for
+    from continual_petl.cli.learning_output import (  # heavy, so imported after the first checks
         learn_and_show,
         show_plan,
     )
     from continual_petl.engine.checks.dry_run import dry_run
     from continual_petl.engine.session import Session
 
-    # From here on the stream speaks for the user.
+    # From here on the stream is what the user asked for.
     run.session.models.check_code()
     if arguments.dry_run:
         return show_plan(
@@ -83,20 +83,20 @@ def _learned(run: Run, stream: TaskStream, task: TaskSpec, replace: list[str], a
 def _with_task(spec: StreamSpec, task: TaskSpec, run: Run, places: Places, arguments: argparse.Namespace) -> StreamSpec:
     """Return the stream of a run with one more task, or with one of its own again."""
     learned = run.store.tasks
-    # A stream cannot be empty: its last task stays in the file when it is forgotten, and is not learned again for that.
+    # A stream cannot be empty: its last task stays in the file when it is forgotten, and is not learned again.
     forgotten = {tombstone.task for tombstone in run.store.tombstones()}.difference(learned)
     others = tuple(
         known for known in spec.tasks if known.name.casefold() != task.name.casefold() and known.name not in forgotten
     )
     for known in spec.tasks:
-        # The same task again is how a learned or half-learned one goes on; another under its name is a mistake.
+        # The same task again resumes a half-learned one; a different task of the same name is a mistake.
         same = known.name.casefold() == task.name.casefold() and known.name in learned
         if same and known != task and not (arguments.replace and known.name == task.name):
             problem = (
-                f"the run {arguments.run} already has another task {known.name!r}; a learned task is never replaced in "
-                "silence: give the new one its own name, or say --replace"
+                f"the run {arguments.run} already has another task {known.name!r}; a learned task is never replaced "
+                "silently: give the new one its own name, or add --replace"
             )
             raise InputError(*places.with_more([(("name",), problem)]))
-    # One that was stopped or refused before it was learned may come back otherwise.
+    # A task that was stopped or refused before it was learned may come back with other settings.
     tasks = spec.tasks if task in spec.tasks and not forgotten else (*others, task)
     return spec.model_copy(update={"tasks": tasks})

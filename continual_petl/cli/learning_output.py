@@ -1,4 +1,4 @@
-"""What `run` and `learn` share: learning with what watches it, the verdict, the dry run's table."""
+"""Shared by `run` and `learn`: learning with callbacks, the verdict, the table of a dry run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def learn_and_show(
 
 
 def watching(arguments: argparse.Namespace) -> list[L.Callback]:
-    """Return the callbacks that report progress, as the options ask; standard output is left for the result.
+    """Return the callbacks that report progress, according to the options; standard output is reserved for the result.
 
     Raises:
         InputError: if a logger cannot work here.
@@ -59,8 +59,8 @@ def watching(arguments: argparse.Namespace) -> list[L.Callback]:
 
 
 def show(run: Run, *, as_json: bool) -> int:
-    """Verify a run and print all there is to say about it; of many tasks, some certificates (see `affordable`)."""
-    checks = run.verify(most=affordable(run.session))
+    """Verify a run and print its report; with many tasks, only some certificates (see `affordable`)."""
+    checks = run.verify(limit=affordable(run.session))
     if as_json:
         print_json({**run.to_json(), "checks": [check.to_json() for check in checks]})
     else:

@@ -1,4 +1,4 @@
-"""The options --limits.cell_mb, --limits.unpacked_gb and --limits.ratio: how large files of data may be.
+"""The options --limits.cell_mb, --limits.unpacked_gb and --limits.ratio: how large data files may be.
 
 ``run`` reads these limits from the stream file, under each task; commands that read data without one take them as options.
 """
@@ -14,7 +14,7 @@ from continual_petl.streams.schema.limits_spec import SIZES, LimitsSpec
 
 
 def given_limits(arguments: argparse.Namespace, tasks: Sequence[LimitsSpec] = ()) -> LimitsSpec:
-    """Return the limits that options set; where they do not, the largest ones of some tasks, or the defaults.
+    """Return the limits set by options, else the largest ones of the given tasks, or the defaults.
 
     Raises:
         InputError: if an option is not a number above 0.

@@ -16,7 +16,7 @@ from continual_petl.store.store import Store
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
     store = open_store(arguments.run)
-    # Every manifest is read and checked, one after the other; what a run writes meanwhile is noticed.
+    # Every manifest is read and checked in turn; changes by a run in progress are noticed.
     found, half = store.consistently(lambda: (listed(store), [] if arguments.json else _half(store)))
     if arguments.json:
         print_json(found)
@@ -30,12 +30,12 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 
 
 def _half(store: Store) -> list[str]:
-    """Return what is to be said of tasks that were stopped half-way."""
+    """Return the lines about half-learned tasks."""
     half, lines = half_learned(store), []
     if left := {task: position for task, position in half.items() if not store.has(task)}:
         lines.append(half_learned_line(left))
     if half:
-        # Beside a task whose row is not there yet lies what is left of its own beginning.
+        # A task without a row yet still has its own progress folder.
         done = {(line.task, line.index) for line in each_result(store.results_file) if isinstance(line, TaskLine)}
         again = {task: at for task, at in half.items() if store.has(task) and (task, store.link(task).index) in done}
         if again:

@@ -1,6 +1,6 @@
-"""The command line: which commands there are, and what happens when one fails.
+"""The command line: dispatch to the commands, and handling of their errors.
 
-Nothing heavy is imported here; each command imports what it needs when it runs, so that --help answers at once.
+Nothing heavy is imported here; each command imports what it needs when it runs, so that --help is fast.
 
 Exit codes: 0 all is well; 1 a check failed (something was forgotten, a store is damaged); 2 the input cannot
 be used; 3 an internal error; 4 another process is writing to the run; 128 + n ended by signal n (130 for Ctrl-C), and the
@@ -38,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = build_parser()
     arguments, rest = parser.parse_known_args(argv)
     if arguments.command == "predict":
-        # argparse hands over an optional list only in one piece; texts after --task T are left over.
-        end = rest.index("--") if "--" in rest else len(rest)  # behind it everything is a text
+        # argparse only accepts an optional list in one piece; texts after --task T are left over.
+        end = rest.index("--") if "--" in rest else len(rest)  # everything after it is a text
         arguments.texts += [word for word in rest[:end] if not word.startswith("--")] + rest[end + 1 :]
         rest = [word for word in rest[:end] if word.startswith("--")]
     try:
@@ -63,20 +63,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Interrupted as error:
         return _fail(str(error), 128 + error.signal_number)
     except KeyboardInterrupt:
-        return _fail("stopped; what was saved stands, and the same command resumes from there", 130)
+        return _fail("stopped; progress is saved, and the same command resumes from there", 130)
     except _Ended:
-        return _fail("ended by SIGTERM; what was saved stands, and the same command resumes from there", 143)
+        return _fail("ended by SIGTERM; progress is saved, and the same command resumes from there", 143)
     except BrokenPipeError:
         return _unread()
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             return _fail(f"{error.filename}: this name is longer than the system allows; give another path", 2)
         print(printable(traceback.format_exc(), keep="\n"), file=sys.stderr, end="")
-        return _fail("this is a fault of continual-petl, not of your input: please report it with the lines above", 3)
+        return _fail("this is a bug in continual-petl, not in your input: please report it with the lines above", 3)
 
 
 def parse_overrides(rest: Sequence[str]) -> list[tuple[str, str]]:
-    """Turn ``--key value`` and ``--key=value`` into pairs; the stream's schema decides which keys there are."""
+    """Turn ``--key value`` and ``--key=value`` into pairs; the stream's schema decides which keys are valid."""
     overrides: list[tuple[str, str]] = []
     words = list(rest)
     while words:
@@ -93,12 +93,12 @@ def parse_overrides(rest: Sequence[str]) -> list[tuple[str, str]]:
 
 
 class _Ended(BaseException):
-    """SIGTERM, as KeyboardInterrupt is SIGINT: no one who catches errors catches this."""
+    """Raised on SIGTERM, like KeyboardInterrupt on SIGINT: `except Exception` does not catch it."""
 
 
 @contextmanager
 def _ending_at_sigterm() -> Iterator[None]:
-    """End a command in order, with its exit code; while a run learns, its own handler stands in front."""
+    """Exit a command cleanly on SIGTERM; while a run learns, its own handler is in front."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -120,8 +120,8 @@ def _none_left(parser: argparse.ArgumentParser, rest: Sequence[str]) -> list[tup
 
 
 def _unread() -> int:
-    """Return the exit code for a reader of our output that went away, as in ``| head``."""
-    # What is left in the buffer would be written, and fail again, when Python ends.
+    """Return the exit code for a closed output pipe, as with ``| head``."""
+    # Python would flush the buffer at exit and fail again.
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 141

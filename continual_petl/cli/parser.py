@@ -1,6 +1,6 @@
-"""The parser of all commands. A command is two files of its name: its options in `options`, and what it does, beside this.
+"""The parser of all commands. Each command has two files of its name: one here, and one with its options in `options`.
 
-Nothing heavy is imported, so that --help answers at once.
+Nothing heavy is imported, so that --help is fast.
 """
 
 from __future__ import annotations

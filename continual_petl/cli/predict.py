@@ -1,7 +1,7 @@
 """``continual-petl predict``: rows in, answers out; from arguments, standard input or files.
 
-Rows are read, answered and written some at a time, so that memory does not grow with their number. A file is read twice:
-what is wrong with any of its rows is told before the first is answered.
+Rows are read, answered and written in portions, so that memory does not grow with their number. A file is read twice: a
+problem in any of its rows is reported before the first is answered.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from continual_petl.streams.schema.data_spec import is_url
 from continual_petl.streams.sources.records import format_of
 
 NUM_BATCHES = 32
-"""Batches that are read together; among them rows of like length meet."""
+"""Number of batches read together, so that rows of similar length can share a batch."""
 Answered = tuple[str, Row, Record | None, Answer]
 
 
@@ -82,13 +82,11 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     first = next(rows, None)
     if first is None:
         if arguments.input:
-            raise InputError(
-                f"--input {arguments.input}: there is no row in it; give a file with rows, one record each"
-            )
+            raise InputError(f"--input {arguments.input}: it has no rows; give a file with one record per row")
         raise InputError("no text to answer: give texts as arguments, on standard input, or with --input FILE")
     windows = _answered(run, chain([first], rows), arguments.batch_size)
     if arguments.output:
-        # What has no columns is answered by one task.
+        # Rows without columns are answered by one task.
         types = given_columns(manifests[arguments.task]) if copied is None else copied.types
         _write(windows, manifests, types | answer_columns(list(manifests.values())), arguments)
     elif arguments.json:
@@ -101,7 +99,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 
 
 def _answered(run: Run, rows: Iterator[Named], batch_size: int) -> Iterator[list[Answered]]:
-    """Yield rows with their answers, some at a time, in their order."""
+    """Yield rows with their answers, in portions and in order."""
     before = 0
     while window := list(islice(rows, NUM_BATCHES * batch_size)):
         tasks = [task for task, _, _ in window]
@@ -128,23 +126,23 @@ def _records(window: list[Answered], manifests: dict[str, Manifest], column: str
 def _write(
     windows: Iterable[list[Answered]], manifests: dict[str, Manifest], types: Types, arguments: argparse.Namespace
 ) -> None:
-    told: Counter[str] = Counter()
+    answered: Counter[str] = Counter()
 
     def records() -> Iterator[list[Record]]:
         for window in windows:
-            told.update(task for task, _, _, _ in window)
+            answered.update(task for task, _, _, _ in window)
             yield [record_of(row, answer, manifests[task], given) for task, row, given, answer in window]
 
     path = Path(arguments.output)
     write_records(path, records(), types)
     if arguments.json:
-        print_json({"output": str(path), "answers": dict(told)})
+        print_json({"output": str(path), "answers": dict(answered)})
     else:
-        out().print(f"wrote {told.total():,} answers to {path}", markup=False, soft_wrap=True)
+        out().print(f"wrote {answered.total():,} answers to {path}", markup=False, soft_wrap=True)
 
 
 def _print_records(windows: Iterable[list[Record]]) -> None:
-    """Print one JSON list, each record as soon as it is there."""
+    """Print one JSON list, each record as soon as it is available."""
     before = "["
     for record in chain.from_iterable(windows):
         print(
@@ -155,13 +153,11 @@ def _print_records(windows: Iterable[list[Record]]) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Refuse what does not go together."""
+    """Refuse options that exclude each other."""
     if arguments.texts and arguments.input:
         raise InputError("texts and --input were both given; give one of them")
     if arguments.input and is_url(arguments.input):
-        raise InputError(
-            f"--input {arguments.input}: addresses are not read here; download the file, and give its path"
-        )
+        raise InputError(f"--input {arguments.input}: URLs are not supported here; download the file and give its path")
     if arguments.task is not None and arguments.task_column is not None:
         raise InputError(
             "--task, --task-column: both were given; give the task that answers all rows, or the column that names one for "
@@ -179,7 +175,7 @@ def _check(arguments: argparse.Namespace) -> None:
         raise InputError("--task-column: names a column of a file; give the file with --input")
     if arguments.task_column in {"text", "text_pair", "source", "tokens", "image", "answer", "probabilities"}:
         raise InputError(
-            f"--task-column {arguments.task_column}: this name is taken in rows and answers; give the column another one"
+            f"--task-column {arguments.task_column}: this name is used in rows and answers; rename the column"
         )
     if arguments.batch_size < 1:
         raise InputError(f"--batch-size: got {arguments.batch_size}; allowed are whole numbers from 1")

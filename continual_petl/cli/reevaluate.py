@@ -15,7 +15,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     open_store(arguments.run)
     from continual_petl.engine.reevaluate import (
         reevaluate,
-    )  # with torch, which a folder that is no run does not wait for
+    )  # imports torch, which a folder that is not a run need not wait for
 
     found = reevaluate(arguments.run, remote_code=arguments.remote_code, wait=arguments.wait)
     if arguments.json:
@@ -24,11 +24,11 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     console = out()
     print_report(console, found.run.results, found.run.growth)
     for task, why in found.left.items():
-        console.print(printable(f"task {task!r}: not filled in, because {why}"), markup=False, soft_wrap=True)
+        console.print(printable(f"task {task!r}: not filled in: {why}"), markup=False, soft_wrap=True)
     filled, checked = counted(len(found.certified), "score"), counted(len(found.checks), "certificate")
-    nothing = "no score was filled in" if found.left else "R lists no score that is not measured: nothing was filled in"
+    nothing = "no score was filled in" if found.left else "every score in R is measured: nothing was filled in"
     console.print(
-        f"{filled} filled in from certificates (status: certified); {checked} checked for that"
+        f"{filled} filled in from certificates (status: certified); {checked} checked for this"
         if found.certified
         else nothing,
         markup=False,

@@ -1,4 +1,4 @@
-"""``continual-petl report``: what runs have learned, forgotten and cost; read from their folders alone."""
+"""``continual-petl report``: what runs have learned, forgotten and cost, read only from their folders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from continual_petl.cli._console import out, print_json, progress
 from continual_petl.engine.run import Run
 from continual_petl.errors import InputError, printable
-from continual_petl.report.misread import MOST_TASKS, MisreadRows
+from continual_petl.report.misread import MAX_TASKS, MisreadRows
 from continual_petl.report.terminal import print_report
 from continual_petl.store.open_run import open_store
 
@@ -35,7 +35,9 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         return 0
     folder = Path(arguments.output or _beside(arguments.runs))
     stores = [open_store(run) for run in arguments.runs]
-    from continual_petl.report.facts import Reader  # with what draws, for which a folder that is no run does not wait
+    from continual_petl.report.facts import (
+        Reader,
+    )  # imports plotting, which a folder that is not a run need not wait for
     from continual_petl.report.write import PAGE, write_comparison, write_report
 
     readers = [Reader(store.folder) for store in stores]
@@ -65,26 +67,26 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 def _misread(run: Run, tasks: Sequence[str]) -> tuple[MisreadRows, ...]:
     """Return the rows that the banks of the newest tasks misread."""
     found: list[MisreadRows] = []
-    with progress("test rows") as tell:
-        for task in tasks[-MOST_TASKS:]:
+    with progress("test rows") as advance:
+        for task in tasks[-MAX_TASKS:]:
             found.append(run.misread(task))
-            if tell is not None:
-                tell(len(found), len(tasks[-MOST_TASKS:]))
+            if advance is not None:
+                advance(len(found), len(tasks[-MAX_TASKS:]))
     return tuple(found)
 
 
 def _open(address: str) -> None:
-    """Open a browser with a window; one that would take the terminal, or none, is no place for a page with figures."""
+    """Open a graphical browser; a text browser in the terminal is not used."""
     try:
         opened = type(webbrowser.get()) is not webbrowser.GenericBrowser and webbrowser.open(address)
     except webbrowser.Error:
         opened = False
     if not opened:
-        out().print(f"no browser was found to open it; its address is {address}", soft_wrap=True, markup=False)
+        out().print(f"no browser was found; the address is {address}", soft_wrap=True, markup=False)
 
 
 def _beside(runs: list[str]) -> Path:
-    """Return where the report goes unless someone says: into the run, and of several into the first one."""
+    """Return the default folder of the report: in the run, or in the first of several."""
     return Path(runs[0]) / "report" if len(runs) == 1 else Path(runs[0]) / "report" / "comparison"
 
 
@@ -95,13 +97,13 @@ def _serve(folder: Path, arguments: argparse.Namespace, draw: Callable[[], objec
 
     def again() -> None:
         now = [reader.state() for reader in readers]
-        if now != drawn:  # looked at before it is read: what comes meanwhile is drawn next time
+        if now != drawn:  # checked before reading: later changes are drawn next time
             draw()
             drawn[:] = now
 
     again()
-    server = Server(folder, arguments.port, again, tell=_tell)
-    # A shell has what it starts with & in a script ignore SIGINT.
+    server = Server(folder, arguments.port, again, on_failure=_print_failure)
+    # In a script, a shell makes background processes (&) ignore SIGINT.
     ends = f"stop it with Ctrl-C, or with kill {os.getpid()} where there is no terminal"
     out().print(f"serving {server.address} to this machine only; {ends}", soft_wrap=True, markup=False)
     if arguments.open:
@@ -113,12 +115,12 @@ def _serve(folder: Path, arguments: argparse.Namespace, draw: Callable[[], objec
     return 0
 
 
-def _tell(words: str) -> None:
+def _print_failure(words: str) -> None:
     print(printable(f"continual-petl: {words}"), file=sys.stderr, flush=True)
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Refuse what does not go together."""
+    """Refuse options that exclude each other."""
     if arguments.json and (arguments.serve or arguments.open or arguments.output):
         raise InputError("--json prints a report instead of writing one: leave out --serve, --open and --output")
     if arguments.rows and (arguments.serve or len(arguments.runs) > 1):
@@ -128,17 +130,17 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.port and not arguments.serve:
         raise InputError("--port: needs --serve, which was not given; add --serve, or leave --port out")
     if not 0 <= arguments.port < 2**16:
-        raise InputError(f"--port: got {arguments.port}; allowed are 1 to 65535, and 0 for any that is free")
+        raise InputError(f"--port: got {arguments.port}; allowed are 1 to 65535, or 0 for any free port")
     places = [os.path.realpath(run) for run in arguments.runs]
     twice = [run for run, place in zip(arguments.runs, places, strict=True) if places.count(place) > 1]
     if twice:
-        raise InputError(f"{twice[0]}: was given twice; give each run once")
+        raise InputError(f"{twice[0]} was given twice; give each run once")
     if arguments.output:
         _check_output(Path(arguments.output))
 
 
 def _check_output(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"--output {folder}: this is a file; a report is a folder, so give another name")
+        raise InputError(f"--output {folder}: this is a file, but a report is a folder; give another name")
     if (folder / "stream.yaml").exists() or (folder / "bank.json").exists():
-        raise InputError(f"--output {folder}: this is a run, or a part of one; give a folder of the report's own")
+        raise InputError(f"--output {folder}: this is a run or part of one; give a separate folder")

@@ -1,4 +1,4 @@
-"""Rows to answer, as people have them: texts, lines, or records of a file; each with the task that answers it."""
+"""Input rows: texts, lines, or records of a file, each with the task that answers it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet", ".txt")
 _TABLES = (".csv", ".tsv")
 Record = dict[str, Any]
 Named = tuple[str, Row, Record | None]
-"""A task, a row for it, and all columns that a file has beside it; None of what has no columns."""
+"""A task, a row for it, and the full record from the file; None for rows without columns."""
 ColumnsOf = Callable[[str], TaskColumns]
-"""Returns the columns of a learned task, or raises `InputError` with the tasks that there are. Asked once for each task."""
+"""Returns the columns of a learned task, or raises `InputError` with the known tasks. Called once for each task."""
 
 
 def row_of(line: str, where: str, manifest: Manifest, limits: LimitsSpec) -> Row:
-    """Return the row that one line of text is."""
+    """Parse one line of text as a row."""
     _check_text(line, where, limits)
     if manifest.kind == "token-classification":
         return line.split()
@@ -45,7 +45,7 @@ def row_of(line: str, where: str, manifest: Manifest, limits: LimitsSpec) -> Row
 
 
 def given_rows(texts: Sequence[str], manifest: Manifest, limits: LimitsSpec) -> Iterator[Named]:
-    """Yield the rows that were given as arguments, or, if none was, those on standard input, while they come."""
+    """Yield the rows given as arguments, or else those on standard input as they arrive."""
     lines = iter(texts) if texts else _standard_input(limits)
     for number, line in enumerate(lines, 1):
         yield manifest.task, row_of(line, f"text {number}", manifest, limits), None
@@ -71,15 +71,15 @@ def read_rows(
     """Yield the rows of a file, each with the task that answers it; the file is never in memory as a whole.
 
     Args:
-        path: of the file.
-        columns_of: of each task.
-        task: which answers all of them.
-        task_column: which column names the task of each row, if no single one answers all of them.
+        path: path of the file.
+        columns_of: returns the columns of a task.
+        task: the task that answers all rows.
+        task_column: the column that names the task of each row, if there is no single task.
         limits: how large the file and its cells may be.
-        seen: called with each record, and where it is.
+        seen: called with each record and its place.
 
     Raises:
-        InputError: with the line of what cannot be used.
+        InputError: with the line that cannot be used.
     """
     check_regular(f"--input {path}", str(path))
     kind = format_of(path)
@@ -117,11 +117,11 @@ def read_rows(
 
 
 def _check_file(path: Path) -> None:
-    """Refuse what is missing, and what cannot be read twice."""
+    """Refuse files that are missing or cannot be read twice."""
     if not path.exists():
-        raise InputError(f"--input {path}: there is no such file; check the path, it counts from {Path.cwd()}")
+        raise InputError(f"--input {path}: there is no such file; check the path, which is relative to {Path.cwd()}")
     if not path.is_file():
-        raise InputError(f"--input {path}: this is a folder; give a file, or one row a line on standard input")
+        raise InputError(f"--input {path}: this is a folder; give a file, or one row per line on standard input")
 
 
 def _task_of(record: dict[str, Any], column: str, where: str) -> str:
@@ -148,7 +148,7 @@ def _row(record: dict[str, Any], where: str, task: TaskColumns, names: Sequence[
 
 
 def _words(value: Any, *, in_table: bool) -> Any:
-    """Return a list of words; in a table, which has no lists, it may be JSON, as it is in training data."""
+    """Return a list of words; in a table it may be a JSON list, as in training data."""
     if not isinstance(value, str):
         return value
     if in_table and value.lstrip().startswith("["):
@@ -170,7 +170,7 @@ def _check_text(text: str, where: str, limits: LimitsSpec) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise InputError(
-            f"{where}: {text[error.start]!a} is half of a character, which no text may hold; repair it, for instance by "
+            f"{where}: {text[error.start]!a} is half of a character, which is not valid text; repair it, for instance by "
             "saving as UTF-8 again"
         ) from error
 
@@ -190,12 +190,12 @@ def _standard_input(limits: LimitsSpec) -> Iterator[str]:
     buffer = getattr(sys.stdin, "buffer", None)
     handle = sys.stdin if buffer is None else TextIOWrapper(buffer, encoding="utf-8-sig", newline="\n")
     try:
-        most = int(limits.cell_mb * 1e6) + 2  # a line that is longer is refused, without what is left of it
-        lines = iter(sys.stdin) if buffer is None else iter(partial(handle.readline, most), "")
+        limit = int(limits.cell_mb * 1e6) + 2  # a longer line is refused without reading the rest of it
+        lines = iter(sys.stdin) if buffer is None else iter(partial(handle.readline, limit), "")
         for line in lines:
             yield _without_end(line)
     except UnicodeDecodeError as error:
         raise InputError(f"standard input: not UTF-8: {error}; convert it, for instance with iconv -t UTF-8") from error
     finally:
         if isinstance(handle, TextIOWrapper) and handle is not sys.stdin:
-            handle.detach()  # standard input stays open for whoever called
+            handle.detach()  # standard input stays open for the caller

@@ -38,7 +38,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 
 def _run(stream: TaskStream, folder: Path, arguments: argparse.Namespace, overrides: Sequence[tuple[str, str]]) -> int:
     _refuse_missing_files(stream, folder, arguments)
-    from continual_petl.cli.learning_output import (  # with all that learns, which a mistake does not wait for
+    from continual_petl.cli.learning_output import (  # heavy, so imported after the first checks
         learn_and_show,
         show_plan,
     )

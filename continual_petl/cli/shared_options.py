@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -9,55 +9,55 @@ OVERRIDES = """Any key of the stream file can be set: --training.epochs 1, --tas
 
 
 def add_run(command: argparse.ArgumentParser) -> None:
-    """Add the run folder that a command works on."""
+    """Add the argument for the run folder."""
     command.add_argument("run", metavar="RUN", help="a run folder")
 
 
 def add_stream(command: argparse.ArgumentParser) -> None:
-    """Add the stream to learn from, and where its data is."""
+    """Add the stream and the folder of its data."""
     text = "a stream file, or the name of a catalog stream (see continual-petl streams)"
     command.add_argument("stream", metavar="STREAM", help=text)
-    text = "where the data is: relative paths count from here, catalog streams find their copies here"
+    text = "folder of the data: relative paths start here, and catalog streams find their copies here"
     command.add_argument("--data-dir", metavar="DIR", help=text)
 
 
 def add_dry_run(command: argparse.ArgumentParser) -> None:
-    """Add whether anything is learned."""
+    """Add --dry-run."""
     command.add_argument("--dry-run", action="store_true", help="resolve and show everything without training")
 
 
 def add_task(command: argparse.ArgumentParser) -> None:
-    """Add which task of a run it is about."""
+    """Add --task."""
     command.add_argument("--task", metavar="T", help="name of a learned task")
 
 
 def add_remote_code(command: argparse.ArgumentParser) -> None:
-    """Add the permission to execute code that comes with a backbone."""
+    """Add --remote-code, the permission to execute code that comes with a backbone."""
     text = "execute the backbone's own code if RUN asks for it; read it first"
     command.add_argument("--remote-code", action="store_true", help=text)
 
 
 def add_check(command: argparse.ArgumentParser) -> None:
-    """Add how earlier tasks are checked while others are learned."""
+    """Add the policy for checking earlier tasks during learning."""
     text = "how earlier tasks are checked after each new one (default: probe; full answers their test rows again)"
     command.add_argument("--check", choices=("digests", "probe", "full"), default="probe", help=text)
 
 
 def add_wait(command: argparse.ArgumentParser) -> None:
-    """Add what happens if another process writes to the run."""
+    """Add --wait, for a run that another process writes to."""
     text = "wait until another process that writes to the run has ended"
     command.add_argument("--wait", action="store_true", help=text)
 
 
 def add_jobs(command: argparse.ArgumentParser, text: str) -> None:
-    """Add how much is learned at once, and where."""
+    """Add the number of parallel jobs and the executor."""
     command.add_argument("--jobs", metavar="N", type=int, help=text)
-    text = "where they are learned: in processes of this machine (default), or on a Ray cluster"
+    text = "where they run: in processes on this machine (default), or on a Ray cluster"
     command.add_argument("--executor", choices=("processes", "ray"), default="processes", help=text)
 
 
 def add_logging(command: argparse.ArgumentParser) -> None:
-    """Add what is printed and logged while tasks are learned."""
+    """Add loggers and verbosity."""
     text = "send losses, scores and costs to wandb, tensorboard or csv, below logs in the run folder; may be repeated"
     loggers = ("wandb", "tensorboard", "csv")
     command.add_argument("--log", metavar="LOGGER", action="append", choices=loggers, default=[], help=text)
@@ -69,18 +69,18 @@ def add_logging(command: argparse.ArgumentParser) -> None:
 
 
 def add_json(command: argparse.ArgumentParser) -> None:
-    """Add how the result is printed."""
+    """Add --json for the result."""
     command.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
 
 
 def add_json_events(command: argparse.ArgumentParser) -> None:
-    """Add how the result, and the events on the way to it, are printed."""
+    """Add --json for the result and the events before it."""
     text = "print the result as JSON on standard output, and events as JSON lines on standard error"
     command.add_argument("--json", action="store_true", help=text)
 
 
 def add_limits(command: argparse.ArgumentParser) -> None:
-    """Add how large files of data may be, under the keys of the stream file."""
+    """Add the limits on data files, named like the keys of the stream file."""
     for key, metavar, text in (
         ("cell_mb", "MB", "longest text in one cell, in millions of characters (default: 4)"),
         ("unpacked_gb", "GB", "largest size of a compressed or parquet file once unpacked (default: 16)"),

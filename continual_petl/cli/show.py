@@ -1,4 +1,4 @@
-"""``continual-petl show``: everything that is known of one learned task."""
+"""``continual-petl show``: all facts about one learned task."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     manifest, history = store.manifest(task), store.history(task)
     num_bytes, seconds = store.num_bytes(task), _seconds(store, task, manifest.index)
     if arguments.json:
-        told = history.model_dump(mode="json")
-        known = {"seal": manifest.seal, "history": told, "bytes": num_bytes, "seconds": seconds}
+        history_json = history.model_dump(mode="json")
+        known = {"seal": manifest.seal, "history": history_json, "bytes": num_bytes, "seconds": seconds}
         print_json({**manifest.model_dump(mode="json"), **known})
         return 0
     out().print(task_facts(manifest, history, num_bytes, seconds))
@@ -33,7 +33,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
 
 
 def _list(arguments: argparse.Namespace, store: Store, overrides: list[tuple[str, str]]) -> int:
-    """List the tasks, and say how one of them is shown."""
+    """List the tasks, and how to show one of them."""
     code = list_tasks.execute(arguments, overrides)
     if not arguments.json and store.tasks:
         _suggest("show one of them", "show", str(store.folder), store.tasks[-1])
@@ -46,7 +46,7 @@ def _suggest(what: str, *words: str) -> None:
 
 
 def _seconds(store: Store, task: str, index: int) -> dict[str, float]:
-    """Return how long the task took, part by part."""
+    """Return the time each part of the task took."""
     found: dict[str, float] = {}
     for line in store.results():
         if isinstance(line, TaskLine) and line.task == task and line.index in (index, None):

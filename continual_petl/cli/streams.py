@@ -1,4 +1,4 @@
-"""``continual-petl streams``: the streams that come with the package, one line each."""
+"""``continual-petl streams``: the streams of the package, one line each."""
 
 from __future__ import annotations
 

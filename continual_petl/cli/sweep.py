@@ -1,4 +1,4 @@
-"""``continual-petl sweep``: choose the settings of every task of a stream, show what was found."""
+"""``continual-petl sweep``: choose the settings of every task of a stream, and show the results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
     spec = load_sweep(arguments.sweep, stream.spec, tasks=tuple(tasks), trials=arguments.trials)
     for sentence in unreached(stream.spec, overrides):
         print(printable(f"continual-petl: {sentence}"), file=sys.stderr)
-    from continual_petl.sweep.protocol import sweep  # with all that learns, which a mistake does not wait for
+    from continual_petl.sweep.protocol import sweep  # heavy, so imported after the first checks
 
     result = sweep(
         stream,
@@ -46,7 +46,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         executor=arguments.executor,
         minutes=arguments.minutes,
         keep=arguments.keep,
-        told=None if arguments.quiet else _as_json if arguments.json else _as_text,
+        on_trial=None if arguments.quiet else _as_json if arguments.json else _as_text,
     )
     if arguments.json:
         print_json(result.to_json())
@@ -71,7 +71,7 @@ def _as_text(record: Record) -> None:
 
 
 def show(result: SweepResult) -> None:
-    """Print what a sweep has found."""
+    """Print the result of a sweep."""
     table = Table(title="Chosen on validation; no test row was read", title_justify="left")
     for header in ("task", "settings", "metric", "validation", "over seeds", "parameters", "trials"):
         table.add_column(header, justify="right" if header in ("validation", "parameters") else "left")
@@ -81,8 +81,8 @@ def show(result: SweepResult) -> None:
     console.print(table)
     _show_apart(console, result)
     for record in (record for choice in result.tasks.values() for record in choice.failed_seeds):
-        told = f"{record.task}: seed {record.seed} failed and is not in the mean: {record.reason}"
-        console.print(printable(told), soft_wrap=True, markup=False)
+        notice = f"{record.task}: seed {record.seed} failed and is not in the mean: {record.reason}"
+        console.print(printable(notice), soft_wrap=True, markup=False)
     _show_left(console, result)
     chosen = result.folder / CHOSEN
     if chosen.exists():
@@ -90,17 +90,17 @@ def show(result: SweepResult) -> None:
 
 
 def _show_apart(console: Console, result: SweepResult) -> None:
-    """Tell of which tasks seeds were scored on different rows, and why."""
-    whys: dict[str, list[str]] = {}
+    """Report the tasks whose seeds were scored on different rows, and why."""
+    tasks_by_reason: dict[str, list[str]] = {}
     for choice in result.tasks.values():
         if not choice.same_rows:
             carved = "the data has no validation split, so each seed carved its own from train"
             drawn = "limits.validation lets each seed draw its own validation rows"
             why = "; and ".join([*([carved] if choice.carved else []), *([drawn] if choice.limited else [])])
-            whys.setdefault(why or "each seed was scored on other validation rows", []).append(choice.task)
-    for why, tasks in whys.items():
-        told = f"{', '.join(tasks)}: {why}. The spread over seeds holds that too."
-        console.print(printable(told), soft_wrap=True, markup=False)
+            tasks_by_reason.setdefault(why or "each seed was scored on other validation rows", []).append(choice.task)
+    for why, tasks in tasks_by_reason.items():
+        notice = f"{', '.join(tasks)}: {why}. The spread over seeds includes this."
+        console.print(printable(notice), soft_wrap=True, markup=False)
 
 
 def _show_left(console: Console, result: SweepResult) -> None:
@@ -115,7 +115,7 @@ def _show_left(console: Console, result: SweepResult) -> None:
         ]
         left = counted(result.num_left - here, "trial")
         console.print(
-            printable(f"{left} left of tasks that were swept before: {known_names(others)}."),
+            printable(f"{left} left for tasks that were swept before: {known_names(others)}."),
             soft_wrap=True,
             markup=False,
         )

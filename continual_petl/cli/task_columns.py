@@ -1,8 +1,8 @@
-"""Which columns of a file a task reads its rows from: its own, as its data had them, or the standard ones.
+"""Which columns of a file a task reads its rows from: its own, as in its training data, or the standard ones.
 
-A task's own columns stand under `columns` in the run's stream file, so the file that a task was learned from can be answered
-as it is (but paths of images count from the working directory here). A task that the stream file no longer describes has the
-standard ones alone.
+A task's own columns are listed under `columns` in the run's stream file, so the file that a task was learned from can be
+answered unchanged (but paths of images are relative to the working directory here). A task that is no longer in the stream
+file has only the standard columns.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ _FORMS: dict[Kind, str] = {
     "token-classification": "a list of words, or as text with spaces between the words",
     "image-classification": "text, which is the path of an image",
 }
-"""What a column holds; for all other kinds: text."""
+"""The content of a column; for all other kinds: text."""
 _EMPTY = (None, "")
 
 
 def standard_columns(manifest: Manifest) -> tuple[str, ...]:
-    """Return what files and records of answers call what goes in: the keys of ``columns`` in a stream file."""
+    """Return the standard column names of a kind: the keys of ``columns`` in a stream file."""
     return ("text", "text_pair") if manifest.pair else COLUMNS[manifest.kind][:1]
 
 
 @dataclass(frozen=True)
 class TaskColumns:
-    """A task, and the columns that its rows may stand in."""
+    """A task and the columns that may hold its rows."""
 
     manifest: Manifest
     own: tuple[str, ...]
-    """As its data had them."""
+    """The columns of its training data."""
     standard: tuple[str, ...]
 
     @classmethod
@@ -46,17 +46,17 @@ class TaskColumns:
         """Return the columns of a learned task.
 
         Args:
-            manifest: of the task.
-            spec: of the same task in the run's stream file; None where it is no longer there.
+            manifest: manifest of the task.
+            spec: the task in the run's stream file; None if it is no longer there.
         """
         standard = standard_columns(manifest)
-        if spec is None or spec.kind != manifest.kind:  # the stream file was edited: it speaks of other data
+        if spec is None or spec.kind != manifest.kind:  # the stream file was edited and describes other data
             return cls(manifest, standard, standard)
         own = tuple(getattr(spec.columns, key) for key in standard)
         return cls(manifest, standard if None in own else own, standard)
 
     def check_beside(self, task_column: str) -> None:
-        """Refuse a column that names tasks if this task would read it as its row."""
+        """Refuse a task column that this task would read as part of its row."""
         if task_column in self.own:
             raise InputError(
                 f"--task-column {task_column}: task {self.manifest.task!r} reads its rows from a column of this name "
@@ -64,21 +64,20 @@ class TaskColumns:
             )
 
     def names_in(self, record: dict[str, Any], where: str, *, mixed: bool) -> tuple[str, ...]:
-        """Return the columns to read in a record: its own if all of them are there, else the standard ones.
+        """Return the columns to read in a record: the task's own if all are present, else the standard ones.
 
         Args:
             record: one row of a file.
-            where: it stands, for messages.
-            mixed: whether the file holds rows of several tasks, each with columns of its own.
+            where: its place, for messages.
+            mixed: whether the file holds rows of several tasks with different columns.
 
         Raises:
-            InputError: if neither are; or, in a mixed file, if both are and its own are empty while the standard ones are
-                not.
+            InputError: if neither are present; or, in a mixed file, if both are and only the task's own are empty.
         """
         for names in (self.own, self.standard):
             if all(name in record for name in names):
                 if mixed and names is not self.standard:
-                    self._check_meant(record, where)
+                    self._check_unambiguous(record, where)
                 return names
         several = len(self.own) > 1
         other = "" if self.own == self.standard else f" (or {_listed(self.standard)})"
@@ -88,18 +87,18 @@ class TaskColumns:
             f"{found}. Name the column{'s' * several} so.{separators_hint(record)}"
         )
 
-    def _check_meant(self, record: dict[str, Any], where: str) -> None:
-        """Refuse a row of a table of several tasks that may stand in columns which another task brought along."""
+    def _check_unambiguous(self, record: dict[str, Any], where: str) -> None:
+        """Refuse an ambiguous row in a table of several tasks, whose columns may belong to another task."""
         filled = [name for name in self.standard if record.get(name) not in _EMPTY and name not in self.own]
         if filled and all(record[name] in _EMPTY for name in self.own):
             raise InputError(
                 f"{where}: task {self.manifest.task!r} reads {_listed(self.own)}, which this row leaves empty while it fills "
-                f"{_listed(filled)}; nothing says which is meant. Fill the former, or take the latter out of the file; a "
+                f"{_listed(filled)}; it is not clear which is meant. Fill the former, or remove the latter from the file; a "
                 ".jsonl file may name other columns in each row."
             )
 
     def unusable(self, where: str, name: str, value: Any) -> InputError:
-        """Return what to raise for a value that is no row, or no part of one."""
+        """Return the error for a value that is not a valid row or part of one."""
         reads = f"{where}: task {self.manifest.task!r} reads the column {name!r}"
         if value is None:
             return InputError(f"{reads}, which is null here: fill it, or leave the row out.")

@@ -14,8 +14,8 @@ from continual_petl.report.terminal import check_table
 def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """Run the command; return the exit code."""
     run = Run(arguments.run, remote_code=arguments.remote_code)
-    with progress("certificates") as tell:
-        checks = run.verify(arguments.task, data=arguments.data, jobs=arguments.jobs, tell=tell)
+    with progress("certificates") as advance:
+        checks = run.verify(arguments.task, data=arguments.data, jobs=arguments.jobs, progress=advance)
     whole = all(check.ok for check in checks)
     if arguments.json:
         print_json([check.to_json() for check in checks])
@@ -23,7 +23,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         console = out()
         if checks:
             console.print(check_table(checks))
-        # What is wrong with a file that all tasks share is found with each of them, and told once.
+        # A problem with a file that all tasks share is found with each of them, but reported once.
         for problem in dict.fromkeys(problem for check in checks for problem in check.problems):
             console.print(printable(problem), markup=False, soft_wrap=True)
         if not checks:

@@ -16,7 +16,7 @@ from itertools import combinations_with_replacement
 from typing import Literal
 
 from continual_petl.backbones.attention_switch import attending
-from continual_petl.banks.ablated_view import AblatedView, modified_layers, stays
+from continual_petl.banks.ablated_view import AblatedView, modified_layers, remaining_parts
 from continual_petl.engine.scoring.evaluate import evaluate
 from continual_petl.engine.session import Session
 from continual_petl.errors import InputError, why_unavailable
@@ -32,7 +32,7 @@ Span = tuple[int, int]
 """First and last layer, both inclusive."""
 Spans = Literal["all", "single"] | Sequence[Span | str]
 """All spans, single layers, or selected ones: pairs, or texts like ``2-4`` and ``3``."""
-Tell = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """Called after each measurement with the number done and the total."""
 
 _SPAN = re.compile(r"([0-9]{1,3})(?:-([0-9]{1,3}))?")
@@ -48,7 +48,7 @@ def ablate_task(
     spans: Spans | None = None,
     *,
     split: Literal["validation", "test"] = "validation",
-    tell: Tell | None = None,
+    progress: OnProgress | None = None,
 ) -> Ablation:
     """Score a learned bank without its modifications in each span of layers.
 
@@ -59,7 +59,7 @@ def ablate_task(
         task: a learned task.
         spans: None means all.
         split: the split to evaluate.
-        tell: see `Tell`.
+        progress: see `OnProgress`.
 
     Raises:
         InputError: if the bank has nothing in layers, a span is not one of the backbone's, or the rows cannot be read or
@@ -77,8 +77,8 @@ def ablate_task(
     with attending(held.backbone, manifest.environment.attention) as backbone:
         for number, (layers, scores) in enumerate(_measured(session, held, rows, views), start=1):
             found[layers] = scores
-            if tell is not None:
-                tell(number, len(views))
+            if progress is not None:
+                progress(number, len(views))
         now = current_environment(backbone.model.device, backbone.precision, backbone.attention)
     whole, metric, sites = found[frozenset()], manifest.metric, held.bank.sites
     return Ablation(
@@ -89,7 +89,7 @@ def ablate_task(
         layers=sites.num_layers,
         stacks=tuple(sum(layer.stack is stack for layer in sites.layers) for stack in sites.anatomy.stacks),
         modified=modified,
-        stays=stays(held.bank),
+        stays=remaining_parts(held.bank),
         full=whole.scores.get(metric),
         scores=whole.scores,
         cells=tuple(_cell(span, found[removed[span]], metric, whole.scores.get(metric)) for span in wanted),
@@ -138,7 +138,7 @@ def _opened(session: Session, task: str, split: str) -> tuple[Manifest, CachedBa
         raise InputError(f"task {task!r}: it has no {split} split; its certificate has {', '.join(manifest.scores)}")
     held = session.models.held(task, as_committed=True)
     if not modified_layers(held.bank):
-        has = "; ".join(("its head", *stays(held.bank)))
+        has = "; ".join(("its head", *remaining_parts(held.bank)))
         raise InputError(
             f"task {task!r}: its bank has no modification in any layer, so nothing can be removed: it only has {has}. "
             f"{_HAVE}; give a task whose bank has one of those."

@@ -17,7 +17,7 @@ from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.dump import dump_stream, settled
 
 if TYPE_CHECKING:
-    pass  # with torch, which forgetting does without
+    pass  # imports torch, which forgetting does not need
 
 _log = logging.getLogger(__name__)
 

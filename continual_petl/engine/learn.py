@@ -105,7 +105,7 @@ def learn(
         )
         # Objects given in Python only (loggers, strategies) belong to this process, not to the stream.
         session.store.write_stream(dump_stream(settled(_kept(session, pending, given.anchored()))))
-        with _told(watching, session.store, notices):
+        with _run_events(watching, session.store, notices):
             _learn_all(session, watching, request, pending, pool)
         end_replacing(session.store)
     return Run(session.store.folder, session=session)
@@ -171,14 +171,14 @@ def _watched(callbacks: Sequence[L.Callback], progress: bool | None) -> list[L.C
 
 
 @contextmanager
-def _told(callbacks: Sequence[L.Callback], store: Store, notices: tuple[str, ...]) -> Iterator[None]:
+def _run_events(callbacks: Sequence[L.Callback], store: Store, notices: tuple[str, ...]) -> Iterator[None]:
     """Notify the callbacks when the run begins, and when it ends, for whatever reason."""
     watching = [callback for callback in callbacks if isinstance(callback, StreamCallback)]
     stopped: BaseException | None = None
     try:
-        told = (*notices, *(notice for callback in watching for notice in callback.notices()))
+        notices_of_all = (*notices, *(notice for callback in watching for notice in callback.notices()))
         for callback in watching:
-            callback.on_run_start(told)
+            callback.on_run_start(notices_of_all)
         yield
     except BaseException as error:
         stopped = error

@@ -47,7 +47,7 @@ class Reevaluation:
 
 
 def reevaluate(run_dir: str | Path, *, remote_code: bool = False, wait: bool = False) -> Reevaluation:
-    """Fill in unknown cells of R from certificates; needs none of the old data.
+    """Fill in unknown cells of R from certificates; the old data is not needed.
 
     A cell that a row of R lists as not measured, and any that its last row leaves out, becomes certified, with the score of
     the task's certificate, after its digests were checked and its probe was replayed. Measured cells stay as they are, and

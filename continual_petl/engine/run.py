@@ -11,17 +11,17 @@ from continual_petl import _notebook
 from continual_petl.errors import InputError, StoreError
 from continual_petl.report.growth import GrowthRow, growth
 from continual_petl.report.inventory import entry_of
-from continual_petl.report.misread import MOST_MISREAD, MisreadRows
+from continual_petl.report.misread import MAX_MISREAD, MisreadRows
 from continual_petl.store.certificate.finding import TaskCheck
 from continual_petl.store.open_run import check_learned, open_store
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import load_stream
 
-# Opening a run takes none of what computes, and importing that takes seconds: a command that is refused does not wait for it.
+# Opening a run needs no torch, and importing that takes seconds, which a command that is refused should not cost.
 if TYPE_CHECKING:
-    from continual_petl.engine.ablation import Spans, Tell
+    from continual_petl.engine.ablation import Spans
     from continual_petl.engine.session import Session
-    from continual_petl.engine.verify.in_processes import Progress
+    from continual_petl.engine.verify.in_processes import OnProgress
     from continual_petl.heads.words import Answer
     from continual_petl.predictor.one_or_many import OneOrSeveral, OneRow, Row
     from continual_petl.predictor.routed import RoutedAnswer, Unknown
@@ -63,7 +63,7 @@ class Run:
         remote_code: bool = False,
         resident_bytes: int | None = None,
     ) -> None:
-        # The store of the session has read much of the folder already.
+        # The session's store has already read much of the folder.
         self.store = open_store(folder) if session is None else session.store
         self._session, self._remote_code = session, remote_code
         self._spec = load_stream(self.store.stream_file) if session is None else session.spec
@@ -89,7 +89,7 @@ class Run:
 
     @property
     def session(self) -> Session:
-        """The stream, with what is in memory."""
+        """The open stream, with backbones and banks in memory."""
         if self._session is None:
             from continual_petl.engine.session import Session  # with torch and transformers
 
@@ -98,7 +98,7 @@ class Run:
 
     @property
     def results(self) -> Results:
-        """The result matrix R and what follows from it."""
+        """The result matrix R and the scores derived from it."""
         from continual_petl.report.results import read_results  # with torch
 
         return self.store.consistently(lambda: read_results(self.store.snapshot()))
@@ -132,7 +132,7 @@ class Run:
         own = next((each for each in facts.tasks if each.name == task), None)
         return figures_of_run(facts) if own is None else figures_of_task(own)
 
-    def misread(self, task: str, most: int = MOST_MISREAD) -> MisreadRows:
+    def misread(self, task: str, limit: int = MAX_MISREAD) -> MisreadRows:
         """Answer a task's test rows (or validation rows) again; return the first that its bank gets wrong.
 
         For regression these are the rows with the largest errors. Nothing is raised if the rows are not available, or if
@@ -140,7 +140,7 @@ class Run:
 
         Args:
             task: a learned task.
-            most: maximum number of rows to return.
+            limit: maximum number of rows to return.
 
         Raises:
             InputError: if the task is not learned.
@@ -153,7 +153,7 @@ class Run:
         from continual_petl.engine.scoring.misread import misread_rows  # imports Lightning, which takes seconds
 
         self.check_learned(task)
-        return misread_rows(self.session, task, most)
+        return misread_rows(self.session, task, limit)
 
     def to_json(self) -> dict[str, Any]:
         """Return everything about the run as JSON values, including what it was learned on and with."""
@@ -187,21 +187,21 @@ class Run:
         task: str | None = None,
         *,
         data: bool = False,
-        most: int | None = None,
+        limit: int | None = None,
         jobs: int | None = 1,
-        tell: Progress | None = None,
+        progress: OnProgress | None = None,
     ) -> list[TaskCheck]:
         """Check certificates, of one task or of all; what was forgotten is reported, never raised.
 
         Args:
             task: a learned task; None means all.
             data: also answer the test rows again, and compare scores and all predictions.
-            most: check at most this many certificates, as learning does in a run of many tasks: those of the newest tasks and
-                of some others. The whole chain is checked in any case.
+            limit: check at most this many certificates, as learning does in a run of many tasks: those of the newest tasks
+                and of some others. The whole chain is checked in any case.
             jobs: maximum number of processes, used where that saves time; None: one for each core. In a script, call this
                 under ``if __name__ == "__main__":``, since the processes import it. If a backbone is already in
                 memory, that one is checked, in this process alone.
-            tell: called with the number of certificates checked so far and the total.
+            progress: called with the number of certificates checked so far and the total.
 
         Returns:
             One check per task that was checked. Problems with files that belong to no task come last, under their names in
@@ -211,7 +211,7 @@ class Run:
             self.check_learned(task)
         from continual_petl.engine.verify.whole_run import verify_run  # with torch, which takes seconds to import
 
-        return list(verify_run(self.session, task, data=data, most=most, jobs=jobs, tell=tell))
+        return list(verify_run(self.session, task, data=data, limit=limit, jobs=jobs, progress=progress))
 
     def ablate(
         self,
@@ -219,7 +219,7 @@ class Run:
         spans: Spans | None = None,
         split: Literal["validation", "test"] = "validation",
         *,
-        tell: Tell | None = None,
+        progress: OnProgress | None = None,
     ) -> Ablation:
         """Score a task's bank without its modifications in spans of layers, and without training (Houlsby et al. 2019, 3.6).
 
@@ -227,7 +227,7 @@ class Run:
             task: a learned task; its rows have to be available.
             spans: ``all`` (None means the same), ``single``, or a list of spans: (first, last), both of them removed.
             split: the split to evaluate.
-            tell: called with the number of measurements done so far and the total.
+            progress: called with the number of measurements done so far and the total.
 
         Raises:
             InputError: if the bank has nothing in layers, a span is not one of its backbone, or the rows are missing.
@@ -241,7 +241,7 @@ class Run:
         self.check_learned(task)
         from continual_petl.engine.ablation import ablate_task  # with Lightning, which takes seconds to import
 
-        return ablate_task(self.session, task, spans, split=split, tell=tell)
+        return ablate_task(self.session, task, spans, split=split, progress=progress)
 
     @overload
     def predict(

@@ -59,7 +59,7 @@ class Session:
         """Number of tasks that the command learns, or finishes."""
         self.models = ModelCache(store, spec.backbone, consent=consent, resident_bytes=resident_bytes)
         self._splits: OrderedDict[tuple[str, SplitName], SplitData] = OrderedDict()
-        self._untold: list[str] = []
+        self._pending_notices: list[str] = []
 
     @property
     def folder(self) -> str:
@@ -113,7 +113,7 @@ class Session:
         """Return a task's complete bank configuration, taken from the bank it starts from if it has none of its own."""
         choice = task.bank or self.spec.bank
         if choice.inherits and self.store.has(task.name):
-            # Even if the other task has changed since then.
+            # Also if the other task has changed since then.
             return self.store.manifest(task.name).bank.model_copy(update={"start_from": choice.start_from})
         return self.spec.resolved_bank(
             task, lambda name: self.store.manifest(name).bank if self.store.has(name) else None
@@ -137,7 +137,7 @@ class Session:
             checked = self.rows(task, name)
             made = encode_split(checked, models.tokenizer, manifest.max_length, images=models.images)
             self._splits[task.name, name] = made
-            self._untold += made.cache_notices
+            self._pending_notices += made.cache_notices
             while len(self._splits) > _KEPT_SPLITS:
                 self._splits.popitem(last=False)
         return self._splits[task.name, name]
@@ -158,10 +158,10 @@ class Session:
         learned = task if manifest.generation is None else task.model_copy(update=settings)
         return check_again(self.spec, learned, split=name, labels=manifest.labels)
 
-    def untold(self) -> list[str]:
+    def new_notices(self) -> list[str]:
         """Return the notices about preparing splits since the last call."""
-        told, self._untold = self._untold, []
-        return told
+        notices, self._pending_notices = self._pending_notices, []
+        return notices
 
 
 def other_seeds(store: Store, seed: int, tasks: Iterable[str]) -> list[str]:

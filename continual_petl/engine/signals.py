@@ -28,7 +28,7 @@ class StopRequest:
         self.handlers: dict[int, Callable[[int, FrameType | None], None]] = {}
         """The installed signal handlers, by signal number; empty outside the main thread."""
 
-    def tell(self, listener: Callable[[int], None]) -> None:
+    def on_signal(self, listener: Callable[[int], None]) -> None:
         """Call ``listener``, replacing any earlier one, with the signal's number once one arrives, or now if one has."""
         self._listener = listener
         if self.signal_number is not None:
@@ -82,9 +82,9 @@ def listening() -> Iterator[StopRequest]:
     def handle(number: int, frame: FrameType | None) -> None:
         request.receive(number)
 
-    minded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    request.handlers = dict.fromkeys(minded, handle)
-    before = {number: signal.signal(number, handle) for number in minded}
+    handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    request.handlers = dict.fromkeys(handled, handle)
+    before = {number: signal.signal(number, handle) for number in handled}
     try:
         yield request
     except KeyboardInterrupt:

@@ -157,11 +157,11 @@ def num_processes(spec: StreamSpec) -> int:
             f"{getattr(strategy, '_start_method', 'itself')!r}, but a run supports only strategy: ddp, in which each holds "
             "the whole bank. Other strategies need your own Trainer: see begin_task and docs/many-machines.md."
         )
-    most = max(2, os.cpu_count() or 1)
-    if strategy.root_device.type == "cpu" and trainer.world_size > most:
+    limit = max(2, os.cpu_count() or 1)
+    if strategy.root_device.type == "cpu" and trainer.world_size > limit:
         raise InputError(
             f"trainer.devices: got {trainer.world_size}, and each is a process with its own backbone, but this machine has "
-            f"{os.cpu_count()} cores: give at most {most}, or write devices: 1."
+            f"{os.cpu_count()} cores: give at most {limit}, or write devices: 1."
         )
     return int(trainer.world_size)
 

@@ -1,4 +1,4 @@
-"""The one way from a batch to a task's outputs; learning, evaluation, certificates and predictions all take it.
+"""From a batch to a task's outputs; used alike by learning, evaluation, certificates and predictions.
 
 Shape suffixes: B rows, W tokens, D width of the backbone.
 """
@@ -12,14 +12,14 @@ from continual_petl.backbones import Pooling
 from continual_petl.backbones.backbone import Backbone, pool
 from continual_petl.banks.attach import run
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.layer_cut import going_on, lowest_layer
+from continual_petl.banks.layer_cut import lowest_layer, resumed_at
 from continual_petl.heads.head import IGNORED, Head
 from continual_petl.heads.kinds import GENERATIVE
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values")
-"""What of a batch the backbone reads, where it is there."""
+"""Keys of a batch that the backbone reads, if present."""
 STATES = "states_below"
-"""What the lowest layer that the bank touches reads, (B, T, D), where it was computed before; see `banks.split`."""
+"""Precomputed input (B, T, D) of the lowest layer that the bank touches; see `banks.layer_cut`."""
 
 
 def answer(backbone: Backbone, bank: Bank, pooling: Pooling, batch: dict[str, Tensor]) -> Tensor:
@@ -31,7 +31,7 @@ def answer(backbone: Backbone, bank: Bank, pooling: Pooling, batch: dict[str, Te
     """
     if STATES in batch:
         given = {name: tensor for name, tensor in batch.items() if name != STATES}
-        with going_on(backbone.model, backbone.sites, lowest_layer(bank), batch[STATES]):
+        with resumed_at(backbone.model, backbone.sites, lowest_layer(bank), batch[STATES]):
             return answer(backbone, bank, pooling, given)
     head = head_of(bank)
     if head.kind in GENERATIVE:
@@ -50,17 +50,17 @@ def answer(backbone: Backbone, bank: Bank, pooling: Pooling, batch: dict[str, Te
 
 
 def reading_inputs(backbone: Backbone, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return what of a batch goes into the backbone where its states are read and nothing is generated."""
+    """Return the backbone's inputs for reading its states, without generating."""
     inputs = backbone_inputs(backbone, batch)
     if backbone.anatomy.output_head == "seq2seq":
-        # The decoder reads the text once more, as BartForSequenceClassification does: its state at a token has seen the
-        # whole text in the encoder and all tokens before this one.
+        # The decoder reads the text as well, as in BartForSequenceClassification: its state at a token depends on the
+        # whole text in the encoder and on all earlier tokens.
         inputs["decoder_input_ids"] = shifted_right(backbone, batch["input_ids"])
     return inputs
 
 
 def backbone_inputs(backbone: Backbone, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return what of a batch goes into the backbone."""
+    """Return the entries of a batch that the backbone reads."""
     inputs = {name: batch[name] for name in INPUTS if name in batch}
     if "pixel_values" in inputs:
         inputs["pixel_values"] = inputs["pixel_values"].to(backbone.model.dtype)
@@ -70,7 +70,7 @@ def backbone_inputs(backbone: Backbone, batch: dict[str, Tensor]) -> dict[str, T
 def shifted_right(backbone: Backbone, ids_BW: Tensor) -> Tensor:
     """Return a decoder's inputs for target ids: each position reads the target before it, the first the start token.
 
-    What stands for padding in the targets is never seen by a position that counts.
+    The padding value of targets never affects a position that counts.
     """
     start = start_token(backbone)
     shifted_BW = torch.full_like(ids_BW, start)
@@ -83,7 +83,7 @@ def start_token(backbone: Backbone) -> int:
     config = backbone.model.config
     start = getattr(config, "decoder_start_token_id", None)
     if start is None:
-        # T5 begins with its padding token, mBART and BART say so themselves.
+        # T5 starts with its padding token; mBART and BART configure theirs.
         start = config.pad_token_id
     return int(start)
 

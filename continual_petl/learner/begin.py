@@ -1,4 +1,4 @@
-"""The way to learn with a Trainer of your own: prepare a task's data and give the learner a fresh bank for it."""
+"""Learn with your own Trainer: prepare a task's data and give the learner a fresh bank for it."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from continual_petl.streams.stream import TaskStream
 def begin_task(learner: ContinualLearner, stream: TaskStream, task: TaskSpec | str) -> TaskDataModule:
     """Add a task of a stream to a learner and return its data, ready for ``Trainer.fit``.
 
-    The learner then holds one bank more, the only one that can be trained. Nothing is written to disk: a run
-    (`continual_petl.learn`) does that, and with it resuming, certificates and the result matrix.
+    The learner then holds one more bank, the only one that can be trained. Nothing is written to disk: that, resuming,
+    certificates and the result matrix need a run (`continual_petl.learn`).
 
-    Epochs, gradient clipping and accumulation are arguments of your Trainer; the stream's are not looked at, nor is its
-    ``prefix_cache``, which needs a run folder. When it has learned, ``learner.active_bank.fold()`` brings the bank into the
-    form that a run stores.
+    Epochs, gradient clipping and accumulation are arguments of your Trainer; those of the stream are ignored, and so is its
+    ``prefix_cache``, which needs a run folder. After training, ``learner.active_bank.fold()`` turns the bank into the form
+    that a run stores.
 
     Args:
-        learner: on the backbone that the stream names, in the precision that the task asks for.
+        learner: a learner on the stream's backbone, in the precision of the task.
         stream: the tasks.
         task: one of them, or its name.
 
     Raises:
-        InputError: if the task's data cannot be used, the learner's backbone is not what the stream says, or the learner
-            does not hold the bank that the task's starts from.
-        ValueError: if the learner has a bank of this task already.
+        InputError: if the task's data cannot be used, the learner's backbone is not that of the stream, or the learner
+            does not hold the bank that the task's bank starts from.
+        ValueError: if the learner already has a bank of this task.
 
     Example::
 
@@ -71,7 +71,7 @@ def _parent(learner: ContinualLearner, plan: TaskPlan) -> tuple[TaskPlan, Bank] 
         return None
     if name not in learner.plans:
         raise InputError(
-            f"task {plan.name!r}, bank.start_from: the learner holds no bank of task {name!r}, it holds "
+            f"task {plan.name!r}, bank.start_from: the learner has no bank of task {name!r} in memory; it has "
             f"{', '.join(learner.plans) or 'none'}: begin and learn that task first."
         )
     check_start(plan, learner.plans[name], learner.backbone)
@@ -79,7 +79,7 @@ def _parent(learner: ContinualLearner, plan: TaskPlan) -> tuple[TaskPlan, Bank] 
 
 
 def _check_backbone(backbone: Backbone, spec: StreamSpec, task: TaskSpec) -> None:
-    """Refuse a backbone that would learn something else than the stream says."""
+    """Refuse a backbone that differs from what the stream asks for."""
     asked, precision = spec.backbone, spec.merged_training(task).precision
     wanted: dict[str, tuple[object, object]] = {
         "name": (backbone.name, backbone.name if _same(backbone.name, asked.name) else asked.name),
@@ -99,5 +99,5 @@ def _check_backbone(backbone: Backbone, spec: StreamSpec, task: TaskSpec) -> Non
 
 
 def _same(one: str, other: str) -> bool:
-    """Say whether two names of backbones are one; two spellings of a path are."""
+    """Return whether two names mean the same backbone, as two spellings of a path do."""
     return os.path.realpath(one) == os.path.realpath(other)

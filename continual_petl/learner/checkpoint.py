@@ -1,4 +1,4 @@
-"""A learner's checkpoints carry the active bank only; the rest is on disk already, and never changes."""
+"""A learner's checkpoints contain the active bank only; the rest is already on disk and never changes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ def keep_only(checkpoint: dict[str, Any], prefix: str) -> None:
 
 
 def put_back(checkpoint: dict[str, Any], prefix: str, state: dict[str, Any], task: str) -> None:
-    """Add the weights that `keep_only` left out, from the learner as it is.
+    """Add the weights that `keep_only` left out, taken from the learner.
 
     Args:
         checkpoint: as read from disk.
-        prefix: of the names of the task's bank.
-        state: the learner's.
-        task: name, for the message.
+        prefix: prefix of the names of the task's bank.
+        state: state dict of the learner.
+        task: name of the task, for the message.
 
     Raises:
-        ValueError: if the checkpoint is of another task.
+        ValueError: if the checkpoint belongs to another task.
     """
     wrong = [name for name in checkpoint["state_dict"] if not name.startswith(prefix)]
     if wrong:
@@ -30,9 +30,9 @@ def put_back(checkpoint: dict[str, Any], prefix: str, state: dict[str, Any], tas
 
 
 def bank_key(task: str) -> str:
-    """Return the task's name as torch allows it in a module tree.
+    """Return the task's name in a form that torch allows in a module tree.
 
-    A slash, which no task name has, stands for every dot, and one in front keeps names such as ``train`` or ``items``
-    apart from the attributes of the module that holds the banks.
+    Every dot becomes a slash, which task names do not have, and a leading slash keeps names such as ``train`` or ``items``
+    from colliding with attributes of the module that holds the banks.
     """
     return "/" + task.replace(".", "/")

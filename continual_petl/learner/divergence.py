@@ -1,7 +1,7 @@
-"""A loss that is not finite ends the fit: every later step would only spread it.
+"""Ends the fit at the first loss that is not finite, which later steps would only spread.
 
-On the CPU each loss is checked before its gradients are computed. On another device a check means waiting for the device, so
-losses are collected there and checked together: every twenty steps, and before anything is validated or saved.
+On the CPU each loss is checked before its gradients are computed. On other devices a check would synchronise, so losses are
+collected and checked together: every twenty steps, and before anything is validated or saved.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _SHOWN = 8
 
 @dataclass(frozen=True, kw_only=True)
 class _Step:
-    """Where a loss was computed; all counted from 1."""
+    """Where a loss was computed; all numbers count from 1."""
 
     loss: Tensor
     number: int
     epoch: int
     batch: int
     index_B: Tensor | None
-    """Numbers of the batch's rows, from 0, if it knows them."""
+    """Numbers of the batch's rows, counted from 0, if known."""
 
     def __str__(self) -> str:
         where = f"optimizer step {self.number} (epoch {self.epoch}, batch {self.batch}"
@@ -53,16 +53,16 @@ class LossWatch:
         self._steps: list[_Step] = []
 
     def begin(self, batch: Any, batch_idx: int) -> None:
-        """Note which rows the next loss is of."""
+        """Record the rows of the next loss."""
         self._batch = batch_idx
         self._index_B = batch.get("index") if isinstance(batch, dict) else None
 
     def add(self, loss: Tensor, *, step: int, epoch: int) -> None:
-        """Add a loss, and check it if that costs nothing, or if enough have been collected.
+        """Add a loss; check it if that is free, or check all if enough have been collected.
 
         Args:
             loss: mean of a batch.
-            step: number of optimizer steps before it.
+            step: number of optimizer steps before this one.
             epoch: counted from 0.
         """
         self._steps.append(
@@ -82,11 +82,11 @@ class LossWatch:
         first, training = steps[finite.index(False)], self._plan.training
         raise DivergedError(
             f"task {self._plan.name!r}: learning diverged: the loss is {first.loss.item()} at {first}. Nothing of this task "
-            "was committed, and what was learned before is untouched. Lower training.learning_rate (it was "
+            "was committed, and earlier tasks are unchanged. Lower training.learning_rate (it was "
             f"{training.learning_rate:g}) or training.gradient_clip (it was {training.gradient_clip}), and run again."
         )
 
 
 def costs_nothing(loss: Tensor) -> bool:
-    """Return whether a number can be read without waiting for a device."""
+    """Return whether a value can be read without waiting for a device."""
     return loss.device.type == "cpu"

@@ -1,7 +1,8 @@
 """Whether the states below a bank can be computed once for a task, and whether that pays.
 
-A bank that changes only upper layers reads, in every epoch, the same states of the frozen layers below. They can be kept
-where nothing random happens down there. It pays where each is read at least twice: once is what they cost.
+A bank that changes only upper layers reads the same states of the frozen layers below in every epoch. They can be cached
+unless the lower layers are random (dropout). This pays if each state is read at least twice, since computing it costs one
+pass.
 """
 
 from __future__ import annotations
@@ -17,46 +18,48 @@ from continual_petl.streams.schema.stream_spec import ResolvedTraining
 
 
 def why_not_kept(plan: TaskPlan, bank: Bank) -> str | None:
-    """Return why the states below a task's bank cannot be computed once, as far as bank and settings say; or None."""
+    """Return why bank or settings keep the states below a task's bank from being cached, or None."""
     sites = bank.sites
     if len(sites.anatomy.stacks) > 1:
         return f"a pass of family {sites.anatomy.family!r} goes through two stacks, an encoder and a decoder"
     if plan.bank.num_prompt_vectors:
-        return "its bank has a prompt, which comes in front of all layers"
+        return "its bank has a prompt, which comes before all layers"
     if lowest_layer(bank) == 0:
-        return "its bank changes the lowest layer, so nothing below it is frozen (a bank with layers: top-3, say, does not)"
+        return (
+            "its bank changes the lowest layer, so there are no frozen layers below it (use layers: top-3, for example)"
+        )
     if plan.training.backbone_dropout:
         return "training.backbone_dropout makes the states of the frozen layers random"
     return None
 
 
 def check_kept(plan: TaskPlan, bank: Bank) -> None:
-    """Raise `InputError` if a task asks for what `why_not_kept` refuses."""
+    """Raise `InputError` if a task asks for a cache that `why_not_kept` rules out."""
     why = why_not_kept(plan, bank) if plan.training.prefix_cache == "on" else None
     if why is not None:
-        raise cannot_keep(plan, why)
+        raise cannot_cache_error(plan, why)
 
 
-def cannot_keep(plan: TaskPlan, why: str) -> InputError:
-    """Return the error of a task whose ``prefix_cache: on`` cannot be had."""
+def cannot_cache_error(plan: TaskPlan, why: str) -> InputError:
+    """Return the error for a task whose ``prefix_cache: on`` is not possible."""
     return InputError(
-        f"task {plan.name!r}: training.prefix_cache is 'on', but the states below its bank cannot be kept: {why}. Write "
-        "prefix_cache: auto, which keeps them where it can be done and pays, or off."
+        f"task {plan.name!r}: training.prefix_cache is 'on', but the states below its bank cannot be cached: {why}. Write "
+        "prefix_cache: auto, which caches them where possible and worthwhile, or off."
     )
 
 
 def num_uses(training: ResolvedTraining, arguments: Mapping[str, Any], num_batches: float) -> float:
-    """Return how often a row is learned from, on average over the training split.
+    """Return how often training reads a row, on average over the training split.
 
     Args:
         training: the task's.
-        arguments: what the stream says under ``trainer``; its limits of batches and steps count.
-        num_batches: of one epoch over the whole training split.
+        arguments: the stream's ``trainer`` section; its limits on batches and steps count.
+        num_batches: batches of one epoch over the whole training split.
     """
     used = num_batches
     for key in ("limit_train_batches", "overfit_batches"):
         limit = arguments.get(key)
-        # To Lightning 1.0 is all batches and 1 is one; overfit_batches: 0 is no limit.
+        # For Lightning 1.0 means all batches and 1 means one; overfit_batches: 0 means no limit.
         if isinstance(limit, float) and limit > 0:
             used = min(used, limit * num_batches)
         elif isinstance(limit, int) and not isinstance(limit, bool) and (limit > 0 or key == "limit_train_batches"):

@@ -1,4 +1,4 @@
-"""Answers in texts: token ids from a bank's language-modelling head, and the texts that they spell."""
+"""Generated answers: token ids from a bank's language-modelling head, and their texts."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _NEUTRAL: dict[str, Any] = {
     "encoder_no_repeat_ngram_size": 0,
     "use_cache": True,
 }
-"""What a checkpoint's own generation_config.json may say for the task that it was published with (a summariser's smallest
-length, a forced first token, sampling). A bank answers by what its task says and nothing else: `load_backbone` leaves the
-file out, and these keep out what was set on the model afterwards, which transformers would fill in."""
+"""Neutral values for settings that a checkpoint's generation_config.json may contain for its original task (a summariser's
+minimum length, a forced first token, sampling). A bank generates by the settings of its task only: `load_backbone` ignores
+the file, and these override anything set on the model afterwards, which transformers would fill in."""
 
 
 class Ends(NamedTuple):
-    """All that a search needs to know of a tokenizer."""
+    """The tokens of a tokenizer that generation needs."""
 
     end: int | None
     """Token that ends a text."""
     pad: int
-    """Token that fills up short rows."""
+    """Token that pads short rows."""
 
 
 def ends_of(tokenizer: PreTrainedTokenizerBase) -> Ends:
@@ -57,16 +57,16 @@ def generate(
     *,
     seed: int = 0,
 ) -> list[list[int]]:
-    """Return the generated token ids of every row: without the prompt, up to the end token, which is left out, or up to the
-    one that completes a stop text, which `decode` leaves out.
+    """Return the generated token ids of every row, without the prompt. They end before the end token, or with the token that
+    completes a stop text, which `decode` removes.
 
     Args:
         backbone: one that generates.
-        bank: of a generative task; in eval mode.
-        spec: how to search.
+        bank: bank of a generative task, in eval mode.
+        spec: how to generate.
         batch: sources; for causal-lm padded on the left.
-        tokenizer: says which token ends a text; where there are stop texts, it has to be a whole one.
-        seed: of the task, for what is drawn.
+        tokenizer: gives the end token; a full tokenizer is needed if there are stop texts.
+        seed: seed of the task, for sampling.
     """
     end, pad = tokenizer if isinstance(tokenizer, Ends) else ends_of(tokenizer)
     search = {
@@ -79,11 +79,11 @@ def generate(
     }
     settings = {**_NEUTRAL, **spec.model_dump(include=search), "eos_token_id": end, "pad_token_id": pad}
     if spec.min_new_tokens == 0:
-        # transformers warns where both are said.
+        # transformers warns if both are set.
         settings |= {"min_new_tokens": None, "min_length": 0}
     if head_of(bank).kind == "seq2seq":
         settings["decoder_start_token_id"] = start_token(backbone)
-    # Both kinds give back what the decoder began with: the start token, or the whole source.
+    # The output starts with the decoder's input: the start token, or the whole source.
     given = 1 if head_of(bank).kind == "seq2seq" else batch["input_ids"].shape[1]
     processors: list[LogitsProcessor] = []
     if spec.no_repeat_ngram_size:
@@ -94,7 +94,7 @@ def generate(
         settings |= {"no_repeat_ngram_size": 0, "logits_processor": processors}
     stops: Stops | None = None
     if spec.stop:
-        assert not isinstance(tokenizer, Ends), "stop texts are found in texts"
+        assert not isinstance(tokenizer, Ends), "stop texts need a full tokenizer"
         stops = Stops(tokenizer, spec.stop, given)
         settings["stopping_criteria"] = [stops]
     inputs = backbone_inputs(backbone, batch)
@@ -112,10 +112,10 @@ def decode(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Sequence[int]], st
 
 
 class _NoRepeats(LogitsProcessor):
-    """Let a run of tokens occur once in an answer.
+    """Allow each n-gram of tokens only once in an answer.
 
-    transformers counts what the decoder began with too: a causal-lm could then not say what its source says, and a start
-    or padding token that is also the end token would keep answers from ending.
+    transformers counts the decoder's input too: a causal-lm could then not repeat its source, and a start or padding token
+    that is also the end token would keep answers from ending.
     """
 
     def __init__(self, size: int, given: int) -> None:
@@ -123,7 +123,7 @@ class _NoRepeats(LogitsProcessor):
         self._given = given
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return the scores with those of tokens that would repeat a run set to minus infinity."""
+        """Return the scores, with minus infinity for tokens that would repeat an n-gram."""
         allowed: Tensor = self._within(input_ids[:, self._given :], scores)
         return allowed
 

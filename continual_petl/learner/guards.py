@@ -1,6 +1,6 @@
-"""Guards of a fit, whoever makes the Trainer: only the active bank learns, the backbone stays as it is, the loss is finite.
+"""Guards of a fit with any Trainer: only the active bank learns, the backbone does not change, the loss is finite.
 
-The checks of every step look at identities and modes, never at the contents of a tensor.
+The checks of every step look at identities and modes, never at tensor contents.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from continual_petl.seeding import derive_seed
 
 
 class LearnerGuards(L.Callback):
-    """Refuses to train anything but the active bank; every `ContinualLearner` brings one to its Trainer.
+    """Refuses to train anything but the active bank; every `ContinualLearner` adds one to its Trainer.
 
-    It runs after the user's callbacks, so it sees what they did. Besides, it seeds every step.
+    It runs after the user's callbacks, so that it sees their effects. It also seeds every step.
 
     Args:
         plan: the task being learned.
@@ -42,13 +42,13 @@ class LearnerGuards(L.Callback):
 
     @override
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # Lightning would train nothing, or less, without a message.
+        # Lightning would silently train nothing, or less.
         if trainer.global_step and trainer.ckpt_path is None:
             raise RuntimeError(
-                f"task {self._plan.name!r}: this Trainer has already made {trainer.global_step} steps on something else, so "
-                "its count of epochs would leave nothing to do here. Make a new L.Trainer for every task."
+                f"task {self._plan.name!r}: this Trainer has already made {trainer.global_step} steps on another task, so "
+                "its epoch count would leave nothing to train here. Create a new L.Trainer for every task."
             )
-        # The frozen backbone is meant to be in eval mode.
+        # The frozen backbone is in eval mode on purpose.
         warnings.filterwarnings("ignore", message=r"Found \d+ module\(s\) in eval mode at the start of training")
         # torchmetrics combines the scores of all processes before they are logged.
         warnings.filterwarnings("ignore", message=r"It is recommended to use `self\.log\(.val/")
@@ -64,7 +64,7 @@ class LearnerGuards(L.Callback):
     ) -> None:
         check_modes(self._plan.name, self._model, dropout=self._plan.training.backbone_dropout)
         self._losses.begin(batch, batch_idx)
-        # So that a resumed run draws the same dropout as one that was not interrupted.
+        # A resumed run then draws the same dropout as an uninterrupted one.
         torch.manual_seed(derive_seed(self._plan.seed, "step", trainer.current_epoch, batch_idx, trainer.global_rank))
 
     @override

@@ -1,4 +1,4 @@
-"""Guards of the isolation promise: what trains is one bank, and nothing else can."""
+"""Checks of isolation: one bank is trained, and nothing else can be."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def check_optimizer(task: str, bank: Bank, optimizers: Iterable[Optimizer], ever
     Args:
         task: the task being learned.
         bank: its bank.
-        optimizers: those that are about to step.
-        everything: the learner, to name a foreign parameter.
+        optimizers: the optimizers about to step.
+        everything: the learner, to name a parameter outside the bank.
     """
     mine = {id(p) for p in bank.parameters() if p.requires_grad}
     held = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
@@ -29,8 +29,8 @@ def check_optimizer(task: str, bank: Bank, optimizers: Iterable[Optimizer], ever
         name = names.get(id(foreign[0]), f"a tensor of shape {tuple(foreign[0].shape)} that the learner does not hold")
         raise IsolationError(
             f"task {task!r}: the optimizer holds {len(foreign)} parameters that do not belong to the task's bank, first "
-            f"{name}. Even with no gradient, momentum and weight decay would move them. Return an optimizer over "
-            "learner.active_bank.parameters() alone, made anew for every task."
+            f"{name}. Even with no gradient, momentum and weight decay would move them. Return a new optimizer over "
+            "learner.active_bank.parameters() alone for every task."
         )
     ids = [id(parameter) for parameter in held]
     missing = [name for name, p in bank.named_parameters() if p.requires_grad and id(p) not in ids]
@@ -50,7 +50,7 @@ def check_frozen(task: str, bank: Bank, everything: nn.Module) -> None:
             state = "is trainable" if parameter.requires_grad else "has a gradient"
             raise IsolationError(
                 f"task {task!r}: {name} {state}, though only the task's own bank may be trained. "
-                "Something set requires_grad or filled .grad after the task began; leave both to the learner."
+                "Some code set requires_grad or .grad after the task started; leave both to the learner."
             )
 
 
@@ -58,14 +58,14 @@ def check_modes(task: str, model: nn.Module, *, dropout: bool) -> None:
     """Raise `IsolationError` if a module of the backbone is in training mode.
 
     Args:
-        task: the task at hand.
+        task: name of the task.
         model: the backbone.
-        dropout: whether the task asked for backbone dropout; then only what training mode moves has to stand still.
+        dropout: whether the task asked for backbone dropout; then only modules with running statistics are checked.
     """
     for name, module in model.named_modules():
         if module.training and (not dropout or moves_in_training(module)):
             raise IsolationError(
                 f"task {task!r}: the backbone's module {name or '(the model itself)'} is in training mode, so dropout "
-                "or moving statistics would change answers. Something called .train() on the backbone: call .eval() on "
-                "it, and use training.backbone_dropout for dropout while learning."
+                "or running statistics would change answers. Some code called .train() on the backbone: call .eval() on "
+                "it, and use training.backbone_dropout for dropout during training."
             )

@@ -36,7 +36,7 @@ Batch = dict[str, Tensor]
 
 
 class ContinualLearner(L.LightningModule):
-    """Learns one task at a time on a frozen backbone, each with a bank of its own.
+    """Learns one task at a time on a frozen backbone, each with its own bank.
 
     Args:
         backbone: the frozen model; see `continual_petl.backbones.backbone.load_backbone`.
@@ -57,14 +57,14 @@ class ContinualLearner(L.LightningModule):
         self.plans: dict[str, TaskPlan] = {}
         self.active: str | None = None
         self.last_batch: Mapping[str, Any] = {}
-        """The batch that was given to a step last; hooks between two steps belong to it."""
+        """The batch of the last step; hooks between two steps refer to it."""
         self.tokenizer: PreTrainedTokenizerBase | None = None
-        """The backbone's, once a generative task was added."""
+        """The backbone's tokenizer, once a generative task has been added."""
         self._scores: dict[str, MetricCollection] = {}
         self.train(self.training)
 
     def __repr__(self) -> str:
-        # Also half-made, as in a traceback. The module tree is `torch.nn.Module.__repr__(learner)`.
+        # Works half-initialised too, as in a traceback. For the module tree use `torch.nn.Module.__repr__(learner)`.
         known = self.__dict__
         backbone, plans, active = (known.get(key) for key in ("backbone", "plans", "active"))
         tasks = _notebook.names(lambda: [f"{name}*" if name == active else name for name in plans or ()])
@@ -88,13 +88,13 @@ class ContinualLearner(L.LightningModule):
     ) -> Bank:
         """Freeze every bank in memory, add a fresh one for a new task, and activate it.
 
-        When it is learned with a Trainer of your own, call ``bank.fold()`` before you store or count it: prefixes and
-        prompts that are made by a network, and masked differences, are then in the form that is kept.
+        If you train with your own Trainer, call ``bank.fold()`` before you store or count the bank: prefixes and prompts
+        trained through a network, and masked differences, are then in their stored form.
 
         Args:
             plan: the task.
             start_from: a task and its bank, which is copied instead of a fresh draw; see `copy_bank`.
-            tokenizer: the backbone's; only generative tasks need it, to turn token ids into texts.
+            tokenizer: the backbone's tokenizer; only generative tasks need it, to turn token ids into texts.
 
         Raises:
             ValueError: if the task already has a bank here.
@@ -111,14 +111,14 @@ class ContinualLearner(L.LightningModule):
         return bank
 
     def add_bank(self, plan: TaskPlan, bank: Bank, *, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
-        """Hold a bank that is already learned, frozen, and activate it; see `add_task`."""
+        """Add a learned bank, frozen, and activate it; see `add_task`."""
         if plan.name in self.plans:
             raise ValueError(f"task {plan.name!r} already has a bank in memory; a task is learned once")
         self.tokenizer = tokenizer or self.tokenizer
         if plan.kind in GENERATIVE and self.tokenizer is None:
             raise ValueError(
-                f"task {plan.name!r} answers in texts, and the learner has no tokenizer to read and write them: give the "
-                "backbone's, add_task(plan, tokenizer=load_tokenizer(name))"
+                f"task {plan.name!r} generates texts, and the learner has no tokenizer: pass the backbone's, "
+                "add_task(plan, tokenizer=load_tokenizer(name))"
             )
         bank.requires_grad_(False)
         device = self.model.device
@@ -129,14 +129,14 @@ class ContinualLearner(L.LightningModule):
         self.activate(plan.name)
 
     def activate(self, task: str) -> None:
-        """Answer with this task's bank from now on."""
+        """Make this task's bank the active one."""
         if task not in self.plans:
-            raise KeyError(f"task {task!r} has no bank in memory; there are {', '.join(self.plans) or 'none'}")
+            raise KeyError(f"task {task!r} has no bank in memory; banks in memory: {', '.join(self.plans) or 'none'}")
         self.active = task
         self._scores = {}
 
     def evict(self, task: str) -> None:
-        """Forget the bank in memory; the one on disk stays."""
+        """Drop the bank from memory; the one on disk stays."""
         del self.banks[bank_key(task)]
         del self.plans[task]
         if self.active == task:
@@ -161,11 +161,11 @@ class ContinualLearner(L.LightningModule):
         return bank
 
     def train(self, mode: bool = True) -> ContinualLearner:
-        """Set the mode of the banks; the backbone stays in eval mode, but for the dropout that a task asked for."""
+        """Set the mode of the banks; the backbone stays in eval mode, except for the dropout that a task asked for."""
         super().train(mode)
         self.model.train(False)
         if mode and self.active is not None and self.plan.training.backbone_dropout:
-            # Not only nn.Dropout: attention applies its own as a function, and asks the module around it for the mode.
+            # Not only nn.Dropout: attention applies dropout as a function and takes the mode from the enclosing module.
             for module in self.model.modules():
                 module.training = not moves_in_training(module)
         return self
@@ -193,7 +193,7 @@ class ContinualLearner(L.LightningModule):
 
     @report_oom
     def predict_step(self, batch: Batch, batch_idx: int) -> tuple[Outputs, Tensor]:
-        """Return what the active bank says, see `respond`, with the number of each row."""
+        """Return the active bank's outputs (see `respond`) with the number of each row."""
         return self._respond(batch), batch["index"]
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
@@ -209,15 +209,15 @@ class ContinualLearner(L.LightningModule):
     optimizer_step = report_oom(L.LightningModule.optimizer_step)
 
     def configure_callbacks(self) -> list[L.Callback]:
-        """Return the guards, which every Trainer that fits the learner then runs."""
+        """Return the guards, which every Trainer that fits the learner runs."""
         return [] if self.active is None else [LearnerGuards(self.plan, self.active_bank, self.model)]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Leave the backbone and the other banks out: they are on disk already, and never change."""
+        """Remove the backbone and the other banks, which are already on disk and never change."""
         keep_only(checkpoint, f"banks.{bank_key(self.plan.name)}.")
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Put back what `on_save_checkpoint` left out, so that loading stays strict."""
+        """Put back what `on_save_checkpoint` removed, so that loading stays strict."""
         put_back(checkpoint, f"banks.{bank_key(self.plan.name)}.", self.state_dict(), self.plan.name)
 
     def on_validation_epoch_end(self) -> None:
@@ -244,7 +244,7 @@ class ContinualLearner(L.LightningModule):
         count(scores, self.active_bank, self._respond(batch), batch.get("labels"), references, self.tokenizer, stop)
 
     def _scores_of(self, split: str) -> MetricCollection:
-        """Return the score objects of a split, made when they are first asked for: who only answers needs none."""
+        """Return the metrics of a split, created on first use: answering needs none."""
         if split not in self._scores:
             self._scores[split] = make_scores(self.plan.kind, self.plan.labels)
         return self._scores[split]

@@ -1,4 +1,4 @@
-"""Out of memory in a batch is reported with the size of the batch and the settings that make it smaller."""
+"""Reports running out of memory in a batch, with its size and the settings that reduce it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _SIGNS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "alloc_failed")
-"""Messages of torch where it has no exception class for this: on the CPU, in cuBLAS and in older backends."""
+"""Torch's messages where it has no exception class for this: on the CPU, in cuBLAS and in older backends."""
 
 
 def ran_out(error: BaseException) -> bool:
@@ -33,8 +33,8 @@ def oom_reported(task: str, batch: Mapping[str, Tensor], lower: str) -> Iterator
 
     Args:
         task: name of the task.
-        batch: what was being computed.
-        lower: what the user can make smaller.
+        batch: the batch being computed.
+        lower: the settings that the user can lower.
     """
     try:
         yield
@@ -49,7 +49,7 @@ def oom_reported(task: str, batch: Mapping[str, Tensor], lower: str) -> Iterator
 
 
 def report_oom(step: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
-    """Wrap a hook of the learner that computes or moves a batch; a hook that is given none belongs to the last batch.
+    """Wrap a hook of the learner that computes or moves a batch; a hook without a batch argument refers to the last one.
 
     ``self`` is a `ContinualLearner`, with ``plan``, ``training`` and ``last_batch``.
     """

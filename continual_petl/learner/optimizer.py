@@ -1,10 +1,10 @@
-"""The optimizer of one task: new for every task, over exactly one bank's parameters.
+"""The optimizer of one task: new for each task, over the parameters of exactly one bank.
 
 Defaults follow Houlsby et al. 2019, section 3.1 and adapter-bert's optimization.py: Adam, linear warm-up over a tenth of
 the steps, then linear decay to zero; no weight decay on biases and LayerNorms.
 
-The step is torch's fused one: a bank is many small tensors, and the step of a loop over them is mostly the cost of calls, a
-dozen for each. Moments and result are those of the loop to rounding, and the same bits every time.
+The step is torch's fused one: a bank is many small tensors, and looping over them costs a dozen calls for each. Moments and
+result match those of the loop up to rounding, and are deterministic.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def make_optimizer(bank: nn.Module, training: ResolvedTraining, *, fused: bool =
     """Return a fresh optimizer over the bank's parameters.
 
     Args:
-        bank: what is learned; of a bank that is all of it that is not frozen.
-        training: which optimizer, and its settings.
-        fused: whether the step may be one kernel, which it then is where torch has it: float32 on one CPU or GPU.
+        bank: its parameters that are not frozen are trained.
+        training: the optimizer and its settings.
+        fused: whether to use the fused step where torch has it: float32 on one CPU or GPU.
     """
     trainable = [parameter for parameter in bank.parameters() if parameter.requires_grad]
     groups: list[dict[str, Any]] = [
@@ -34,7 +34,7 @@ def make_optimizer(bank: nn.Module, training: ResolvedTraining, *, fused: bool =
         {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
-    # None lets torch choose between its other two ways.
+    # None lets torch choose between its other two implementations.
     kernel = True if fused and _can_fuse(trainable) else None
     if training.optimizer == "sgd":
         return SGD(groups, lr=training.learning_rate, momentum=training.momentum, fused=kernel)
@@ -50,7 +50,7 @@ def _can_fuse(parameters: Sequence[nn.Parameter]) -> bool:
 def make_schedule(
     optimizer: Optimizer, training: ResolvedTraining, num_steps: int
 ) -> torch.optim.lr_scheduler.LambdaLR:
-    """Return the learning rate's run over ``num_steps`` optimizer steps."""
+    """Return the learning rate schedule over ``num_steps`` optimizer steps."""
     return torch.optim.lr_scheduler.LambdaLR(optimizer, _factor(training, num_steps))
 
 

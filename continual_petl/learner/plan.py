@@ -38,12 +38,12 @@ def plan_task(
         task: one of its tasks.
         labels: label names of its data.
         backbone: what it is learned on.
-        train: training labels, for balanced class weights; without them such weights stay open, in a plan that is only
-            looked at.
-        bank: the task's bank in full; None means what the stream alone says of it.
+        train: training labels, for balanced class weights; without them these stay unresolved, for a plan that is only
+            inspected.
+        bank: the full specification of the task's bank; None means that of the stream.
 
     Raises:
-        InputError: if the backbone has no way to answer a task of this kind, or class weights cannot be resolved.
+        InputError: if the backbone does not support this kind of task, or class weights cannot be resolved.
     """
     check_kind(task, backbone)
     bank = bank or spec.resolved_bank(task)
@@ -69,7 +69,7 @@ def plan_task(
 
 
 def _target_length(task: TaskSpec, backbone: Backbone) -> int:
-    """Return the number of tokens that a target may have while learning, after checking that targets and answers fit."""
+    """Return the maximum tokens of a target in training, after checking that targets and answers fit."""
     kind: Literal["seq2seq", "causal-lm"] = "seq2seq" if task.kind == "seq2seq" else "causal-lm"
     try:
         source, target = room_for(kind, backbone.max_length, task.max_target_length)
@@ -77,16 +77,16 @@ def _target_length(task: TaskSpec, backbone: Backbone) -> int:
         raise InputError(f"task {task.name!r}, {error}") from None
     key = backbone.anatomy.max_length_key
     if key is None:
-        return target  # positions are relative: nothing in the model ends
-    before, most = source if kind == "causal-lm" else 0, int(getattr(backbone.model.config, key))
+        return target  # relative positions have no limit
+    before, limit = source if kind == "causal-lm" else 0, int(getattr(backbone.model.config, key))
     if backbone.fixed_positions is not None:
-        most = min(most, backbone.fixed_positions)
+        limit = min(limit, backbone.fixed_positions)
     for name, length in (("max_target_length", target), ("generation.max_new_tokens", task.generation.max_new_tokens)):
-        if before + length > most:
+        if before + length > limit:
             behind = f" behind a source of up to {before}" if before else ""
             raise InputError(
-                f"task {task.name!r}: {name} is {length}{behind}, but backbone {backbone.name!r} has positions for {most} "
-                f"tokens: use at most {most - before}."
+                f"task {task.name!r}: {name} is {length}{behind}, but backbone {backbone.name!r} has positions for {limit} "
+                f"tokens: use at most {limit - before}."
             )
     return target
 
@@ -103,7 +103,7 @@ def allowed_kinds(backbone: Backbone) -> tuple[Kind, ...]:
 
 
 def check_kind(task: TaskSpec, backbone: Backbone) -> None:
-    """Raise `InputError` if the backbone has no way to answer a task of this kind, saying which kinds it can learn."""
+    """Raise `InputError` if the backbone does not support this kind of task, listing the kinds that it does."""
     allowed = allowed_kinds(backbone)
     if task.kind in allowed:
         return
@@ -116,7 +116,7 @@ def check_kind(task: TaskSpec, backbone: Backbone) -> None:
     elif not backbone.generates:
         why = "its checkpoint was saved without the language-modelling head, so it cannot generate texts"
     else:
-        why = f"its language-modelling head answers tasks of kind {allowed[-1]!r}"
+        why = f"its language-modelling head is for tasks of kind {allowed[-1]!r}"
     raise InputError(
         f"task {task.name!r}: kind {task.kind!r} cannot be learned on backbone {backbone.name!r}: {why}. Allowed on it are "
         f"{', '.join(allowed)}: change the task's kind, or put it into a stream on another backbone."
@@ -129,7 +129,7 @@ def build_bank(plan: TaskPlan, backbone: Backbone, *, folded: bool = False) -> B
     Args:
         plan: the task.
         backbone: what the bank acts on.
-        folded: build the stored form, without what only training needs; see `Bank.fold`.
+        folded: build the stored form, without the parts that only training needs; see `Bank.fold`.
 
     Raises:
         InputError: if the backbone does not have the layers or the pooler that the plan asks for, or nothing is learned.
@@ -149,7 +149,7 @@ def build_bank(plan: TaskPlan, backbone: Backbone, *, folded: bool = False) -> B
         bank = Bank(plan.bank, backbone.model, backbone.sites, head, reads=reads_of(plan), folded=folded)
         if next(bank.parameters(), None) is None:
             raise InputError(
-                f"bank: there is nothing to learn: it modifies nothing, and a task of kind {plan.kind!r} answers through the "
+                f"bank: there is nothing to learn: it modifies nothing, and a task of kind {plan.kind!r} uses the "
                 "frozen language-modelling head. Choose a preset that modifies something, such as houlsby."
             )
         return bank
@@ -158,7 +158,7 @@ def build_bank(plan: TaskPlan, backbone: Backbone, *, folded: bool = False) -> B
 
 
 def _check_prompt(plan: TaskPlan, backbone: Backbone) -> None:
-    """Check that a prompt in front of the longest row does not make the model compute its rotary tables anew."""
+    """Check that a prompt before the longest row does not make the model recompute its rotary tables."""
     prompt = plan.bank.num_prompt_vectors
     if prompt:
         behind = plan.generation.max_new_tokens if plan.generation is not None else 0
@@ -169,7 +169,7 @@ def _check_prompt(plan: TaskPlan, backbone: Backbone) -> None:
 
 
 def reads_of(plan: TaskPlan) -> Reads:
-    """Return what of the backbone the task answers through."""
+    """Return the output of the backbone that the task uses."""
     if plan.kind in GENERATIVE:
         return "logits"
     return "pooler" if plan.pooling == "pooler" and plan.kind != "token-classification" else "states"

@@ -1,4 +1,4 @@
-"""What a bank says to a batch, in the form that scores, certificates of scores and predictions take it from."""
+"""A bank's outputs for a batch, in the form used by scores, certificates and predictions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.streams.encoding.tokenise import TokenisedRows
 
 if TYPE_CHECKING:
-    from torchmetrics import MetricCollection  # a second and more to import, and nothing of it is needed to answer
+    from torchmetrics import MetricCollection  # takes over a second to import, and is not needed for answers
 
 Outputs = Tensor | list[list[int]]
 """Outputs (B, C); for token-classification a tag number for every token (B, W), padding included; for generative tasks the
@@ -27,11 +27,11 @@ generated token ids of each row, without the end token."""
 def respond(
     backbone: Backbone, bank: Bank, plan: TaskPlan, batch: dict[str, Tensor], tokenizer: PreTrainedTokenizerBase | None
 ) -> Outputs:
-    """Return what a bank says to the rows of a batch.
+    """Return a bank's outputs for the rows of a batch.
 
     Args:
         backbone: what the bank acts on.
-        bank: of the task; in eval mode.
+        bank: the task's bank, in eval mode.
         plan: the task.
         batch: an evaluation batch.
         tokenizer: the backbone's; only generative tasks need it.
@@ -46,54 +46,54 @@ def respond(
 def count(
     scores: MetricCollection,
     bank: Bank,
-    said: Outputs,
+    outputs: Outputs,
     labels: Tensor | None,
     references: Sequence[str] | None,
     tokenizer: PreTrainedTokenizerBase | None,
     stop: Sequence[str] = (),
 ) -> None:
-    """Count what a bank said into the scores of its kind of task.
+    """Update the scores of a task with a bank's outputs.
 
     Args:
-        scores: of `make_scores`.
-        bank: who said it.
-        said: to some rows.
-        labels: of these rows; none for generative tasks.
+        scores: from `make_scores`.
+        bank: the bank.
+        outputs: its outputs for some rows.
+        labels: labels of these rows; None for generative tasks.
         references: for generative tasks the whole target texts of these rows.
         tokenizer: for generative tasks the backbone's.
         stop: for generative tasks the texts that end an answer.
     """
-    if isinstance(said, list):
+    if isinstance(outputs, list):
         assert tokenizer is not None
         assert references is not None
-        scores.update(decode(tokenizer, said, stop), list(references))
+        scores.update(decode(tokenizer, outputs, stop), list(references))
     elif head_of(bank).kind == "token-classification":
-        scores.update(said, labels)
+        scores.update(outputs, labels)
     else:
-        scores.update(head_of(bank).predictions(said), labels)
+        scores.update(head_of(bank).predictions(outputs), labels)
 
 
 def references_of(plan: TaskPlan, loader: Any, index_B: Tensor) -> list[str]:
-    """Return the whole target texts of a batch's rows, which its labels may have cut.
+    """Return the whole target texts of a batch's rows, which may be truncated in its labels.
 
     Args:
         plan: the task.
-        loader: what the batch came from; those of `TaskDataModule` know their rows.
-        index_B: the numbers of its rows.
+        loader: the loader of the batch; those of `TaskDataModule` know their rows.
+        index_B: numbers of the rows.
 
     Raises:
-        TypeError: if the loader does not know them.
+        TypeError: if the loader does not know its rows.
     """
     references = getattr(getattr(loader, "rows", None), "references", None)
     if references is None:
         raise TypeError(
             f"task {plan.name!r}: texts are scored against the references of the rows, which this loader "
-            f"({type(loader).__name__}) does not carry: give the loaders of TaskDataModule."
+            f"({type(loader).__name__}) does not have: use the loaders of TaskDataModule."
         )
     return [references[row] for row in index_B.tolist()]
 
 
 def places_of_words(rows: TokenisedRows, number: int) -> Tensor:
-    """Return at which tokens of a row its words begin; it is there that a word's tag is read."""
+    """Return the token positions where the words of a row start; a word's tag is read there."""
     assert rows.first_piece is not None
     return torch.tensor(rows.first_piece[rows.offsets[number] : rows.offsets[number + 1]]).nonzero().squeeze(-1)

@@ -1,9 +1,9 @@
-"""Drawing tokens, and ending at a text, so that a row has the same answer whatever rows are beside it.
+"""Sampling and stop texts, such that the answer to a row does not depend on the other rows of its batch.
 
-To draw from softmax(z) is to take the largest of z + g, with Gumbel noise g (Gumbel 1954; Maddison et al. 2014,
-https://arxiv.org/abs/1411.0030). So what is drawn is the likeliest token after noise was added, and the noise of a row comes
-from a generator of its own: its seed is made of the task's seed and the tokens of the row's source. The sampling of
-transformers takes one generator for a whole batch.
+Sampling from softmax(z) is the argmax of z + g, with Gumbel noise g (Gumbel 1954; Maddison et al. 2014,
+https://arxiv.org/abs/1411.0030). So the sample is the likeliest token after noise is added, and the noise of each row has
+its own generator, seeded by the task's seed and the tokens of the row's source. transformers samples with one generator
+for a whole batch.
 
 Shape suffixes: B rows, T tokens, V vocabulary.
 """
@@ -26,17 +26,17 @@ from transformers import (
 from continual_petl.streams.schema.stream_spec import GenerationSpec
 
 _BEYOND = 4
-"""Tokens looked at for each character of a stop text, and in addition: a byte-level tokenizer may need four for one."""
+"""Tokens decoded per character of a stop text, and extra ones: a byte-level tokenizer may need four per character."""
 
 
 class Sampler(LogitsProcessor):
-    """Add each row's noise to its scores, after temperature and nucleus (Holtzman et al. 2020).
+    """Add each row's noise to its scores, after temperature and nucleus filtering (Holtzman et al. 2020).
 
     Args:
-        spec: says both.
-        seed: of the task.
+        spec: gives temperature and nucleus.
+        seed: seed of the task.
         ids_BT: tokens of the sources.
-        mask_BT: 0 where a row is filled up, which must not change what is drawn for it.
+        mask_BT: 0 at padding, which must not change the sample.
     """
 
     def __init__(self, spec: GenerationSpec, seed: int, ids_BT: Tensor, mask_BT: Tensor) -> None:
@@ -49,7 +49,7 @@ class Sampler(LogitsProcessor):
         self._generators = [torch.Generator().manual_seed(_seed_of(seed, row)) for row in rows]
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return the scores with noise added; the token with the largest one is the sample."""
+        """Return the scores with noise added; the argmax is the sample."""
         scores_BV = scores.float()
         for warper in self._warpers:
             scores_BV = warper(input_ids, scores_BV)
@@ -64,12 +64,12 @@ def _seed_of(seed: int, ids: Sequence[int]) -> int:
 
 
 class Stops(StoppingCriteria):
-    """End a row's answer when its text has one of some texts.
+    """End a row's answer when its text contains a stop text.
 
     Args:
         tokenizer: turns tokens into the text.
-        stop: the texts.
-        given: tokens before the answer.
+        stop: the stop texts.
+        given: number of tokens before the answer.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str], given: int) -> None:
@@ -82,7 +82,7 @@ class Stops(StoppingCriteria):
         return torch.tensor(ended, dtype=torch.bool, device=input_ids.device)
 
     def cut(self, ids: list[int]) -> list[int]:
-        """Return an answer's tokens up to the one that completes a stop text: other rows of its batch may have gone on."""
+        """Return an answer's tokens up to the one that completes a stop text: other rows may continue."""
         return next((ids[:number] for number in range(1, len(ids)) if self._ends(ids[:number])), ids)
 
     def _ends(self, ids: list[int]) -> bool:
@@ -91,7 +91,7 @@ class Stops(StoppingCriteria):
 
 
 def before_stop(text: str, stop: Sequence[str]) -> str:
-    """Return what a text says before the first of some texts.
+    """Return the part of a text before the first stop text.
 
     Example:
         >>> before_stop("42. Because", [".", "Because"])

@@ -1,4 +1,4 @@
-"""What the learner has to know of a task before it starts: everything resolved, nothing left to look up.
+"""The plan of a task, with all settings resolved, as the learner needs it before it starts.
 
 A certificate holds the same fields, see `continual_petl.store.certificate.manifest`. This file never imports torch.
 """
@@ -23,7 +23,7 @@ class PlanFields(FrozenModel):
     pair: bool
     """Whether a row is a pair of texts."""
     labels: tuple[str, ...] | None
-    """Names in the order of the head's outputs; None for a number and for texts."""
+    """Names in the order of the head's outputs; None for regression and for generated texts."""
     bank: BankSpec
     training: ResolvedTraining
     pooling: Pooling
@@ -32,11 +32,11 @@ class PlanFields(FrozenModel):
     seed: Annotated[int, Field(strict=True, ge=-(2**64), le=2**64)]
     """The task's own seed, derived from the stream's seed and the task's name."""
     class_weights: tuple[float, ...] | None
-    """One per label, in the loss only; None counts every label once."""
+    """Weight of each label in the loss; None weighs all labels equally."""
     generation: GenerationSpec | None
     """How texts are generated; None for kinds that do not generate."""
     max_target_length: Annotated[int, Field(strict=True, ge=0, lt=2**53)] | None
-    """Tokens of a target during training; None for kinds without targets of tokens."""
+    """Maximum tokens of a target in training; None for kinds whose targets are not texts."""
 
     def plan_fields(self) -> dict[str, Any]:
         """Return these fields by name."""

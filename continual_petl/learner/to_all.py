@@ -1,7 +1,7 @@
-"""Many tasks on the same rows: what is frozen below their banks is computed once for all of them.
+"""Many tasks on the same rows: the frozen part below their banks is computed once for all of them.
 
-Tasks whose lowest changed layer is the same share the states below it (`banks.split`), and go on from there: several tasks in
-one pass where the rows are few, one after the other where they fill a batch by themselves.
+Tasks with the same lowest changed layer share the states below it (`banks.layer_cut`) and resume from there: several tasks
+in one pass if there are few rows, else one after the other.
 
 Shape suffixes: B rows, T tokens, D width of the backbone.
 """
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.layer_cut import going_on, lowest_layer, states_below, why_not
+from continual_petl.banks.layer_cut import lowest_layer, resumed_at, states_below, why_not
 from continual_petl.banks.mixed.sharing import batch_key, why_alone
 from continual_petl.banks.mixed.stacks import Stacks
 from continual_petl.learner.answer import reading_inputs
@@ -26,7 +26,7 @@ from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.learner.together import Part, respond_together
 
 _cuts: WeakKeyDictionary[nn.Module, dict[int, bool]] = WeakKeyDictionary()
-"""Of models, below which layers their pass was seen to be cut without changing a bit."""
+"""By model, the layers below which its pass was cut with bit-identical results."""
 
 
 class Task(NamedTuple):
@@ -38,15 +38,15 @@ class Task(NamedTuple):
 
 @torch.no_grad()
 def respond_to_all(
-    backbone: Backbone, tasks: Sequence[Task], batch: dict[str, Tensor], most_rows: int, stacks: Stacks | None = None
+    backbone: Backbone, tasks: Sequence[Task], batch: dict[str, Tensor], max_rows: int, stacks: Stacks | None = None
 ) -> list[Tensor]:
-    """Return what each task's bank says to all rows of a batch; see `respond` for what that is.
+    """Return the outputs of each task's bank for all rows of a batch; see `respond`.
 
     Args:
         backbone: what the banks act on, in eval mode.
-        tasks: none that generates; their banks folded and in eval mode.
+        tasks: no generative tasks; their banks folded and in eval mode.
         batch: an evaluation batch.
-        most_rows: that go through the backbone at once, each counted once for every task; the batch goes in any case.
+        max_rows: maximum number of rows in one pass, counted once for every task; one batch always goes through whole.
         stacks: see `run_together`.
     """
     num_rows = len(next(iter(batch.values())))
@@ -57,20 +57,20 @@ def respond_to_all(
     for layer, numbers in by_layer.items():
         inputs = reading_inputs(backbone, batch)
         states_BTD = states_below(backbone.model, backbone.sites, inputs, layer) if layer and len(numbers) > 1 else None
-        for chunk in _chunks(backbone, tasks, numbers, max(1, most_rows // num_rows)):
+        for chunk in _chunks(backbone, tasks, numbers, max(1, max_rows // num_rows)):
             again = {
                 name: torch.cat([value] * len(chunk)) if len(chunk) > 1 else value for name, value in batch.items()
             }
             parts = [Part(*tasks[number], num_rows) for number in chunk]
             states = None if states_BTD is None else states_BTD.repeat(len(chunk), 1, 1)
-            going = nullcontext() if states is None else going_on(backbone.model, backbone.sites, layer, states)
+            going = nullcontext() if states is None else resumed_at(backbone.model, backbone.sites, layer, states)
             with going:
                 found |= zip(chunk, respond_together(backbone, parts, again, stacks), strict=True)
     return [found[number] for number in range(len(tasks))]
 
 
 def _layer(backbone: Backbone, task: Task, batch: dict[str, Tensor]) -> int:
-    """Return below which layer a task's pass is cut; 0 where it is not."""
+    """Return the layer below which a task's pass is cut; 0 if it is not cut."""
     layer = lowest_layer(task.bank)
     if len(backbone.anatomy.stacks) > 1 or layer == 0:
         return 0
@@ -81,14 +81,14 @@ def _layer(backbone: Backbone, task: Task, batch: dict[str, Tensor]) -> int:
     return layer if known[layer] else 0
 
 
-def _chunks(backbone: Backbone, tasks: Sequence[Task], numbers: Sequence[int], most: int) -> Iterator[list[int]]:
+def _chunks(backbone: Backbone, tasks: Sequence[Task], numbers: Sequence[int], limit: int) -> Iterator[list[int]]:
     """Return which tasks share a pass."""
     by_lane: dict[Hashable, list[int]] = {}
     for number in numbers:
         spec = tasks[number].bank.spec
-        alone = most == 1 or why_alone(spec, backbone.model, backbone.sites) is not None
+        alone = limit == 1 or why_alone(spec, backbone.model, backbone.sites) is not None
         lane: Hashable = number if alone else batch_key(spec, backbone.num_layers)
         by_lane.setdefault(lane, []).append(number)
     for lane_numbers in by_lane.values():
-        for start in range(0, len(lane_numbers), most):
-            yield lane_numbers[start : start + most]
+        for start in range(0, len(lane_numbers), limit):
+            yield lane_numbers[start : start + limit]

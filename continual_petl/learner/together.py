@@ -1,4 +1,4 @@
-"""From a batch of several tasks to the outputs of each; rows of one task stand together.
+"""From a batch of several tasks to the outputs of each; rows of one task are contiguous.
 
 Shape suffixes: B rows, W tokens, D width of the backbone, N rows of one task.
 """
@@ -32,11 +32,11 @@ class Part(NamedTuple):
 def respond_together(
     backbone: Backbone, parts: Sequence[Part], batch: dict[str, Tensor], stacks: Stacks | None = None
 ) -> list[Tensor]:
-    """Return what each task's bank says to its rows; see `respond` for what that is.
+    """Return the outputs of each task's bank for its rows; see `respond`.
 
     Args:
         backbone: what the banks act on.
-        parts: the tasks in the order of their rows; none that generates. See `run_together` for what can be together.
+        parts: the tasks in the order of their rows; no generative ones. See `run_together` for what can share a pass.
         batch: an evaluation batch, the rows of the first task before those of the second, and so on.
         stacks: see `run_together`.
 
@@ -46,15 +46,15 @@ def respond_together(
     shares = [Share(part.bank, part.num_rows) for part in parts]
     output = run_together(backbone.model, shares, reading_inputs(backbone, batch), stacks)
     pooled: dict[Pooling, Tensor] = {}
-    said, start = [], 0
+    outputs, start = [], 0
     for plan, bank, num_rows in parts:
         rows = slice(start, start + num_rows)
         start += num_rows
         head = head_of(bank)
         if plan.kind == "token-classification":
-            said.append(head.predictions(head(output.last_hidden_state[rows].float())))
+            outputs.append(head.predictions(head(output.last_hidden_state[rows].float())))
             continue
         if plan.pooling not in pooled:
             pooled[plan.pooling] = pool(output, batch.get("attention_mask"), plan.pooling)
-        said.append(head(pooled[plan.pooling][rows]))
-    return said
+        outputs.append(head(pooled[plan.pooling][rows]))
+    return outputs

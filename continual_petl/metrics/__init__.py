@@ -71,7 +71,7 @@ REFERENCE_METRICS: Mapping[str, ReferenceMetric] = MappingProxyType(
         for function in (fwt_gem, fwt_gem_code, fwt_plasticity, intransigence, intransigence_mean)
     }
 )
-"""The metrics that hold the result matrix against one reference score per task, by name."""
+"""The metrics that compare the result matrix with one reference score per task, by name."""
 
 __all__ = [
     "MATRIX_METRICS",

@@ -4,7 +4,7 @@ Sources: Lopez-Paz & Ranzato 2017 (GEM, https://arxiv.org/abs/1706.08840), Rieme
 https://arxiv.org/abs/1810.11910), Diaz-Rodriguez et al. 2018 (https://arxiv.org/abs/1810.13166).
 
 Shape suffixes: T tasks; ``R_TT[i, j]`` is the score on task j after learning task i, NaN where never measured. Formulas
-count tasks from 1. A NaN in a cell that a formula needs makes the result NaN; other cells are not looked at.
+count tasks from 1. A NaN in a cell that a formula needs makes the result NaN; other cells are ignored.
 """
 
 from __future__ import annotations

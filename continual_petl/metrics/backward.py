@@ -12,7 +12,7 @@ own name here:
 * Avalanche eb075be: ``forgetting_first``.
 
 Shape suffixes: T tasks; ``R_TT[i, j]`` is the score on task j after learning task i, NaN where never measured. Formulas
-count tasks from 1. A NaN in a cell that a formula needs makes the result NaN, never 0; other cells are not looked at.
+count tasks from 1. A NaN in a cell that a formula needs makes the result NaN, never 0; other cells are ignored.
 With one task there is nothing to look back at and every function here returns NaN. For the value after task k, pass
 ``R_TT[:k, :k]``.
 """

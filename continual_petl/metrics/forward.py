@@ -11,7 +11,7 @@
 Chaudhry et al. 2018 (RWalk, https://arxiv.org/abs/1801.10112) turn the last one around: ``intransigence``.
 
 Shape suffixes: T tasks; ``R_TT[i, j]`` is the score on task j after learning task i, NaN where never measured. Formulas
-count tasks from 1. A NaN in a cell that a formula needs makes the result NaN, never 0; other cells are not looked at.
+count tasks from 1. A NaN in a cell that a formula needs makes the result NaN, never 0; other cells are ignored.
 """
 
 from __future__ import annotations

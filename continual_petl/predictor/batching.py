@@ -25,13 +25,15 @@ from continual_petl.streams.batches.batching import evaluation_batches
 from continual_petl.streams.encoding.rows import TokenisedRows, offsets_of
 
 
-def groups(manifests: Mapping[str, Manifest], backbone_of: Callable[[str], Backbone], most: int) -> list[list[str]]:
-    """Return the tasks of each group; a group whose banks exceed ``most`` bytes is divided.
+def groups(
+    manifests: Mapping[str, Manifest], backbone_of: Callable[[str], Backbone], max_bytes: int
+) -> list[list[str]]:
+    """Return the tasks of each group; a group whose banks exceed ``max_bytes`` bytes is divided.
 
     Args:
         manifests: by task.
         backbone_of: returns the backbone in the precision in which a task answers.
-        most: maximum bytes of banks in memory at once.
+        max_bytes: maximum bytes of banks in memory at once.
     """
     seen: dict[tuple[BankSpec, str], Hashable | None] = {}
     by_lane: dict[Hashable, list[str]] = {}
@@ -43,31 +45,31 @@ def groups(manifests: Mapping[str, Manifest], backbone_of: Callable[[str], Backb
             seen[spec] = None if alone else (backbone.precision, batch_key(manifest.bank, backbone.num_layers))
         shared = None if manifest.kind in GENERATIVE else seen[spec]
         by_lane.setdefault(task if shared is None else shared, []).append(task)
-    return [part for lane in by_lane.values() for part in _parts(lane, manifests, most)]
+    return [part for lane in by_lane.values() for part in _parts(lane, manifests, max_bytes)]
 
 
-def like(manifests: Mapping[str, Manifest], backbone_of: Callable[[str], Backbone], most: int) -> list[list[str]]:
+def like(manifests: Mapping[str, Manifest], backbone_of: Callable[[str], Backbone], max_bytes: int) -> list[list[str]]:
     """Return tasks that encode the same rows identically, for the same backbone; generative tasks are alone.
 
     Args:
         manifests: by task.
         backbone_of: see `groups`.
-        most: see `groups`.
+        max_bytes: see `groups`.
     """
     groups: dict[Hashable, list[str]] = {}
     for task, manifest in manifests.items():
         words = manifest.kind == "token-classification"
         key: Hashable = (backbone_of(task).precision, manifest.max_length, words)
         groups.setdefault(task if manifest.kind in GENERATIVE else key, []).append(task)
-    return [part for group in groups.values() for part in _parts(group, manifests, most)]
+    return [part for group in groups.values() for part in _parts(group, manifests, max_bytes)]
 
 
-def _parts(lane: Sequence[str], manifests: Mapping[str, Manifest], most: int) -> Iterator[list[str]]:
+def _parts(lane: Sequence[str], manifests: Mapping[str, Manifest], max_bytes: int) -> Iterator[list[str]]:
     part: list[str] = []
     total = 0
     for task in lane:
         size = num_bytes(manifests[task].tensors)
-        if part and total + size > most:
+        if part and total + size > max_bytes:
             yield part
             part, total = [], 0
         part.append(task)

@@ -47,7 +47,7 @@ def as_rows(rows: Any, manifests: Callable[[], Mapping[str, Manifest]]) -> tuple
     Raises:
         InputError: if ``rows`` is neither, or two texts are one row for some of the tasks and two rows for others.
     """
-    import numpy as np  # not where only the types are needed
+    import numpy as np  # not needed for types alone
 
     if isinstance(rows, str | bytes | os.PathLike | Mapping) or type(rows).__module__.startswith("PIL."):
         return [rows], True

@@ -133,7 +133,7 @@ class Predictor:
         numbers = range(len(rows))
         asked = {task: check_request(rows, numbers, store.manifest(task)) for task in tasks}
         manifests = {task: each.manifest for task, each in asked.items()}
-        for group in like(manifests, models.backbone_of, models.held_banks.most):
+        for group in like(manifests, models.backbone_of, models.held_banks.max_bytes):
             if len(group) == 1:
                 found[group[0]] = self._alone(rows, numbers, group[0], batch_size)
             else:
@@ -155,9 +155,9 @@ class Predictor:
         for batch in EvaluationLoader(encoded, batch_size, models.pad_token_id, kind=asked[0].manifest.kind):
             with oom_reported(", ".join(found), batch, f"batch_size (it is {batch_size})"):
                 tensors = {name: tensor.to(backbone.model.device) for name, tensor in batch.items()}
-                said = respond_to_all(backbone, tasks, tensors, batch_size, models.stacks)
+                outputs_of_tasks = respond_to_all(backbone, tasks, tensors, batch_size, models.stacks)
             positions = batch["index"].tolist()
-            for each, outputs in zip(asked, said, strict=True):
+            for each, outputs in zip(asked, outputs_of_tasks, strict=True):
                 words = in_words(outputs, each.manifest, models, encoded, positions)
                 found[each.manifest.task] |= zip(positions, words, strict=True)
         return {task: [own[position] for position in range(len(own))] for task, own in found.items()}
@@ -183,9 +183,9 @@ class Predictor:
         for batch in EvaluationLoader(encoded, batch_size, models.pad_token_id, kind=asked.manifest.kind):
             with oom_reported(task, batch, f"batch_size (it is {batch_size})"):
                 tensors = {name: tensor.to(held.backbone.model.device) for name, tensor in batch.items()}
-                said = respond(held.backbone, held.bank, held.plan, tensors, models.tokenizer)
+                outputs = respond(held.backbone, held.bank, held.plan, tensors, models.tokenizer)
             positions = batch["index"].tolist()
-            found |= zip(positions, in_words(said, asked.manifest, models, encoded, positions), strict=True)
+            found |= zip(positions, in_words(outputs, asked.manifest, models, encoded, positions), strict=True)
         return [found[position] for position in range(len(numbers))]
 
     def _mixed(self, rows: Sequence[Row], numbers: Mapping[str, list[int]], batch_size: int) -> dict[int, Answer]:
@@ -194,7 +194,7 @@ class Predictor:
         asked = {task: check_request(rows, own, store.manifest(task)) for task, own in numbers.items()}
         manifests = {task: each.manifest for task, each in asked.items()}
         found: dict[int, Answer] = {}
-        for lane in groups(manifests, models.backbone_of, models.held_banks.most):
+        for lane in groups(manifests, models.backbone_of, models.held_banks.max_bytes):
             if len(lane) == 1:
                 own = numbers[lane[0]]
                 found |= zip(own, self._alone(rows, own, lane[0], batch_size), strict=True)
@@ -220,9 +220,9 @@ class Predictor:
             shares = [Part(held[task].plan, held[task].bank, count) for task, count in whose]
             with oom_reported(_names(asked, whose), batch, f"batch_size (it is {batch_size})"):
                 tensors = {name: tensor.to(backbone.model.device) for name, tensor in batch.items()}
-                said = respond_together(backbone, shares, tensors, models.stacks)
+                outputs_of_parts = respond_together(backbone, shares, tensors, models.stacks)
             positions = np.split((rows - first_N[rows]), np.cumsum([count for _, count in whose])[:-1])
-            for (task, _), own, outputs in zip(whose, positions, said, strict=True):
+            for (task, _), own, outputs in zip(whose, positions, outputs_of_parts, strict=True):
                 found |= self._numbered(asked[task], parts[task], outputs, own.tolist())
         return found
 

@@ -89,27 +89,27 @@ def accepts(row: Row, manifest: Manifest) -> bool:
 
 
 def in_words(
-    said: Outputs, manifest: Manifest, models: ModelCache, encoded: TokenisedRows, positions: Sequence[int]
+    outputs: Outputs, manifest: Manifest, models: ModelCache, encoded: TokenisedRows, positions: Sequence[int]
 ) -> list[Answer]:
     """Convert a bank's outputs for some rows to answers.
 
     Args:
-        said: the outputs of `respond`.
+        outputs: the outputs of `respond`.
         manifest: of the task.
         models: provides the tokenizer.
         encoded: all rows of the task.
         positions: which of them were answered.
     """
-    if isinstance(said, list):
+    if isinstance(outputs, list):
         assert models.tokenizer is not None
         assert manifest.generation is not None
-        texts = decode(models.tokenizer, said, manifest.generation.stop)
+        texts = decode(models.tokenizer, outputs, manifest.generation.stop)
         return [Answer(value=text, probabilities=None) for text in texts]
     if encoded.first_piece is not None:
         assert manifest.labels is not None
-        kept = [row[places_of_words(encoded, position)] for position, row in zip(positions, said.cpu(), strict=True)]
+        kept = [row[places_of_words(encoded, position)] for position, row in zip(positions, outputs.cpu(), strict=True)]
         return tags(manifest.labels, kept)
-    return answers(manifest.kind, manifest.labels, said.cpu())
+    return answers(manifest.kind, manifest.labels, outputs.cpu())
 
 
 def _wanted(row: Row, manifest: Manifest) -> str | None:

@@ -17,7 +17,7 @@ def relative_change(score: float | None, full: float | None) -> float | None:
     """Return ``score / full - 1``: -0.1 is a tenth lost, 0 no change.
 
     None, which means "undefined", if one of the two is undefined (a correlation of constant answers), or if ``full`` is zero
-    or negative: nothing is a share of zero, and relative to a negative score a better one would look like a loss.
+    or negative: a share of zero is undefined, and relative to a negative score a better one would look like a loss.
 
     Example:
         >>> relative_change(0.75, 1.0), relative_change(0.5, 0.0)

@@ -11,7 +11,7 @@ from continual_petl.report.ablation import Ablation
 
 WIDEST = 12
 """Maximum number of layers for a heat map; for more, the spans are listed."""
-MOST_LISTED = 20
+MAX_LISTED = 20
 _STRONG, _SLIGHT = -0.1, -0.01
 """Relative changes up to which a cell is red, and yellow; those above are green."""
 
@@ -51,9 +51,9 @@ def table(ablation: Ablation) -> Table:
 def left_off(ablation: Ablation) -> list[str]:
     """Return a sentence if the table does not show every span."""
     count, total = ablation.layers, len(ablation.cells)
-    if total <= MOST_LISTED or (total == count * (count + 1) // 2 and count <= WIDEST):
+    if total <= MAX_LISTED or (total == count * (count + 1) // 2 and count <= WIDEST):
         return []
-    return [f"These are the {MOST_LISTED} lowest of {total:,} spans; --output and --html have all."]
+    return [f"These are the {MAX_LISTED} lowest of {total:,} spans; --output and --html have all."]
 
 
 def _heat_map(ablation: Ablation) -> Table:
@@ -72,9 +72,9 @@ def _listing(ablation: Ablation) -> Table:
     for header in ("FIRST to LAST", printable(ablation.metric), "change in %"):
         made.add_column(Text(header), justify="left" if header == "FIRST to LAST" else "right")
     shown = ablation.cells
-    if len(shown) > MOST_LISTED:
+    if len(shown) > MAX_LISTED:
         # An undefined score comes first, as the largest change of all.
-        worst = sorted(shown, key=lambda cell: float("-inf") if cell.score is None else cell.score)[:MOST_LISTED]
+        worst = sorted(shown, key=lambda cell: float("-inf") if cell.score is None else cell.score)[:MAX_LISTED]
         shown = tuple(cell for cell in shown if cell in worst)
     for cell in shown:
         span = str(cell.first) if cell.first == cell.last else f"{cell.first} to {cell.last}"

@@ -8,7 +8,7 @@ from rich.console import Console
 from typing_extensions import override
 
 
-class Told(Console):
+class SafeConsole(Console):
     """rich's console, except that a closed pipe raises `BrokenPipeError` instead of ending the program."""
 
     @override
@@ -27,4 +27,4 @@ def can_draw(console: Console) -> bool:
 
 def is_watched() -> bool:
     """Return whether a person watches standard error: on a terminal, or in a notebook cell."""
-    return sys.stderr is not None and (sys.stderr.isatty() or Told(stderr=True).is_jupyter)
+    return sys.stderr is not None and (sys.stderr.isatty() or SafeConsole(stderr=True).is_jupyter)

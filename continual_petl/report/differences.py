@@ -9,7 +9,18 @@ from continual_petl.banks.config.words import changes_in_words
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.store import Store
 
-_SAID = ("kind", "pair", "labels", "class_weights", "metric", "training", "pooling", "max_length", "seed", "generation")
+_COMPARED = (
+    "kind",
+    "pair",
+    "labels",
+    "class_weights",
+    "metric",
+    "training",
+    "pooling",
+    "max_length",
+    "seed",
+    "generation",
+)
 
 
 def differences(one: Store, other: Store) -> dict[str, Any]:
@@ -71,7 +82,7 @@ def _compared(one: Manifest, other: Manifest) -> dict[str, Any]:
 
 def _specification(manifest: Manifest) -> dict[str, Any]:
     """Return the specification of a bank, without its place in a chain and what follows from its tensors."""
-    tree = manifest.model_dump(mode="json", include={*_SAID, "bank", "parameters", "preparation", "parent"})
+    tree = manifest.model_dump(mode="json", include={*_COMPARED, "bank", "parameters", "preparation", "parent"})
     modifications = tree["bank"].pop("modifications")
     words = changes_in_words(manifest.bank)
     # With different forms everything differs, so only their names are listed; otherwise each difference.

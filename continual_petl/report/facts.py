@@ -12,7 +12,7 @@ from pathlib import Path
 from continual_petl.errors import InputError, StoreError
 from continual_petl.report.growth import grown
 from continual_petl.report.results import results_of
-from continual_petl.report.run_facts import MOST_TASKS
+from continual_petl.report.run_facts import MAX_TASKS
 from continual_petl.report.run_facts import RunFacts as RunFacts
 from continual_petl.report.run_facts import TaskFacts as TaskFacts
 from continual_petl.store.certificate.history import CURVE, Curve, History, read_curve
@@ -104,7 +104,7 @@ class Reader:
                 replace(task, check=survey.placed(link, task.check))
                 for link, task in zip(survey.links, tasks, strict=True)
             ),
-            others=(*survey.told(), *survey.lost(), *wrong),
+            others=(*survey.failed_checks(), *survey.lost(), *wrong),
             forgotten=tuple(stone.name for stone in survey.tombstones if stone.why != "replaced"),
             newest_shared=survey.newest_shared,
             half_learned=half,
@@ -119,7 +119,7 @@ class Reader:
         """Read every task before the inspection, which then finds each manifest already read and checked."""
         with suppress(StoreError):  # the inspection reports it
             names = self._store.names()
-            self._keep = len(names) <= MOST_TASKS
+            self._keep = len(names) <= MAX_TASKS
             for name in names:
                 with suppress(StoreError):
                     self._task(name)

@@ -7,9 +7,9 @@ from typing import Any
 
 from continual_petl.errors import counted
 
-MOST_MISREAD = 20
+MAX_MISREAD = 20
 """Default number of rows shown per task."""
-MOST_TASKS = 50
+MAX_TASKS = 50
 """Number of tasks whose rows a page shows: the newest ones."""
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from continual_petl.errors import printable
 
-MOST_ROWS = 6
+MAX_ROWS = 6
 _COLUMN, _SPACE = 10, 2
 
 

@@ -130,7 +130,7 @@ class Results:
         return sum(how == "certified" for how in newest.values())
 
     def after(self, num_tasks: int) -> dict[str, float]:
-        """Return ACC, BWT and forgetting after so many tasks, as computed by `continual_petl.metrics` from ``R[:n, :n]``.
+        """Return ACC, BWT and forgetting after a number of tasks, as computed by `continual_petl.metrics` from ``R[:n, :n]``.
 
         ACC and BWT use two vectors. Forgetting needs every cell of the earlier rows, or it is unknown.
         """

@@ -24,10 +24,10 @@ from continual_petl.store.certificate.tensor_file import entry_bytes
 from continual_petl.store.folder.position import Position
 from continual_petl.streams.schema.training_spec import ResolvedTraining
 
-MOST_TASKS = 500
+MAX_TASKS = 500
 """Number of tasks that a report shows one by one everywhere. A longer run has bars that are means of several tasks, tables
 whose rows are created on demand, and details of many tasks in one file."""
-MOST_STEPS = 200
+MAX_STEPS = 200
 """Maximum number of steps of the run at which averages over all tasks are shown."""
 
 
@@ -207,7 +207,7 @@ class RunFacts:
 
     @property
     def num_unchanged(self) -> int:
-        """Number of tasks whose certificates hold."""
+        """Number of tasks whose certificates are valid."""
         return sum(task.check.ok for task in self.tasks)
 
     @property
@@ -224,9 +224,9 @@ class RunFacts:
     def steps(self) -> tuple[int, ...]:
         """The numbers of tasks at which averages are shown: all, or evenly spaced ones with the last."""
         count = len(self.tasks)
-        if count <= MOST_STEPS:
+        if count <= MAX_STEPS:
             return tuple(range(1, count + 1))
-        return tuple(sorted({round(1 + place * (count - 1) / (MOST_STEPS - 1)) for place in range(MOST_STEPS)}))
+        return tuple(sorted({round(1 + place * (count - 1) / (MAX_STEPS - 1)) for place in range(MAX_STEPS)}))
 
     @property
     def spaced(self) -> str:
@@ -238,10 +238,10 @@ class RunFacts:
     @property
     def is_long(self) -> bool:
         """Whether there are more tasks than are shown one by one everywhere."""
-        return len(self.tasks) > MOST_TASKS
+        return len(self.tasks) > MAX_TASKS
 
     def after(self, num_tasks: int) -> dict[str, float]:
-        """Return ACC, BWT and forgetting after so many tasks; NaN if unknown."""
+        """Return ACC, BWT and forgetting after a number of tasks; NaN if unknown."""
         if num_tasks not in self._after:
             self._after[num_tasks] = self.results.after(num_tasks)
         return self._after[num_tasks]

@@ -70,7 +70,7 @@ class Server:
         port: 0 means any free one.
         again: called periodically; it redraws what has changed. A run that cannot be read at the moment, or a page that
             cannot be written, is reported once, and tried again; the page stays unchanged.
-        tell: called with a report of the failure.
+        on_failure: called with a report of the failure.
         seconds: between two calls.
 
     Raises:
@@ -83,7 +83,7 @@ class Server:
         port: int,
         again: Callable[[], None],
         *,
-        tell: Callable[[str], None],
+        on_failure: Callable[[str], None],
         seconds: float = 2.0,
     ) -> None:
         handler = partial(_Handler, directory=str(folder))
@@ -96,7 +96,7 @@ class Server:
                 f"--port: {port} cannot be used ({getattr(error, 'strerror', None) or error}); {free} is free, and 0 means "
                 "any free port"
             ) from error
-        self._again, self._tell, self._seconds = again, tell, seconds
+        self._again, self._on_failure, self._seconds = again, on_failure, seconds
         self._stopped = threading.Event()
 
     @property
@@ -108,15 +108,15 @@ class Server:
         """Serve until `stop` is called, or an error is raised that a retry cannot fix."""
         thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
         thread.start()
-        told = None
+        reported = None
         try:
             while not self._stopped.wait(self._seconds):
                 try:
                     self._again()
-                    told = None
+                    reported = None
                 except (StoreError, InputError, OSError) as error:
-                    if told != (told := str(error)):
-                        self._tell(f"the page was not updated: {told}")
+                    if reported != (reported := str(error)):
+                        self._on_failure(f"the page was not updated: {reported}")
         finally:
             self._http.shutdown()
             self._http.server_close()

@@ -26,14 +26,14 @@ NOTHING_YET = (
 _HEADS, _WIDEST = ("task", "kind", "bank", "score", "parameters"), (24, 14, 14, None, None)
 _LAID_OUT = 500
 """Maximum number of list rows that rich lays out."""
-_MOST_LABELS = 30
+_MAX_LABELS = 30
 _PARTS = {
     "modifications": "in the adapters",
     "own": "of its own copies of layer norms and biases",
     "head": "in the head",
 }
 _LAYER_NORMS = {"own": "copied for the task and trained", "frozen": "frozen"}
-_MOST_TASKS, _MOST_LINES, _LONGEST = 40, 12, 160
+_MAX_TASKS, _MAX_LINES, _LONGEST = 40, 12, 160
 
 
 def task_table(tasks: Sequence[Mapping[str, Any]]) -> RenderableType:
@@ -50,11 +50,11 @@ def _cells(task: Mapping[str, Any]) -> list[str]:
 
 def _laid_out(rows: Iterable[Sequence[str]]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name, most in zip(_HEADS, _WIDEST, strict=True):
+    for name, limit in zip(_HEADS, _WIDEST, strict=True):
         table.add_column(
             name,
-            overflow="ellipsis" if most is None else "fold",
-            max_width=most,
+            overflow="ellipsis" if limit is None else "fold",
+            max_width=limit,
             justify="right" if name == _HEADS[-1] else "left",
         )
     for row in rows:
@@ -74,7 +74,7 @@ class _Rows:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the lines."""
         widths = [max(map(cell_len, column)) for column in zip(_HEADS, *self._rows, strict=True)]
-        fit = all(most is None or width <= most for width, most in zip(widths, _WIDEST, strict=True))
+        fit = all(limit is None or width <= limit for width, limit in zip(widths, _WIDEST, strict=True))
         if not fit or sum(widths) + 2 * (len(widths) - 1) > options.max_width:
             yield _laid_out(self._rows)
             return
@@ -96,14 +96,14 @@ def list_lines(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def half_learned_line(tasks: Mapping[str, Position | None]) -> str:
     """Describe tasks that were stopped half-way, from the result of `half_learned`."""
-    told = [task if at is None else f"{task} ({at.in_epochs}, {at.in_steps})" for task, at in tasks.items()]
-    return printable(f"half learned: {', '.join(told)}; the next run of a stream with this task resumes there")
+    listed = [task if at is None else f"{task} ({at.in_epochs}, {at.in_steps})" for task, at in tasks.items()]
+    return printable(f"half learned: {', '.join(listed)}; the next run of a stream with this task resumes there")
 
 
 def half_replaced_line(tasks: Mapping[str, Position | None]) -> str:
     """Describe learned tasks whose replacement was stopped half-way."""
-    told = ", ".join(tasks)
-    return printable(f"unchanged so far: {told}; the replacement is half learned, and run --replace resumes it")
+    listed = ", ".join(tasks)
+    return printable(f"unchanged so far: {listed}; the replacement is half learned, and run --replace resumes it")
 
 
 def size(num_bytes: int) -> str:
@@ -121,18 +121,22 @@ def task_facts(manifest: Manifest, history: History, num_bytes: int, seconds: Ma
     table = Table.grid(padding=(0, 2))
     table.add_column()
     table.add_column(overflow="fold")
-    for name, text in {**_what(manifest), **_scores(manifest, history), **_kept(manifest, num_bytes, seconds)}.items():
+    for name, text in {
+        **_task_settings(manifest),
+        **_scores(manifest, history),
+        **_kept(manifest, num_bytes, seconds),
+    }.items():
         table.add_row(name, Text(printable(text)))
     return table
 
 
-def _what(manifest: Manifest) -> dict[str, str]:
+def _task_settings(manifest: Manifest) -> dict[str, str]:
     training, spec = manifest.training, manifest.bank
     labels = manifest.labels or ()
     lines = {
         "task": manifest.task,
         "kind": manifest.kind + (", pairs of texts" if manifest.pair else ""),
-        "labels": f"{len(labels)}: {known_names(labels, most=_MOST_LABELS)}" if labels else "none",
+        "labels": f"{len(labels)}: {known_names(labels, limit=_MAX_LABELS)}" if labels else "none",
         "bank": f"{in_words(spec)}; layers {spec.layers}, layer norms {_LAYER_NORMS[spec.layernorms]}"
         + ("; shared with the tasks before" if spec.scope == "shared" else ""),
         "training": f"{counted(training.epochs, 'epoch')}, batches of {training.batch_size}, learning rate "
@@ -200,10 +204,10 @@ def difference_lines(found: Mapping[str, Any], names: tuple[str, str]) -> list[s
         lines.append("the shared tasks were learned in different orders")
     compared = found["tasks"]
     other = [task for task, each in compared.items() if not each["same"]]
-    for task in other[:_MOST_TASKS]:
+    for task in other[:_MAX_TASKS]:
         lines += _of_task(task, compared[task])
-    if len(other) > _MOST_TASKS:
-        lines.append(f"and {len(other) - _MOST_TASKS:,} more tasks that differ; --json lists all")
+    if len(other) > _MAX_TASKS:
+        lines.append(f"and {len(other) - _MAX_TASKS:,} more tasks that differ; --json lists all")
     elsewhere = {name: both for each in compared.values() for name, both in each["environment"].items()}
     lines += [f"environment: {name} {_shown(both[0])} | {_shown(both[1])}" for name, both in elsewhere.items()]
     same = sum(each["bank"] for each in compared.values())
@@ -224,9 +228,9 @@ def _of_task(task: str, found: Mapping[str, Any]) -> Iterator[str]:
     details += [f"  {split} rows: different" for split in found["data"]]
     quiet = [split for split, same in found["answers"].items() if not same and not found["scores"]]
     details += [f"  answers to {split} rows differ, the scores do not" for split in quiet]
-    yield from details[:_MOST_LINES]
-    if len(details) > _MOST_LINES:
-        yield f"  and {len(details) - _MOST_LINES} more; --json lists all"
+    yield from details[:_MAX_LINES]
+    if len(details) > _MAX_LINES:
+        yield f"  and {len(details) - _MAX_LINES} more; --json lists all"
 
 
 def _backbone(pin: Mapping[str, str] | None) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 WHOLE_UP_TO = 12
 """Number of tasks that are shown one by one; of more, the newest are."""
 NEWEST = 8
-MOST_PROBLEMS = 50
+MAX_PROBLEMS = 50
 _COLOURS = {"unchanged": "green", "rows not checked": "yellow", "CHANGED": "red"}
 
 
@@ -110,9 +110,9 @@ def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableT
 def problems_in(checks: Sequence[TaskCheck]) -> list[str]:
     """Return the problems found; only the first of many, and the number of the rest."""
     found = [problem for check in checks for problem in check.problems]
-    left = len(found) - MOST_PROBLEMS
+    left = len(found) - MAX_PROBLEMS
     return (
-        found if left <= 0 else [*found[:MOST_PROBLEMS], f"And {left:,} more: `continual-petl verify` lists them all."]
+        found if left <= 0 else [*found[:MAX_PROBLEMS], f"And {left:,} more: `continual-petl verify` lists them all."]
     )
 
 

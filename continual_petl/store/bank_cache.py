@@ -26,7 +26,7 @@ class CachedBank:
     """Tokens of a row; 0 where the backbone reads images."""
     preparation: str
     """Digest of the tokenizer or image processing that the task was learned with."""
-    made_of: tuple[str, ...]
+    seals: tuple[str, ...]
     """Seals of the certificates of the bank and of the shared bank whose body it answers with."""
     num_bytes: int
 
@@ -35,25 +35,25 @@ class BankCache:
     """Banks by name, the most recently used one last.
 
     Args:
-        most: memory limit for all banks together, in bytes. One bank is always held, however large it is.
+        max_bytes: memory limit for all banks together, in bytes. One bank is always held, however large it is.
 
     Raises:
-        ValueError: if ``most`` is negative.
+        ValueError: if ``max_bytes`` is negative.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self._by_name: OrderedDict[str, CachedBank] = OrderedDict()
         self.num_bytes = 0
         """Bytes of all banks in the cache."""
-        self.limit(most)
+        self.limit(max_bytes)
 
-    def limit(self, most: int) -> None:
+    def limit(self, max_bytes: int) -> None:
         """Set how many bytes all banks may take together, and evict those that no longer fit."""
-        if most < 0:
+        if max_bytes < 0:
             raise ValueError(
-                f"resident_bytes: got {most}; give the number of bytes that banks in memory may take; 0 holds one bank"
+                f"resident_bytes: got {max_bytes}; give the number of bytes that banks in memory may take; 0 holds one bank"
             )
-        self.most = most
+        self.max_bytes = max_bytes
         if self._by_name:
             name = next(reversed(self._by_name))
             self.put(name, self._by_name[name])
@@ -65,12 +65,12 @@ class BankCache:
         """Return the bank of this name if it is cached, even if outdated; this does not count as a use."""
         return self._by_name.get(name)
 
-    def get(self, name: str, made_of: tuple[str, ...]) -> CachedBank | None:
-        """Return a bank if it is cached and still made of these certificates; one that was replaced on disk is dropped."""
+    def get(self, name: str, seals: tuple[str, ...]) -> CachedBank | None:
+        """Return a bank if it is cached and its certificates are still these; one that was replaced on disk is dropped."""
         held = self._by_name.get(name)
         if held is None:
             return None
-        if held.made_of != made_of:
+        if held.seals != seals:
             self.drop(name)
             return None
         self._by_name.move_to_end(name)
@@ -82,7 +82,7 @@ class BankCache:
         self._by_name[name] = held
         self.num_bytes += held.num_bytes
         for oldest in [other for other in self._by_name if other not in keep and other != name]:
-            if self.num_bytes <= self.most:
+            if self.num_bytes <= self.max_bytes:
                 return
             self.drop(oldest)
 

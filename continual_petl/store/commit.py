@@ -31,7 +31,7 @@ from continual_petl.store.certificate.manifest import (
     write_manifest,
 )
 from continual_petl.store.certificate.stored_tensor import as_tensors
-from continual_petl.store.certificate.tensor_file import most_bytes, read_tensors
+from continual_petl.store.certificate.tensor_file import max_file_bytes, read_tensors
 from continual_petl.store.certificate.tombstone import Tombstone, tombstone_file, write_tombstone
 from continual_petl.store.files.atomic import new_folder, write_file
 from continual_petl.store.forget import tombstone_of
@@ -95,7 +95,10 @@ def commit_task(
             entries,
             lambda: as_tensors(
                 read_tensors(
-                    folder / "bank.safetensors", most_bytes(entries), files["bank.safetensors"], f"task {plan.name!r}"
+                    folder / "bank.safetensors",
+                    max_file_bytes(entries),
+                    files["bank.safetensors"],
+                    f"task {plan.name!r}",
                 )
             ),
         )

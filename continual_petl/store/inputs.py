@@ -90,7 +90,7 @@ class BackboneInputs:
             return self.images.digest
         assert self.tokenizer is not None
         rules: dict[str, Any] = json.loads(self.tokenizer.backend_tokenizer.to_str())
-        # Left by the last call, not part of the tokenizer.
+        # State of the last call, not part of the tokenizer.
         del rules["truncation"], rules["padding"]
         # Targets end with the end token.
         special = {"pad": self.pad_token_id, "end": self.tokenizer.eos_token_id}

@@ -79,11 +79,11 @@ class Inspection:
             self.unreadable[name] = str(error)
             return None
 
-    def told(self, only: str | None = None) -> Iterator[TaskCheck]:
+    def failed_checks(self, only: str | None = None) -> Iterator[TaskCheck]:
         """Yield what cannot be read, for one task or for all."""
         for name, problem in self.unreadable.items():
             if only in (None, name):
-                yield told(name, problem)
+                yield failed_check(name, problem)
 
     def placed(self, link: Link, check: TaskCheck) -> TaskCheck:
         """Return a task's check with the chain's findings added."""
@@ -106,34 +106,34 @@ class Inspection:
         """Report entries that the chain or the results name, but that are neither there nor dropped on purpose."""
         for entry in self._missing:
             if entry.task not in self.unreadable and (entry.taken is None or entry.taken != entry.task):
-                yield told(entry.task or "(chain)", entry.message(self._store.folder))
+                yield failed_check(entry.task or "(chain)", entry.message(self._store.folder))
         # Only the newest can be unfinished: a run finishes one task before the next.
         named = {line.task for line in self.lines if isinstance(line, TaskLine)}
         without = [link.task for link in self.links[:-1] if link.task not in named]
         if without and "(results.jsonl)" not in self.unreadable:
             tasks = ", ".join(map(repr, without))
-            yield told(
+            yield failed_check(
                 "(results.jsonl)", f"{self._store.results_file}: its lines about {tasks} are missing; restore it"
             )
 
     def pinned(self) -> tuple[Pin | None, list[TaskCheck]]:
         """Return the backbone's pin, and what is wrong with it and with tombstones out of place."""
         tasks = {link.task for link in self.links}
-        wrong = [told("(tombstones)", problem) for task, problem in self.broken.items() if task not in tasks]
+        wrong = [failed_check("(tombstones)", problem) for task, problem in self.broken.items() if task not in tasks]
         problem = self._read("(results.jsonl)", lambda: stream_problem(self._store))
         if problem is not None:
-            wrong.append(told("(stream.yaml)", problem))
+            wrong.append(failed_check("(stream.yaml)", problem))
         try:
             pin = self._store.pin()
         except StoreError as error:
-            return None, [*wrong, told("(backbone.json)", str(error))]
+            return None, [*wrong, failed_check("(backbone.json)", str(error))]
         if pin is None and self.links:
             missing = f"{self._store.pin_file}: missing; it records which backbone the run was learned on"
-            wrong.append(told("(backbone.json)", missing))
+            wrong.append(failed_check("(backbone.json)", missing))
         return pin, wrong
 
 
-def told(task: str, problem: str) -> TaskCheck:
+def failed_check(task: str, problem: str) -> TaskCheck:
     """Return a problem as a check of its own."""
     return TaskCheck(
         task=task, findings=(Finding(message=problem),), how="digests", largest_difference=math.nan, seconds=0.0

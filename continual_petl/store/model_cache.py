@@ -181,10 +181,10 @@ class ModelCache:
         found: dict[str, CachedBank] = {}
         for task in wanted:
             total += self._size(task)
-            if total > self.held_banks.most and len(wanted) > 1:
+            if total > self.held_banks.max_bytes and len(wanted) > 1:
                 raise InputError(
                     f"{len(wanted)} banks at once: the first {len(found) + 1} of them take {total} bytes, but banks in "
-                    f"memory may take {self.held_banks.most}. Ask for fewer tasks at a time, or allow more: "
+                    f"memory may take {self.held_banks.max_bytes}. Ask for fewer tasks at a time, or allow more: "
                     "Run(folder, resident_bytes=...)."
                 )
             found[task] = self._hold(task, False, keep=wanted)
@@ -205,10 +205,10 @@ class ModelCache:
             body = None if newest in (None, task) else newest
         # After a slash, which no task's name contains, the bank as it was committed.
         name = f"{task}/" if link.shared and as_committed else task
-        made_of = (link.seal,) if body is None else (link.seal, self.store.link(body).seal)
-        held = self.held_banks.get(name, made_of)
+        seals = (link.seal,) if body is None else (link.seal, self.store.link(body).seal)
+        held = self.held_banks.get(name, seals)
         if held is None:
-            held = self._load(task, body, made_of)
+            held = self._load(task, body, seals)
             self.held_banks.put(name, held, keep)
         for problem in self.inputs.problems(task, held.preparation):
             raise StoreError(problem)
@@ -217,7 +217,7 @@ class ModelCache:
             held.bank.to(device).eval()
         return held
 
-    def _load(self, task: str, body: str | None, made_of: tuple[str, ...]) -> CachedBank:
+    def _load(self, task: str, body: str | None, seals: tuple[str, ...]) -> CachedBank:
         manifest, backbone = self.store.manifest(task), self.backbone_of(task)
         for problem in self.check_preparation(manifest):
             raise StoreError(problem)  # before any bank is read
@@ -230,7 +230,7 @@ class ModelCache:
             backbone=backbone,
             max_length=manifest.max_length,
             preparation=manifest.preparation,
-            made_of=made_of,
+            seals=seals,
             num_bytes=num_bytes(manifest.tensors),
         )
 

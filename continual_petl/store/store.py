@@ -22,7 +22,7 @@ from continual_petl.store.files.atomic import make_folder, write_file
 from continual_petl.store.files.lock import RunLock
 from continual_petl.store.files.reading import Signature, signature_of
 from continual_petl.store.folder import results_file
-from continual_petl.store.folder.bank_folders import MOST_MANIFESTS, BankFolders, is_name
+from continual_petl.store.folder.bank_folders import MAX_MANIFESTS, BankFolders, is_name
 from continual_petl.store.folder.consistent_read import consistently
 from continual_petl.store.folder.missing import Missing, missing
 from continual_petl.store.folder.recovery import clean
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 MAX_ROUTER_BYTES = 2**30
 """Limit on the sums of one task, checked before they are read."""
-_MOST = 5
+_MAX_LISTED = 5
 """Number of problems that one error lists in full."""
 
 
@@ -66,12 +66,12 @@ class Store(BankFolders):
 
     Args:
         folder: the run folder, created when something is first written.
-        most_manifests: how many manifests are kept in memory.
+        max_manifests: how many manifests are kept in memory.
         indexed: whether the index may be used; see `continual_petl.store.folder.index`.
     """
 
-    def __init__(self, folder: Path, *, most_manifests: int = MOST_MANIFESTS, indexed: bool = True) -> None:
-        super().__init__(folder, most_manifests=most_manifests, indexed=indexed)
+    def __init__(self, folder: Path, *, max_manifests: int = MAX_MANIFESTS, indexed: bool = True) -> None:
+        super().__init__(folder, max_manifests=max_manifests, indexed=indexed)
         self._taken: tuple[list[Link], list[Tombstone], list[results_file.Line]] | None = None
         self._num_holds = 0
         self._view: _View | None = None
@@ -142,9 +142,9 @@ class Store(BankFolders):
         The holder of the lock pays for it once, and again only if other processes added or removed something.
         """
         if problems := self.problems():
-            more = f" (and {len(problems) - _MOST} more: `continual-petl verify` lists them)"
-            told = " ".join(f"{problem.rstrip('.')}." for problem in problems[:_MOST])
-            raise StoreError(told + (more if len(problems) > _MOST else ""))
+            more = f" (and {len(problems) - _MAX_LISTED} more: `continual-petl verify` lists them)"
+            listed = " ".join(f"{problem.rstrip('.')}." for problem in problems[:_MAX_LISTED])
+            raise StoreError(listed + (more if len(problems) > _MAX_LISTED else ""))
 
     def _viewed(self) -> _View:
         stamp = self._stamp()

@@ -63,14 +63,14 @@ def _expected(plan: TaskPlan, backbone: Backbone) -> Mapping[str, Tensor]:
                 found = build_bank(plan, backbone, folded=True).tensors()
         except (InputError, RuntimeError, ValueError) as error:  # torch raises the latter two for enormous sizes
             raise StoreError(f"task {plan.name!r}: no bank can be built from its bank.json: {error}") from error
-        if len(known) >= _MOST_KNOWN:
+        if len(known) >= _MAX_KNOWN:
             known.clear()
         known[key] = found
     return known[key]
 
 
 _EXPECTED: WeakKeyDictionary[nn.Module, dict[Hashable, Mapping[str, Tensor]]] = WeakKeyDictionary()
-_MOST_KNOWN = 64
+_MAX_KNOWN = 64
 
 
 def entries_of(tensors: Mapping[str, Tensor], digests: Mapping[str, str]) -> dict[str, TensorEntry]:

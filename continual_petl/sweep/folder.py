@@ -32,7 +32,7 @@ from continual_petl.sweep.spec import SweepSpec
 SWEEP, SWEPT, CHOSEN, SUMMARY = "sweep.json", "swept.yaml", "chosen.yaml", "summary.json"
 _MAY_CHANGE = {"trials"}
 """A longer search continues a shorter one; a shorter one uses the first trials."""
-_MOST_TOLD = 8
+_MAX_LISTED = 8
 
 
 def open_folder(folder: Path, sweep: SweepSpec, spec: StreamSpec) -> None:
@@ -66,9 +66,9 @@ def open_folder(folder: Path, sweep: SweepSpec, spec: StreamSpec) -> None:
     changed = [*_changes(("sweep",), {k: v for k, v in known.items() if k not in _MAY_CHANGE}, kept)]
     changed += _changes(("stream",), before, parse(text).tree)
     if changed:
-        more = f", and {len(changed) - _MOST_TOLD} more" if len(changed) > _MOST_TOLD else ""
+        more = f", and {len(changed) - _MAX_LISTED} more" if len(changed) > _MAX_LISTED else ""
         raise InputError(
-            f"--run-dir {folder}: this sweep was started with different settings: {'; '.join(changed[:_MOST_TOLD])}{more}. "
+            f"--run-dir {folder}: this sweep was started with different settings: {'; '.join(changed[:_MAX_LISTED])}{more}. "
             "Its trials cannot be compared with new ones: give another --run-dir, or restore the old settings."
         )
     if known != plain:

@@ -25,7 +25,7 @@ from continual_petl.streams.stream_file.dump import settled
 from continual_petl.streams.stream_file.places import dotted
 from continual_petl.sweep.folder import open_folder, write_result
 from continual_petl.sweep.result import SweepResult
-from continual_petl.sweep.runner import Runner, Told
+from continual_petl.sweep.runner import OnTrial, Runner
 from continual_petl.sweep.sampler import check_optuna
 from continual_petl.sweep.settings import chosen_tasks, misfits, unfit_combinations
 from continual_petl.sweep.spec import SweepSpec
@@ -41,7 +41,7 @@ def sweep(
     executor: Executor = "processes",
     minutes: float | None = None,
     keep: bool = False,
-    told: Told | None = None,
+    on_trial: OnTrial | None = None,
 ) -> SweepResult:
     """Choose the settings of every task of a stream on its validation split.
 
@@ -58,7 +58,7 @@ def sweep(
         executor: what runs many trials at once: ``processes`` on this machine, or ``ray``.
         minutes: no trial starts later than that; the remaining ones are reported.
         keep: whether the run folders of this call's trials, with their banks, stay below ``trials``.
-        told: called with each trial when it starts and when it has ended.
+        on_trial: called with each trial when it starts and when it has ended.
 
     Returns:
         The choices of this call and of those for other tasks; they are also written to ``chosen.yaml`` and
@@ -81,7 +81,7 @@ def sweep(
     make_folder(place)
     with RunLock(place):
         open_folder(place, spec, swept)
-        runner = Runner(place, spec, swept, found, until, keep, told)
+        runner = Runner(place, spec, swept, found, until, keep, on_trial)
         if runner.has_work:
             preflight(Session(settled(_of(swept, found)), Store(place), reads_test=False))
             runner.check_rows()

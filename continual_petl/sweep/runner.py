@@ -38,7 +38,7 @@ from continual_petl.sweep.worker import (
 
 _POLL = 0.2
 """Seconds between two checks for a stop request."""
-Told = Callable[[Record], None]
+OnTrial = Callable[[Record], None]
 
 
 class Runner:
@@ -52,10 +52,10 @@ class Runner:
         tasks: Sequence[TaskSpec],
         until: float | None,
         keep: bool,
-        told: Told | None,
+        on_trial: OnTrial | None,
     ) -> None:
         self._folder, self._sweep, self._spec, self._tasks = folder, sweep, spec, tasks
-        self._until, self._keep, self._told = until, keep, told
+        self._until, self._keep, self._on_trial = until, keep, on_trial
         self._records, self._rows = Records(folder), SweptRows(folder, spec)
         self._turns = {task.name: Turns(sweep, spec, task, self._records) for task in tasks}
 
@@ -86,12 +86,12 @@ class Runner:
         Raises:
             Interrupted: after a signal, when all of them have saved.
         """
-        most = sum(turns.num_left for turns in self._turns.values())
-        if most == 0:
+        max_jobs = sum(turns.num_left for turns in self._turns.values())
+        if max_jobs == 0:
             return
         with listening() as request:
             brief = brief_of(self._folder, self._spec, self._sweep, jobs=jobs or 1)
-            elsewhere = _opened(brief, jobs, executor, most)
+            elsewhere = _opened(brief, jobs, executor, max_jobs)
             with ThreadPoolExecutor(elsewhere.jobs) as threads:
                 self._hand_out(threads, elsewhere, request)
 
@@ -132,10 +132,10 @@ class Runner:
         # With another seed other rows may be held out or drawn, so the rows of a trial do not show that the data is the same.
         task = next(task for task in self._tasks if task.name == record.task)
         self._rows.check(task, again=record.role == "seed")
-        # So that after a kill the same settings are tried, whatever a sampler would suggest by then.
+        # After a kill the same settings are tried again, whatever the sampler would then suggest.
         self._records.add(record)
-        if self._told is not None:
-            self._told(record)
+        if self._on_trial is not None:
+            self._on_trial(record)
 
     def _end(self, record: Record, outcome: Outcome) -> None:
         before = self._records.data_of(record.task, record.seed)
@@ -150,8 +150,8 @@ class Runner:
         self._records.add(ended)
         if not self._keep:
             shutil.rmtree(folder_of(self._folder, record), ignore_errors=True)
-        if self._told is not None:
-            self._told(ended)
+        if self._on_trial is not None:
+            self._on_trial(ended)
 
     def tidy(self) -> None:
         """Remove folders of ended trials that a kill may have left; kept and half-learned ones stay."""
@@ -198,10 +198,10 @@ class Runner:
         return task if settings is None else with_settings(self._spec, task, settings)
 
 
-def _opened(brief: SweepBrief, jobs: int | None, executor: Executor, most: int) -> Workers:
+def _opened(brief: SweepBrief, jobs: int | None, executor: Executor, max_jobs: int) -> Workers:
     if executor == "ray":
-        return RayWorkers(brief, jobs, most, act=try_on_ray)
-    return Processes(brief, min(jobs or 1, most), opening=open_sweep, act=try_here)
+        return RayWorkers(brief, jobs, max_jobs, act=try_on_ray)
+    return Processes(brief, min(jobs or 1, max_jobs), opening=open_sweep, act=try_here)
 
 
 def _outcome(folder: Path, report: Report) -> Outcome:

@@ -58,7 +58,7 @@ def suggested(spec: SweepSpec, task: str, number: int, records: Sequence[Record]
         return {key: _value_of(spec.space[key], found) for key, found in trial.params.items()}
 
 
-def is_hopeless(
+def should_prune(
     prune: Literal["median", "halving"],
     scores: Sequence[float | None],
     num_epochs: int,
@@ -87,11 +87,11 @@ def is_hopeless(
         )
         study = _study(optuna, {}, others, pruner=pruner, first=first)
         trial = study.ask()
-        told = False
+        pruned = False
         for epoch, score in enumerate(scores, 1):
             trial.report(_WORST if score is None else score, epoch)
-            told = trial.should_prune()
-        return told
+            pruned = trial.should_prune()
+        return pruned
 
 
 def study_of(spec: SweepSpec, records: Sequence[Record]) -> optuna.Study:

@@ -19,7 +19,7 @@ from continual_petl.sweep.spec import Range, SweepSpec, plain_values
 TRIED = ("bank", "training", "pooling", "max_target_length", "generation")
 """Keys of a task, or parents of keys, that may be tried: how it is learned, not what it is measured on."""
 _MEASURED = ("data", "columns", "labels", "metric", "limits", "validation", "probe", "name", "kind")
-_MOST_TOLD = 5
+_MAX_LISTED = 5
 
 Settings = Mapping[str, Any]
 
@@ -59,8 +59,8 @@ def with_settings(spec: StreamSpec, task: TaskSpec, settings: Settings) -> TaskS
     try:
         found = TaskSpec.model_validate(tree)
     except ValidationError as error:
-        told = word_errors(error, cached_schema()["$defs"]["TaskSpec"])
-        raise Unfit([text for _, text in told]) from None
+        errors = word_errors(error, cached_schema()["$defs"]["TaskSpec"])
+        raise Unfit([text for _, text in errors]) from None
     changed = {key.split(".")[0] for key in settings}
     candidate = task.model_copy(update={key: getattr(found, key) for key in changed})
     stub = candidate.model_copy(update={"data": "rows"})
@@ -101,14 +101,14 @@ def unfit_combinations(sweep: SweepSpec, spec: StreamSpec, tasks: Sequence[TaskS
     """Return combinations of a grid that a task cannot have, though it can have each value by itself."""
     if sweep.sampler != "grid" or len(sweep.space) == 1:
         return []
-    told: list[str] = []
+    problems: list[str] = []
     for task in tasks:
         for settings in grid(sweep):
             if text := _why_not(spec, task, settings):
-                told.append(f"{described(settings)}: {text} (task {task.name!r})")
-            if len(told) == _MOST_TOLD:
+                problems.append(f"{described(settings)}: {text} (task {task.name!r})")
+            if len(problems) == _MAX_LISTED:
                 break
-    return [(("space",), "these do not go together: " + "; ".join(told))] if told else []
+    return [(("space",), "these cannot be combined: " + "; ".join(problems))] if problems else []
 
 
 def _why_not(spec: StreamSpec, task: TaskSpec, settings: Settings) -> str:

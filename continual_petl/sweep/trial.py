@@ -130,7 +130,7 @@ def outcome_of(run: Run, task: str) -> Outcome:
     manifest, history = store.manifest(task), store.history(task)
     by_epoch = {point.epoch: point.scores.get(manifest.metric) for point in history.curve.scores}
     score = manifest.scores["validation"].scores.get(manifest.metric)
-    told = {} if score is not None else {"reason": f"its validation score is undefined ({manifest.metric})"}
+    why = {} if score is not None else {"reason": f"its validation score is undefined ({manifest.metric})"}
     return Outcome(
         state="complete" if score is not None else "failed",
         score=score,
@@ -139,5 +139,5 @@ def outcome_of(run: Run, task: str) -> Outcome:
         parameters=dict(manifest.parameters),
         data=dict(manifest.data),
         environment=manifest.environment,
-        **told,
+        **why,
     )

@@ -18,7 +18,7 @@ from continual_petl.store.certificate.environment import arithmetic
 from continual_petl.store.files.atomic import make_folder, write_json
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 from continual_petl.sweep.records import Outcome, Record, Records
-from continual_petl.sweep.sampler import is_hopeless
+from continual_petl.sweep.sampler import should_prune
 from continual_petl.sweep.schedule import name_of
 from continual_petl.sweep.settings import Unfit, alone, with_settings
 from continual_petl.sweep.spec import SweepSpec
@@ -31,7 +31,7 @@ _brief: SweepBrief | None = None
 
 @dataclass(frozen=True, kw_only=True)
 class SweepBrief(Place):
-    """What a process has to know about a sweep."""
+    """The description of a sweep that a process needs."""
 
     sweep: SweepSpec
 
@@ -72,10 +72,10 @@ def carried_out(brief: SweepBrief, record: Record) -> Outcome:
         return tried(spec, folder, own=own)
     training = brief.spec.resolved_training(task)
 
-    def hopeless(scores: Sequence[float | None]) -> bool:
-        return is_hopeless(prune, scores, training.epochs, training.warmup, _others(brief, known, record))
+    def judge(scores: Sequence[float | None]) -> bool:
+        return should_prune(prune, scores, training.epochs, training.warmup, _others(brief, known, record))
 
-    return tried(spec, folder, hopeless, own=own)
+    return tried(spec, folder, judge, own=own)
 
 
 def _others(brief: SweepBrief, task: TaskSpec, record: Record) -> list[Record]:

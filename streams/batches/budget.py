@@ -1,4 +1,4 @@
-"""Token budgets: how many rows make a batch of at most so many tokens, padding included.
+"""Token budgets: the number of rows in a batch with a maximum number of tokens, padding included.
 
 Rows are sorted by length and divided into stretches; all batches of a stretch have as many rows as would fit if each were
 as long as the stretch's longest. Stretches depend on the lengths alone, never on the shuffle, so **every epoch has the same

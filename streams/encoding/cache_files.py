@@ -21,7 +21,7 @@ from pathlib import Path
 from continual_petl.errors import InputError
 
 PLACE, BOUND = "CONTINUAL_PETL_CACHE", "CONTINUAL_PETL_CACHE_BYTES"
-MOST_BYTES = 2 * 2**30
+MAX_BYTES = 2 * 2**30
 """Default limit for the files of one folder together."""
 _READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 """Do not follow links, and do not wait for pipes."""
@@ -36,12 +36,12 @@ class CacheFiles:
 
     Args:
         folder: created when something is first written.
-        most_bytes: limit for all files together.
+        max_bytes: limit for all files together.
     """
 
-    def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, folder: Path, max_bytes: int = MAX_BYTES) -> None:
         self.folder = folder
-        self.most_bytes = most_bytes
+        self.max_bytes = max_bytes
         self.notices: list[str] = []
         """Notices for the user that need no action; one or two sentences each."""
 
@@ -55,10 +55,10 @@ class CacheFiles:
         Raises:
             InputError: if the environment variables hold no number of bytes, or no possible folder.
         """
-        bound = os.environ.get(BOUND) or str(MOST_BYTES)
+        bound = os.environ.get(BOUND) or str(MAX_BYTES)
         if not (bound.isascii() and bound.isdecimal()):
             raise InputError(
-                f"{BOUND}: got {bound!r}; it is a number of bytes, such as {MOST_BYTES}: correct or unset it."
+                f"{BOUND}: got {bound!r}; it is a number of bytes, such as {MAX_BYTES}: correct or unset it."
             )
         root = _root()
         return None if root is None or int(bound) == 0 else cls(root / name, int(bound))
@@ -69,10 +69,10 @@ class CacheFiles:
         try:
             with open(os.open(path, _READING), "rb") as handle:
                 about = os.fstat(handle.fileno())
-                if _others_write(about):
+                if _is_writable_by_others(about):
                     self.refuse(key, "another user owns it or may write to it")
                     return None
-                whole = stat.S_ISREG(about.st_mode) and about.st_size <= self.most_bytes
+                whole = stat.S_ISREG(about.st_mode) and about.st_size <= self.max_bytes
                 content = handle.read() if whole else b""
         except FileNotFoundError:
             return None
@@ -88,9 +88,9 @@ class CacheFiles:
 
     def write(self, key: str, content: bytes) -> None:
         """Store content under a key: whole or not at all, even with other processes writing."""
-        if len(content) + _DIGEST_BYTES > self.most_bytes:
-            self._tell(
-                f"the cache {self.folder} holds {self.most_bytes} bytes ({BOUND}), less than the {len(content)} of one "
+        if len(content) + _DIGEST_BYTES > self.max_bytes:
+            self._notice(
+                f"the cache {self.folder} holds {self.max_bytes} bytes ({BOUND}), less than the {len(content)} of one "
                 "split, which is tokenised again in every run: raise the limit, or leave it so."
             )
             return
@@ -107,7 +107,7 @@ class CacheFiles:
             if beside is not None:
                 with suppress(OSError):
                     os.unlink(beside)
-            self._tell(
+            self._notice(
                 f"the cache {self.folder} cannot be written to ({error.strerror or error}), so its content is computed "
                 f"again in every run: free space, or set {PLACE} to another folder or to off."
             )
@@ -123,12 +123,12 @@ class CacheFiles:
             )
         else:
             what = "it was removed, and is computed again"
-        self._tell(f"the cache file {path} was not used, since {why}; {what}.")
+        self._notice(f"the cache file {path} was not used, since {why}; {what}.")
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}{_SUFFIX}"
 
-    def _tell(self, notice: str) -> None:
+    def _notice(self, notice: str) -> None:
         if notice not in self.notices:
             self.notices.append(notice)
 
@@ -137,7 +137,7 @@ class CacheFiles:
         found = sorted(self._found(), key=lambda each: (each[1].st_mtime, each[0]))
         total = sum(about.st_size for _, about in found)
         for path, about in found:
-            if total <= self.most_bytes:
+            if total <= self.max_bytes:
                 break
             with suppress(OSError):  # another process was faster
                 path.unlink()
@@ -154,26 +154,28 @@ class CacheFiles:
 
 
 def _root() -> Path | None:
-    said = os.environ.get(PLACE)
-    if said is not None and said.strip().lower() in ("off", ""):
+    setting = os.environ.get(PLACE)
+    if setting is not None and setting.strip().lower() in ("off", ""):
         return None
-    if said is None:
+    if setting is None:
         base = os.environ.get("XDG_CACHE_HOME", "")
         # The XDG specification: a path that is not absolute counts as not set.
-        said = os.path.join(base if os.path.isabs(base) else os.path.expanduser("~/.cache"), "continual-petl")
-        if not os.path.isabs(said):
+        setting = os.path.join(base if os.path.isabs(base) else os.path.expanduser("~/.cache"), "continual-petl")
+        if not os.path.isabs(setting):
             return None
     try:
-        return Path(said).expanduser().absolute()
+        return Path(setting).expanduser().absolute()
     except RuntimeError as error:
-        raise InputError(f"{PLACE}: got {said!r}, but that user has no home: name a folder, or say off.") from error
+        raise InputError(
+            f"{PLACE}: got {setting!r}, but that user has no home: name a folder, or write off."
+        ) from error
 
 
 def _seal(key: str, content: bytes) -> bytes:
     return hashlib.sha256(key.encode() + b"\n" + content).digest()
 
 
-def _others_write(about: os.stat_result) -> bool:
+def _is_writable_by_others(about: os.stat_result) -> bool:
     if not hasattr(os, "getuid"):
         return False
     return about.st_uid != os.getuid() or bool(about.st_mode & (stat.S_IWGRP | stat.S_IWOTH))

@@ -69,11 +69,11 @@ def encode_rows(
         )
     else:
         rows = tokenise(inputs, pairs, answers, tokenizer, max_length, cache=cache)
-    _check_something_is_left(inputs, rows, where)
+    _check_not_empty(inputs, rows, where)
     return rows
 
 
-def _check_something_is_left(texts: Sequence[str], rows: TokenisedRows, where: str) -> None:
+def _check_not_empty(texts: Sequence[str], rows: TokenisedRows, where: str) -> None:
     """Check that every row has a token; otherwise the answer would be computed from padding."""
     for row in np.flatnonzero(rows.lengths == 0).tolist():
         raise InputError(

@@ -2,7 +2,7 @@
 
 The settings are read from the backbone's ``preprocessor_config.json``; the arithmetic is implemented here, in torch.
 transformers 5 implements it twice, with torchvision and with Pillow, uses whichever is installed, and the two differ:
-a certificate could not say what was done to an image. Resizing follows Pillow (antialiased, first across and then
+a certificate could not record how an image was processed. Resizing follows Pillow (antialiased, first across and then
 down, rounded after each): measured against Pillow 13, nearest is equal, bilinear within one of
 255 levels, bicubic too unless one edge shrinks while the other is stretched, where Pillow reverses the order.
 """

@@ -56,7 +56,7 @@ def check_images(
 
     Returns:
         The images, paths made absolute, not decoded (they could be much larger than the memory); and one key per row
-        that is the same for the same pixels, in whatever form they came.
+        that is the same for the same pixels, in any input format.
 
     Raises:
         InputError: naming the rows without an image and what they hold instead, or if Pillow is needed and missing.

@@ -30,7 +30,7 @@ from transformers import PreTrainedTokenizerBase
 from continual_petl.streams.encoding.cache_files import CacheFiles
 from continual_petl.streams.encoding.tokenizer_calls import Encoded, check_fast, encode, settings_kept
 
-FEWEST_ROWS = 2000
+MIN_ROWS = 2000
 """Smaller splits are tokenised too fast for a cache to matter."""
 _FORMAT = 1
 _NUM_AGAIN = 8
@@ -69,7 +69,7 @@ def encode_cached(
         options: the other arguments of `encode`.
     """
     own_code = type(tokenizer).__module__.split(".")[0] != "transformers"
-    if cache is None or len(texts) < FEWEST_ROWS or own_code:
+    if cache is None or len(texts) < MIN_ROWS or own_code:
         return encode(tokenizer, texts, pairs, max_length, **options)
     check_fast(tokenizer)
     key = _key(tokenizer, texts, pairs, {"max_length": max_length, **options})

@@ -172,7 +172,7 @@ def check_data(spec: StreamSpec, task: TaskSpec, *, test: bool = True, light: bo
         spec: the stream.
         task: one of its tasks.
         test: whether the test split is read, if there is one.
-        light: whether `datasets` is done without where that gives the same values; see `light_splits`.
+        light: whether to avoid `datasets` where the values are the same without it; see `light_splits`.
 
     Raises:
         InputError: if the data cannot be used; the message says where and why.

@@ -1,6 +1,6 @@
 """Remarks for the user about the columns that a task reads, and those that it does not.
 
-Unlike other notices, these are in no certificate, because one of them contains text from a row.
+Unlike other notices, they are not in the certificate, because one of them contains text from a row.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Chosen:
     why: str
     writes: Kind = "seq2seq"
     """The kind of its tasks that generate text."""
-    most_tokens: int | None = None
+    max_tokens: int | None = None
     """Maximum tokens; None if unknown or not limited."""
 
 
@@ -62,12 +62,12 @@ def choose(kinds: Mapping[str, Kind], given: str | None) -> Chosen:
     config = _config(given)
     causal = not config and any(family in given.casefold() for family in _CAUSAL)
     causal |= any(str(each).endswith(("ForCausalLM", "LMHeadModel")) for each in config.get("architectures") or ())
-    most = config.get("max_position_embeddings", config.get("n_positions"))
+    known = config.get("max_position_embeddings", config.get("n_positions"))
     return Chosen(
         name=given,
         why="given with --backbone",
         writes="causal-lm" if causal and not config.get("is_encoder_decoder") else "seq2seq",
-        most_tokens=most if isinstance(most, int) else None,
+        max_tokens=known if isinstance(known, int) else None,
     )
 
 

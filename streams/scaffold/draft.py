@@ -20,7 +20,7 @@ _SHOWN = 6
 _LENGTHS = (64, 128, 256, 512)
 _LETTERS_OF_TOKEN = 4
 """For English; other languages have fewer, and then the run reports how many rows are cut."""
-_EPOCHS, _MOST_EPOCHS, _BATCH = 3, 20, 32
+_EPOCHS, _MAX_EPOCHS, _BATCH = 3, 20, 32
 _STEPS = 300
 """Minimum number of optimizer steps, as far as the number of epochs allows."""
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./-]*")
@@ -136,10 +136,10 @@ def about_texts_left(guess: Guess) -> str | None:
     if not guess.texts_left:
         return None
     several, names = len(guess.texts_left) > 1, ", ".join(guess.texts_left)
-    said = f"column{'s' * several} {names} hold{'s' * (not several)} texts and {'are' if several else 'is'} not read"
+    notice = f"column{'s' * several} {names} hold{'s' * (not several)} texts and {'are' if several else 'is'} not read"
     if "text" in guess.columns and "text_pair" not in guess.columns:
-        return f"{said}; a second text is read as `columns: {{text_pair: {guess.texts_left[0]}}}`"
-    return f"{said}; `data.templates` joins several columns into one"
+        return f"{notice}; a second text is read as `columns: {{text_pair: {guess.texts_left[0]}}}`"
+    return f"{notice}; `data.templates` joins several columns into one"
 
 
 def _label_names(seen: Seen, guess: Guess) -> tuple[str, ...] | None:
@@ -156,7 +156,7 @@ def _label_names(seen: Seen, guess: Guess) -> tuple[str, ...] | None:
 def _epochs(seen: Seen) -> int:
     """Return the number of epochs: enough for `_STEPS`, within two bounds."""
     steps = math.ceil(seen.num_rows * (1 if "validation" in seen.splits else 0.9) / _BATCH)
-    return max(_EPOCHS, min(_MOST_EPOCHS, math.ceil(_STEPS / max(1, steps))))
+    return max(_EPOCHS, min(_MAX_EPOCHS, math.ceil(_STEPS / max(1, steps))))
 
 
 def _data(seen: Seen, folder: str, guess: Guess) -> str:
@@ -184,7 +184,7 @@ def _max_length(letters: int, backbone: Chosen, kinds: Sequence[str]) -> int:
         128 if "causal-lm" in kinds else 0
     )  # the answer comes after the source there
     length = next((each for each in _LENGTHS if each >= wanted), _LENGTHS[-1])
-    return length if backbone.most_tokens is None else min(length, backbone.most_tokens)
+    return length if backbone.max_tokens is None else min(length, backbone.max_tokens)
 
 
 def _name_or_path(name: str, folder: str) -> str:

@@ -33,7 +33,7 @@ class Guess:
     pairing: str = ""
     """How two columns were found to belong together, as a sentence without its full stop."""
     templates: dict[str, str] = field(default_factory=dict)
-    """Columns made of others, as in a stream file."""
+    """Columns built from others, as in a stream file."""
     unread: tuple[str, ...] = ()
     """Columns that are not used."""
     texts_left: tuple[str, ...] = ()

@@ -58,13 +58,13 @@ class Seen:
         return counted(looked, "row") if looked == self.num_rows else f"{looked:,} of {counted(self.num_rows, 'row')}"
 
 
-def look(data: str, limits: LimitsSpec = DEFAULTS, most: int = NUM_ROWS) -> Seen:
+def look(data: str, limits: LimitsSpec = DEFAULTS, max_rows: int = NUM_ROWS) -> Seen:
     """Inspect a file, a folder, a glob, or a data set on the Hub.
 
     Args:
         data: the data to inspect.
         limits: maximum sizes of files and cells.
-        most: maximum number of rows to inspect.
+        max_rows: maximum number of rows to inspect.
 
     Raises:
         InputError: if it does not exist, or cannot be read.
@@ -72,7 +72,7 @@ def look(data: str, limits: LimitsSpec = DEFAULTS, most: int = NUM_ROWS) -> Seen
     if "://" in data:
         raise InputError(f"{data}: addresses are not supported; download the file, and give its path")
     local = os.path.exists(data) or has_magic(data) or looks_like_path(data) or reader_of(data) is not None
-    return _local(data, limits, most) if local else _hub(data, limits, most)
+    return _local(data, limits, max_rows) if local else _hub(data, limits, max_rows)
 
 
 def name_of(data: str) -> str:
@@ -84,7 +84,7 @@ def name_of(data: str) -> str:
     return name[:64] or "task"
 
 
-def _local(data: str, limits: LimitsSpec, most: int) -> Seen:
+def _local(data: str, limits: LimitsSpec, max_rows: int) -> Seen:
     name = name_of(data)
     files = find_files(name, os.path.expanduser(data))
     first = "train" if "train" in files else next(iter(files))
@@ -92,7 +92,7 @@ def _local(data: str, limits: LimitsSpec, most: int) -> Seen:
     assert reader is not None
     whole = read_files(name, reader, {first: files[first]}, {first: first}, limits)[first]
     num_rows = max(map(len, whole.values()), default=0)
-    table = {column: [values[row] for row in _spread(num_rows, most)] for column, values in whole.items()}
+    table = {column: [values[row] for row in _spread(num_rows, max_rows)] for column, values in whole.items()}
     beside = os.path.join(os.path.expanduser(data), "labels.json")
     labels = os.path.join(data, "labels.json") if os.path.isfile(beside) else None
     return Seen(
@@ -108,19 +108,19 @@ def _local(data: str, limits: LimitsSpec, most: int) -> Seen:
     )
 
 
-def _spread(num_rows: int, most: int) -> Sequence[int]:
+def _spread(num_rows: int, max_rows: int) -> Sequence[int]:
     """Return the numbers of the rows to inspect: one of each stretch, and not always its first.
 
     With a constant step, alternating labels could look like a single one.
     """
-    if num_rows <= most:
+    if num_rows <= max_rows:
         return range(num_rows)
     draw = random.Random(0)
-    ends = [number * num_rows // most for number in range(most + 1)]
+    ends = [number * num_rows // max_rows for number in range(max_rows + 1)]
     return [draw.randrange(start, end) for start, end in pairwise(ends)]
 
 
-def _hub(data: str, limits: LimitsSpec, most: int) -> Seen:
+def _hub(data: str, limits: LimitsSpec, max_rows: int) -> Seen:
     path, _, config = data.partition(":")
     try:
         with quiet():
@@ -139,7 +139,7 @@ def _hub(data: str, limits: LimitsSpec, most: int) -> Seen:
             'data: {path: ..., split: {train: "...", test: "..."}}.'
         )
     train = splits["train"]
-    table = columns_of(train.select(_spread(len(train), most)), data, limits)
+    table = columns_of(train.select(_spread(len(train), max_rows)), data, limits)
     for column, feature in train.features.items():
         if (names := class_names(feature)) is not None:
             table[column] = [_named(value, names) for value in table[column]]

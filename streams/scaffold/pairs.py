@@ -45,13 +45,13 @@ def texts_of(columns: Sequence[Column]) -> Texts:
         one, other = sorted((known, alike[0]), key=columns.index)
         return _pair(one, other, "since they share words and are about as long")
     if len(prose) == 2 and not any(each.name.lower() in TEXT for each in prose):
-        return _pair(prose[0], prose[1], "since they are the only texts, and no name says that one is the text")
+        return _pair(prose[0], prose[1], "since they are the only texts, and neither has the name of a single text")
     return Texts({"text": known.name})
 
 
 def _pair(one: Column, other: Column, why: str) -> Texts:
-    said = f"columns {one.name} and {other.name} were taken as the two texts of a pair, {why}"
-    return Texts({"text": one.name, "text_pair": other.name}, said)
+    why_pair = f"columns {one.name} and {other.name} were taken as the two texts of a pair, {why}"
+    return Texts({"text": one.name, "text_pair": other.name}, why_pair)
 
 
 def _best(texts: Sequence[Column]) -> Column | None:

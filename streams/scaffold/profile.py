@@ -26,7 +26,7 @@ Holds = Literal[
     "something else",
 ]
 
-MOST_NAMES = 1_000
+MAX_NAMES = 1_000
 """Maximum number of different values that still count as label names, if each is repeated several times on average."""
 _FEW, _FEW_OF_LABEL = 4, 2
 """How often a name is repeated on average; in a column with a label's name fewer are enough."""
@@ -103,7 +103,7 @@ def _names_or_texts(name: str, values: Sequence[str], letters: float, longest: i
     counts = Counter(values)
     if letters < _LONGEST_NAME and len(values) > 1 and len(counts) == 1:
         return Column(name=name, holds="the same in every row", distinct=tuple(counts), letters=letters)
-    if letters < _LONGEST_NAME and _come_again(name, counts):
+    if letters < _LONGEST_NAME and _are_repeated(name, counts):
         return Column(name=name, holds="name", distinct=tuple(sorted(counts)), letters=letters, longest=longest)
     return Column(name=name, holds="text", letters=letters, longest=longest)
 
@@ -115,7 +115,7 @@ def _numbers(name: str, values: Sequence[str]) -> Column:
         return Column(name=name, holds="the same in every row", distinct=tuple(counts))
     if not all(value in ("true", "false") or float(value).is_integer() for value in counts):
         return Column(name=name, holds="number")
-    if _come_again(name, counts):
+    if _are_repeated(name, counts):
         return Column(name=name, holds="name", distinct=tuple(sorted(counts, key=_as_number)))
     return Column(name=name, holds="whole number")
 
@@ -126,14 +126,14 @@ def _lists(name: str, values: Sequence[Sequence[Any]]) -> Column:
     if not all(isinstance(member, str | int) and not isinstance(member, bool) for member in members):
         return Column(name=name, holds="image" if _is_image(values[0]) else "something else", lengths=lengths)
     counts = Counter(map(str, members))
-    if _come_again(name, counts) or all(isinstance(member, int) for member in members):
+    if _are_repeated(name, counts) or all(isinstance(member, int) for member in members):
         return Column(name=name, holds="names", distinct=tuple(sorted(counts)), lengths=lengths)
     return Column(name=name, holds="words", lengths=lengths)
 
 
-def _come_again(name: str, counts: Counter[str]) -> bool:
+def _are_repeated(name: str, counts: Counter[str]) -> bool:
     few = _FEW_OF_LABEL if name.lower() in LABEL else _FEW
-    return len(counts) <= MOST_NAMES and counts.total() >= few * len(counts)
+    return len(counts) <= MAX_NAMES and counts.total() >= few * len(counts)
 
 
 def is_number(text: str) -> bool:

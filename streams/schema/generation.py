@@ -56,7 +56,7 @@ class GenerationSpec(FrozenModel):
         return self
 
     @model_serializer(mode="wrap")
-    def _as_ever(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _omit_new_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Certificates from before these keys existed stay unchanged, byte for byte.
         defaults = {key: type(self).model_fields[key].default for key in ("do_sample", "temperature", "top_p", "stop")}
         return {

@@ -39,7 +39,7 @@ def package_missing(task: str, paths: Sequence[str], error: ImportError) -> str:
 
 
 def bad_line_of(paths: Sequence[str]) -> str | None:
-    """Return which line of which file is not a JSON object; pyarrow says neither."""
+    """Return which line of which file is not a JSON object; pyarrow reports neither."""
     for path in paths:
         if "://" not in path and {".jsonl", ".ndjson"} & set(Path(path.lower()).suffixes):
             found = _bad_json_line(TextFile(path, path))

@@ -159,7 +159,7 @@ def overlap_notice(
 def names_in(folder: str | Path) -> str:
     """Describe the content of a folder for a message."""
     names = _visible(folder)
-    return known_names(names, most=12) if names else "nothing"
+    return known_names(names, limit=12) if names else "nothing"
 
 
 def nearest_in(folder: str | Path, wanted: str) -> str:
@@ -173,7 +173,7 @@ def nearest_in(folder: str | Path, wanted: str) -> str:
     alike = difflib.get_close_matches(wanted[:LONGEST_TYPO], names, n=3)
     if alike:
         return f"nearest in {folder}: {', '.join(alike)}"
-    return f"{folder} holds {known_names(names, most=5) if names else 'nothing'}"
+    return f"{folder} holds {known_names(names, limit=5) if names else 'nothing'}"
 
 
 def _visible(folder: str | Path) -> list[str]:

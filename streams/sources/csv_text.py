@@ -63,13 +63,13 @@ def table_lines(file: TextFile, *, tabs: bool) -> Iterator[tuple[int, list[str]]
         InputError: if the header is blank, a cell is too long, or a quotation mark is never closed.
     """
     style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {}
-    lines = _Remembered(file.lines(newline=""))
+    lines = _RecordedLines(file.lines(newline=""))
     reader = csv.reader(lines, **style)
     start, row = 1, -1
     while True:
         lines.last.clear()
         try:
-            fields = _next(reader, file.most_letters)
+            fields = _next(reader, file.max_chars)
         except csv.Error as error:
             raise InputError(f"{file.place}: {_fault(file, error, row, start, len(lines.last))}") from error
         if fields is None:
@@ -79,7 +79,7 @@ def table_lines(file: TextFile, *, tabs: bool) -> Iterator[tuple[int, list[str]]
                 f"{file.place}: there is no header line, as the first line is blank; it must name every column once."
             )
         row += bool(fields)
-        if not tabs and lines.ended and _is_open(lines.last, file.most_letters):
+        if not tabs and lines.ended and _is_open(lines.last, file.max_chars):
             raise InputError(
                 f"{file.place}: row {row:,}, in line {start:,}, opens a cell with a quotation mark that is never closed, so "
                 'everything after it is part of it. Close it, or double it ("") if it is part of a quoted text.'
@@ -88,11 +88,11 @@ def table_lines(file: TextFile, *, tabs: bool) -> Iterator[tuple[int, list[str]]
         start = reader.line_num + 1
 
 
-def _is_open(lines: Sequence[str], most: int) -> bool:
+def _is_open(lines: Sequence[str], max_chars: int) -> bool:
     """Return whether a row ends inside quotation marks, so that the next line would be part of it."""
     reader = csv.reader([*lines, "x"])
-    _next(reader, most + len("\nx"))
-    return _next(reader, most) is None
+    _next(reader, max_chars + len("\nx"))
+    return _next(reader, max_chars) is None
 
 
 def _fault(file: TextFile, error: csv.Error, row: int, start: int, num_lines: int) -> str:
@@ -107,7 +107,7 @@ def _fault(file: TextFile, error: csv.Error, row: int, start: int, num_lines: in
     )
 
 
-class _Remembered:
+class _RecordedLines:
     """Lines of a file; the last few are kept to report those of a bad row."""
 
     def __init__(self, lines: Iterator[str]) -> None:
@@ -129,9 +129,9 @@ class _Remembered:
         return line
 
 
-def _next(reader: Iterator[list[str]], most: int) -> list[str] | None:
+def _next(reader: Iterator[list[str]], max_chars: int) -> list[str] | None:
     """Return the next row's fields; the field size limit is global for the process, so it is restored."""
-    limit = csv.field_size_limit(most)
+    limit = csv.field_size_limit(max_chars)
     try:
         return next(reader, None)
     finally:

@@ -121,7 +121,7 @@ def find_files(task: str, path: str) -> dict[SplitName, list[str]]:
     else:
         found = {}
     if not found:
-        raise MissingDataError(f"{here}: {_nothing_there(path)}", path)
+        raise MissingDataError(f"{here}: {_no_such_path(path)}", path)
     for file in (name for names in found.values() for name in names):
         if reader_of(file) is None:
             raise InputError(
@@ -145,7 +145,7 @@ def expand(task: str, patterns: str | Sequence[str]) -> list[str]:
         check_regular(f"task {task!r}, data.data_files {pattern}", pattern)
         names = [pattern] if os.path.isfile(pattern) else sorted(filter(os.path.isfile, glob(pattern, recursive=True)))
         if not names:
-            raise MissingDataError(f"task {task!r}, data.data_files {pattern}: {_nothing_there(pattern)}", pattern)
+            raise MissingDataError(f"task {task!r}, data.data_files {pattern}: {_no_such_path(pattern)}", pattern)
         files += names
     return files
 
@@ -167,7 +167,7 @@ def _by_split(here: str, files: Sequence[str]) -> dict[SplitName, list[str]]:
     return {split: found[split] for split in SPLITS if split in found}
 
 
-def _nothing_there(path: str) -> str:
+def _no_such_path(path: str) -> str:
     folder = Path(path)
     missing = folder
     while not folder.is_dir() and folder != folder.parent:
@@ -192,7 +192,7 @@ def read_files(
         files: the files of each split.
         expressions: which rows make up each wanted split, such as ``train[:80%]``.
         limits: how large files and cells may be.
-        light: whether `datasets` is done without where that gives the same values.
+        light: whether to avoid `datasets` where the values are the same without it.
 
     Raises:
         InputError: if a file cannot be read or is beyond a limit, or an expression does not fit.

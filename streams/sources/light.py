@@ -1,7 +1,7 @@
 """Small files of this machine, read without ``datasets``, whose import takes seconds: for a check of what is in them.
 
 What is learned is read by ``datasets`` alone. Here a file is read only where both give the same values; for all others, and
-where a file cannot be read, whoever asks has to turn to ``datasets``, which also says what is wrong.
+where a file cannot be read, the caller falls back to ``datasets``, which also reports the reason.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from continual_petl.streams.sources.before_reading import check_before_reading
 from continual_petl.streams.sources.csv_text import csv_header
 from continual_petl.streams.sources.records import format_of, read_records
 
-MOST_BYTES = 20 * 10**6
+MAX_BYTES = 20 * 10**6
 """Of all files of a task; what is larger is read faster by `datasets`, its import included."""
 _FORMATS = {"csv": (".csv", ".tsv"), "json": (".jsonl",), "parquet": (".parquet",)}
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
@@ -44,7 +44,7 @@ def light_splits(
         return None
     if any(split not in files or split != expression for split, expression in expressions.items()):
         return None
-    if sum(map(os.path.getsize, paths)) > MOST_BYTES:
+    if sum(map(os.path.getsize, paths)) > MAX_BYTES:
         return None
     if reader == "csv":
         csv_header(task, paths, limits)
@@ -64,7 +64,7 @@ def _columns(task: str, paths: Sequence[str], reader: str, limits: LimitsSpec) -
         try:
             records += (record for _, record in read_records(path, Path(path), limits))
         except InputError:
-            return None  # `datasets` says what is wrong in the words of training
+            return None  # `datasets` reports the problem, with the same message as in training
     names = dict.fromkeys(name for record in records for name in record)
     columns = {name: [record.get(name) for record in records] for name in names}
     if not columns or not all(_is_alike(values, int(limits.cell_mb * 1e6)) for values in columns.values()):
@@ -74,14 +74,14 @@ def _columns(task: str, paths: Sequence[str], reader: str, limits: LimitsSpec) -
     return columns
 
 
-def _is_alike(values: Iterable[Any], most_letters: int) -> bool:
-    """Say whether all values are of one plain type, or lists of one, so that no reader makes anything else of them."""
+def _is_alike(values: Iterable[Any], max_chars: int) -> bool:
+    """Return whether all values have one plain type, or are lists of one, which every reader reads alike."""
     known = [value for value in values if value is not None]
     types = {type(value) for value in known}
     if types == {list}:
-        return _is_alike((entry for value in known for entry in value), most_letters)
+        return _is_alike((entry for value in known for entry in value), max_chars)
     if types == {str}:
-        return all(len(text) <= most_letters for text in known) and not all(map(_DATE.match, known))
+        return all(len(text) <= max_chars for text in known) and not all(map(_DATE.match, known))
     if types == {int}:
         return all(-_LARGEST_INT <= number < _LARGEST_INT for number in known)
     return types <= {bool} or types <= {float}

@@ -82,7 +82,7 @@ def taker(data: DataSpec, columns: ColumnsSpec, kind: Kind, names: str | None) -
             wanted = " or ".join(sorted({_listed(_read(hub, made)), _listed([*filter(None, usual.values())])}))
             raise InputError(
                 f"{where}: a local copy of {data.path} has the columns {wanted}; this one has "
-                f"{', '.join(map(repr, table))}. Rename them, or say which they are: write this task with data: FOLDER and "
+                f"{', '.join(map(repr, table))}. Rename them, or give their meaning: write this task with data: FOLDER and "
                 "columns."
             )
         if as_on_hub:

@@ -43,7 +43,7 @@ def read_splits(
         splits: which splits to read, if they exist.
         kind: the kind of the task, which decides what columns are read.
         limits: how large files and cells may be.
-        light: whether `datasets` is done without where that gives the same values; see `light_splits`.
+        light: whether to avoid `datasets` where the values are the same without it; see `light_splits`.
 
     Returns:
         The splits that exist, in the order train, validation, test.

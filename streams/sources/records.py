@@ -23,7 +23,7 @@ _ROWS_AT_ONCE = 1024
 
 
 def format_of(path: Path) -> str:
-    """Return the suffix that tells a file's format, ``.gz`` aside."""
+    """Return the suffix of a file's format, without ``.gz``."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     return suffixes[-2] if len(suffixes) > 1 and suffixes[-1] == ".gz" else "".join(suffixes[-1:])
 

@@ -64,11 +64,11 @@ def check_cells(place: str, name: str, column: Any, limits: LimitsSpec, before: 
         before += len(chunk)
 
 
-def rows_at_once(file: Any, most: int = 2**16) -> int:
+def rows_at_once(file: Any, limit: int = 2**16) -> int:
     """Return how many rows of a `ParquetFile` can be read together without taking much memory."""
     size = sum(file.metadata.row_group(number).total_byte_size for number in range(file.num_row_groups))
     rows: int = _BYTES_AT_ONCE * file.metadata.num_rows // max(1, size)
-    return max(1, min(most, rows))
+    return max(1, min(limit, rows))
 
 
 def _parquet(place: str, path: str, limits: LimitsSpec) -> Iterator[Any]:
@@ -108,8 +108,8 @@ def _size(array: Any) -> int:
     return int(array.nbytes)
 
 
-def _first_beyond(array: Any, most: int) -> int | None:
-    """Return the number of the first row with a text of more than ``most`` characters; images and bytes do not count."""
+def _first_beyond(array: Any, limit: int) -> int | None:
+    """Return the number of the first row with a text of more than ``limit`` characters; images and bytes do not count."""
     kind = array.type
     if pa.types.is_dictionary(kind):
         if not _is_text(kind.value_type):
@@ -118,16 +118,16 @@ def _first_beyond(array: Any, most: int) -> int | None:
     elif _is_text(kind):
         lengths = pc.utf8_length(array)
     elif _is_list(kind):
-        inner = _first_beyond(array.flatten(), most)
+        inner = _first_beyond(array.flatten(), limit)
         return None if inner is None else int(pc.list_parent_indices(array)[inner].as_py())
     elif pa.types.is_struct(kind):
-        rows = [row for field in array.flatten() if (row := _first_beyond(field, most)) is not None]
+        rows = [row for field in array.flatten() if (row := _first_beyond(field, limit)) is not None]
         return min(rows, default=None)
     else:
         return None
-    if (pc.max(lengths).as_py() or 0) <= most:  # nearly always; to compare with a number, pyarrow imports pandas
+    if (pc.max(lengths).as_py() or 0) <= limit:  # nearly always; to compare with a number, pyarrow imports pandas
         return None
-    found = int(pc.index(pc.greater(lengths, most), True).as_py())
+    found = int(pc.index(pc.greater(lengths, limit), True).as_py())
     return None if found < 0 else found
 
 

@@ -1,4 +1,4 @@
-"""Columns made of others: a data set with title and content gets a text column.
+"""Columns built from others: a data set with title and content gets a text column.
 
 The schema checks the syntax of templates; here they are applied to the rows.
 """

@@ -60,7 +60,7 @@ class TextFile:
     limits: LimitsSpec = DEFAULTS
 
     @property
-    def most_letters(self) -> int:
+    def max_chars(self) -> int:
         """Maximum number of characters of a cell."""
         return int(self.limits.cell_mb * 1e6)
 
@@ -73,21 +73,21 @@ class TextFile:
         Raises:
             InputError: if the file is damaged, not UTF-8, or beyond a limit.
         """
-        most = _LINE_OF_CELLS * self.most_letters
-        for number, line in enumerate(self.pieces(newline, most + 1), 1):
-            if len(line) > most:
+        max_chars = _LINE_OF_CELLS * self.max_chars
+        for number, line in enumerate(self.pieces(newline, max_chars + 1), 1):
+            if len(line) > max_chars:
                 raise InputError(
-                    f"{self.place}: line {number:,} is longer than {most:,} characters ({_LINE_OF_CELLS} times "
+                    f"{self.place}: line {number:,} is longer than {max_chars:,} characters ({_LINE_OF_CELLS} times "
                     "limits.cell_mb): is this a file of rows, with line ends? "
                     f"{self.limits.hint('cell_mb', 2 * self.limits.cell_mb)}"
                 )
             yield line
 
-    def pieces(self, newline: Literal["", "\n"] = "\n", most: int = 2**20) -> Iterator[str]:
+    def pieces(self, newline: Literal["", "\n"] = "\n", max_chars: int = 2**20) -> Iterator[str]:
         """Yield lines in pieces of limited length; otherwise like `lines`."""
         try:
             with self._open() as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline=newline) as text:
-                yield from iter(partial(text.readline, most), "")
+                yield from iter(partial(text.readline, max_chars), "")
         except UnicodeDecodeError:
             raise self._bad_byte() from None
 

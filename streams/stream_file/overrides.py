@@ -44,7 +44,7 @@ def unreached(spec: StreamSpec, overrides: Sequence[tuple[str, str]]) -> list[st
         spec: the stream, with the overrides in it.
         overrides: those that were applied.
     """
-    told: dict[str, None] = {}
+    listed: dict[str, None] = {}
     for option, text in overrides:
         top, _, below = option.removeprefix("--").partition(".")
         if top not in ("training", "bank"):
@@ -58,11 +58,11 @@ def unreached(spec: StreamSpec, overrides: Sequence[tuple[str, str]]) -> list[st
                 continue  # the user gave both
             own = [task.name for task in spec.tasks if _differs(spec, task, top, key)]
             if own:
-                told[
+                listed[
                     f"--{path} does not apply to {known_names(own)}: a setting of a task overrides it; "
                     f"--tasks.{own[0]}.{path} is for one task, --tasks.*.{path} for all"
                 ] = None
-    return [*told]
+    return [*listed]
 
 
 def _differs(spec: StreamSpec, task: TaskSpec, top: str, key: str) -> bool:

@@ -1,7 +1,7 @@
 """Remove the keys with mistakes from a stream file, so that the rest is checked in the same pass.
 
 A task with a mistake in where its rows are or how they are read is left out as a whole: with a default in that place,
-it would be rejected for something that nobody wrote.
+it would be rejected for something that is not in the file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OF_TASK = {"bank", "training", "metric", "pooling", "probe", "generation", "max
 """Keys of a task that do not affect the meaning of its rows."""
 _OF_STREAM = {"bank", "training", "trainer", "evaluate", "probe", "seed"}
 _NO_TASK = {"name": "none", "kind": "classification", "data": {"train": []}}
-"""A stream cannot be empty, so this stands in it where every task has a mistake; no number is its own."""
+"""Placeholder for a stream whose tasks all have mistakes, since it cannot be empty; it has no number in the file."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,6 @@ def usable_task(tree: dict[str, Any], wrong: Iterable[KeyPath]) -> UsablePart | 
 
 
 def _is_misspelt(key: str, schema: type[FrozenModel], harmless: Iterable[str]) -> bool:
-    """Say whether a key is unknown, but written like one of those without which tasks mean the same."""
+    """Return whether a key is unknown, but similar to one without which tasks mean the same."""
     known = schema.model_fields
     return key not in known and any(f"{name!r}" in did_you_mean(key.casefold(), known) for name in harmless)

@@ -151,8 +151,8 @@ def _describe_one(node: Schema) -> str:
     if kind == "array":
         if "prefixItems" in node:
             return f"a list of {len(node['prefixItems'])}, each {describe(node['prefixItems'][0])}"
-        most = f", at most {node['maxItems']} long" if "maxItems" in node else ""
-        return f"a list{', not empty' if node.get('minItems') else ''}{most}"
+        limit = f", at most {node['maxItems']} long" if "maxItems" in node else ""
+        return f"a list{', not empty' if node.get('minItems') else ''}{limit}"
     if kind == "object":
         keys = keys_of(node)
         return f"a mapping with the keys {', '.join(keys)}" if keys else "a mapping"

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from continual_petl.banks.ablated_view import AblatedView, modified_layers, stays
+from continual_petl.banks.ablated_view import AblatedView, modified_layers, remaining_parts
 from continual_petl.banks.attach import run
 from continual_petl.banks.bank import Bank
 from continual_petl.banks.config.presets import PRESETS
@@ -114,7 +114,7 @@ def test_without_any_layer_nothing_but_the_frozen_backbone_is_left(family: str, 
     found = states(model, family, AblatedView(bank, range(by_hand.num_layers(family))))
     alone = torch.equal(found, states(model, family, make_bank(model, "probe")))
     # A bank that has something else says so; a sparse difference may have none of its entries there.
-    assert alone if not stays(bank) else (not alone or preset == "diff_pruning")
+    assert alone if not remaining_parts(bank) else (not alone or preset == "diff_pruning")
     assert bool(modified_layers(bank)) == (preset not in NOTHING_IN_LAYERS)
 
 
@@ -188,8 +188,8 @@ def test_low_rank_changes_of_the_layers_that_are_left_can_be_merged() -> None:
 def test_what_can_be_left_out_and_what_stays_is_told(preset: Any, layers: tuple[int, ...], says: list[str]) -> None:
     bank = learned_bank(model_of("bert"), preset, seed=1)
     assert modified_layers(bank) == layers
-    assert all(word in " ".join(stays(bank)) for word in says)
-    assert bool(stays(bank)) == bool(says)
+    assert all(word in " ".join(remaining_parts(bank)) for word in says)
+    assert bool(remaining_parts(bank)) == bool(says)
 
 
 def test_a_norm_is_the_modification_s_unless_the_bank_has_norms_of_its_own() -> None:

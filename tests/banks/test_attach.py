@@ -150,7 +150,7 @@ def test_a_second_bank_on_the_same_backbone_is_an_error() -> None:
     expected = states(model, "bert", houlsby)
     with (
         attached(model, lora),
-        pytest.raises(RuntimeError, match="already carries a bank: leave its block before another bank is put on"),
+        pytest.raises(RuntimeError, match="already carries a bank: leave its block before attaching another one"),
     ):
         run(model, houlsby, make_inputs("bert"))
     assert torch.equal(states(model, "bert", houlsby), expected)
@@ -198,7 +198,9 @@ def test_states_do_not_go_through_an_own_output_head(family: str) -> None:
 def test_an_attention_that_a_prefix_cannot_join_is_an_error() -> None:
     model = make_model("bert")
     model.set_attn_implementation("flex_attention")
-    with pytest.raises(ValueError, match="'flex_attention': changes inside heads are made for eager and sdpa only"):
+    with pytest.raises(
+        ValueError, match="'flex_attention': changes inside heads are supported for eager and sdpa only"
+    ):
         run(model, make_bank(model, "prefix_flat"), make_inputs("bert"))
 
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from continual_petl.banks import layer_cut
 from continual_petl.banks.attach import run
 from continual_petl.banks.bank import Bank
-from continual_petl.banks.layer_cut import going_on, lowest_layer, states_below, why_not
+from continual_petl.banks.layer_cut import lowest_layer, resumed_at, states_below, why_not
 from tests.banks.taken import TAKEN
 from tests.small import small
 from tests.tiny import DECODERS, ENCODER_DECODERS, IDS, make_bank, make_inputs, make_model
@@ -43,7 +43,7 @@ def learned(model: PreTrainedModel, bank: Bank, inputs: dict[str, Tensor], below
     if below is None:
         states = run(model, bank, inputs).last_hidden_state
     else:
-        with going_on(model, bank.sites, lowest_layer(bank), below):
+        with resumed_at(model, bank.sites, lowest_layer(bank), below):
             states = run(model, bank, inputs).last_hidden_state
     states = states[real(inputs, states)]
     if states.requires_grad:
@@ -87,7 +87,7 @@ def test_the_language_modelling_head_reads_the_same_states(family: str) -> None:
     model = make_model(family).requires_grad_(False)
     bank, inputs = top(model, "houlsby"), make_inputs(family)
     whole = run(model, bank, inputs, base=False).logits
-    with going_on(model, bank.sites, 1, states_below(model, bank.sites, inputs, 1)):
+    with resumed_at(model, bank.sites, 1, states_below(model, bank.sites, inputs, 1)):
         assert torch.equal(run(model, bank, inputs, base=False).logits, whole)
 
 
@@ -138,7 +138,7 @@ def test_the_model_is_as_it_was_after_a_pass_and_after_an_error_in_it() -> None:
     names, keys, kind = [n for n, _ in model.named_modules()], list(model.state_dict()), type(model)
     below = states_below(model, bank.sites, inputs, 1)
     assert untouched(model)
-    with pytest.raises(IndexError), going_on(model, bank.sites, 1, below):
+    with pytest.raises(IndexError), resumed_at(model, bank.sites, 1, below):
         run(model, bank, {"input_ids": IDS + 1000})
     with pytest.raises(IndexError):
         states_below(model, bank.sites, {"input_ids": IDS + 1000}, 1)
@@ -154,7 +154,7 @@ def test_a_forward_that_someone_put_on_a_layer_works_on_and_stays() -> None:
     plain = layer.forward
     layer.forward = own = lambda *args, **kwargs: 2 * plain(*args, **kwargs)
     whole = run(model, bank, inputs).last_hidden_state
-    with going_on(model, bank.sites, 1, states_below(model, bank.sites, inputs, 1)):
+    with resumed_at(model, bank.sites, 1, states_below(model, bank.sites, inputs, 1)):
         assert torch.equal(run(model, bank, inputs).last_hidden_state, whole)
     assert vars(layer)["forward"] is own
 
@@ -167,7 +167,7 @@ def test_nothing_below_is_computed_and_nothing_there_joins_the_graph() -> None:
     called: list[str] = []
     for name, module in model.named_modules():
         module.register_forward_hook(lambda m, args, output, name=name: called.append(name))
-    with going_on(model, bank.sites, 1, below):
+    with resumed_at(model, bank.sites, 1, below):
         states = run(model, bank, inputs).last_hidden_state
     assert [name for name in called if name.startswith("encoder.layer.0.")] == []
     leaves, seen, todo = set(), set(), [states.grad_fn]
@@ -204,7 +204,7 @@ def test_states_of_other_rows_or_of_another_precision_are_refused() -> None:
     for layer in (1, 2):
         for wrong, what in ((below[:1], "shape"), (below[:, :-1], "shape"), (below.bfloat16(), "dtype")):
             with pytest.raises(ValueError, match=f"states of {what} .* were given for a pass that has"):  # noqa: SIM117
-                with going_on(model, sites, layer, wrong):
+                with resumed_at(model, sites, layer, wrong):
                     model(**inputs)
     assert untouched(model)
 
@@ -212,7 +212,7 @@ def test_states_of_other_rows_or_of_another_precision_are_refused() -> None:
 def test_a_model_whose_layers_were_never_seen_is_not_gone_on_with() -> None:
     model = make_model("bert")
     with pytest.raises(ValueError, match="call states_below or why_not first"):  # noqa: SIM117
-        with going_on(model, make_bank(model, "probe").sites, 1, torch.zeros(2, 5, 16)):
+        with resumed_at(model, make_bank(model, "probe").sites, 1, torch.zeros(2, 5, 16)):
             pass
 
 
@@ -235,7 +235,7 @@ def test_layers_that_hand_on_more_than_states_are_noticed() -> None:
     layer: Any = model.get_submodule("encoder.layer.0")
     plain = layer.forward
     layer.forward = lambda *args, **kwargs: (plain(*args, **kwargs)[0], torch.zeros(1))
-    assert why_not(model, sites, inputs, 1) == "the layers of this model hand more than token states to each other"
+    assert why_not(model, sites, inputs, 1) == "the layers of this model pass more than token states to each other"
 
 
 def test_a_later_layer_that_reads_an_earlier_one_past_the_states_is_noticed() -> None:
@@ -245,7 +245,7 @@ def test_a_later_layer_that_reads_an_earlier_one_past_the_states_is_noticed() ->
     first, last = (model.get_submodule(f"encoder.layer.{n}.output.dense") for n in (0, 1))
     first.register_forward_hook(lambda m, args, output: kept.__setitem__(slice(None), [output]))
     last.register_forward_hook(lambda m, args, output: output + kept.pop() if kept else output)
-    assert "read more of the earlier ones" in str(why_not(model, sites, inputs, 1))
+    assert "read more from the earlier ones" in str(why_not(model, sites, inputs, 1))
 
 
 def test_other_threads_wait_until_a_cut_pass_is_over() -> None:
@@ -254,7 +254,7 @@ def test_other_threads_wait_until_a_cut_pass_is_over() -> None:
     plain = run(model, bank, inputs).last_hidden_state
     found: list[Tensor] = []
     thread = threading.Thread(target=lambda: found.append(run(model, bank, inputs).last_hidden_state))
-    with going_on(model, bank.sites, 1, torch.zeros_like(states_below(model, bank.sites, inputs, 1))):
+    with resumed_at(model, bank.sites, 1, torch.zeros_like(states_below(model, bank.sites, inputs, 1))):
         thread.start()
         thread.join(0.2)
         assert found == []

@@ -254,7 +254,7 @@ def test_what_cannot_be_together_is_refused_with_a_reason() -> None:
         ask(make_bank(model, "p_tuning"), prompt)
     with pytest.raises(ValueError, match=r"still trained through a network cannot share a pass: call fold\(\) on it"):
         ask(make_bank(model, "prefix"), lora)
-    with pytest.raises(ValueError, match=r"training mode draws its dropout alone: call eval\(\) on it"):
+    with pytest.raises(ValueError, match=r"training mode has its own dropout: call eval\(\) on it"):
         ask(lora, learned_bank(model, "lora", 1).train())
     with attached(model, lora), pytest.raises(RuntimeError, match="already carries a bank"):
         ask(lora, learned_bank(model, "lora", 1))

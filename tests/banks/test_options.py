@@ -33,8 +33,11 @@ LORA = {"form": "lowrank", "modifies": "query", "insertion": "parallel", "rank":
             {"modifications": [{"form": "additive", "modifies": "bias", "init": "bert"}]},
             "init bert has no effect on additive on bias, insertion None, composition add: options there are none",
         ),
-        ({"preset": "prompt", "layers": "top-1"}, "layers top-1 has no effect: nothing of this bank is in a layer"),
-        ({"preset": "probe", "layers": 0}, "layers 0 has no effect: nothing of this bank is in a layer"),
+        (
+            {"preset": "prompt", "layers": "top-1"},
+            "layers top-1 has no effect, since no part of this bank is in a layer",
+        ),
+        ({"preset": "probe", "layers": 0}, "layers 0 has no effect, since no part of this bank is in a layer"),
     ],
 )
 def test_an_option_without_effect_is_refused(choice: dict[str, Any], message: str) -> None:

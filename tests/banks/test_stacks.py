@@ -111,10 +111,10 @@ def test_a_norm_of_another_arithmetic_is_not_taken_for_one_that_can_be_per_row()
 @pytest.mark.parametrize(
     ("family", "preset", "reason"),
     [
-        ("bert", "full", "it has weights of its own"),
+        ("bert", "full", "it has its own weights"),
         ("deberta-v2", "lora", "it changes .*query_proj, which projects relative positions too"),
-        ("deberta-v2", "layernorm", "of its own in encoder.LayerNorm, which reads what is the same for all rows"),
-        ("deberta", "bitfit", "it has a q_bias of its own in .*self, a DisentangledSelfAttention"),
+        ("deberta-v2", "layernorm", "in encoder.LayerNorm, whose input is the same for all rows"),
+        ("deberta", "bitfit", "it has its own q_bias in .*self, a DisentangledSelfAttention"),
     ],
 )
 def test_why_a_bank_is_alone(family: str, preset: str, reason: str) -> None:
@@ -130,7 +130,7 @@ def test_a_part_that_nobody_knows_how_to_stack_is_an_error() -> None:
     placement = bank.placements()[0]
     placement.delta.add_module("gate", nn.Bilinear(2, 2, 2))
     with pytest.raises(
-        TypeError, match=r"Bilinear at here\.gate has parameters, and no way to have those of several banks"
+        TypeError, match=r"Bilinear at here\.gate has parameters that cannot be stacked for several banks"
     ):
         stacked(placement.delta, "here", Stack({}, 1), Layout(0, [1], 1, CPU))
 

@@ -13,9 +13,9 @@ from playwright.sync_api import Browser, Page
 from continual_petl.report import write
 from continual_petl.report.facts import read_facts
 from continual_petl.report.figures.bars import tasks_of_a_bar
-from continual_petl.report.page.parts import MOST_ROWS
+from continual_petl.report.page.parts import MAX_ROWS
 from continual_petl.report.page.sections import TOGETHER
-from continual_petl.report.run_facts import MOST_TASKS
+from continual_petl.report.run_facts import MAX_TASKS
 from continual_petl.report.write import write_comparison, write_report
 from tests.browser import chromium
 from tests.browser.chromium import Tab, tab
@@ -220,7 +220,7 @@ def test_a_thousand_tasks_are_shown_page_by_page_and_printed_whole(
 def test_a_long_run_makes_rows_and_details_when_they_are_looked_at(
     browser: Browser, learned: Path, tmp_path: Path
 ) -> None:
-    count = MOST_ROWS + 200
+    count = MAX_ROWS + 200
     file = write_report(tmp_path, many(read_facts(learned), count))
     with tab(browser, file) as opened:
         page = opened.page
@@ -254,12 +254,12 @@ def test_a_long_run_makes_rows_and_details_when_they_are_looked_at(
         page.emulate_media(media="print")
         assert len(page.evaluate(ROWS)) == 50
         assert page.locator("#certificates .paper").inner_text() == (
-            f"Of {count:,} rows those are printed that the page showed."
+            f"Only the rows shown on the page are printed, of {count:,} in all."
         )
 
 
 def test_a_browser_that_cannot_unpack_details_says_so(browser: Browser, learned: Path, tmp_path: Path) -> None:
-    file = write_report(tmp_path, many(read_facts(learned), MOST_TASKS + 1))
+    file = write_report(tmp_path, many(read_facts(learned), MAX_TASKS + 1))
     with tab(browser, file, first="delete globalThis.DecompressionStream;") as opened:
         opened.page.get_by_text("This browser cannot unpack the details").wait_for()
 

@@ -35,24 +35,24 @@ def tasks_of(backbone: Path, *names: str, **more: Any) -> Any:
     return stream(backbone, tasks, training=QUICK, **more)
 
 
-@given(most=st.integers(1, 25), start=st.integers(0, 120), last=st.integers(1, 120))
-def test_every_task_takes_its_turn_again_and_again(most: int, start: int, last: int) -> None:
+@given(limit=st.integers(1, 25), start=st.integers(0, 120), last=st.integers(1, 120))
+def test_every_task_takes_its_turn_again_and_again(limit: int, start: int, last: int) -> None:
     """Task 0..start are there at first, and one more joins at every turn."""
     waited: dict[str, int] = {}
     for turn in range(start, start + last):
         tasks = [str(number) for number in range(turn)]
-        chosen = rotating(tasks, turn, most)
-        assert len(chosen) <= most
-        assert len(chosen) == len(tasks) or len(chosen) > most // 2 - 1
+        chosen = rotating(tasks, turn, limit)
+        assert len(chosen) <= limit
+        assert len(chosen) == len(tasks) or len(chosen) > limit // 2 - 1
         waited = {name: 0 if name in chosen else waited.get(name, 0) + 1 for name in tasks}
-        assert max(waited.values(), default=0) <= max(1, 4 * len(tasks) / most)
+        assert max(waited.values(), default=0) <= max(1, 4 * len(tasks) / limit)
 
 
 def test_an_unknown_policy_is_refused() -> None:
     with pytest.raises(ValueError, match="policy: got 'often'; allowed are digests, probe, full"):
         NoForgetting("often")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="most: got 0; at least one earlier task has to be checked"):
-        NoForgetting(most=0)
+    with pytest.raises(ValueError, match="limit: got 0; at least one earlier task has to be checked"):
+        NoForgetting(limit=0)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_what_was_checked_and_what_it_cost_is_kept_and_told(
     assert [done[name].checks for name in NAMES] == [{}, {kind: 1}, {kind: 2}]
     assert done["three"].seconds["verify"] > 0
     assert "certificates of earlier tasks hold: 2 by digests" in buffer.getvalue()
-    assert "of the time of training" in buffer.getvalue()
+    assert "of the training time" in buffer.getvalue()
 
 
 @pytest.mark.parametrize(

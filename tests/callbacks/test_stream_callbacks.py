@@ -116,15 +116,15 @@ def test_no_forgetting_checks_a_sample_of_the_earlier_tasks(backbone_folder: Fol
     tasks = stream(backbone_folder(), [task(name, num_rows=8) for name in names], training=QUICK)
     found = []
     for number in range(2):
-        watch = NoForgetting(most=2)
+        watch = NoForgetting(limit=2)
         learn(tasks, tmp_path / str(number), callbacks=[watch])
         found.append({task: [check.task for check in checks] for task, checks in watch.checks.items()})
     # Two take turns; the one that was measured last is in memory and joins them.
     assert found[0] == {"a": [], "b": ["a"], "c": ["a", "b"], "d": ["b", "c"], "e": ["a", "c", "d"]}
     assert found[0] == found[1]
     assert all(check.how == "digests and probe, bit for bit" for checks in watch.checks.values() for check in checks)
-    with pytest.raises(ValueError, match="most: got 0"):
-        NoForgetting(most=0)
+    with pytest.raises(ValueError, match="limit: got 0"):
+        NoForgetting(limit=0)
 
 
 def test_no_forgetting_wants_a_continual_learner() -> None:

@@ -24,7 +24,7 @@ from rich.console import Console
 from continual_petl import StoreError, learn
 from continual_petl.callbacks import EventLines, LiveProgress, Progress, TaskEvent, event_lines
 from continual_petl.callbacks.pace import Pace, RunPace, in_words
-from continual_petl.report.console import Told, can_draw
+from continual_petl.report.console import SafeConsole, can_draw
 from continual_petl.report.newest import NewestRow, newest_table
 from continual_petl.store.store import Store
 from continual_petl.streams.stream_file.yaml_file import dump_stream
@@ -186,11 +186,11 @@ def test_a_reader_that_goes_away_ends_the_lines_and_not_the_course(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    callbacks = [LiveProgress(Told(file=Closed())), EventLines(Closed())]
+    callbacks = [LiveProgress(SafeConsole(file=Closed())), EventLines(Closed())]
     run = learn(tasks_of(backbone_folder(), "one", epochs=1), tmp_path / "run", callbacks=callbacks)
     assert run.store.tasks == ["one"]
     with pytest.raises(BrokenPipeError):
-        Told(file=Closed()).print("a result that nobody reads is an error")
+        SafeConsole(file=Closed()).print("a result that nobody reads is an error")
 
 
 KEYS = {

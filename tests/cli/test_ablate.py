@@ -72,13 +72,13 @@ def test_tasks_without_anything_in_layers_are_left_out_and_told(bench: Bench, ca
     [
         (["--task", "sngle"], "learned tasks: single"),
         (["--spans", "0-7"], "'0-7' is not a span of layers here.*has the layers 0 to 1"),
-        (["--spans", "all", "0"], "--spans all 0: all stands alone"),
-        (["--output", "FOLDER/a.txt"], "ends in '.txt'; the name of this file ends in .json"),
-        (["--html", "FOLDER/a.json"], "ends in '.json'; the name of this file ends in .html"),
+        (["--spans", "all", "0"], "--spans all 0: all cannot be combined"),
+        (["--output", "FOLDER/a.txt"], "ends in '.txt'; give a name that ends in .json"),
+        (["--html", "FOLDER/a.json"], "ends in '.json'; give a name that ends in .html"),
         (["--html", "FOLDER/none/a.html"], "there is no folder .*none; create it"),
         (["--output", "FOLDER/folder.json"], "this is a folder; write elsewhere"),
-        (["--output", "FOLDER/run/a.json"], "inside of the run, which is only read"),
-        (["--html", "FOLDER/run/banks/a.html"], "inside of the run, which is only read"),
+        (["--output", "FOLDER/run/a.json"], "inside the run, which is only read"),
+        (["--html", "FOLDER/run/banks/a.html"], "inside the run, which is only read"),
     ],
 )
 def test_what_cannot_be_done_is_refused_before_anything_is_measured(

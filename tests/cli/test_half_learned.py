@@ -74,7 +74,7 @@ def test_what_a_learned_task_is_to_be_replaced_by_is_told(half: Path, tmp_path: 
 def test_a_half_learned_task_can_be_dropped(half: Path, tmp_path: Path, capsys: Any) -> None:
     run = shutil.copytree(half, tmp_path / "run")
     assert main(["forget", str(run), "two"]) == 0
-    assert "learned are now: one" in capsys.readouterr().out
+    assert "remaining tasks: one" in capsys.readouterr().out
     assert not (run / ".progress" / "two").exists()
     assert [each.name for each in Run(run).session.spec.tasks] == ["one"]
     assert all(check.ok for check in Run(run).verify())

@@ -90,7 +90,7 @@ def test_other_kinds_pass_a_dry_run(here: Path, backbone_folder: Folder, kind: s
 def test_nothing_is_written_over_in_silence(here: Path, capsys: Any) -> None:
     (here / "stream.yaml").write_text("mine")
     assert main(["init", "questions.csv"]) == 2
-    assert "stream.yaml is there already; give another name, or --force" in capsys.readouterr().err
+    assert "stream.yaml already exists; give another name, or --force" in capsys.readouterr().err
     assert (here / "stream.yaml").read_text() == "mine"
     assert main(["init", "questions.csv", "--force", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -101,7 +101,7 @@ def test_rows_that_must_be_mended_are_told(here: Path, capsys: Any) -> None:
     with (here / "questions.csv").open("a") as file:
         file.write("60,,no\n")
     assert main(["init", "questions.csv"]) == 1
-    assert "to mend before it runs: task 'questions'" in capsys.readouterr().out
+    assert "fix before running: task 'questions'" in capsys.readouterr().out
     assert (here / "stream.yaml").is_file()
 
 
@@ -109,7 +109,7 @@ def test_rows_that_must_be_mended_are_told(here: Path, capsys: Any) -> None:
     ("words", "says"),
     [
         (["nothing.csv"], "; a name that ends in .csv is no Hub name either"),
-        (["questions.csv", "--output", "x.txt"], "a stream file ends in .yaml"),
+        (["questions.csv", "--output", "x.txt"], "a stream file has to end in .yaml"),
         (["questions.csv", "--output", "no/x.yaml"], "there is no folder no"),
         (["questions.csv", "--name", "a/b"], "key name"),
         (["empty.csv"], "no kind of task was found"),
@@ -167,7 +167,7 @@ def test_at_a_terminal_a_text_that_is_left_is_asked_about(
     for stream in ("stdin", "stdout"):
         monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True)
     assert main(["init", "reviews.csv", "questions.csv"]) == 0
-    assert asked == ["reviews.csv: is column about the second text, beside review? [y/N] "]
+    assert asked == ["reviews.csv: is column about the second text, next to review? [y/N] "]
     assert load_stream("stream.yaml").tasks[0].columns.text_pair == pair
     assert main(["init", "reviews.csv", "--force", "--json"]) == 0
     assert len(asked) == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from continual_petl.report.console import Told
+from continual_petl.report.console import SafeConsole
 
 
 @pytest.mark.parametrize("stream", ["rich", "print"])
@@ -17,9 +17,9 @@ def test_output_that_nobody_reads(stream: str) -> None:
     script = (
         "import sys, types\n"
         "from continual_petl.cli import main as cli\n"
-        "from continual_petl.report.console import Told\n"
+        "from continual_petl.report.console import SafeConsole\n"
         "def execute(arguments, overrides):\n"
-        f"    (Told().print if {stream == 'rich'} else print)('x')\n"
+        f"    (SafeConsole().print if {stream == 'rich'} else print)('x')\n"
         "    return 0\n"
         "sys.modules['continual_petl.cli.schema'] = types.SimpleNamespace(execute=execute)\n"
         "sys.exit(cli.main(['schema']))\n"
@@ -42,4 +42,4 @@ def test_a_console_whose_reader_went_away_does_not_end_the_program() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with pytest.raises(BrokenPipeError), open(writer, "w", closefd=True, buffering=1) as file:
-        Told(file=file).print("x")
+        SafeConsole(file=file).print("x")

@@ -157,7 +157,7 @@ def test_a_row_that_leaves_its_own_columns_to_other_tasks_is_not_guessed_at(
     write(source, rows)
     said = refused(capsys, str(run), "--task-column", "which", "--input", str(source))
     assert f"rows{suffix}:{4 if suffix == '.csv' else 3}: task 'topics' reads 'question', which this row leaves" in said
-    assert "leaves empty while it fills 'text'; nothing says which is meant. Fill the former" in said
+    assert "leaves empty while it fills 'text'; it is not clear which is meant. Fill the former" in said
 
 
 def test_for_one_task_alone_an_empty_cell_is_its_row(run: Path, tmp_path: Path, capsys: Any) -> None:

@@ -45,7 +45,7 @@ REFUSED = {
         "reads the column 'text'",
     ),
     "init from no file": ("init FOLDER/none.csv", "there is no such file"),
-    "init onto a file": ("init FOLDER/data/other --output FOLDER/stream.yaml", "is there already"),
+    "init onto a file": ("init FOLDER/data/other --output FOLDER/stream.yaml", "already exists"),
     "learn in no run": ("learn FOLDER/data FOLDER/task.yaml", NO_RUN),
     "learn from no file": ("learn FOLDER/run FOLDER/none.yaml", "there is no such file"),
     "learn from rows": ("learn FOLDER/run FOLDER/data/other/train.jsonl", "this one holds rows"),

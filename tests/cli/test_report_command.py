@@ -30,10 +30,10 @@ RUN = "FOLDER/run"
         ([RUN, "--remote-code"], "--remote-code: needs --rows"),
         ([RUN, "--port", "80"], "--port: needs --serve"),
         ([RUN, "--serve", "--port", "99999"], "--port: got 99999; allowed are 1 to 65535"),
-        ([RUN, "FOLDER/data/../run"], "run: was given twice"),
-        ([RUN, "--output", "FOLDER/stream.yaml"], "this is a file; a report is a folder"),
-        ([RUN, "--output", RUN], "this is a run, or a part of one"),
-        ([RUN, "--output", "FOLDER/run/banks/single"], "this is a run, or a part of one"),
+        ([RUN, "FOLDER/data/../run"], "run was given twice"),
+        ([RUN, "--output", "FOLDER/stream.yaml"], "this is a file, but a report is a folder"),
+        ([RUN, "--output", RUN], "this is a run or part of one"),
+        ([RUN, "--output", "FOLDER/run/banks/single"], "this is a run or part of one"),
         (["FOLDER/data"], "no run here"),
     ],
 )
@@ -94,7 +94,7 @@ def test_misread_rows_are_on_the_page_of_who_asks(bench: Bench, capsys: Any, mon
 
 
 def test_of_many_tasks_the_newest_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("continual_petl.cli.report.MOST_TASKS", 1)
+    monkeypatch.setattr("continual_petl.cli.report.MAX_TASKS", 1)
     run = Asked()
     assert [found.task for found in _misread(run, ["one", "two"])] == ["two"]  # type: ignore[arg-type]
 
@@ -146,7 +146,9 @@ def test_a_served_page_shows_whatever_becomes_of_the_run(bench: Bench, monkeypat
     class Looking:
         address = "http://127.0.0.1:1/"
 
-        def __init__(self, folder: Path, port: int, again: Callable[[], None], *, tell: Callable[[str], None]) -> None:
+        def __init__(
+            self, folder: Path, port: int, again: Callable[[], None], *, on_failure: Callable[[str], None]
+        ) -> None:
             self._again = again
 
         def run(self) -> None:

@@ -19,7 +19,7 @@ def test_without_a_browser_the_address_is_told(get: Any, monkeypatch: pytest.Mon
     monkeypatch.setattr(webbrowser, "get", get)
     monkeypatch.setattr(webbrowser, "open", lambda address: pytest.fail("nothing may be started"))
     _open("http://127.0.0.1:1/")
-    assert capsys.readouterr().out == "no browser was found to open it; its address is http://127.0.0.1:1/\n"
+    assert capsys.readouterr().out == "no browser was found; the address is http://127.0.0.1:1/\n"
 
 
 def test_a_browser_is_given_the_address(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

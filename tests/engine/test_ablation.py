@@ -145,7 +145,7 @@ def test_rows_are_read_once_and_what_removes_the_same_is_measured_once(
     told: list[tuple[int, int]] = []
     monkeypatch.setattr(ablation, "evaluate", measured)
     monkeypatch.setattr(run.session, "split", read)
-    found = run.ablate("upper", tell=lambda done, total: told.append((done, total)))
+    found = run.ablate("upper", progress=lambda done, total: told.append((done, total)))
     # Nothing is in layer 0: the whole bank and the one without layer 1 are all that there is.
     assert (measured.call_count, read.call_count, told) == (2, 1, [(1, 2), (2, 2)])
     assert found[0, 0].scores == found.scores

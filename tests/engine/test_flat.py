@@ -63,7 +63,7 @@ def test_learning_looks_at_as_much_after_few_tasks_as_after_many(
         folder = multiply(shutil.copytree(first, tmp_path / str(count)), count)
         with pytest.MonkeyPatch.context() as patch:
             counts = _Counts(Looks(folder, patch), folder)
-            watching = [NoForgetting("digests", most=2), counts]
+            watching = [NoForgetting("digests", limit=2), counts]
             learn(stream(backbone_folder(), tasks, training=QUICK, evaluate="certified"), folder, callbacks=watching)
         # The first task stands behind the opening, and the last row of a stream is complete.
         found[count] = counts.found["b"]
@@ -82,16 +82,16 @@ def test_a_row_that_measures_all_grows(first: Path, tmp_path: Path, backbone_fol
         with pytest.MonkeyPatch.context() as patch:
             counts = _Counts(Looks(folder, patch), folder)
             tasks = stream(backbone_folder(), [task("a", num_rows=8)], training=QUICK, evaluate="certified")
-            learn(tasks, folder, callbacks=[NoForgetting("digests", most=1), counts])
+            learn(tasks, folder, callbacks=[NoForgetting("digests", limit=1), counts])
         found.append(counts.found["a"][0]["safetensors"])
     assert found[1] > found[0]
 
 
-@pytest.mark.parametrize("most", [1, 3, 20])
-def test_every_turn_checks_as_many(most: int) -> None:
-    for count in range(4 * most + 3):
+@pytest.mark.parametrize("limit", [1, 3, 20])
+def test_every_turn_checks_as_many(limit: int) -> None:
+    for count in range(4 * limit + 3):
         tasks = [str(number) for number in range(count)]
-        assert len(rotating(tasks, count, most)) == min(count, most)
+        assert len(rotating(tasks, count, limit)) == min(count, limit)
 
 
 def test_a_writer_hears_of_banks_that_come_and_go(first: Path, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_bank_that_goes_while_a_task_is_learned_is_told(first: Path, tmp_path:
 
     tasks = stream(backbone_folder(), [task("a", num_rows=8)], training=QUICK, evaluate="certified")
     with pytest.raises((ForgettingError, StoreError), match="names a different predecessor"):
-        learn(tasks, folder, callbacks=[Thief(), NoForgetting("digests", most=1)])
+        learn(tasks, folder, callbacks=[Thief(), NoForgetting("digests", limit=1)])
 
 
 def test_results_are_appended_without_reading_what_lies_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def test_the_tail_of_a_file_is_what_reading_all_of_it_finds(
         assert read_tail(path) == (whole[-1] if whole else None, behind), content
     path.write_bytes(b"\n" + b"a" * 9 + b"\n")
     with pytest.raises(StoreError, match="the last line has more than 8 bytes"):
-        read_tail(path, most=8)
+        read_tail(path, max_bytes=8)
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression", "token-classification", "multilabel"])

@@ -14,7 +14,7 @@ import torch
 
 from continual_petl import Interrupted, Run, StoreError, learn
 from continual_petl.callbacks import learning_curve
-from continual_petl.engine.scoring.answer_summary import MOST_CELLS, MOST_POINTS, _confusion, _points, _spaced
+from continual_petl.engine.scoring.answer_summary import MAX_CELLS, MAX_POINTS, _confusion, _points, _spaced
 from continual_petl.engine.task.history import history_of
 from continual_petl.learner import TaskPlan
 from continual_petl.store.certificate.history import (
@@ -51,7 +51,7 @@ def test_losses_and_scores_of_a_fit_are_kept(backbone_folder: Folder, tmp_path: 
 def test_a_long_fit_is_kept_in_few_points(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(learning_curve, "MOST_LOSSES", 20)
+    monkeypatch.setattr(learning_curve, "MAX_LOSSES", 20)
     tasks = stream(backbone_folder(), [task("one", num_rows=21)], training={"batch_size": 3, "epochs": 5})
     history = learn(tasks, tmp_path / "run").store.history("one")
     losses = history.curve.losses
@@ -97,7 +97,7 @@ def test_a_large_confusion_keeps_its_largest_cells_and_counts_the_others() -> No
     draw = torch.Generator().manual_seed(0)
     labels, said = (torch.randint(300, (50_000,), generator=draw) for _ in range(2))
     found = _confusion(labels, said, 300)
-    assert len(found.cells) == MOST_CELLS
+    assert len(found.cells) == MAX_CELLS
     assert sum(count for *_, count in found.cells) + found.others == 50_000
 
 
@@ -112,7 +112,7 @@ def test_answers_that_are_no_numbers_are_kept_as_unknown() -> None:
     said = torch.tensor([0.5, torch.nan, torch.inf])
     assert _points(torch.tensor([1.0, 2.0, 3.0]), said).pairs == ((1.0, 0.5), (2.0, None), (3.0, None))
     many = _points(torch.arange(2000.0), torch.arange(2000.0)).pairs
-    assert len(many) == MOST_POINTS
+    assert len(many) == MAX_POINTS
     assert many[:2] == ((0.0, 0.0), (4.0, 4.0))
 
 

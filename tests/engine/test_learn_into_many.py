@@ -92,20 +92,20 @@ def test_a_row_that_is_complete_carries_nothing(many: Callable[[int], Path]) -> 
 def test_some_certificates_and_the_whole_chain(many: Callable[[int], Path]) -> None:
     folder = many(30)
     run = Run(folder)
-    some = {check.task for check in run.verify(most=4)}
+    some = {check.task for check in run.verify(limit=4)}
     assert len(some) == 4
     assert "copy29" in some, "the newest is among them"
-    assert len(run.verify(most=30)) == len(run.verify()) == 30
+    assert len(run.verify(limit=30)) == len(run.verify()) == 30
     left = next(name for name in run.store.tasks[1:] if name not in some)
     change_tensors(folder / "banks" / left / "bank.safetensors", nudge("head.output.bias"))
-    assert all(check.ok for check in Run(folder).verify(most=4)), "not looked at this time"
+    assert all(check.ok for check in Run(folder).verify(limit=4)), "not looked at this time"
     assert [check.task for check in Run(folder).verify() if not check.ok] == [left]
     # What breaks the chain is found wherever it is.
     edit(folder / "banks" / left / "bank.json", sealed=True, notices=("nothing to see here",))
     after = f"copy{int(left.removeprefix('copy')) + 1}"
-    assert after in {check.task for check in Run(folder).verify(most=4) if not check.ok}
+    assert after in {check.task for check in Run(folder).verify(limit=4) if not check.ok}
     shutil.rmtree(folder / "banks" / after)
-    assert after in {check.task for check in Run(folder).verify(most=4) if not check.ok}
+    assert after in {check.task for check in Run(folder).verify(limit=4) if not check.ok}
 
 
 def test_a_run_that_is_given_again_checks_some_too(

@@ -14,7 +14,7 @@ from PIL import Image
 
 from continual_petl import InputError, Run, learn
 from continual_petl.engine.scoring.misread import _errors, _shown
-from continual_petl.report.misread import MOST_MISREAD
+from continual_petl.report.misread import MAX_MISREAD
 from tests.streams_in_code import classification_rows, regression_task, stream, task, task_of_kind, write_rows
 
 Folder = Callable[..., Path]
@@ -58,7 +58,7 @@ def test_as_many_rows_are_misread_as_the_accuracy_says(run: Run, name: str) -> N
 
 
 def test_numbers_are_shown_by_their_errors(run: Run) -> None:
-    found = run.misread("numbers", most=5)
+    found = run.misread("numbers", limit=5)
     assert (found.by_error, found.num_rows, len(found.rows)) == (True, 16, 5)
     errors = [abs(float(row.correct) - float(row.predicted)) for row in found.rows]
     assert errors == sorted(errors, reverse=True)
@@ -85,10 +85,10 @@ def test_of_words_those_with_a_wrong_tag_are_shown(run: Run) -> None:
 
 
 def test_only_so_many_rows_are_returned(run: Run) -> None:
-    assert len(run.misread("one", most=1).rows) == 1
-    assert len(run.misread("words", most=1).rows) == 1
-    assert run.misread("one", most=1).num_misread == run.misread("one").num_misread
-    assert len(run.misread("one").rows) <= MOST_MISREAD
+    assert len(run.misread("one", limit=1).rows) == 1
+    assert len(run.misread("words", limit=1).rows) == 1
+    assert run.misread("one", limit=1).num_misread == run.misread("one").num_misread
+    assert len(run.misread("one").rows) <= MAX_MISREAD
     with pytest.raises(InputError, match="learned tasks"):
         run.misread("none")
 

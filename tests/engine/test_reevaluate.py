@@ -125,7 +125,7 @@ def test_earlier_rows_are_filled_in_and_no_line_is_changed(
     assert all(check.ok for check in run.verify())
     # A second time there is nothing to do.
     assert main(["reevaluate", str(copied)]) == 0
-    assert "R lists no score that is not measured: nothing was filled in" in capsys.readouterr().out
+    assert "every score in R is measured: nothing was filled in" in capsys.readouterr().out
     assert (copied / "results.jsonl").read_bytes() == after
 
 
@@ -133,7 +133,7 @@ def test_what_is_not_as_it_was_certified_is_not_filled_in(copied: Path, capsys: 
     file = copied / "banks" / "one" / "bank.safetensors"
     change_tensors(file, nudge(next(iter(load_file(file)))))
     assert main(["reevaluate", str(copied)]) == 1
-    assert "task 'one': not filled in, because it is not as it was certified: task 'one'" in capsys.readouterr().out
+    assert "task 'one': not filled in: it is not as it was certified: task 'one'" in capsys.readouterr().out
     assert statuses(Run(copied)) == ["m", "nm", "ncm"]
 
 

@@ -84,7 +84,7 @@ def test_processes_find_what_one_finds(many: Path, monkeypatch: pytest.MonkeyPat
     before = torch.get_num_threads()
     # A process takes seconds to start, in which this one would be done.
     monkeypatch.setattr(in_processes, "_next", waiting(in_processes._next))
-    together = Run(many.name).verify(jobs=2, tell=lambda done, total: seen.append((done, total)))
+    together = Run(many.name).verify(jobs=2, progress=lambda done, total: seen.append((done, total)))
     assert told(together) == told(alone)
     assert 0 < len(own) < COUNT, "another process did its share"
     assert seen[-1] == (COUNT, COUNT)

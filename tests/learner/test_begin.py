@@ -57,7 +57,9 @@ def test_a_bank_starts_from_one_in_memory(backbone_folder: Folder) -> None:
     first, second = task("one", num_rows=16), task("two", num_rows=16, bank={"start_from": "one"})
     tasks = stream(backbone_folder(), [first, second])
     learner = ContinualLearner(load_backbone(str(backbone_folder())))
-    with pytest.raises(InputError, match=r"bank\.start_from: the learner holds no bank of task 'one', it holds none"):
+    with pytest.raises(
+        InputError, match=r"bank\.start_from: the learner has no bank of task 'one' in memory; it has none"
+    ):
         begin_task(learner, tasks, "two")
     data = begin_task(learner, tasks, "one")
     L.Trainer(**SILENT, max_epochs=1).fit(learner, datamodule=data)
@@ -73,7 +75,7 @@ def test_a_bank_that_is_built_otherwise_is_no_start(backbone_folder: Folder) -> 
     tasks = stream(backbone_folder(), [first, second])
     learner = ContinualLearner(load_backbone(str(backbone_folder())))
     begin_task(learner, tasks, "one")
-    with pytest.raises(InputError, match=r"task 'two', bank\.start_from: 'one' has another bank: tensor"):
+    with pytest.raises(InputError, match=r"task 'two', bank\.start_from: 'one' has a different bank: tensor"):
         begin_task(learner, tasks, "two")
     assert list(learner.plans) == ["one"]
 

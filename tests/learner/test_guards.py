@@ -213,14 +213,14 @@ def test_a_trainer_that_has_fitted_before(desk: Desk) -> None:
     trainer = desk.fit("two")
     desk.learner.evict("two")
     desk.learner.add_task(desk.plans["two"])
-    with pytest.raises(RuntimeError, match=r"Make a new L.Trainer for every task"):
+    with pytest.raises(RuntimeError, match=r"Create a new L.Trainer for every task"):
         trainer.fit(desk.learner, datamodule=desk.data["two"])
 
 
 def test_a_task_learned_twice_and_a_task_without_a_bank(desk: Desk) -> None:
     with pytest.raises(ValueError, match="task 'one' already has a bank"):
         desk.learner.add_task(desk.plans["one"])
-    with pytest.raises(KeyError, match="'two' has no bank in memory; there are one"):
+    with pytest.raises(KeyError, match="'two' has no bank in memory; banks in memory: one"):
         desk.learner.activate("two")
     desk.learner.evict("one")
     with pytest.raises(RuntimeError, match="no task is active"):

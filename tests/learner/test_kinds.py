@@ -94,7 +94,7 @@ def test_begin_task_prepares_every_kind(backbone_folder: Folder, family: str, ki
 
 def test_texts_need_a_tokenizer_and_references(backbone_folder: Folder, tmp_path: Path) -> None:
     desk = two(backbone_folder, tmp_path, "bart", "seq2seq")
-    with pytest.raises(ValueError, match="task 'one' answers in texts, and the learner has no tokenizer"):
+    with pytest.raises(ValueError, match="task 'one' generates texts, and the learner has no tokenizer"):
         desk.learner.add_task(desk.plans["one"])
     assert list(desk.learner.plans) == []
     desk.learner.add_task(desk.plans["one"], tokenizer=desk.session.models.tokenizer)
@@ -105,7 +105,7 @@ def test_texts_need_a_tokenizer_and_references(backbone_folder: Folder, tmp_path
         def __iter__(self) -> Iterator[dict[str, Tensor]]:
             return iter(desk.data["one"].val_dataloader())
 
-    with pytest.raises(TypeError, match=r"which this loader .Own. does not carry"):
+    with pytest.raises(TypeError, match=r"which this loader .Own. does not have"):
         L.Trainer(**SILENT, max_epochs=1).validate(desk.learner, dataloaders=Own(), verbose=False)
 
 

@@ -39,8 +39,8 @@ def test_every_family_has_its_kinds(backbone_folder: Folder, family: str, kinds:
     [
         ("bert", "seq2seq", "models of family 'bert' have no language-modelling head"),
         ("bert", "image-classification", "it reads texts, not images"),
-        ("bart", "causal-lm", "its language-modelling head answers tasks of kind 'seq2seq'"),
-        ("gpt2", "seq2seq", "its language-modelling head answers tasks of kind 'causal-lm'"),
+        ("bart", "causal-lm", "its language-modelling head is for tasks of kind 'seq2seq'"),
+        ("gpt2", "seq2seq", "its language-modelling head is for tasks of kind 'causal-lm'"),
         ("vit", "classification", "it reads images, not texts"),
     ],
 )

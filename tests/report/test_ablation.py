@@ -18,7 +18,7 @@ from continual_petl.errors import InputError
 from continual_petl.report.ablated import relative_change
 from continual_petl.report.ablation import Ablation
 from continual_petl.report.ablation_page import write_ablations
-from continual_petl.report.ablation_words import MOST_LISTED, headline, left_off, remarks, table
+from continual_petl.report.ablation_words import MAX_LISTED, headline, left_off, remarks, table
 
 
 def made(layers: int = 3, full: float | None = 0.8, **more: Any) -> Ablation:
@@ -154,8 +154,8 @@ def test_the_table_is_the_heat_map_and_fits_eighty_columns() -> None:
 def test_many_layers_are_listed_with_the_lowest_scores() -> None:
     ablation = made(24)
     text = shown(ablation)
-    assert len(text.splitlines()) == 1 + MOST_LISTED
-    assert left_off(ablation) == [f"These are the {MOST_LISTED} lowest of 300 spans; --output and --html have all."]
+    assert len(text.splitlines()) == 1 + MAX_LISTED
+    assert left_off(ablation) == [f"These are the {MAX_LISTED} lowest of 300 spans; --output and --html have all."]
     assert left_off(made(12)) == left_off(made(3)) == []
     assert "0 to 23" in text
     assert "0 to 1 " not in text

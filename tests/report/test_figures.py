@@ -52,7 +52,7 @@ def test_the_heat_map_holds_r_bit_for_bit_and_nothing_above_its_diagonal(facts: 
 def test_blocks_of_many_tasks_hold_their_mean_and_worst(facts: RunFacts) -> None:
     long = many(facts, 250)
     (heat,) = result_matrix.figure(long).data
-    assert len(heat.z) == result_matrix.MOST_CELLS
+    assert len(heat.z) == result_matrix.MAX_CELLS
     R = long.results.R.numpy()
     known = [
         (float(value), text)
@@ -225,7 +225,7 @@ def test_a_confusion_of_very_many_labels_draws_those_with_most_errors(facts: Run
         history=facts.tasks[0].history.model_copy(update={"answered": {"test": Confusion(cells=cells, others=5)}}),  # type: ignore[union-attr]
     )
     (heat,) = go.Figure(answered.drawn(found)).data
-    assert len(heat.z) == answered.MOST_LABELS
+    assert len(heat.z) == answered.MAX_LABELS
     assert heat.z[-2][-1] == pytest.approx(7 / 17)
     assert "&lt;b&gt;250 predicted as &lt;b&gt;299: 7" in heat.customdata[-2]
     assert "5 rows in the least frequent cells are counted but not shown" in answered.words(found)

@@ -65,7 +65,7 @@ def test_a_served_page_is_drawn_again_when_the_curve_has_more_points(
     assert reader.state() != before
     assert len(reader.read().so_far["two"][1].losses) == 8
     # The page of a long run takes seconds to draw: it waits for the next checkpoint.
-    monkeypatch.setattr(facts_module, "MOST_TASKS", 0)
+    monkeypatch.setattr(facts_module, "MAX_TASKS", 0)
     reader.read()
     before = reader.state()
     write_json(run / ".progress/two" / CURVE, {"losses": points[:4], "scores": []})
@@ -88,5 +88,5 @@ def test_without_a_curve_that_can_be_read_there_is_no_figure(
 
 
 def test_of_many_half_learned_tasks_the_first_are_drawn(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sections_module, "MOST_CURVES", 0)
+    monkeypatch.setattr(sections_module, "MAX_CURVES", 0)
     assert half_learned(read_facts(stopped)) == []

@@ -26,10 +26,10 @@ from continual_petl.report import write
 from continual_petl.report.facts import Reader, read_facts
 from continual_petl.report.figures import answered, bars, curves, growth, seconds
 from continual_petl.report.page.details import script_of
-from continual_petl.report.page.parts import MOST_ROWS, Table
+from continual_petl.report.page.parts import MAX_ROWS, Table
 from continual_petl.report.page.sections import TOGETHER, sections
 from continual_petl.report.results import Results
-from continual_petl.report.run_facts import MOST_TASKS, RunFacts
+from continual_petl.report.run_facts import MAX_TASKS, RunFacts
 from continual_petl.report.write import write_report
 from continual_petl.store.certificate.manifest import read_manifest, write_manifest
 from tests.report.long_run import long_run
@@ -37,7 +37,7 @@ from tests.report.made import many, rows_of
 from tests.store.fabricated import multiply
 
 Folder = Callable[..., Path]
-LONG = MOST_TASKS + 100
+LONG = MAX_TASKS + 100
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_bars_are_means_that_say_of_which_tasks(long: RunFacts) -> None:
     size = bars.tasks_of_a_bar(LONG)
     assert size > 1
     modifications = growth.each_task(long).data[0]
-    assert len(modifications.x) == -(-LONG // size) <= bars.MOST_BARS
+    assert len(modifications.x) == -(-LONG // size) <= bars.MAX_BARS
     for number, (value, words) in enumerate(zip(modifications.y, modifications.customdata, strict=True)):
         tasks = range(number * size, min(LONG, (number + 1) * size))
         assert value == sum(tasks) / len(tasks)
@@ -138,8 +138,8 @@ def test_figures_that_show_a_spread_or_blocks_say_so(facts: RunFacts, long: RunF
 
 
 def test_what_a_few_hundred_tasks_show_is_shown_task_by_task(facts: RunFacts) -> None:
-    run = many(facts, MOST_TASKS)
-    assert len(growth.each_task(run).data[0].x) == len(growth.parameters(run).data[0].x) - 1 == MOST_TASKS
+    run = many(facts, MAX_TASKS)
+    assert len(growth.each_task(run).data[0].x) == len(growth.parameters(run).data[0].x) - 1 == MAX_TASKS
     said = words_of(run)
     for name in ("parameters", "bytes", "each", "each-bytes", "seconds"):
         assert "mean of" not in said[name]
@@ -181,7 +181,7 @@ def test_a_file_of_many_tasks_is_drawn_again_if_one_of_them_changed(
 
 
 def test_a_long_table_has_all_rows_as_data_and_the_first_ones_in_the_document(facts: RunFacts, tmp_path: Path) -> None:
-    count = MOST_ROWS + 1
+    count = MAX_ROWS + 1
     run = many(facts, count)
     table = table_of(run, "Certificates")
     data = json.loads(table.data)
@@ -196,8 +196,8 @@ def test_a_long_table_has_all_rows_as_data_and_the_first_ones_in_the_document(fa
     certificates = page[page.index('<section id="certificates"') :]
     assert certificates.count('<th scope="row"') == table.page
     assert f"These are the first {table.page} of {count:,} rows; the others need JavaScript." in certificates
-    assert "of long tables the first rows are here without it" in page
-    assert not table_of(many(facts, MOST_ROWS), "Certificates").is_long
+    assert "the first rows of long tables are here without it" in page
+    assert not table_of(many(facts, MAX_ROWS), "Certificates").is_long
 
 
 def test_what_is_drawn_for_a_task_is_what_plotly_makes_of_it(facts: RunFacts) -> None:
@@ -213,7 +213,7 @@ def test_what_is_drawn_for_a_task_is_what_plotly_makes_of_it(facts: RunFacts) ->
 def test_manifests_of_a_long_run_are_read_again_and_have_to_be_the_same(
     learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(facts_module, "MOST_TASKS", 4)
+    monkeypatch.setattr(facts_module, "MAX_TASKS", 4)
     run = multiply(shutil.copytree(learned, tmp_path / "run"), 6)
     found = Reader(run).read()
     assert found.ok
@@ -229,7 +229,7 @@ def test_manifests_of_a_long_run_are_read_again_and_have_to_be_the_same(
 def test_a_bank_that_is_replaced_while_the_report_is_drawn_is_told(
     learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(facts_module, "MOST_TASKS", 1)
+    monkeypatch.setattr(facts_module, "MAX_TASKS", 1)
     run = shutil.copytree(learned, tmp_path / "run")
     found = Reader(run).read()
     file = run / "banks/two/bank.json"
@@ -241,7 +241,7 @@ def test_a_bank_that_is_replaced_while_the_report_is_drawn_is_told(
 @pytest.mark.slow
 def test_a_report_grows_by_little_with_each_task_and_holds_every_one(backbone_folder: Folder, tmp_path: Path) -> None:
     pages, sizes = {}, {}
-    for count in (MOST_ROWS + 100, 2 * MOST_ROWS):
+    for count in (MAX_ROWS + 100, 2 * MAX_ROWS):
         run = long_run(tmp_path / f"run{count}", backbone_folder(), count)
         found = read_facts(run)
         assert found.ok, [check.problems for check in found.checks if not check.ok][:3]
@@ -266,6 +266,6 @@ def test_a_report_grows_by_little_with_each_task_and_holds_every_one(backbone_fo
         known = [int(text.split(", ")[-1].split()[0]) for row in drawn["text"] for text in row if text]
         assert sum(known) == len(cells), "every known score is in one of the blocks"
     (page_few, tasks_few), (page_many, tasks_many) = sizes.values()
-    more = MOST_ROWS - 100
+    more = MAX_ROWS - 100
     assert page_many - page_few < 800 * more
     assert tasks_many - tasks_few < 2_000 * more

@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 @contextmanager
 def served(folder: Path, again: Callable[[], None] = lambda: None, told: list[str] | None = None) -> Iterator[Server]:
     said: list[str] = [] if told is None else told
-    server = Server(folder, 0, again, tell=said.append, seconds=0.01)
+    server = Server(folder, 0, again, on_failure=said.append, seconds=0.01)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -88,9 +88,9 @@ def test_a_port_that_is_taken_is_told_with_one_that_is_free(folder: Path) -> Non
     with served(folder) as server:
         port = int(server.address.rstrip("/").rsplit(":", 1)[1])
         with pytest.raises(InputError, match=rf"--port: {port} cannot be used \(.+\); \d+ is free, and 0 means any"):
-            Server(folder, port, lambda: None, tell=print)
+            Server(folder, port, lambda: None, on_failure=print)
     with pytest.raises(InputError, match="--port: 70000 cannot be used"):
-        Server(folder, 70_000, lambda: None, tell=print)
+        Server(folder, 70_000, lambda: None, on_failure=print)
 
 
 def test_a_run_that_cannot_be_read_just_now_is_told_once_and_tried_again(folder: Path) -> None:
@@ -115,7 +115,7 @@ def test_another_fault_ends_it_and_closes_the_port(folder: Path) -> None:
     def again() -> None:
         raise KeyboardInterrupt
 
-    server = Server(folder, 0, again, tell=print, seconds=0.01)
+    server = Server(folder, 0, again, on_failure=print, seconds=0.01)
     with pytest.raises(KeyboardInterrupt):
         server.run()
     with pytest.raises(ConnectionError):

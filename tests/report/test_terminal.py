@@ -11,7 +11,7 @@ from rich.console import Console
 
 from continual_petl.report.growth import GrowthRow
 from continual_petl.report.results import Results
-from continual_petl.report.terminal import MOST_PROBLEMS, print_report
+from continual_petl.report.terminal import MAX_PROBLEMS, print_report
 from continual_petl.store.certificate.finding import Finding, TaskCheck
 from continual_petl.store.folder.results_file import Status
 from tests.report.made import rows_of
@@ -108,8 +108,8 @@ def test_of_many_problems_the_first_are_printed() -> None:
             largest_difference=math.nan,
             seconds=0.0,
         )
-        for n in range(MOST_PROBLEMS + 7)
+        for n in range(MAX_PROBLEMS + 7)
     ]
     text = shown(len(checks), checks=checks)
-    assert text.count("is damaged") == MOST_PROBLEMS
+    assert text.count("is damaged") == MAX_PROBLEMS
     assert "And 7 more: `continual-petl verify` lists them all." in text

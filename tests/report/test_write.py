@@ -20,7 +20,7 @@ from continual_petl.report.page.details import script_of
 from continual_petl.report.page.sections import TOGETHER
 from continual_petl.report.page.verdict import verdict
 from continual_petl.report.run_facts import RunFacts, TaskFacts
-from continual_petl.report.terminal import MOST_PROBLEMS
+from continual_petl.report.terminal import MAX_PROBLEMS
 from continual_petl.report.write import write_report
 from continual_petl.store.certificate.finding import Finding
 from continual_petl.store.certificate.history import Confusion, PerLabel, Points, Samples
@@ -192,7 +192,7 @@ def test_a_thousand_findings_do_not_hide_the_verdict(facts: RunFacts) -> None:
     check = dataclasses.replace(facts.tasks[0].check, task="(files)", findings=(wrong,) * 1000)
     more = verdict(dataclasses.replace(facts, others=(check,))).more
     assert "see the 1,000 findings below" in more["verdict"]
-    assert len(more["problems"]) == MOST_PROBLEMS + 1
+    assert len(more["problems"]) == MAX_PROBLEMS + 1
     assert "950 more" in more["problems"][-1]
 
 

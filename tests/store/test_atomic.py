@@ -63,7 +63,7 @@ def test_a_line_longer_than_any_store_writes(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     path.write_bytes(b"a\n" + b"x" * 8 + b"\nb\n")
     with pytest.raises(StoreError, match="lines:2: the line has more than 8 bytes"):
-        list(reading.read_lines(path, most=8))
+        list(reading.read_lines(path, max_bytes=8))
 
 
 def test_the_end_of_a_file_is_read_within_bounds_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,12 +82,12 @@ def test_the_end_of_a_file_is_read_within_bounds_and_whole(tmp_path: Path, monke
     path = tmp_path / "lines"
     path.write_bytes(b"x" * 1000)
     with pytest.raises(StoreError, match="the last line has more than 8 bytes"):
-        reading.read_tail(path, most=8)
+        reading.read_tail(path, max_bytes=8)
     assert sum(sizes) <= 4 * 8
     Reader.lost = 1
     path.write_bytes(b"a\nb\n")
     with pytest.raises(StoreError, match="it was cut short while being read"):
-        reading.read_tail(path, most=8)
+        reading.read_tail(path, max_bytes=8)
 
 
 def test_a_disk_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

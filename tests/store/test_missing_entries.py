@@ -168,7 +168,7 @@ def test_a_tombstone_is_missing(folder: Path, backbone_folder: Folder, capsys: p
     assert main(["forget", str(folder)]) == main(["forget", str(folder), "one", "--entry", "3"]) == 2
     assert "give either a task" in capsys.readouterr().err
     assert main(["forget", str(folder), "--entry", "3"]) == 0
-    assert "forgot entry 3 of the chain; learned are now: one, three, four" in capsys.readouterr().out
+    assert "forgot entry 3 of the chain; remaining tasks: one, three, four" in capsys.readouterr().out
     assert problems(folder).keys() == {"two", "three"}
     forget(folder, "two")
     assert problems(folder) == {}

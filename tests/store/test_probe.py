@@ -17,7 +17,7 @@ from continual_petl.heads.kinds import LABELLED
 from continual_petl.learner.answer import answer, head_of
 from continual_petl.store.certificate.environment import current_environment
 from continual_petl.store.verify import answer_probe, certificate
-from continual_petl.store.verify.probe import _around, make_probe
+from continual_petl.store.verify.probe import _special_tokens_around, make_probe
 from continual_petl.store.verify.probe_file import DECODED, OUTPUTS, certified_probe
 from continual_petl.store.verify.probe_inputs import check_probe
 from continual_petl.store.verify.replay import replay, tolerance
@@ -101,7 +101,7 @@ def test_log_probabilities_are_those_of_the_models_own_loss(runs: dict[str, Path
 @pytest.mark.parametrize("family", ["bert", "roberta", "bart", "t5", "llama"])
 def test_rows_begin_and_end_as_the_tokenizer_makes_them(family: str) -> None:
     tokenizer = make_tokenizer(family)
-    first, last = _around(tokenizer)
+    first, last = _special_tokens_around(tokenizer)
     assert [*first, 10, *last] == tokenizer("w5")["input_ids"]
 
 

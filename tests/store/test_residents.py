@@ -124,7 +124,7 @@ def _held(num_bytes: int) -> CachedBank:
         backbone=nothing,
         max_length=8,
         preparation="",
-        made_of=("seal",),
+        seals=("seal",),
         num_bytes=num_bytes,
     )
 

@@ -259,7 +259,7 @@ def test_nothing_is_forgotten_on_a_broken_chain(folder: Path) -> None:
 
 def test_at_the_command_line(folder: Path, backbone_folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["forget", str(folder), "two"]) == 0
-    assert "forgot task two; learned are now: one, three" in capsys.readouterr().out
+    assert "forgot task two; remaining tasks: one, three" in capsys.readouterr().out
     assert main(["forget", str(folder), "two"]) == 2
     assert "task 'two' is not learned" in capsys.readouterr().err
     for name in ("one", "three"):

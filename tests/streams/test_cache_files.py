@@ -212,7 +212,7 @@ def test_the_bound_is_a_number_of_bytes(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("CONTINUAL_PETL_CACHE_BYTES", "5000")
     files = CacheFiles.usual("tokens")
     assert files is not None
-    assert files.most_bytes == 5000
+    assert files.max_bytes == 5000
     monkeypatch.setenv("CONTINUAL_PETL_CACHE_BYTES", "0")
     assert CacheFiles.usual("tokens") is None
     for wrong in ("5 GB", "-1", "1e9"):

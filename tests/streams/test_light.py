@@ -98,7 +98,7 @@ def test_parts_of_files_other_formats_and_large_files_are_left_to_datasets(
     assert split_of(written(tmp_path / "train.json", json.dumps(ROWS)), light=True) is None
     long = written(tmp_path / "long.jsonl", lines({"text": "longer"}))
     assert split_of(long, light=True, limits=LimitsSpec(cell_mb=5e-6)) is None
-    monkeypatch.setattr(light, "MOST_BYTES", 10)
+    monkeypatch.setattr(light, "MAX_BYTES", 10)
     assert split_of(path, light=True) is None
 
 

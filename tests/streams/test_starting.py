@@ -184,7 +184,7 @@ def test_rows_are_given_room_for_all_but_the_longest(tmp_path: Path) -> None:
     text = draft("s.yaml", "s", [(seen, found)], ".", backbone=choose({"rows": found.kind}, None))
     assert "99 % of rows have at most 303 characters" in text
     assert "max_length: 128" in text
-    few = replace(choose({"rows": found.kind}, None), most_tokens=48)
+    few = replace(choose({"rows": found.kind}, None), max_tokens=48)
     assert "max_length: 48" in draft("s.yaml", "s", [(seen, found)], ".", backbone=few)
 
 

@@ -27,7 +27,7 @@ PAIRS = [f"w{number % 5} w7" for number in range(40)]
 
 @pytest.fixture(autouse=True)
 def _few_rows_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_cache, "FEWEST_ROWS", 20)
+    monkeypatch.setattr(token_cache, "MIN_ROWS", 20)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from continual_petl.banks.config.presets import RECIPES, Recipe
 from continual_petl.sweep import sampler as sampler_module
 from continual_petl.sweep import sweep, worker
 from continual_petl.sweep.records import Record
-from continual_petl.sweep.sampler import is_hopeless, study_of, suggested
+from continual_petl.sweep.sampler import should_prune, study_of, suggested
 from tests.streams_in_code import regression_task, stream
 from tests.sweep.sweeps import TRAINING, ended, small_stream, small_sweep
 
@@ -67,24 +67,24 @@ def test_a_sampler_says_the_same_to_the_same_past(sampler: str) -> None:
 
 def test_median_ends_what_is_below_the_others_in_the_same_epoch() -> None:
     others = [record(number, [0.5, 0.6, 0.7, 0.8]) for number in range(5)]
-    assert is_hopeless("median", [0.4], 4, 0.1, others)
-    assert not is_hopeless("median", [0.5], 4, 0.1, others)
-    assert not is_hopeless("median", [0.4], 4, 0.1, others[:4]), "five have to come to their end first"
-    assert not is_hopeless("median", [0.6, 0.1], 4, 0.1, others), "its best so far counts"
-    assert is_hopeless("median", [None], 4, 0.1, others), "a score that is not defined is worse than any"
-    assert not is_hopeless("median", [0.6, 0.6, 0.7, 0.1], 4, 0.1, others), "after the last epoch all is paid for"
-    assert not is_hopeless("median", [0.4], 4, 0.5, others), "the learning rate still rises"
-    assert is_hopeless("median", [0.4, 0.4], 4, 0.5, others)
+    assert should_prune("median", [0.4], 4, 0.1, others)
+    assert not should_prune("median", [0.5], 4, 0.1, others)
+    assert not should_prune("median", [0.4], 4, 0.1, others[:4]), "five have to come to their end first"
+    assert not should_prune("median", [0.6, 0.1], 4, 0.1, others), "its best so far counts"
+    assert should_prune("median", [None], 4, 0.1, others), "a score that is not defined is worse than any"
+    assert not should_prune("median", [0.6, 0.6, 0.7, 0.1], 4, 0.1, others), "after the last epoch all is paid for"
+    assert not should_prune("median", [0.4], 4, 0.5, others), "the learning rate still rises"
+    assert should_prune("median", [0.4, 0.4], 4, 0.5, others)
 
 
 def test_halving_lets_the_best_third_of_each_stage_go_on() -> None:
     others = [record(number, [0.1 * number], "pruned") for number in range(5)]
-    assert not is_hopeless("halving", [0.6], 9, 0.0, others)
-    assert is_hopeless("halving", [0.25], 9, 0.0, others)
-    assert not is_hopeless("halving", [0.6, 0.0], 9, 0.0, others), "there is no stage at epoch 2"
+    assert not should_prune("halving", [0.6], 9, 0.0, others)
+    assert should_prune("halving", [0.25], 9, 0.0, others)
+    assert not should_prune("halving", [0.6, 0.0], 9, 0.0, others), "there is no stage at epoch 2"
     reached = [record(5 + number, [0.6, 0.6, 0.8], "pruned") for number in range(3)]
-    assert is_hopeless("halving", [0.7, 0.7, 0.7], 9, 0.0, others + reached)
-    assert not is_hopeless("halving", [0.7, 0.7, 0.9], 9, 0.0, others + reached)
+    assert should_prune("halving", [0.7, 0.7, 0.7], 9, 0.0, others + reached)
+    assert not should_prune("halving", [0.7, 0.7, 0.9], 9, 0.0, others + reached)
 
 
 def test_a_study_holds_every_trial_and_optuna_speaks_as_before(capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,7 +129,7 @@ def test_trials_with_other_epochs_are_not_compared(
         asked.append((epochs, len(scores), [each.settings["training.epochs"] for each in others]))
         return epochs == 3 and len(scores) == 2
 
-    monkeypatch.setattr(worker, "is_hopeless", ask)
+    monkeypatch.setattr(worker, "should_prune", ask)
     space = {"bank.bottleneck": [2, 4], "training.epochs": [1, 3]}
     sweep(small_stream(backbone_folder()), small_sweep(space=space, prune="halving"), folder=tmp_path)
     assert asked == [(1, 1, []), (3, 1, []), (3, 2, []), (1, 1, [1]), (3, 1, [3]), (3, 2, [3])]
@@ -146,7 +146,7 @@ def test_epochs_that_are_left_to_banks_are_those_of_their_presets(
         asked.append((epochs, len(others)))
         return bool(others)
 
-    monkeypatch.setattr(worker, "is_hopeless", ask)
+    monkeypatch.setattr(worker, "should_prune", ask)
     monkeypatch.setattr(recipes, "RECIPES", RECIPES | {"bitfit": Recipe(1e-3, 3), "layernorm": Recipe(1e-3, 3)})
     tasks = small_stream(backbone_folder(), training={"epochs": None, "learning_rate": None})
     banks = ["bitfit", "full", "layernorm"]

@@ -89,7 +89,7 @@ def test_why_seeds_have_other_validation_rows_is_told(
     show(sweep(tasks, small_sweep(trials=1, seeds=2), folder=tmp_path / "sweep"))
     shown = capsys.readouterr().out
     assert (CARVED in shown, DRAWN in shown) == (not with_split, limit is not None)
-    assert ("The spread over seeds holds that too." in shown) == (not with_split or limit is not None)
+    assert ("The spread over seeds includes this." in shown) == (not with_split or limit is not None)
 
 
 def test_seeds_that_carve_validation_rows_anew_are_told(backbone_folder: Folder, tmp_path: Path) -> None:

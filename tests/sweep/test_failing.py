@@ -91,12 +91,12 @@ def test_data_or_a_backbone_that_is_gone_ends_the_sweep_and_back_again_it_goes_o
     one = {"name": "one", "kind": "classification", "data": str(tmp_path / "data")}
     tasks: TaskStream = stream(tmp_path / "backbone", [one], training=TRAINING)
 
-    def told(record: Any) -> None:
+    def on_trial(record: Any) -> None:
         if record.state == "begun":
             (tmp_path / gone).rename(tmp_path / "away")
 
     with pytest.raises(InputError) as raised:
-        sweep(tasks, small_sweep(trials=1), folder=tmp_path / "sweep", told=told)
+        sweep(tasks, small_sweep(trials=1), folder=tmp_path / "sweep", on_trial=on_trial)
     assert str(tmp_path / gone) in str(raised.value)
     assert ended(tmp_path / "sweep") == []
     monkeypatch.setattr(worker, "_brief", None)

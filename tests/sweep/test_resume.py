@@ -41,11 +41,11 @@ class Stop(Exception):
 def stop_at(number: int, state: str) -> Callable[[Any], None]:
     """Return a listener that raises when the trial of this number begins or has ended."""
 
-    def told(record: Any) -> None:
+    def on_trial(record: Any) -> None:
         if (record.number, record.role, record.state) == (number, "search", state):
             raise Stop
 
-    return told
+    return on_trial
 
 
 @pytest.mark.parametrize("sampler", ["grid", "tpe", "random"])
@@ -69,7 +69,7 @@ def test_a_stop_between_any_two_steps_changes_nothing(
     for number in range(4):
         for state in ("begun", "complete"):
             with pytest.raises(Stop):
-                sweep(tasks, spec, folder=tmp_path / "torn", told=stop_at(number, state))
+                sweep(tasks, spec, folder=tmp_path / "torn", on_trial=stop_at(number, state))
             with (tmp_path / "torn" / TRIALS).open("ab") as handle:
                 handle.write(b'{"task": "one", "ro')  # a kill in the middle of a line
     result = sweep(tasks, spec, folder=tmp_path / "torn")
@@ -108,13 +108,13 @@ def test_a_signal_while_two_learn_saves_both(backbone_folder: Folder, tmp_path: 
     tasks, spec = small_stream(backbone_folder()), small_sweep()
     begun: list[Any] = []
 
-    def told(record: Any) -> None:
+    def on_trial(record: Any) -> None:
         begun.append(record)
         if len(begun) == 2:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(Interrupted, match="while trials were being learned"):
-        sweep(tasks, spec, folder=tmp_path, jobs=2, told=told)
+        sweep(tasks, spec, folder=tmp_path, jobs=2, on_trial=on_trial)
     result = sweep(tasks, spec, folder=tmp_path, jobs=2)
     assert sorted((line["settings"] for line in ended(tmp_path)), key=str) == sorted(GRID, key=str)
     assert result.num_left == 0

@@ -57,7 +57,7 @@ def test_rows_that_changed_between_search_and_seeds_are_refused(
     data = tmp_path / "data"
     tasks = on_disk(backbone_folder(), data, limits={"validation": 8})
     with pytest.raises(Stop):
-        sweep(tasks, small_sweep(seeds=2), folder=tmp_path / "sweep", told=stop_before_the_seeds)
+        sweep(tasks, small_sweep(seeds=2), folder=tmp_path / "sweep", on_trial=stop_before_the_seeds)
     text = cut(data, split)
     with pytest.raises(InputError, match=f"task 'one': its {split} rows differ from those of the earlier trials"):
         sweep(tasks, small_sweep(seeds=2), folder=tmp_path / "sweep")
@@ -72,12 +72,12 @@ def test_rows_that_change_under_a_sweep_are_refused_before_its_seeds(
     monkeypatch.setattr(runner, "carried_out", as_if)
     tasks = on_disk(backbone_folder(), tmp_path / "data")
 
-    def told(record: Any) -> None:
+    def on_trial(record: Any) -> None:
         if (record.number, record.state) == (3, "complete"):
             cut(tmp_path / "data", "train")
 
     with pytest.raises(InputError, match="its train rows differ from those"):
-        sweep(tasks, small_sweep(seeds=2), folder=tmp_path / "sweep", told=told)
+        sweep(tasks, small_sweep(seeds=2), folder=tmp_path / "sweep", on_trial=on_trial)
     assert len(ended(tmp_path / "sweep")) == 4
 
 

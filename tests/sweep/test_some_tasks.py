@@ -43,9 +43,9 @@ def test_what_was_chosen_for_one_task_stays_when_another_is_swept(
     second = sweep(tasks, small_sweep(), folder=tmp_path, tasks=["two"], minutes=0)
     assert second.tasks["one"] == first.tasks["one"]
     assert load_stream(tmp_path / "chosen.yaml") == first.chosen
-    told = (tmp_path / "chosen.yaml").read_text()
-    assert "So far: 4 trials left." in told
-    assert "# three: never swept; the stream's own settings\n" in told
+    written = (tmp_path / "chosen.yaml").read_text()
+    assert "So far: 4 trials left." in written
+    assert "# three: never swept; the stream's own settings\n" in written
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert [task["task"] for task in summary["tasks"]] == ["one", "two"]
     assert (summary["left"], summary["never_swept"]) == (4, ["three"])
@@ -63,10 +63,10 @@ def test_what_is_left_of_other_tasks_is_told_apart(
             raise Stop
 
     with pytest.raises(Stop):
-        sweep(tasks, small_sweep(), folder=tmp_path, tasks=["one"], told=stop)
+        sweep(tasks, small_sweep(), folder=tmp_path, tasks=["one"], on_trial=stop)
     show(sweep(tasks, small_sweep(), folder=tmp_path, tasks=["two"]))
     shown = capsys.readouterr().out
-    assert "3 trials left of tasks that were swept before: one." in shown
+    assert "3 trials left for tasks that were swept before: one." in shown
     assert "the same command resumes" not in shown
 
 
@@ -82,7 +82,7 @@ def test_folders_of_half_learned_and_of_kept_trials_stay(backbone_folder: Folder
             raise Stop
 
     with pytest.raises(Stop):
-        sweep(tasks, small_sweep(), folder=tmp_path, tasks=["one"], told=stop)
+        sweep(tasks, small_sweep(), folder=tmp_path, tasks=["one"], on_trial=stop)
     kept, half = Records(tmp_path).of("one", "search")
     assert (kept.kept, half.state) == (True, "begun")
     sweep(tasks, small_sweep(), folder=tmp_path, tasks=["two"])

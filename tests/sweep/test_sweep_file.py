@@ -29,9 +29,9 @@ trials: 20
 
 def problems_of(tmp_path: Path, text: str, *tasks: dict[str, Any], **more: Any) -> tuple[str, ...]:
     (tmp_path / "sweep.yaml").write_text(text)
-    with pytest.raises(StreamFileError) as told:
+    with pytest.raises(StreamFileError) as found:
         load_sweep(tmp_path / "sweep.yaml", stream(NOWHERE, tasks or [task("one")]).spec, **more)
-    return tuple(problem.replace(str(tmp_path / "sweep.yaml"), "FILE") for problem in told.value.problems)
+    return tuple(problem.replace(str(tmp_path / "sweep.yaml"), "FILE") for problem in found.value.problems)
 
 
 def test_a_file_is_read_with_its_defaults(tmp_path: Path) -> None:
@@ -55,8 +55,8 @@ trials: 0
 seed: -1
 prunes: median
 """
-    told = problems_of(tmp_path, text)
-    assert [problem.split(": ")[0] for problem in told] == [f"FILE:{line}" for line in (2, 3, 4, 5, 6, 7, 8)]
+    found = problems_of(tmp_path, text)
+    assert [problem.split(": ")[0] for problem in found] == [f"FILE:{line}" for line in (2, 3, 4, 5, 6, 7, 8)]
     for fragment, problem in zip(
         (
             "key space.bank.bottleneck: got 8; must be a list of values, or a mapping with low and high",
@@ -67,7 +67,7 @@ prunes: median
             "key seed: got -1; allowed: a whole number of at least 0",
             "unknown key 'prunes' (did you mean 'prune'?)",
         ),
-        told,
+        found,
         strict=True,
     ):
         assert fragment in problem
@@ -110,9 +110,9 @@ def test_a_mistake_is_told_with_what_is_allowed(tmp_path: Path, text: str, says:
 
 def test_a_value_that_does_not_fit_is_told_beside_what_contradicts_itself(tmp_path: Path) -> None:
     text = "space:\n  bank: [layernorm, lorra]\n  training.learning_rate: {low: 1.0, high: 0.1}\nsampler: tpe\n"
-    told = problems_of(tmp_path, text)
-    assert [problem.split(": ")[0] for problem in told] == ["FILE:1", "FILE:2", "FILE:3"]
-    assert "unknown preset 'lorra'" in told[1]
+    found = problems_of(tmp_path, text)
+    assert [problem.split(": ")[0] for problem in found] == ["FILE:1", "FILE:2", "FILE:3"]
+    assert "unknown preset 'lorra'" in found[1]
 
 
 def test_what_does_not_go_together_is_told_as_a_whole(tmp_path: Path) -> None:
@@ -123,8 +123,8 @@ def test_what_does_not_go_together_is_told_as_a_whole(tmp_path: Path) -> None:
 
 def test_a_value_that_one_task_cannot_have_names_it(tmp_path: Path) -> None:
     text = "space: {training.label_smoothing: [0.0, 0.1]}\n"
-    told = problems_of(tmp_path, text, task("one"), regression_task("two"))
-    assert all("(task 'two')" in problem for problem in told)
+    found = problems_of(tmp_path, text, task("one"), regression_task("two"))
+    assert all("(task 'two')" in problem for problem in found)
     (tmp_path / "sweep.yaml").write_text(text)
     spec = stream(NOWHERE, [task("one"), regression_task("two")]).spec
     assert load_sweep(tmp_path / "sweep.yaml", spec, tasks=spec.tasks[:1]).num_settings == 2
@@ -138,8 +138,8 @@ def test_a_value_that_one_task_cannot_have_names_it(tmp_path: Path) -> None:
     ],
 )
 def test_a_task_that_needs_another_one_is_refused(tmp_path: Path, bank: dict[str, Any], says: str) -> None:
-    told = problems_of(tmp_path, "space: {training.epochs: [1]}\n", task("one"), task("two", bank=bank))
-    assert says in "\n".join(told)
+    found = problems_of(tmp_path, "space: {training.epochs: [1]}\n", task("one"), task("two", bank=bank))
+    assert says in "\n".join(found)
 
 
 def test_trials_of_the_command_line_are_told_as_such(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a stream file may say under ``bank``: a preset with changes, or the dimensions written out."""
+"""What a stream file may have under ``bank``: a preset with changes, or the dimensions written out."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from continual_petl.banks.config.spec import (
 )
 
 _SIZES = ("rank", "length")
-"""Names of the size that belong to certain forms, where a preset has several."""
+"""Names of the size that belong to certain forms, for presets that have several."""
 
 
 class BankChoice(FrozenModel):
-    """What a stream file says under ``bank``: a preset with changes, or the dimensions written out.
+    """The value of ``bank`` in a stream file: a preset with changes, or the dimensions written out.
 
     A bare name, ``bank: houlsby``, means ``{preset: houlsby}``. Sizes and options beside a preset replace those of
-    every modification in its row that has a use for them; an option that none has a use for is an error.
+    every modification in its row that uses them; an option that none uses is an error.
     """
 
     preset: str | None = None
@@ -101,8 +101,8 @@ class BankChoice(FrozenModel):
             self.resolve()
         elif beside := ", ".join(self.model_dump(exclude={"start_from"}, exclude_none=True)):
             raise ValueError(
-                f"start_from alone takes over all settings of the other bank, so {beside} cannot stand beside it: remove it, "
-                "or write the preset out as well"
+                f"start_from alone takes over all settings of the other bank, so {beside} cannot be given as well: remove "
+                "it, or write the preset too"
             )
         return self
 
@@ -112,7 +112,7 @@ class BankChoice(FrozenModel):
         return self.start_from is not None and self.preset is None and self.modifications is None
 
     def resolve(self) -> BankSpec:
-        """Return the bank in full, or raise `ValueError` saying which option does not fit."""
+        """Return the full specification, or raise `ValueError` naming the option that does not fit."""
         if (self.preset is None) == (self.modifications is None):
             raise ValueError("a bank is either a preset or a list of modifications, so give exactly one of the two")
         whole = self.model_dump(include={"layernorms", "layers", "scope", "start_from"}, exclude_none=True)
@@ -149,7 +149,7 @@ def _changes(modification: Modification, row: BankSpec, options: dict[str, Any])
     if "bottleneck" in use:
         sized = {m.form for m in row.modifications if "bottleneck" in m.options}
         own = [key for key in _SIZES if key == modification.config.size]
-        # One kind of form in the preset: every name of the size is its own.
+        # The preset has one kind of form: every name of the size means that one.
         mine = ["bottleneck", *_SIZES] if len(sized) == 1 else own or ["bottleneck"]
         given = [key for key in mine if key in options]
         if len(given) > 1:
@@ -157,7 +157,7 @@ def _changes(modification: Modification, row: BankSpec, options: dict[str, Any])
         if given:
             changed["bottleneck"] = options[given[0]]
             names += given
-    # What the changes leave without effect is as if nobody had said it.
+    # Options that the changes leave without effect are treated as not given.
     whole = modification.model_dump() | changed
     idle = use & modification.config.idle(whole["reparametrise"], whole["init"])
     changed |= {name: default_of(name, modification.form) for name in idle}

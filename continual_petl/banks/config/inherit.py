@@ -1,4 +1,4 @@
-"""``bank: {start_from: TASK}`` alone: a bank with all the settings of the one that it begins as a copy of."""
+"""``bank: {start_from: TASK}`` alone: a bank with all settings of the bank that it is copied from."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from continual_petl.banks.config.spec import BankSpec
 from continual_petl.errors import InputError, did_you_mean
 
 Learned = Callable[[str], BankSpec | None]
-"""From the name of a task to the bank it was learned with; None if it is not learned."""
+"""Maps a task name to the specification of its learned bank; None if the task is not learned."""
 
 
 def none_is_learned(task: str) -> BankSpec | None:
-    """Return that no task is learned."""
+    """Return None: no task is learned."""
     return None
 
 
 def resolve_bank(task: str, choices: Mapping[str, BankChoice], learned: Learned = none_is_learned) -> BankSpec:
-    """Return the bank of a task in full.
+    """Return the full specification of a task's bank.
 
-    A bank that says nothing but ``start_from`` has the settings of the other task's: those it was learned with, or else
-    those that the stream gives it, which may in turn be those of a third. Its scope is always ``task``.
+    A bank with nothing but ``start_from`` has the settings of the other task's bank: those it was learned with, or else
+    those in the stream, which may in turn be those of a third task. Its scope is always ``task``.
 
     Args:
         task: one of ``choices``.
-        choices: what the stream says of the bank of each of its tasks, by their names.
-        learned: banks of tasks that are learned already.
+        choices: the value of ``bank`` in the stream for each task, by name.
+        learned: banks of tasks that are already learned.
 
     Raises:
-        InputError: if a task on the way is unknown, or comes twice.
+        InputError: if a task in this sequence is unknown or appears twice.
     """
     if not choices[task].inherits:
         return choices[task].resolve()
@@ -51,15 +51,15 @@ def resolve_bank(task: str, choices: Mapping[str, BankChoice], learned: Learned 
 
 
 def starts_from_itself(task: str, way: Iterable[str]) -> str:
-    """Return the message for banks that start from one another in a circle."""
+    """Return the message for banks that start from one another in a cycle."""
     return (
         f"task {task!r}, bank.start_from: {' starts from '.join(map(repr, way))}; a bank can only start from one that is "
-        "learned before: name another task, or remove start_from"
+        "learned earlier: name another task, or remove start_from"
     )
 
 
 def unknown_parent(task: str, parent: str, known: Iterable[str]) -> str:
-    """Return the message for a task that nobody knows."""
+    """Return the message for an unknown task."""
     names = list(known)
     more = f", and {len(names) - 30} more" if len(names) > 30 else ""
     return (

@@ -10,11 +10,11 @@ from pydantic import BeforeValidator
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _TOP = re.compile(r"top-([1-9][0-9]{0,8})")
 MAX_LENGTH = 1000
-"""Characters of a layer range."""
+"""Maximum number of characters of a layer range."""
 
 
 def _layers(value: Any) -> Any:
-    """Accept ``6``, ``"6-11"``, ``"0,2,4-5"`` and ``"top-3"`` beside ``"all"``; leave the rest to pydantic."""
+    """Accept ``6``, ``"6-11"``, ``"0,2,4-5"`` and ``"top-3"`` as well as ``"all"``; leave the rest to pydantic."""
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         return value
     if (isinstance(value, int) and abs(value) >= 10**9) or (isinstance(value, str) and len(value) > MAX_LENGTH):
@@ -57,5 +57,5 @@ def select_layers(layers: str, num_layers: int) -> tuple[int, ...]:
             f"layers {layers!r} names {outside}, but this backbone has {num_layers} layers, 0 to {num_layers - 1}: choose a "
             "range inside that, or 'all'"
         )
-    # Written out only now: a range from anywhere may name a billion layers.
+    # Expanded only now: an untrusted range may name a billion layers.
     return tuple(sorted({number for first, last in ranges for number in range(first, last + 1)}))

@@ -1,7 +1,7 @@
-"""Which choices of the four dimensions go together, and which options each combination has a use for.
+"""Which choices of the four dimensions are legal together, and which options each combination uses.
 
-The rows are those of He et al. 2022, Table 1, with what Houlsby et al. 2019, section 3.6, tried; each form says its own in
-`continual_petl.banks.config`.
+The rows are those of He et al. 2022, Table 1, plus what Houlsby et al. 2019 tried in section 3.6; each form lists its own
+in `continual_petl.banks.config`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ LEGAL: tuple[Combination, ...] = tuple(row for form in FORMS.values() for row in
 
 
 def nearest(form: str, modifies: str, insertion: str | None, composition: str) -> list[Combination]:
-    """Return the legal rows that agree with a choice in most dimensions, and those of its form that do."""
+    """Return the legal rows that agree with a choice in the most dimensions, overall and among rows of its form."""
     choice = (form, modifies, insertion, composition)
-    most = max(row.agrees(*choice) for row in LEGAL)
-    most_of_form = max(row.agrees(*choice) for row in LEGAL if row.form == form)
-    return [row for row in LEGAL if row.agrees(*choice) == (most_of_form if row.form == form else most)]
+    best = max(row.agrees(*choice) for row in LEGAL)
+    best_of_form = max(row.agrees(*choice) for row in LEGAL if row.form == form)
+    return [row for row in LEGAL if row.agrees(*choice) == (best_of_form if row.form == form else best)]
 
 
 def options_of(form: str, modifies: str, insertion: str | None, composition: str) -> frozenset[str]:
@@ -33,7 +33,7 @@ def options_of(form: str, modifies: str, insertion: str | None, composition: str
 
 
 def idle_options(form: str, reparametrise: str, init: str) -> frozenset[str]:
-    """Return which options have no effect because of what others say."""
+    """Return which options have no effect because of the values of others."""
     return FORMS[form].idle(reparametrise, init)
 
 
@@ -44,4 +44,4 @@ NEEDS = {
     "init_scale": "init: houlsby",
     "init": "reparametrise: none",
 }
-"""Without which other option an option has no effect."""
+"""The other option without which an option has no effect."""

@@ -1,8 +1,8 @@
 """The papers' methods as rows of data (He et al. 2022, Table 1; Houlsby et al. 2019, section 2).
 
-A row has a bank, and the learning rate and epochs that it is trained with when a stream leaves them open. The best rates lie
-far apart: that of a prompt is hundreds of times that of a full copy. A bank needs no preset; whatever a row says can be
-written in a stream file by its dimensions (`choice`). This file never imports torch.
+A row is a bank with its default learning rate and epochs. The best rates differ widely: that of a prompt is hundreds of
+times that of a full copy. A bank needs no preset; every row can be written out in a stream file by its dimensions
+(`choice`). This file never imports torch.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from continual_petl.banks.config.spec import BankSpec
 
 
 class Recipe(NamedTuple):
-    """How a bank is trained when the stream does not say."""
+    """How a bank is trained by default."""
 
     learning_rate: float
-    """The peak of a schedule that warms up and falls to zero."""
+    """The peak of a schedule that warms up and then decays to zero."""
     epochs: int
 
 
@@ -26,7 +26,8 @@ class Preset(NamedTuple):
     bank: BankSpec
     recipe: Recipe
     studied: bool
-    """Whether validation rows chose the rate (experiments/he2022/results/recipes.md); a test holds it to that study."""
+    """Whether the rate was chosen on validation rows (experiments/he2022/results/recipes.md); a test checks it against that
+    study."""
 
 
 def _preset(
@@ -57,7 +58,7 @@ _ROWS: dict[str, Preset] = {
     "pfeiffer": _preset(
         1.5e-3, {**_SEQUENTIAL, "modifies": "ffn", "activation": "relu", "init": "bert", "normalised_input": True}
     ),
-    # He et al. 2022, PA on attention: what the heads have computed, before the output projection, as their code has it.
+    # He et al. 2022, PA on attention: the output of the heads before the output projection, as in their code.
     "parallel_attention": _preset(1.5e-3, {**_PARALLEL, "modifies": "heads"}),
     # He et al. 2022, PA and Scaled PA on the FFN; s = 4 as in section 4.5.
     "parallel": _preset(5e-3, {**_PARALLEL, "modifies": "ffn"}),
@@ -75,7 +76,7 @@ _ROWS: dict[str, Preset] = {
     "lora_ffn": _preset(
         2e-3, {**_LOWRANK, "modifies": "ffn_in", "scale": 4.0}, {**_LOWRANK, "modifies": "ffn_out", "scale": 4.0}
     ),
-    # Liu et al. 2024 (arXiv 2402.09353), section 4: LoRA with magnitudes of its own, in the places of lora; rate of lora.
+    # Liu et al. 2024 (arXiv 2402.09353), section 4: LoRA with learned magnitudes, at the same places and rate as lora.
     "dora": _preset(
         2e-3,
         {**_LOWRANK, "form": "decomposed", "modifies": "query"},
@@ -106,11 +107,11 @@ _ROWS: dict[str, Preset] = {
 PRESETS: dict[str, BankSpec] = {name: row.bank for name, row in _ROWS.items()}
 RECIPES: dict[str, Recipe] = {name: row.recipe for name, row in _ROWS.items()}
 STUDIED: frozenset[str] = frozenset(name for name, row in _ROWS.items() if row.studied)
-"""Presets whose learning rate a committed study chose."""
+"""Presets whose learning rate comes from a committed study."""
 
 
 def preset_of(spec: BankSpec) -> str | None:
-    """Return the preset that a bank is, whatever its sizes, range of layers, scope and origin; None if it is none.
+    """Return the preset that a bank matches, regardless of sizes, layer range, scope and origin; None if there is none.
 
     Example:
         >>> preset_of(PRESETS["mam"])
@@ -118,7 +119,7 @@ def preset_of(spec: BankSpec) -> str | None:
     """
     shape = _shape(spec)
     fitting = [name for name, known in _SHAPES.items() if known == shape]
-    # Only whether layers are counted from the top tells top_layers from full.
+    # top_layers differs from full only in counting layers from the top.
     same = (name for name in fitting if _from_top(PRESETS[name]) == _from_top(spec))
     return next(same, next(iter(fitting), None))
 
@@ -128,7 +129,7 @@ def _from_top(spec: BankSpec) -> bool:
 
 
 def _shape(spec: BankSpec) -> tuple[object, ...]:
-    """Return what makes a bank that of its method."""
+    """Return the properties that identify the method of a bank."""
     return spec.layernorms, *(m.model_dump(exclude={"bottleneck"}) for m in spec.modifications)
 
 

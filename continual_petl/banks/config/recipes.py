@@ -1,7 +1,7 @@
-"""The recipe of a bank: the learning rate and epochs that it is trained with when the stream leaves them open.
+"""The recipe of a bank: its default learning rate and epochs.
 
-A bank is trained as the preset that it is, whatever options are given beside it; one that is like no preset gets the smallest
-rate of its forms. This file never imports torch.
+A bank is trained like the preset that it matches, regardless of its options; a bank that matches no preset gets the
+smallest rate of its forms. This file never imports torch.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from continual_petl.banks.config.spec import BankSpec
 
 
 def recipe_of(bank: BankSpec, written: str | None = None) -> Recipe:
-    """Return how a bank is trained when nobody says.
+    """Return how a bank is trained by default.
 
-    A bank is trained as the preset with the same forms in the same places, whatever its sizes and options. One that is like
-    no preset gets the smallest rate of its forms: a rate that is too high learns nothing, one that is too low still learns.
+    A bank is trained like the preset with the same forms in the same places, regardless of sizes and options. A bank that
+    matches no preset gets the smallest rate of its forms: too high a rate learns nothing, too low a rate still learns.
 
     Args:
-        bank: in full.
-        written: the preset under which the stream names it. It decides between `full` and `top_layers`, which differ in
-            nothing but their layers.
+        bank: its full specification.
+        written: the preset named in the stream. It decides between `full` and `top_layers`, which differ only in their
+            layers.
 
     Example:
         >>> from continual_petl.banks.config.choice import BankChoice
@@ -34,7 +34,7 @@ def recipe_of(bank: BankSpec, written: str | None = None) -> Recipe:
     if written in fitting:
         return RECIPES[written]
     if fitting:
-        # Of copies that are not counted from the top: full, whose rate is the smaller one.
+        # Copies of layers not counted from the top are trained like full, which has the smaller rate.
         return min((RECIPES[name] for name in fitting), key=_rate)
     return min((RECIPES[modification.config.like(modification)] for modification in bank.modifications), key=_rate)
 
@@ -44,7 +44,7 @@ def _rate(recipe: Recipe) -> float:
 
 
 def _method(bank: BankSpec) -> list[tuple[object, ...]]:
-    """Return what the rates depend on: forms, places, compositions, and whether vectors are trained through a network."""
+    """Return what the rate depends on: forms, places, compositions, and whether vectors are trained through a network."""
     return sorted(
         (m.form, m.modifies, m.insertion or "", m.composition, m.reparametrise != "none") for m in bank.modifications
     )

@@ -1,8 +1,9 @@
 """The four dimensions of a modification (He et al. 2022, https://arxiv.org/abs/2110.04366, section 3.2 and Table 1).
 
 A bank is a set of modifications. Each is one choice per dimension: functional form, modified representation, insertion,
-composition. `legal`, beside this file, lists which choices and options go together; anything else is refused with that list.
-This file is data and validation only and never imports torch, so that a stream file is checked before anything heavy loads.
+composition. `legal`, next to this file, lists which choices and options go together; anything else is refused with that
+list. This file is data and validation only and never imports torch, so that a stream file is checked before anything
+heavy loads.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from continual_petl.banks.config.legal import LEGAL, NEEDS, Form, nearest
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh", "leaky_relu", "elu", "sigmoid", "identity"]
 Init = Literal["houlsby", "lora", "bert"]
 Reparametrisation = Literal["none", "mlp", "lstm"]
-# Bounds for files of strangers, far beyond what anybody means: what a specification asks for is allocated.
+# Bounds for untrusted files, far above any sensible value: a specification causes memory to be allocated.
 MAX_SIZE = 2**20
 MAX_DEPTH = 100
 MAX_MODIFICATIONS = 64
@@ -83,8 +84,8 @@ class Modification(FrozenModel):
     """Sparse: weight of the relaxed count of non-zero entries in the loss."""
 
     @model_serializer(mode="wrap")
-    def _as_ever(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Digests of specifications from before there were these options stay what they were.
+    def _omit_new_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Digests of specifications older than these options stay the same.
         tree: dict[str, Any] = handler(self)
         fields = type(self).model_fields
         return {k: v for k, v in tree.items() if k not in _JOINED_LATER or v != fields[k].default}
@@ -125,7 +126,7 @@ class Modification(FrozenModel):
 
     @property
     def known_options(self) -> frozenset[str]:
-        """Names of the fields that its combination has a use for."""
+        """Names of the fields that its combination uses."""
         return self.config.options_of(self.modifies, self.insertion, self.composition)
 
     @property
@@ -135,7 +136,7 @@ class Modification(FrozenModel):
 
     @property
     def folds(self) -> bool:
-        """Whether its stored form is another one than the one that is trained."""
+        """Whether it is stored in another form than it is trained in."""
         return self.config.folds(self)
 
 
@@ -144,49 +145,49 @@ _DIMENSIONS = {"form", "modifies", "insertion", "composition", "bottleneck"}
 
 
 def default_of(name: str, form: Any) -> Any:
-    """Return what an option of `Modification` is for a form when nobody says."""
+    """Return the default of an option of `Modification` for a form."""
     if name == "init" and isinstance(form, str) and form in FORMS:
         return FORMS[form].init
     return Modification.model_fields[name].default
 
 
 class BankSpec(FrozenModel):
-    """All that a task adds to the backbone, except its head."""
+    """Everything that a task adds to the backbone, except its head."""
 
     modifications: Annotated[tuple[Modification, ...], Field(max_length=MAX_MODIFICATIONS)] = ()
     """Empty with frozen LayerNorms: a linear probe on frozen features."""
     layernorms: Literal["frozen", "own"] = "frozen"
-    """own: a copy per task of every LayerNorm in the layer range (with those of the embeddings and behind the last layer
-    where the first or last layer is in it)."""
+    """own: a copy per task of every LayerNorm in the layer range (including those of the embeddings and after the last layer
+    if the first or last layer is in it)."""
     layers: Layers = "all"
     """all, 6, 6-11, 0,2,4-5 (counted from 0, encoder first, then decoder), or top-3 for the three nearest the output."""
     scope: Literal["task", "shared"] = "task"
-    """task: a fresh bank for every task. shared: one bank goes on through all tasks (the forgetting baseline)."""
+    """task: a fresh bank for every task. shared: one bank is trained on all tasks in turn (the forgetting baseline)."""
     start_from: TaskName | None = None
-    """The task whose bank this one begins as a copy of."""
+    """The task whose bank this one is initialised from."""
 
     @model_serializer(mode="wrap")
-    def _as_ever(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _omit_new_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         tree: dict[str, Any] = handler(self)
-        # Digests of specifications from before there was this key stay what they were.
+        # Digests of specifications older than this key stay the same.
         return tree if self.start_from is not None else {k: v for k, v in tree.items() if k != "start_from"}
 
     @model_validator(mode="after")
     def _fits_together(self) -> BankSpec:
         if self.scope == "shared" and self.start_from is not None:
             raise ValueError(
-                f"scope shared goes on from the newest shared bank, so it cannot start from {self.start_from!r}: remove "
+                f"scope shared continues the newest shared bank, so it cannot start from {self.start_from!r}: remove "
                 "start_from, or write scope: task"
             )
         for config in {m.config: None for m in self.modifications}:
             config.check_bank(self)
         outside = all(m.config.outside for m in self.modifications) and self.layernorms == "frozen"
         if outside and self.layers != "all":
-            raise ValueError(f"layers {self.layers} has no effect: nothing of this bank is in a layer, so remove it")
+            raise ValueError(f"layers {self.layers} has no effect, since no part of this bank is in a layer: remove it")
         folding = [m.form for m in self.modifications if m.folds]
         if self.scope == "shared" and folding:
             raise ValueError(
-                f"scope shared goes on training one bank, but {folding[0]} with these options is folded into another form "
+                f"scope shared keeps training one bank, but {folding[0]} with these options is folded into another form "
                 "when a task is learned: use scope task, or reparametrise none"
             )
         return self

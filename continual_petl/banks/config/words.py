@@ -1,4 +1,4 @@
-"""A bank's specification in words, for lists and tables."""
+"""Short descriptions of a bank's specification, for lists and tables."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from continual_petl.banks.config.spec import BankSpec
 
 
 def in_words(spec: BankSpec) -> str:
-    """Return what a bank is: its preset, if it is one, and what it changes."""
+    """Describe a bank: its preset, if it matches one, and what it changes."""
     preset, changes = preset_of(spec), changes_in_words(spec)
     return changes if preset is None else f"{preset}: {changes}"
 
 
 def changes_in_words(spec: BankSpec) -> str:
-    """Return what a bank changes."""
+    """Describe what a bank changes."""
     forms = [
         f"{m.form} on {m.modifies}" + ("" if m.bottleneck is None else f" ({m.bottleneck})") for m in spec.modifications
     ]
@@ -22,7 +22,7 @@ def changes_in_words(spec: BankSpec) -> str:
 
 
 def in_short(spec: BankSpec) -> str:
-    """Return the preset of a bank, or its forms where it is none, with their sizes."""
+    """Return the preset of a bank, or its forms if it matches none, with their sizes."""
     preset = preset_of(spec)
     sizes = [str(m.bottleneck) for m in spec.modifications if m.bottleneck is not None]
     if preset is not None:

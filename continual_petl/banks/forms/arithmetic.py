@@ -1,7 +1,7 @@
-"""The arithmetic that forms share: layers in the dtype of their input, and changes of token states (He et al. 2022, Table 1).
+"""Arithmetic shared by the forms: layers in the dtype of their input, and changes of token states (He et al. 2022, Table 1).
 
-A `Delta` computes a change ``delta(x)`` and composes it with ``h``; where it reads ``x`` and what ``h`` is, its form says
-when it attaches. Parameters are kept in float32 and cast to the dtype of what flows through, so a bank is the same under
+A `Delta` computes a change ``delta(x)`` and composes it with ``h``; its form decides, when it attaches, where ``x`` is read
+and what ``h`` is. Parameters are stored in float32 and cast to the dtype of the activations, so a bank is the same under
 any precision of the backbone.
 
 Shape suffixes: D hidden width, I width of the input, O width of the output, R bottleneck; leading axes are free.
@@ -43,7 +43,7 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 
 def cast_linear(x_I: Tensor, layer: nn.Module) -> Tensor:
-    """Apply a float32 linear layer in the dtype of its input; what stands for one (`stacked`) does so itself."""
+    """Apply a float32 linear layer in the dtype of its input; its replacement (`stacked`) does so itself."""
     if not isinstance(layer, nn.Linear):
         changed: Tensor = layer(x_I)
         return changed
@@ -52,7 +52,7 @@ def cast_linear(x_I: Tensor, layer: nn.Module) -> Tensor:
 
 
 def cast_norm(x_I: Tensor, norm: nn.LayerNorm) -> Tensor:
-    """Apply a float32 LayerNorm, or what stands for one (`stacked`), in float32; the result has the dtype of the input."""
+    """Apply a float32 LayerNorm, or its replacement (`stacked`), in float32; the result has the dtype of the input."""
     normed: Tensor = norm(x_I.to(norm.weight.dtype))
     return normed.to(x_I.dtype)
 
@@ -60,8 +60,8 @@ def cast_norm(x_I: Tensor, norm: nn.LayerNorm) -> Tensor:
 def empty_linear(width_in: int, width_out: int, *, bias: bool) -> nn.Linear:
     """Return a linear layer with storage but no values; nothing is drawn from the global random generator.
 
-    What `torch.nn.utils.skip_init` makes, without first building it on the meta device: that was most of what it took to
-    load a bank.
+    Like `torch.nn.utils.skip_init`, without first building it on the meta device, which took most of the time of loading a
+    bank.
     """
     layer = nn.Linear.__new__(nn.Linear)
     nn.Module.__init__(layer)
@@ -72,7 +72,7 @@ def empty_linear(width_in: int, width_out: int, *, bias: bool) -> nn.Linear:
 
 
 def own_precision(table: Tensor) -> AbstractContextManager[None]:
-    """Keep autocast out: what is folded has to be what was trained, and LSTMs have no bfloat16 on some machines."""
+    """Turn autocast off: folding has to compute what training did, and LSTMs have no bfloat16 on some machines."""
     return torch.autocast(table.device.type, enabled=False)
 
 
@@ -85,7 +85,7 @@ class Part(nn.Module):
 
 
 class Delta(Part):
-    """A learned change ``delta(x)`` of ``h``, with the initialisation and composition that its modification asks for."""
+    """A learned change ``delta(x)`` of ``h``, with the initialisation and composition of its modification."""
 
     def __init__(self, modification: Modification) -> None:
         super().__init__(modification)
@@ -97,7 +97,7 @@ class Delta(Part):
         """Draw fresh values.
 
         Args:
-            generators: gives the random generator of a parameter by its name, so that no draw depends on another.
+            generators: maps a parameter name to its random generator, so that no draw depends on another.
         """
         if self.modification.composition == "learned":
             self.scale.fill_(self.modification.scale)

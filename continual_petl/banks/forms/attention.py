@@ -1,7 +1,7 @@
 """Prefixes: learned keys and values in attention heads (Li and Liang 2021; He et al. 2022, sections 3.1 and 4.4).
 
-They may be trained through a small network, which is folded away afterwards: what is stored are the vectors alone, and
-those are what the papers count. `continual_petl.banks.attention_hooks` computes with them.
+They may be trained through a small network, which is folded away afterwards: only the vectors are stored, and only they
+are counted in the papers. `continual_petl.banks.attention_hooks` computes with them.
 
 Shape suffixes: L number of vectors, K width of all keys of an attention, V width of all values.
 """
@@ -82,7 +82,7 @@ class PrefixMLP(Part):
             self.scale.fill_(self.modification.scale)
 
     def scales(self) -> list[Tensor | float]:
-        """Return the s of every layer: trained outside the MLP where it is learned."""
+        """Return the s of every layer; a learned s is trained outside the MLP."""
         if self.modification.composition == "learned":
             return [*self.scale.unbind()]
         return [self.modification.scale] * len(self.widths)
@@ -147,7 +147,7 @@ class AttentionForm(Form):
         return TRAINED not in group
 
     def fold(self, modification: Modification, sites: Sites, layers: list[Layer], group: nn.ModuleDict) -> None:
-        """Leave the vectors that the MLPs make; see `Form.fold`."""
+        """Replace the MLPs by the vectors they produce; see `Form.fold`."""
         if self.is_folded(group):
             return
         group.eval()
@@ -191,8 +191,8 @@ def _kind(sites: Sites, layer: Layer, attention: str) -> str:
 def _check_registry(sites: Sites) -> None:
     if not sites.anatomy.attention_registry:
         raise InputError(
-            f"bank: family {sites.anatomy.family!r} computes attention in code of its own, not through the attention "
-            "registry of transformers, so nothing can join its heads (form: attention on heads, as in the presets "
+            f"bank: family {sites.anatomy.family!r} computes attention in its own code, not through the attention "
+            "registry of transformers, so its heads cannot be modified (form: attention on heads, as in the presets "
             "prefix, prefix_flat, multihead_parallel, mam and mam_flat). Use bottleneck, low-rank, prompt or additive forms "
             "on it."
         )

@@ -1,9 +1,9 @@
 """What a form does with a backbone: building, attaching, batching rows of several banks, folding and merging.
 
-There is one object of each form; what it says of itself without torch is in `continual_petl.banks.config`. A bank keeps the
-modules of each of its modifications in a `ModuleDict`, its group. A form joins a pass in one of four ways, and says which
-parts of a group do so: deltas of token states (`placements`), keys and values inside attention (`prefixes`), vectors in front
-of the input (`prompt`), and differences to parameters (`differences`).
+There is one object of each form; its description without torch is in `continual_petl.banks.config`. A bank holds the
+modules of each modification in a `ModuleDict`, the group of that modification. A form acts on a pass in one of four ways:
+deltas of token states (`placements`), keys and values inside attention (`prefixes`), vectors before the input (`prompt`),
+and differences to parameters (`differences`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Placement:
     modification: Modification
     layer: Layer
     name: str
-    """Of the attention or projection, or ``ffn``."""
+    """Path of the attention or projection, or ``ffn``."""
     delta: Delta
 
 
@@ -53,10 +53,10 @@ class PrefixPlacement:
 
 
 class Form:
-    """What one form does; the default is what most forms do, or nothing."""
+    """What one form does; the defaults do what most forms need, or nothing."""
 
     early: ClassVar[bool] = False
-    """Whether its deltas belong to a projection itself, so that what else hooks the same module comes after them."""
+    """Whether its deltas belong to a projection, so that other hooks on the same module run after them."""
 
     def build(
         self,
@@ -70,11 +70,11 @@ class Form:
         """Return the modules of one modification, by place; nothing is drawn.
 
         Args:
-            modification: of this form.
-            sites: where they go.
-            layers: those of the range.
-            shapes: of the backbone's parameters that a sparse difference covers.
-            folded: whether to build what is stored instead of what is trained.
+            modification: one of this form.
+            sites: where everything is in the model.
+            layers: the layers of the range.
+            shapes: shapes of the backbone parameters that a sparse difference covers.
+            folded: whether to build the stored form instead of the trained one.
 
         Raises:
             InputError: if the family has no such site, or a size is too large for it.
@@ -108,44 +108,44 @@ class Form:
         return None
 
     def initialise(self, model: nn.Module, sites: Sites, placement: Placement) -> None:
-        """Give one delta what it starts with of the backbone's values, when the rest is drawn."""
+        """Set the initial values of a delta that come from the backbone, after the rest is drawn."""
 
     def attach(self, model: nn.Module, sites: Sites, placement: Placement, behind: Behind) -> list[RemovableHandle]:
-        """Put one delta in place; it acts until its handles are removed.
+        """Attach one delta; it acts until its handles are removed.
 
         Args:
             model: the backbone.
-            sites: of it.
+            sites: its sites.
             placement: the delta and its place.
-            behind: what follows the forward method of a norm, where hooks make it another one (each row's own).
+            behind: the function applied after the forward method of a norm that differs from row to row.
         """
         raise NotImplementedError
 
     def reads_positions(self, modification: Modification, sites: Sites, layers: list[Layer]) -> str | None:
-        """Return the path of a module it changes that reads relative positions, the same for all rows; None if none does."""
+        """Return the path of a changed module that also reads relative positions, which all rows share, or None."""
         return None
 
     def batched(self, group: nn.ModuleDict, path: str, stack: Stack, layout: Layout) -> nn.ModuleDict:
-        """Return a group that does for each row of a mixed batch what the group at this path does in the row's bank."""
+        """Return a group that applies to each row of a mixed batch the group at this path in the row's own bank."""
         made = stacked(group, path, stack, layout)
         assert isinstance(made, nn.ModuleDict)
         return made
 
     def is_folded(self, group: nn.ModuleDict) -> bool:
-        """Return whether no network is left around the vectors of a group."""
+        """Return whether the vectors of a group have no network around them (any more)."""
         return True
 
     def fold(self, modification: Modification, sites: Sites, layers: list[Layer], group: nn.ModuleDict) -> None:
-        """Turn what was trained into what is stored, in place."""
+        """Turn the trained form into the stored one, in place."""
 
     def merge(self, whole: nn.Module, sites: Sites, placement: Placement, base: Mapping[str, Tensor]) -> None:
-        """Write one delta into the weights of a copy of the backbone.
+        """Merge one delta into the weights of a copy of the backbone.
 
         Args:
             whole: the copy.
-            sites: of it.
+            sites: its sites.
             placement: the delta and its place.
-            base: the parameters that the delta met in training: those of the backbone, or the bank's own ones.
+            base: the parameters that the delta was trained with: those of the backbone, or the bank's own.
         """
         raise NotImplementedError
 

@@ -1,4 +1,4 @@
-"""Adapters: a bottleneck beside or behind a sub-layer (Houlsby et al. 2019; He et al. 2022, section 3.2).
+"""Adapters: a bottleneck in parallel with or after a sub-layer (Houlsby et al. 2019; He et al. 2022, section 3.2).
 
 Shape suffixes: I width of the input, O width of the output, R bottleneck; leading axes are free.
 """
@@ -24,8 +24,8 @@ class Bottleneck(Delta):
 
     Dropout acts on the bottleneck's activation, as in the code of He et al. 2022. Further layers (``depth``) are R by R
     with a bias, each followed by the non-linearity; ``input_norm`` is a LayerNorm of 2I parameters on ``x``, ``output_norm``
-    one of 2O on the change. The latter is ``ln_after`` of `adapters` 1.3 (``methods/modeling.py``), where a scale acts
-    before the norm and so hardly at all; here it acts behind it.
+    one of 2O on the change. The latter is ``ln_after`` of `adapters` 1.3 (``methods/modeling.py``), where the scale acts
+    before the norm and so has hardly any effect; here it acts after the norm.
 
     Example:
         >>> spec = Modification(form="bottleneck", modifies="ffn", insertion="sequential", bottleneck=2)
@@ -91,7 +91,7 @@ class BottleneckForm(InLayers):
         }
 
     def attach(self, model: nn.Module, sites: Sites, placement: Placement, behind: Behind) -> list[RemovableHandle]:
-        """Put one adapter in place; see `Form.attach`."""
+        """Attach one adapter; see `Form.attach`."""
         modification = placement.modification
         if modification.insertion == "sequential":
             normalised = modification.normalised_input
@@ -127,12 +127,12 @@ def _before_norm(model: nn.Module, placement: Placement, behind: Behind) -> list
     return [norm.register_forward_pre_hook(before)]
 
 
-def _remembering(module: nn.Module) -> tuple[list[Tensor], RemovableHandle]:
+def _record_input(module: nn.Module) -> tuple[list[Tensor], RemovableHandle]:
     """Return a list that holds the module's input while its sub-layer runs."""
     read: list[Tensor] = []
 
     def remember(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        # The first call is the one: DeBERTa-v2 projects relative positions by the same module afterwards.
+        # Only the first call counts: DeBERTa-v2 later projects relative positions with the same module.
         if not read:
             read.append(args[0])
 
@@ -143,7 +143,7 @@ def _parallel(model: nn.Module, sites: Sites, placement: Placement) -> list[Remo
     """``h <- h + s delta(x)``, x the sub-layer's own input (He et al. 2022, section 3.2); normalised in pre-norm models."""
     layer = placement.layer
     first = sites.into(layer)[0] if placement.name == "ffn" else attention_of(layer, placement.name).query
-    read, handle = _remembering(model.get_submodule(layer.full(first.path)))
+    read, handle = _record_input(model.get_submodule(layer.full(first.path)))
 
     def add(module: nn.Module, args: Any, output: Tensor) -> Tensor:
         return placement.delta.change(output, read.pop())
@@ -154,7 +154,7 @@ def _parallel(model: nn.Module, sites: Sites, placement: Placement) -> list[Remo
 def _heads(model: nn.Module, placement: Placement) -> list[RemovableHandle]:
     """``h <- h + s delta(x)``, h the concatenated heads before their output projection (the code of He et al. 2022)."""
     attention = attention_of(placement.layer, placement.name)
-    read, handle = _remembering(model.get_submodule(placement.layer.full(attention.query.path)))
+    read, handle = _record_input(model.get_submodule(placement.layer.full(attention.query.path)))
 
     def before(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (placement.delta.change(args[0], read.pop()), *args[1:])

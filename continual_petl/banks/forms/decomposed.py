@@ -1,14 +1,14 @@
 """DoRA: ``W' = m (W + s B A) / |W + s B A|``, a magnitude and a direction for each output of a projection.
 
-Liu et al. 2024 (https://arxiv.org/abs/2402.09353), equation 5. The norm is that of all weights of one output, and a
-constant to the gradient (their section 4.3). ``m`` starts as the norm, so a fresh bank changes nothing where B is zero.
-`peft` 0.21 does the same (``use_dora=True``), but for dropout: there it acts on what ``W`` reads too, here on the input of
-``A`` alone.
+Liu et al. 2024 (https://arxiv.org/abs/2402.09353), equation 5. The norm is taken over all weights of one output and treated
+as a constant in the gradient (their section 4.3). ``m`` starts as the norm, so a fresh bank changes nothing where B is zero.
+`peft` 0.21 does the same (``use_dora=True``), except that its dropout also acts on the input of ``W``; here it only acts
+on the input of ``A``.
 
-The norm is taken of ``W``, ``A`` and ``B`` at every pass, without ``B A`` written out: of ``W`` as the pass has it, which is
-the bank's own where the bank has one.
+The norm is computed from ``W``, ``A`` and ``B`` in every pass, without materialising ``B A``; ``W`` is the weight of that
+pass, the bank's own if it has one.
 
-Shape suffixes: I width of the input, R rank, O width of the output; banks T or rows N of a mixed batch may come first.
+Shape suffixes: I width of the input, R rank, O width of the output; T banks or N rows of a mixed batch may come first.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Decomposed(LowRank):
         return h_O + plain_O * (g_O - 1).to(h_O.dtype) + delta_O * g_O.to(h_O.dtype)
 
     def merged(self, weight_OI: Tensor, base_OI: Tensor) -> Tensor:
-        """Return ``g (W + s B A)``; the norm is that of ``base``, which other changes have left alone."""
+        """Return ``g (W + s B A)``; the norm is that of ``base``, the weight without other changes."""
         g_O = self.magnitude / self._norm(base_OI)
         return (weight_OI + self.weight().to(weight_OI.dtype)) * g_O.unsqueeze(1).to(weight_OI.dtype)
 

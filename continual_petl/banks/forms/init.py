@@ -1,4 +1,4 @@
-"""How fresh parameters are drawn: the initialisations of the papers, each tensor from a generator of its own."""
+"""How fresh parameters are drawn: the initialisations of the papers, with one generator for each tensor."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torch import Tensor, nn
 from continual_petl.banks.config.spec import Modification
 
 Generators = Callable[[str], torch.Generator]
-"""Gives the random generator of a parameter by its name."""
+"""Maps the name of a parameter to its random generator."""
 
 
 def draw(tensor: Tensor, modification: Modification, generator: torch.Generator, *, zero: bool) -> None:
-    """Fill a tensor in place by the modification's ``init``.
+    """Fill a tensor in place according to the modification's ``init``.
 
     Args:
         tensor: a weight matrix, or a table of vectors.
-        modification: says which initialisation.
-        generator: of this tensor alone.
-        zero: whether init: lora makes this tensor zero; it is the last factor of the change.
+        modification: selects the initialisation.
+        generator: used for this tensor only.
+        zero: whether init: lora sets this tensor to zero, as the last factor of the change.
     """
     match modification.init:
         case "houlsby":

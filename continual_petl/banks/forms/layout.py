@@ -1,6 +1,6 @@
-"""Which rows of a batch belong to which bank, where several banks share one pass through the backbone.
+"""Which rows of a batch belong to which bank when several banks share one pass through the backbone.
 
-Rows of one bank stand together. Neighbouring banks with equally many rows make a span: their rows are one block
+Rows of one bank are contiguous. Neighbouring banks with equally many rows form a span: their rows are one block
 ``(T, rows each, ...)`` of the batch, so one batched product serves all of them without copying a row or a weight.
 
 Shape suffixes: B rows of the batch, N rows of the group, T banks of the group.
@@ -20,7 +20,7 @@ class Span(NamedTuple):
     """Neighbouring banks with equally many rows."""
 
     rows: slice
-    """Counted from the first row of the group."""
+    """First row, counted from the first row of the group."""
     banks: slice
     num_banks: int
 
@@ -69,9 +69,9 @@ class Layout:
         return value_T.expand(self.num_rows, *value_T.shape[1:]) if len(value_T) == 1 else value_T[self._bank_N]
 
     def check(self, rows: int, wanted: int, what: str) -> None:
-        """Raise `RuntimeError` if a tensor of the pass does not have the rows that were counted on."""
+        """Raise `RuntimeError` if a tensor of the pass has an unexpected number of rows."""
         if rows != wanted:
             raise RuntimeError(
-                f"{what} has {rows} rows where {wanted} were expected: this model changes the rows of a batch on its way, "
-                "so several banks cannot share a pass through it. Answer one task at a time."
+                f"{what} has {rows} rows where {wanted} were expected: this model changes the rows of a batch inside "
+                "its pass, so several banks cannot share it. Answer one task at a time."
             )

@@ -1,4 +1,4 @@
-"""LoRA: a change of low rank to a projection.
+"""LoRA: a low-rank change of a projection.
 
 Shape suffixes: I width of the input, R rank, O width of the output; leading axes are free.
 """

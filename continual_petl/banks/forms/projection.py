@@ -36,7 +36,7 @@ Merged = tuple[Tensor, Tensor | None]
 
 
 class OnProjection(InLayers):
-    """A form whose deltas read what a projection reads and change what it returns."""
+    """A form whose deltas read the input of a projection and change its output."""
 
     early: ClassVar[bool] = True
     reads_weight: ClassVar[bool] = False
@@ -77,10 +77,10 @@ class OnProjection(InLayers):
             self.start(placement, _rows(module.get_parameter("weight"), module, columns))
 
     def start(self, placement: Placement, weight_OI: Tensor) -> None:
-        """Set what starts at values of the projection's weight."""
+        """Set the parameters that start from the projection's weight."""
 
     def merge(self, whole: nn.Module, sites: Sites, placement: Placement, base: Mapping[str, Tensor]) -> None:
-        """Write one delta into the rows of its projection; see `Form.merge`."""
+        """Merge one delta into the rows of its projection; see `Form.merge`."""
         path, columns = _part(sites, placement)
         module, part = whole.get_submodule(path), slice(None) if columns is None else columns
         weight, bias = module.get_parameter("weight"), getattr(module, "bias", None)
@@ -91,19 +91,19 @@ class OnProjection(InLayers):
             bias[part] = merged_bias
 
     def merged(self, placement: Placement, weight_OI: Tensor, bias_O: Tensor | None, base_OI: Tensor) -> Merged:
-        """Return a projection's weight and bias with a delta written into them.
+        """Return a projection's weight and bias with a delta merged into them.
 
         Args:
             placement: the delta and its place.
-            weight_OI: with what is written into it already.
-            bias_O: the same; None if there is none.
-            base_OI: the weight without.
+            weight_OI: the weight, with earlier deltas already merged into it.
+            bias_O: the bias, likewise; None if there is none.
+            base_OI: the weight without any deltas.
         """
         raise NotImplementedError
 
 
 def _part(sites: Sites, placement: Placement) -> tuple[str, slice | list[int] | None]:
-    """Return the full path of a placement's projection, and which outputs are its own; None for all."""
+    """Return the full path of a placement's projection, and which outputs belong to it; None for all."""
     layer = placement.layer
     projection = projections(sites, layer, placement.modification.modifies)[placement.name]
     return layer.full(projection.path), sites.columns(layer, projection) if projection.num_parts > 1 else None
@@ -121,7 +121,7 @@ def _frozen(
     """Return weight and bias of a part of a projection, as they are in this pass."""
     bias: Tensor | None = getattr(module, "bias", None)
     if module in behind:
-        # Each row has a bias of its own, which is brought in behind the module.
+        # Each row has its own bias, which is added after the module.
         bias = behind[module](output.new_zeros(len(output), 1, output.shape[-1]))
     if bias is not None and columns is not None:
         bias = bias[..., columns]

@@ -1,6 +1,6 @@
 """Prompts: learned vectors in front of the token embeddings, plain or trained through an encoder, which is folded away.
 
-`continual_petl.banks.prompt_hooks` puts them in front.
+`continual_petl.banks.prompt_hooks` inserts them.
 
 Shape suffixes: L number of vectors, W width of the embeddings.
 """
@@ -58,7 +58,7 @@ class PromptEncoder(Prompt):
         self.lstm: nn.LSTM | None = None
         inner = width
         if modification.reparametrise == "lstm":
-            # Built on the meta device and emptied, so that nothing is drawn from the global random generator.
+            # Built on the meta device, then allocated, so that nothing is drawn from the global random generator.
             lstm = nn.LSTM(width, hidden, num_layers=2, bidirectional=True, batch_first=True, device="meta")
             self.lstm = lstm if self.table.is_meta else lstm.to_empty(device=self.table.device)
             inner, wide = 2 * hidden, modification.mlp_width or hidden
@@ -68,7 +68,7 @@ class PromptEncoder(Prompt):
 
     @torch.no_grad()
     def initialise(self, generators: Generators) -> None:
-        """Draw fresh values; the encoder's as torch does."""
+        """Draw fresh values; those of the encoder as torch does."""
         super().initialise(generators)
         middle = {f"middle.{number}": layer for number, layer in enumerate(self.middle)}
         parts = {"into": self.into, **middle, "out": self.out} | ({"lstm": self.lstm} if self.lstm is not None else {})
@@ -114,7 +114,7 @@ class PromptForm(Form):
         return not isinstance(group[INPUT], PromptEncoder)
 
     def fold(self, modification: Modification, sites: Sites, layers: list[Layer], group: nn.ModuleDict) -> None:
-        """Leave the vectors that the encoder makes; see `Form.fold`."""
+        """Replace the encoder by the vectors it produces; see `Form.fold`."""
         encoder = group[INPUT]
         if isinstance(encoder, PromptEncoder):
             encoder.eval()
@@ -124,14 +124,15 @@ class PromptForm(Form):
 
 
 def _width(sites: Sites) -> int:
-    """Return the width of the vectors in front of which a prompt is put."""
+    """Return the width of the embeddings that a prompt is prepended to."""
     prompt = sites.anatomy.prompt
     if prompt is None:
         raise InputError(
-            f"bank: prompts have no place in family {sites.anatomy.family!r}, whose anatomy names none: choose another form."
+            f"bank: prompts are not supported for family {sites.anatomy.family!r}, whose anatomy names no place for them: "
+            "choose another form."
         )
     if prompt.norm is not None:
-        # A dropout stands where the family does not normalise its embeddings.
+        # A family that does not normalise its embeddings has a dropout there.
         return sites.norm_width(sites.base + prompt.norm) or sites.hidden_width(sites.layers[0])
     return sites.embedding_width
 

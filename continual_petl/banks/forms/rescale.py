@@ -3,7 +3,7 @@
 The numbers start at one, so a fresh bank changes nothing, bit for bit. `peft` 0.21 has the same places under
 ``target_modules`` and ``feedforward_modules``.
 
-Shape suffixes: O width of what is multiplied, I width of what the projection reads; leading axes are free.
+Shape suffixes: O width of the scaled output, I width of the projection's input; leading axes are free.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class Rescale(Delta):
         return self.vector.to(x_I.dtype) - 1
 
     def change(self, h_O: Tensor, x_I: Tensor) -> Tensor:
-        """Return ``h l``; not by way of ``delta``, which would round."""
+        """Return ``h l``, not computed from ``delta``, which would round."""
         return h_O * self.vector.to(h_O.dtype)
 
 
 class RescaleForm(OnProjection):
     """The form ``rescale``."""
 
-    # What changes the projection itself comes first, and is multiplied as well.
+    # Deltas of the projection itself come first and are scaled as well.
     early = False
 
     def deltas(self, modification: Modification, sites: Sites, layer: Layer) -> dict[str, nn.Module]:
@@ -54,7 +54,7 @@ class RescaleForm(OnProjection):
         return {name: Rescale(modification, width.into if inner else width.out) for name, width in found.items()}
 
     def attach(self, model: nn.Module, sites: Sites, placement: Placement, behind: Behind) -> list[RemovableHandle]:
-        """Multiply what a projection returns, or what the FFN's second one reads; see `Form.attach`."""
+        """Scale the output of a projection, or the input of the FFN's second one; see `Form.attach`."""
         if placement.modification.modifies != "ffn_inner":
             return super().attach(model, sites, placement, behind)
 

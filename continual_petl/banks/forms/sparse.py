@@ -2,8 +2,8 @@
 
 While learning, each entry of the difference is ``z w`` with a gate ``z`` that is the product of two hard-concrete variables
 (Louizos et al. 2018), one of the entry and one of its tensor (the paper's structured variant); the expected number of
-open gates is a penalty in the loss. Afterwards the largest entries are kept, exactly the share that the specification
-says, and only those are stored.
+open gates is a penalty in the loss. Afterwards only the largest entries are kept and stored, exactly the share that the
+specification asks for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from continual_petl.banks.forms.init import Generators
 _LOW, _HIGH = -1.5, 1.5
 _SHIFT = math.log(-_LOW / _HIGH)
 _OPEN = 5.0
-"""Start of every gate's logit: open, as in the released code."""
+"""Initial logit of every gate: open, as in the released code."""
 
 
 WEIGHTS = "weights"
@@ -34,7 +34,7 @@ def num_kept(modification: Modification, shapes: Mapping[str, torch.Size]) -> in
 
 
 class DenseDifference(nn.Module):
-    """The form that is trained: a difference and a gate's logit for every entry, a gate's logit for every tensor.
+    """The trained form: a difference and a gate logit for every entry, and a gate logit for every tensor.
 
     Args:
         modification: density and penalty.
@@ -57,7 +57,7 @@ class DenseDifference(nn.Module):
         self.tensor_gate.fill_(_OPEN)
 
     def flat(self) -> Tensor:
-        """Return the gated difference, all tensors one after the other; sampled in training mode, expected otherwise."""
+        """Return the gated difference, all tensors concatenated; gates are sampled in training mode, else expected."""
         sizes = torch.tensor([shape.numel() for shape in self.shapes.values()], device=self.tensor_gate.device)
         gate = self._gate(self.entry_gate) * self._gate(self.tensor_gate).repeat_interleave(sizes)
         return gate * self.difference
@@ -77,7 +77,7 @@ class DenseDifference(nn.Module):
 
     @torch.no_grad()
     def fold(self) -> SparseDifference:
-        """Return the largest entries as a sparse difference; equal sizes are kept in order."""
+        """Return the largest entries as a sparse difference; ties are broken by position."""
         was_training = self.training
         flat = self.train(False).flat()
         self.train(was_training)
@@ -89,7 +89,7 @@ class DenseDifference(nn.Module):
 
 
 class SparseDifference(nn.Module):
-    """The form that is stored: which entries differ from the backbone, and by how much."""
+    """The stored form: which entries differ from the backbone, and by how much."""
 
     index: Tensor
 
@@ -101,7 +101,7 @@ class SparseDifference(nn.Module):
         self.register_buffer("index", torch.empty(size, dtype=torch.int64))
 
     def flat(self) -> Tensor:
-        """Return the difference, all tensors one after the other."""
+        """Return the difference, all tensors concatenated."""
         total = sum(shape.numel() for shape in self.shapes.values())
         return torch.zeros(total, device=self.value.device, dtype=self.value.dtype).index_put((self.index,), self.value)
 
@@ -118,7 +118,7 @@ class SparseForm(Form):
         *,
         folded: bool,
     ) -> nn.ModuleDict:
-        """Return the difference that is stored, or the one that is trained; see `Form.build`."""
+        """Return the stored or the trained difference; see `Form.build`."""
         return nn.ModuleDict({WEIGHTS: (SparseDifference if folded else DenseDifference)(modification, shapes)})
 
     def covered(self, group: nn.ModuleDict) -> list[str]:

@@ -1,7 +1,7 @@
 """The parameters of several banks of one kind side by side: one row of a matrix for each bank.
 
-A row holds all of a bank's parameters but those of its head, vectors in one matrix and the rest in another. So stacking
-banks takes one copy per bank, and each parameter of all of them is a view ``(T, ...)``.
+A row holds all parameters of a bank except its head, vectors in one matrix and the rest in another. So stacking takes one
+copy per bank, and each parameter of all banks is a view ``(T, ...)``.
 
 Shape suffixes: T banks, N rows of a batch.
 """
@@ -20,7 +20,7 @@ class BankState(NamedTuple):
 
     tensors: Mapping[str, Tensor]
     owners: Sequence[tuple[Mapping[str, Any], str, Tensor]]
-    """For each tensor, the parameters of the module that has it, its name there, and the tensor itself."""
+    """For each tensor: the parameters of its module, its name there, and the tensor itself."""
     version: tuple[int, torch.device]
     serial: int
     """Unique to this state of this bank."""
@@ -54,12 +54,12 @@ class Stack:
         # Inference tensors could not be refilled outside of inference mode.
         with torch.inference_mode(False):
             self._vectors = like.new_empty(capacity, ends[True])
-            # The matrices of a single bank stay where they are.
+            # The matrices of a single bank are not copied.
             self._matrices = {like.dtype: like.new_empty(capacity, ends[False])} if capacity > 1 else {}
 
     def fill(self, entries: Sequence[BankState]) -> None:
-        """Hold these banks; a bank that is already in its row is not copied again."""
-        # If copying is interrupted, the stack must not be taken for what it was.
+        """Fill the rows with these banks; a bank that is already in its row is not copied again."""
+        # If copying is interrupted, the stack must not be mistaken for the old one.
         before, self.key = self.key, ()
         self._only = entries[0].tensors if self.capacity == 1 else {}
         matrices = list(self._matrices.values())
@@ -75,7 +75,7 @@ class Stack:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes held, including the tensors of a single bank, which stay in memory with it."""
+        """Bytes held, including the tensors of a single bank, which this keeps in memory."""
         return sum(t.nbytes for t in (self._vectors, *self._matrices.values(), *self._only.values()))
 
     @property

@@ -1,7 +1,7 @@
-"""Parts of several banks as one part: the same arithmetic, each row of the batch with its own bank's parameters.
+"""Parts of several banks combined: the same arithmetic, each row of the batch with the parameters of its own bank.
 
-A stacked part is of the same class; its linear layers are batched products over the banks, its other parameters are there
-once for each row.
+A stacked part has the same class; its linear layers are batched products over the banks, its other parameters exist once
+per row.
 
 Shape suffixes: N rows, T banks, W tokens, I width of the input, O width of the output.
 """
@@ -83,11 +83,11 @@ class StackedNorm(nn.Module):
 
 
 def stacked(part: nn.Module, path: str, stack: Stack, layout: Layout) -> nn.Module:
-    """Return a part that does for each row what the part at this path does in the row's bank.
+    """Return a part that applies to each row the part at this path of the row's own bank.
 
     Args:
-        part: of one of the banks; those of the others are like it.
-        path: of the part in a bank.
+        part: the part of one of the banks; the others have the same structure.
+        path: path of the part in a bank.
         stack: of the banks.
         layout: of the rows.
     """
@@ -98,9 +98,7 @@ def stacked(part: nn.Module, path: str, stack: Stack, layout: Layout) -> nn.Modu
         return StackedNorm(part, *own)
     if not isinstance(part, Part | nn.ModuleList | nn.ModuleDict):
         if next(part.parameters(), None) is not None:
-            raise TypeError(
-                f"{type(part).__name__} at {path} has parameters, and no way to have those of several banks"
-            )
+            raise TypeError(f"{type(part).__name__} at {path} has parameters that cannot be stacked for several banks")
         return part
     made = copy.copy(part)
     made._parameters, made._modules = {}, {}
@@ -119,7 +117,7 @@ def _own(path: str, num_dimensions: int, stack: Stack, layout: Layout) -> Tensor
 
 
 class OnRows(Delta):
-    """A delta that changes its group's rows and passes the others on as they are.
+    """A delta that changes the rows of its group and passes the others through unchanged.
 
     Args:
         delta: of the group.

@@ -1,5 +1,5 @@
-"""LayerNorms and biases of each row's own bank: the module works with a weight of one and a bias of zero, and a hook behind
-it brings in each row's.
+"""LayerNorms and biases of each row's own bank: the module runs with a weight of one and a bias of zero, and a hook after it
+applies those of each row.
 
 Shape suffixes: B rows, D width.
 """
@@ -15,15 +15,15 @@ from torch.utils.hooks import RemovableHandle
 
 
 class PerRowParams:
-    """Parameters of the backbone that are other ones in each row.
+    """Parameters of the backbone that differ from row to row.
 
     Args:
         model: the backbone.
         rows: tensors ``(B, D)`` by the parameters' names, in their dtype.
 
     Attributes:
-        substitutes: what the modules work with instead, by the parameters' names.
-        behind: by module, what follows its forward method.
+        substitutes: what the modules use instead, by the parameters' names.
+        behind: by module, the function applied after its forward method.
     """
 
     def __init__(self, model: nn.Module, rows: Mapping[str, Tensor]) -> None:
@@ -40,7 +40,7 @@ class PerRowParams:
             self.behind[module] = _affine(path, leaves, channels_first=isinstance(module, nn.Conv2d))
 
     def hooks(self) -> list[RemovableHandle]:
-        """Put what follows the modules in place."""
+        """Register the hooks after the modules."""
         return [module.register_forward_hook(_after(follow)) for module, follow in self.behind.items()]
 
 
@@ -56,11 +56,11 @@ def _affine(path: str, leaves: Mapping[str, Tensor], *, channels_first: bool) ->
             if len(row_BD) != len(output):
                 raise RuntimeError(
                     f"{path} gave {len(output)} rows where {len(row_BD)} were expected: this model changes the rows of a "
-                    "batch on its way, so several banks cannot share a pass through it. Answer one task at a time."
+                    "batch inside its pass, so several banks cannot share it. Answer one task at a time."
                 )
         between = (1,) * (output.ndim - 2)
         shape = (len(output), -1, *between) if channels_first else (len(output), *between, -1)
-        # In place, for these modules make their outputs anew: one pass over it less.
+        # In place, since the output is freshly allocated: this saves one pass over it.
         if weight_BD is not None and bias_BD is not None:
             return torch.addcmul(bias_BD.view(shape), output, weight_BD.view(shape), out=output)
         if weight_BD is not None:

@@ -1,8 +1,8 @@
 """Several banks in one pass through the backbone, each on its own rows of the batch.
 
-The frozen part is computed once for all rows. Banks that compute alike share one batched product at every site; others act
-through hooks of their own on their rows. A row gets what its own bank alone gives, up to the rounding of products of other
-sizes (about 1e-7 in float32). What cannot share a pass (`sharing`) is refused here.
+The frozen part is computed once for all rows. Banks with the same computation share one batched product at every site;
+others act on their rows through separate hooks. A row gets the result of its own bank alone, up to the rounding of products
+of other sizes (about 1e-7 in float32). Banks that cannot share a pass (`sharing`) are refused here.
 
 Shape suffixes: N rows of a group, L vectors.
 """
@@ -37,7 +37,7 @@ from continual_petl.banks.prompt_hooks import prompt_hooks
 
 
 class Share(NamedTuple):
-    """A bank and how many rows of the batch are its own."""
+    """A bank and the number of its rows in the batch."""
 
     bank: Bank
     num_rows: int
@@ -47,14 +47,14 @@ class Share(NamedTuple):
 def run_together(
     model: PreTrainedModel, shares: Sequence[Share], inputs: Mapping[str, Tensor], stacks: Stacks | None = None
 ) -> Any:
-    """Return the output of the base model for a batch of which each bank has some rows; no gradients.
+    """Return the output of the base model for a batch with some rows of each bank; no gradients.
 
     Args:
         model: the backbone.
         shares: the banks in the order of their rows, in eval mode and folded. It is fastest if banks of one kind
-            (`Stacks.kind`) stand together, and among those banks with equally many rows.
+            (`Stacks.kind`) are neighbours, and among those banks with equally many rows.
         inputs: what its ``forward`` takes, all rows of the first bank, then those of the second, and so on; see `run`.
-        stacks: keeps what is made of the banks' parameters from one pass to the next.
+        stacks: keeps the stacked parameters from one pass to the next.
 
     Raises:
         ValueError: if the banks cannot share a pass, or the batch has another number of rows.
@@ -82,11 +82,11 @@ def _check(model: nn.Module, shares: Sequence[Share], inputs: Mapping[str, Tenso
             "kind alone"
         )
     if any(share.bank.training for share in shares):
-        raise ValueError("a bank in training mode draws its dropout alone: call eval() on it, or run it alone")
+        raise ValueError("a bank in training mode has its own dropout: call eval() on it, or run it alone")
 
 
 def _admitted(model: nn.Module, bank: Bank) -> BatchKey:
-    """Return what a bank has to have in common with others, or raise `ValueError` if it cannot share a pass."""
+    """Return the key that banks in one pass must share, or raise `ValueError` if this bank cannot share a pass."""
     if not bank.is_folded():
         raise ValueError("a bank that is still trained through a network cannot share a pass: call fold() on it")
     if isinstance(bank, AblatedView):
@@ -100,7 +100,7 @@ def _admitted(model: nn.Module, bank: Bank) -> BatchKey:
 
 
 class _Group:
-    """Banks of one kind that stand together.
+    """Neighbouring banks of one kind.
 
     Args:
         banks: in the order of their rows.
@@ -171,7 +171,7 @@ def _groups(model: nn.Module, shares: Sequence[Share], stacks: Stacks, held: Exi
 
 @contextmanager
 def _together(model: PreTrainedModel, groups: Sequence[_Group]) -> Iterator[tuple[int, dict[str, Tensor]]]:
-    """Keep the groups' forms on the backbone; gives the number of prompt vectors and what stands for parameters."""
+    """Attach the forms of the groups to the backbone; yields the number of prompt vectors and the substitute parameters."""
     sites = groups[0].first.sites
     own = PerRowParams(model, _own(model, groups))
     handles: list[RemovableHandle] = []
@@ -191,7 +191,7 @@ def _together(model: PreTrainedModel, groups: Sequence[_Group]) -> Iterator[tupl
 
 
 def _own(model: nn.Module, groups: Sequence[_Group]) -> dict[str, Tensor]:
-    """Return the own parameters of all rows; rows whose bank has none of a name have the backbone's."""
+    """Return the own parameters of all rows; rows whose bank lacks a parameter get the backbone's."""
     parts = [group.own() for group in groups]
     names = {name for part in parts for name in part}
     found = {}
@@ -207,12 +207,12 @@ def _own(model: nn.Module, groups: Sequence[_Group]) -> dict[str, Tensor]:
 
 
 def _prefixes(model: nn.Module, groups: Sequence[_Group]) -> dict[nn.Module, list[PrefixPlacement]]:
-    """Return the prefixes of all rows: those of the groups, which have the same ones, one below the other."""
+    """Return the prefixes of all rows: those of the groups, which have the same shapes, concatenated."""
     found: dict[nn.Module, list[PrefixPlacement]] = {}
     for same in zip(*(group.prefixes() for group in groups), strict=True):
         first = same[0]
         module = model.get_submodule(first.layer.full(attention_of(first.layer, first.name).module))
-        # One number a row, for states of four dimensions.
+        # One number per row, for states of four dimensions.
         scales = [p.scale.unsqueeze(-1) for p in same if isinstance(p.scale, Tensor)]
         scale = torch.cat(scales) if scales else first.scale
         keys, values = torch.cat([p.keys for p in same]), torch.cat([p.values for p in same])

@@ -1,7 +1,8 @@
 """Which banks can share one pass through the backbone, each acting on its own rows of the batch, and which cannot.
 
-What changes weights for all rows alike (full copies, sparse differences) cannot, nor what joins a module whose inputs are not
-rows of the batch (relative positions). What changes the number of tokens (prompts) or of keys (prefixes) needs its like.
+Banks that change weights for all rows (full copies, sparse differences) cannot, nor those that act on a module whose inputs
+are not rows of the batch (relative positions). Banks that change the number of tokens (prompts) or keys (prefixes) can only
+share a pass with banks that change it in the same way.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ class BatchKey(NamedTuple):
 
 
 _scales: dict[type[nn.Module], bool] = {}
-"""Of norms that were looked at: whether they end in a product with the weight and a sum with the bias."""
+"""For norms already inspected: whether they end in a product with the weight and a sum with the bias."""
 
 
 def batch_key(spec: BankSpec, num_layers: int) -> BatchKey:
-    """Return what other banks have to have in common with this one to share a pass with it; see `why_alone`."""
+    """Return the key that other banks must have to share a pass with this one; see `why_alone`."""
     prefixes = [arithmetic(m) for m in spec.modifications if m.config.in_heads]
     layers = select_layers(spec.layers, num_layers) if prefixes else ()
     return BatchKey(spec.num_prompt_vectors, (*prefixes, layers))
@@ -44,13 +45,13 @@ def why_alone(spec: BankSpec, model: nn.Module, sites: Sites) -> str | None:
     """Return why a bank cannot share a pass with any other, or None if it can.
 
     Args:
-        spec: of the bank, whose task answers otherwise than by generating.
+        spec: specification of the bank; its task does not generate text.
         model: the backbone.
         sites: of it.
     """
     for modification in spec.modifications:
         if modification.modifies == "weights":
-            return "it has weights of its own"
+            return "it has its own weights"
     layers = [sites.layers[number] for number in select_layers(spec.layers, sites.num_layers)]
     for modification in spec.modifications:
         if modification.config.copies:
@@ -70,14 +71,14 @@ def why_alone(spec: BankSpec, model: nn.Module, sites: Sites) -> str | None:
     for name in own_names(spec, model, sites, layers, "states"):
         path, _, leaf = name.rpartition(".")
         if path.removeprefix(sites.base) in shared or path in shared:
-            return f"it has a {leaf} of its own in {path}, which reads what is the same for all rows"
+            return f"it has its own {leaf} in {path}, whose input is the same for all rows"
         if not per_row(model.get_submodule(path), leaf):
-            return f"it has a {leaf} of its own in {path}, a {type(model.get_submodule(path)).__name__}"
+            return f"it has its own {leaf} in {path}, a {type(model.get_submodule(path)).__name__}"
     return None
 
 
 def per_row(module: nn.Module, leaf: str) -> bool:
-    """Return whether a parameter of a module can be another one for each row, behind the module's own work."""
+    """Return whether a parameter of a module can differ from row to row, applied after the module."""
     if isinstance(module, nn.Linear | Conv1D | nn.Conv2d):
         return leaf == "bias"
     weight = getattr(module, "weight", None)
@@ -100,6 +101,6 @@ def _ends_in_scale(module: nn.Module, weight: Tensor) -> bool:
     whole = {"weight": own} | ({} if bias is None else {"bias": more})
     bare, wanted = (functional_call(module, given, (x,)) for given in (plain, whole))
     made = bare * own if bias is None else bare * own + more
-    # One rounding more than the module's own, which may do it in one step.
+    # One rounding more than in the module itself, which may do it in one step.
     loose = 1e-5 if weight.dtype == torch.float32 else 5e-2
     return made.shape == wanted.shape and bool(torch.allclose(made, wanted, atol=loose, rtol=loose))

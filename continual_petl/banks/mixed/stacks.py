@@ -1,6 +1,6 @@
 """Stacks the parameters of several banks of one kind, and keeps the stacks used last.
 
-Batches of one call, and of the next, are often of the same banks, so a stack is kept for a while.
+Successive batches and calls often use the same banks, so a stack is kept for a while.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from continual_petl.banks.forms.stack import BankState, Stack
 
 _T = TypeVar("_T")
 MAX_BYTES = 256 * 2**20
-"""Limit on what is kept between passes; one pass may need more."""
+"""Maximum number of bytes kept between passes; one pass may need more."""
 _STEP = 8
 """Capacity is a multiple of this, so that a stack can be refilled with a few more or fewer banks."""
 _ARITHMETIC = (
     *("form", "modifies", "insertion", "composition", "bottleneck", "activation", "depth", "input_norm"),
     *("output_norm", "normalised_input", "implementation"),
 )
-"""The options that decide how a modification computes; the others are in its parameters, or matter in training only."""
+"""The options that decide how a modification computes; others only affect its parameters or training."""
 _serials = itertools.count()
 
 
 def arithmetic(modification: Modification) -> tuple[Hashable, ...]:
-    """Return a key that is equal for two modifications that compute alike, whatever their parameters."""
+    """Return a key that is equal for two modifications with the same computation, regardless of their parameters."""
     scale = modification.scale if modification.composition == "scaled" else None
     return (*(getattr(modification, name) for name in _ARITHMETIC), scale)
 
@@ -50,7 +50,7 @@ def _version(tensors: Mapping[str, Tensor]) -> tuple[int, torch.device]:
 
 
 def _replaced(entry: BankState) -> bool:
-    """Return whether parameters of a bank were replaced by other objects, which no version counter shows."""
+    """Return whether parameters of a bank were replaced by other objects, which version counters do not show."""
     return any(parameters.get(name) is not tensor for parameters, name, tensor in entry.owners)
 
 
@@ -148,7 +148,7 @@ class Stacks:
                         tensors[name] = tensor
                         owners.append((module._parameters, name.rpartition(".")[2], tensor))
             what = tuple(arithmetic(m) for m in bank.spec.modifications if not m.config.copies)
-            # Tensors of another device or dtype would be copied into memory that is not of theirs.
+            # Tensors of another device or dtype would be copied into memory of the wrong kind.
             alike = tuple((name, t.shape, t.dtype, t.device) for name, t in tensors.items())
             entry = BankState(tensors, owners, _version(tensors), next(_serials), (what, alike))
             self._entries[bank] = entry

@@ -1,1 +1,1 @@
-"""What each command takes: its help, its options and examples. Nothing heavy is imported here."""
+"""Help, options and examples of each command. Nothing heavy is imported here."""

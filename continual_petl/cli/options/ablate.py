@@ -8,8 +8,8 @@ from continual_petl.cli.shared_options import add_json, add_remote_code, add_run
 
 HELP = "remove a bank's modifications from spans of layers, and measure how much its score drops"
 EPILOG = """The trained modifications of a task are removed from every span of layers FIRST to LAST, and its rows are
-answered again; nothing is trained (Houlsby et al. 2019, section 3.6). The bank's own LayerNorms, its head and what acts
-outside of layers are kept. In the table, a row is the first layer of the span, a column the last; a cell is the change of
+answered again; nothing is trained (Houlsby et al. 2019, section 3.6). The bank's own LayerNorms, its head and anything
+outside the layers are kept. In the table, a row is the first layer of the span, a column the last; a cell is the change of
 the score in percent of the whole bank's. If that score is zero, negative or undefined, scores are shown instead.
 The run is only read. The rows of the task must be available.
 

@@ -6,7 +6,7 @@ import argparse
 
 from continual_petl.cli.shared_options import add_json
 
-HELP = "show what a run finds on this machine; paste it into a bug report"
+HELP = "check this machine; paste the output into a bug report"
 EPILOG = """Exit code 1 if a problem is found. No key, user or host is printed, and no folder except the one you give.
 
 examples:

@@ -6,10 +6,10 @@ import argparse
 
 from continual_petl.cli.shared_options import add_json, add_run
 
-HELP = "drop one task of a run, on purpose and on record; no other task is touched"
+HELP = "drop one task of a run on purpose; this is recorded, and no other task is touched"
 EPILOG = """The task's bank is deleted. A tombstone takes its place in the chain of certificates, so that verify can
-distinguish a task that was dropped on purpose from one that was lost. A task whose bank is missing, and one side of a chain
-that has forked, are dropped in the same way; until then no task is learned.
+distinguish a dropped task from a lost one. A task whose bank is missing, or one side of a chain that has forked, is dropped
+in the same way; until then no task can be learned.
 
 examples:
   continual-petl forget runs/mine agnews

@@ -6,7 +6,7 @@ import argparse
 
 from continual_petl.cli.shared_options import add_json, add_limits
 
-HELP = "look at data files and write a first stream file"
+HELP = "inspect data files and write a first stream file"
 EPILOG = """DATA is a .csv, .tsv, .json, .jsonl or .parquet file (text also .gz), a folder with train, validation and
 test files, or the name of a data set of the Hub (nyu-mll/glue:sst2 with its configuration). Each becomes one task; its kind
 and columns are guessed from its rows, and comments in the file say why. Exit code 1 if some rows need to be corrected first.

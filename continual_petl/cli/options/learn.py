@@ -14,7 +14,7 @@ from continual_petl.cli.shared_options import (
     add_wait,
 )
 
-HELP = "add one task to a run; needs none of the old data"
+HELP = "add one task to a run; the old data is not needed"
 EPILOG = """The file holds one task, with the same keys as one entry of `tasks` in a stream file.
 
 examples:

@@ -15,7 +15,7 @@ from continual_petl.cli.shared_options import (
     add_wait,
 )
 
-HELP = "learn every task of a stream that is not in its run folder yet"
+HELP = "learn every task of a stream that is not yet in its run folder"
 EPILOG = f"""{OVERRIDES}
 examples:
   continual-petl run quickstart --dry-run
@@ -34,7 +34,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "learn a learned task again; may be repeated"
     command.add_argument("--replace", metavar="TASK", action="append", default=[], help=text)
     add_check(command)
-    add_jobs(command, "learn N tasks at once, in processes with a backbone each; the result is the same, bit for bit")
+    add_jobs(
+        command, "learn N tasks in parallel, in processes with a backbone each; the result is identical, bit for bit"
+    )
     add_wait(command)
     add_logging(command)
     add_json_events(command)

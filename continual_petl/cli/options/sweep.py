@@ -28,17 +28,17 @@ examples:
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options."""
     add_stream(command)
-    text = "a file that says which settings are tried, and how"
+    text = "a file that lists the settings to try, and how"
     command.add_argument("sweep", metavar="SWEEP.yaml", help=text)
     text = "where trials and results are written (default: sweeps/NAME)"
     command.add_argument("--run-dir", metavar="DIR", help=text)
     text = "sweep this task; may be repeated (default: all)"
     command.add_argument("--task", metavar="T", action="append", default=[], help=text)
-    text = "number of settings to try for each task, instead of what the file says"
+    text = "number of settings to try for each task, instead of the file's value"
     command.add_argument("--trials", metavar="N", type=int, help=text)
-    text = "start no trial after that many minutes; what is left is reported, and the same command resumes"
+    text = "start no trial after this many minutes; the rest is reported, and the same command resumes"
     command.add_argument("--minutes", metavar="M", type=float, help=text)
-    add_jobs(command, "learn N trials at once, in processes with a backbone and their share of the cores each")
+    add_jobs(command, "run N trials in parallel, in processes with a backbone and a share of the cores each")
     text = "keep the run folders of the trials, with their banks"
     command.add_argument("--keep", action="store_true", help=text)
     command.add_argument("--quiet", action="store_true", help="print only errors and the result")

@@ -7,7 +7,7 @@ import argparse
 from continual_petl.cli.shared_options import add_json, add_remote_code, add_run, add_task
 
 HELP = "check that no learned task has changed"
-EPILOG = """Exit code 1 if anything is not as it was certified.
+EPILOG = """Exit code 1 if anything differs from its certificate.
 
 examples:
   continual-petl verify runs/mine

@@ -1,8 +1,8 @@
-"""Refuse a stream whose files are missing at once, where loading the model could find no other mistake.
+"""Report missing files without loading the model, if the model could not reveal further mistakes.
 
-Every mistake is reported in one pass, and some of them only the model finds: a bank that is larger than a layer, a kind that
-it cannot learn. Loading it takes seconds, for a message that a look at a folder can give. So where config.json shows that the
-model has no objection, nothing is loaded. In doubt it is: these checks may only say yes to what is usual.
+All mistakes are reported together, and some only show once the model is loaded: a bank larger than a layer, a kind that it
+cannot learn. Loading takes seconds, too long for a message about a missing file. So nothing is loaded if config.json already
+shows that model and tasks fit; in doubt the model is loaded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
-from continual_petl.backbones import families as families  # which registers the anatomies
+from continual_petl.backbones import families as families  # registers the anatomies
 from continual_petl.backbones.anatomy import Anatomy, find_anatomy
 from continual_petl.backbones.files import CONFIG, source_of
 from continual_petl.engine.checks.mistakes import named_mistakes
@@ -31,7 +31,7 @@ _KINDS = ("classification", "regression", "multilabel", "token-classification")
 
 
 def refuse_missing_files(spec: StreamSpec, new: Sequence[TaskSpec]) -> None:
-    """Report at once what is wrong with the data and the backbone of a stream, if files of tasks are missing.
+    """Report the problems of a stream's data and backbone without loading the model, if files of tasks are missing.
 
     Args:
         spec: the stream.
@@ -74,7 +74,7 @@ def _model_agrees(spec: StreamSpec, tasks: Sequence[TaskSpec]) -> bool:
 
 
 def _width(config: Mapping[str, Any]) -> int:
-    """Return the width that every projection of every layer has at least; 0 if it is not plain to see."""
+    """Return the minimum width of all projections; 0 if config.json does not show it."""
     hidden: int = config[find_anatomy(config["model_type"]).hidden_size_key]
     found = [hidden, *(config[key] for key in _FFN_WIDTHS if key in config)]
     return 0 if len(found) == 1 or any(key in config for key in _NARROWER) else min(found)

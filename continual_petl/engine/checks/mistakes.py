@@ -36,7 +36,7 @@ def all_mistakes(error: PartlyUsableError, folder: Path) -> StreamFileError:
         learned = set(Store(folder).tasks)
     except StoreError:
         return error  # a damaged run is reported once the stream file is correct
-    # Numbers as in the file: tasks with mistakes are not among those that are left.
+    # Numbered as in the file: tasks with mistakes are missing from the parsed ones.
     left = zip(error.rest.numbers, error.rest.spec.tasks, strict=False)
     new = [(("tasks", number), task) for number, task in left if task.name not in learned]
     return StreamFileError(error.places.with_more(named_mistakes(error.rest.spec, new).found))
@@ -46,9 +46,9 @@ def mistakes_of_task(places: Places, task: TaskSpec, spec: StreamSpec) -> Stream
     """Return the mistakes of the file of one task and of its data.
 
     Args:
-        places: the mistakes of the file.
-        task: what is left of it without the keys that have mistakes.
-        spec: the stream of the run that is to learn it.
+        places: the mistakes in the file.
+        task: the task without the keys that have mistakes.
+        spec: the stream of the run that will learn it.
     """
     problems = Problems()
     _check_near(spec, [((), task)], problems)
@@ -56,7 +56,7 @@ def mistakes_of_task(places: Places, task: TaskSpec, spec: StreamSpec) -> Stream
 
 
 def named_mistakes(spec: StreamSpec, tasks: Iterable[tuple[Key, TaskSpec]]) -> Problems:
-    """Return what is wrong with a backbone and data, as far as it is found without weights and network.
+    """Return the problems of a backbone and data that can be found without weights and network.
 
     Args:
         spec: the stream.

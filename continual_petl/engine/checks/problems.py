@@ -45,10 +45,10 @@ def key_of(spec: StreamSpec, task: TaskSpec) -> Key:
 
 
 def with_lines(error: InputError, places: Places | None, top: Key = ()) -> InputError:
-    """Return an error whose paragraphs begin with the file and line of what they are about, as far as that is known.
+    """Return an error whose paragraphs start with the file and line concerned, as far as known.
 
     Args:
-        error: what `Problems.raise_all` raised; any other comes back as it is.
+        error: an error from `Problems.raise_all`; any other is returned unchanged.
         places: where the keys of the stream, or of one task of it, are written; None if it was not read from a file.
         top: the key of that task.
     """
@@ -62,7 +62,7 @@ def with_lines(error: InputError, places: Places | None, top: Key = ()) -> Input
 
 
 def _in_file(key: Key, text: str, places: Places, top: Key) -> tuple[Key, str]:
-    """Return the key as the file has it, which is empty if it is not in this file."""
+    """Return the key as written in the file; empty if it is not in this file."""
     if key[: len(top)] != top:
         return (), text
     return key[len(top) :], f"{places.file}: {text}" if top and key == top else text

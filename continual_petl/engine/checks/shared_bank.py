@@ -29,7 +29,7 @@ def check_shared(session: Session, tasks: Iterable[TaskSpec]) -> None:
         except InputError:
             continue  # reported when tasks are checked one by one
         if before is not None:
-            _check_goes_on(plan, before)
+            _check_continues(plan, before)
         before = plan
 
 
@@ -46,14 +46,14 @@ def shared_bank(session: Session, plan: TaskPlan, learner: ContinualLearner) -> 
     newest = session.models.newest_shared()
     if newest is None:
         return None
-    _check_goes_on(plan, session.store.plan(newest))
+    _check_continues(plan, session.store.plan(newest))
     try:
         return session.store.plan(newest), session.store.load_bank(newest, learner.backbone)
     except StoreError as error:
         raise StoreError(f"task {plan.name!r} continues from the shared bank of {newest!r}: {error}") from error
 
 
-def _check_goes_on(plan: TaskPlan, before: TaskPlan) -> None:
+def _check_continues(plan: TaskPlan, before: TaskPlan) -> None:
     if before.bank != plan.bank:
         raise InputError(
             f"task {plan.name!r}: its shared bank differs from that of {before.name!r}, which it would continue from. A bank "

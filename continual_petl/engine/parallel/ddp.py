@@ -90,7 +90,7 @@ class LocalRanks:
         """Return the reports of all processes, or of those that ended if one failed, which the others would wait for."""
         futures: dict[Future[Report], Slot] = {}
         done: list[Report] = []
-        told = False
+        reported = False
         # Also while they start: a process that fits already waits for the others, forever if they never come.
         try:
             if not self._slots:
@@ -107,8 +107,8 @@ class LocalRanks:
                         futures[future].result(future)
                     self.close(at_once=True)
                     return done
-                if request.signal_number is not None and not told:
-                    told = True
+                if request.signal_number is not None and not reported:
+                    reported = True
                     for slot in self._slots:
                         slot.signal(signal.SIGTERM)
         except BaseException:

@@ -40,11 +40,11 @@ class Pool:
             raise InputError(f"jobs: got {jobs}; the number of tasks to learn at once is at least 1.")
         if executor not in get_args(Executor):
             raise InputError(f"executor: got {executor!r}; allowed are {', '.join(get_args(Executor))}.")
-        most = max(2, os.cpu_count() or 1)
-        if executor == "processes" and (jobs or 1) > most:
+        max_jobs = max(2, os.cpu_count() or 1)
+        if executor == "processes" and (jobs or 1) > max_jobs:
             raise InputError(
                 f"jobs: got {jobs}, and each is a process with its own backbone, but there are only {os.cpu_count()} cores: "
-                f"give at most {most}, or learn on more machines: executor ray."
+                f"give at most {max_jobs}, or learn on more machines: executor ray."
             )
         if executor == "ray":
             check_ray()
@@ -70,7 +70,7 @@ class Pool:
             f"{max(1, cores // jobs)}; it is not changed automatically, because the last bits of a bank can depend on it.",
         )
 
-    def opened(self, session: Session, callbacks: Sequence[L.Callback], most: int) -> Workers:
+    def opened(self, session: Session, callbacks: Sequence[L.Callback], max_jobs: int) -> Workers:
         """Return the workers, limited to the number of tasks.
 
         Raises:
@@ -84,8 +84,8 @@ class Pool:
             )
         brief = _sendable(session, callbacks)
         if self._executor == "ray":
-            return RayWorkers(brief, self._jobs, most)
-        return Processes(brief, min(self._jobs or 1, max(most, 1)))
+            return RayWorkers(brief, self._jobs, max_jobs)
+        return Processes(brief, min(self._jobs or 1, max(max_jobs, 1)))
 
 
 @contextmanager

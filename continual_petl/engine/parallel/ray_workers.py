@@ -18,7 +18,7 @@ from continual_petl.engine.parallel.processes import WorkerDied
 from continual_petl.engine.parallel.worker import Brief, Place, Report, Worker
 from continual_petl.errors import InputError
 
-_MOST_RETRIES = 2
+_MAX_RETRIES = 2
 _worker: Worker | None = None
 """State of a worker process."""
 _run: str | None = None
@@ -40,7 +40,7 @@ class RayWorkers:
     Args:
         brief: the run's description for workers.
         jobs: number of tasks at once; None: as many as the cluster has CPUs for, at the number of threads of this process.
-        most: number of tasks.
+        max_jobs: number of tasks.
         act: what is done with a task there, given the brief and a unique name of the run.
     """
 
@@ -50,7 +50,7 @@ class RayWorkers:
         self,
         brief: Place,
         jobs: int | None,
-        most: int,
+        max_jobs: int,
         *,
         act: Callable[[Any, str, str], Report] | None = None,
     ) -> None:
@@ -61,12 +61,12 @@ class RayWorkers:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             ray.init(include_dashboard=False, configure_logging=False)
         room = int(ray.cluster_resources().get("CPU", 1)) // brief.num_threads
-        self.jobs = max(1, min(most, room if jobs is None else jobs))
+        self.jobs = max(1, min(max_jobs, room if jobs is None else jobs))
         self.stopping = False
         self._brief = ray.put(brief)
         self._run = f"{os.getpid()} {id(self)}"
         gpus = 1 if ray.cluster_resources().get("GPU") and brief.spec.trainer.get("accelerator", "auto") != "cpu" else 0
-        remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=_MOST_RETRIES, retry_exceptions=False)
+        remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=_MAX_RETRIES, retry_exceptions=False)
         self._learn = remote(act or learn_on_ray)
         self._running: dict[str, Any] = {}
 

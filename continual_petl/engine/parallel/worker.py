@@ -40,7 +40,7 @@ from continual_petl.store.store import Store
 from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 
 # Subclasses come before their base classes.
-_TOLD = {
+_ERRORS = {
     kind.__name__: kind
     for kind in (ForgettingError, IsolationError, StoreError, DivergedError, MemoryRanOutError, InputError)
 }
@@ -63,11 +63,11 @@ class Place:
         """Compute as the process that started this one, after checking that its folder is visible here.
 
         Args:
-            what: that it is a folder of, for the message.
-            file: that it holds; "." for any.
+            what: kind of folder, for the message.
+            file: a file that it contains; "." for any.
 
         Raises:
-            InputError: if there is none.
+            InputError: if it is not visible.
         """
         os.chdir(self.working_directory)
         if not Path(self.folder, file).exists():
@@ -80,7 +80,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Brief(Place):
-    """What a worker has to know about the run."""
+    """The description of the run that a worker needs."""
 
     callbacks: tuple[L.Callback, ...]
     """Callbacks of the fit in their initial state, in which every task starts."""
@@ -107,11 +107,11 @@ class Report:
             return
         if self.error == Interrupted.__name__:
             raise Interrupted(self.message, signal.SIGKILL)
-        raise _TOLD.get(self.error, RuntimeError)(self.message)
+        raise _ERRORS.get(self.error, RuntimeError)(self.message)
 
 
 def brief_of(session: Session, callbacks: tuple[L.Callback, ...]) -> Brief:
-    """Return what workers have to know to learn as this process would.
+    """Return the description that lets workers learn as this process would.
 
     Args:
         session: the run.
@@ -187,8 +187,8 @@ def reported(task: str, what: str, act: Callable[[], Report]) -> Report:
         return act()
     except Interrupted:
         return Report(task=task, state="stopped")
-    except tuple(_TOLD.values()) as error:
-        kind = next(name for name, each in _TOLD.items() if isinstance(error, each))
+    except tuple(_ERRORS.values()) as error:
+        kind = next(name for name, each in _ERRORS.items() if isinstance(error, each))
         return Report(task=task, state="failed", error=kind, message=str(error))
     except Exception:
         message = f"{what}: the process that learned it failed:\n{traceback.format_exc()}"

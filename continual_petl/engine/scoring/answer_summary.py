@@ -19,10 +19,10 @@ from continual_petl.learner.generate import decode
 from continual_petl.store.certificate.history import Answered, Confusion, PerLabel, Points, Sample, Samples
 from continual_petl.streams.encoding.tokenise import TokenisedRows
 
-MOST_CELLS = 2_000
-MOST_POINTS = 500
-MOST_TEXTS = 5
-MOST_LETTERS = 400
+MAX_CELLS = 2_000
+MAX_POINTS = 500
+MAX_TEXTS = 5
+MAX_CHARACTERS = 400
 
 
 def answered(learner: ContinualLearner, rows: TokenisedRows, found: Sequence[Any], *, references: bool) -> Answered:
@@ -37,7 +37,7 @@ def answered(learner: ContinualLearner, rows: TokenisedRows, found: Sequence[Any
     plan, head = learner.plan, head_of(learner.active_bank)
     if plan.generation is not None:
         assert learner.tokenizer is not None
-        places = _spaced(len(rows), MOST_TEXTS)
+        places = _spaced(len(rows), MAX_TEXTS)
         texts = decode(learner.tokenizer, [found[place] for place in places], plan.generation.stop)
         return Samples(
             texts=tuple(
@@ -58,24 +58,24 @@ def answered(learner: ContinualLearner, rows: TokenisedRows, found: Sequence[Any
     return _confusion(labels_N, predicted, num_labels)
 
 
-def _spaced(count: int, most: int) -> list[int]:
+def _spaced(count: int, limit: int) -> list[int]:
     """Return evenly spaced positions, up to a maximum number."""
-    return [place * count // min(count, most) for place in range(min(count, most))]
+    return [place * count // min(count, limit) for place in range(min(count, limit))]
 
 
 def _confusion(labels_N: Tensor, predicted_N: Tensor, num_labels: int) -> Confusion:
     counts = torch.bincount(labels_N * num_labels + predicted_N, minlength=num_labels**2)
     places = counts.nonzero().squeeze(-1)
     order = places[counts[places].argsort(descending=True, stable=True)]
-    kept = sorted(order[:MOST_CELLS].tolist())
+    kept = sorted(order[:MAX_CELLS].tolist())
     cells = tuple((place // num_labels, place % num_labels, int(counts[place])) for place in kept)
-    return Confusion(cells=cells, others=int(counts[order[MOST_CELLS:]].sum()))
+    return Confusion(cells=cells, others=int(counts[order[MAX_CELLS:]].sum()))
 
 
 def _points(labels_N: Tensor, predicted_N: Tensor) -> Points:
-    places = _spaced(len(labels_N), MOST_POINTS)
-    said = [number if math.isfinite(number) else None for number in predicted_N[places].tolist()]
-    return Points(pairs=tuple(zip(labels_N[places].tolist(), said, strict=True)))
+    places = _spaced(len(labels_N), MAX_POINTS)
+    predicted = [number if math.isfinite(number) else None for number in predicted_N[places].tolist()]
+    return Points(pairs=tuple(zip(labels_N[places].tolist(), predicted, strict=True)))
 
 
 def _per_label(labels_NC: Tensor, predicted_NC: Tensor) -> PerLabel:
@@ -90,4 +90,4 @@ def _reference(rows: TokenisedRows, place: int) -> str | None:
 
 def clipped(text: str) -> str:
     """Return a text shortened for storage; if it was cut, it ends in an ellipsis."""
-    return text if len(text) <= MOST_LETTERS else text[: MOST_LETTERS - 1] + "…"
+    return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 1] + "…"

@@ -85,7 +85,7 @@ def check_rows(session: Session, task: str) -> RowsCheck:
     metric = manifest.metric
     cause = "how it is measured: the Trainer's arguments, the library that computes the scores"
     message = (
-        f"task {task!r}: its {name} rows now score {found.scores}, certified was {certified.scores}"
+        f"task {task!r}: its {name} rows now score {found.scores}, but {certified.scores} were certified"
         if found.scores != certified.scores
         else f"task {task!r}: single answers to its {name} rows are not the certified ones, though all scores are equal"
     )

@@ -43,8 +43,8 @@ def outputs_of(
             trainer = answering_trainer(arguments, folder)
             batches = cast(list[tuple[Outputs, Tensor]], trainer.predict(learner, dataloaders=loader))
     found: list[Any] = [None] * len(rows)
-    for said, index in batches:
-        for row, number in zip(said if isinstance(said, list) else said.cpu(), index.tolist(), strict=True):
+    for outputs, index in batches:
+        for row, number in zip(outputs if isinstance(outputs, list) else outputs.cpu(), index.tolist(), strict=True):
             found[number] = row if rows.first_piece is None else row[places_of_words(rows, number)]
     return found
 

@@ -27,21 +27,21 @@ from continual_petl.streams.preparation.checked import Checked
 from continual_petl.streams.preparation.prepare import encode_split
 
 
-def misread_rows(session: Session, task: str, most: int) -> MisreadRows:
+def misread_rows(session: Session, task: str, limit: int) -> MisreadRows:
     """Return the first rows that a task's bank gets wrong, or why they are unknown.
 
     Args:
         session: the run.
         task: a learned task.
-        most: maximum number of rows to return.
+        limit: maximum number of rows to return.
     """
     try:
-        return session.store.consistently(partial(_misread_rows, session, task, most), task)
+        return session.store.consistently(partial(_misread_rows, session, task, limit), task)
     except (InputError, StoreError) as error:
         return MisreadRows(task=task, split="test", why_none=_why(task, str(error)))
 
 
-def _misread_rows(session: Session, task: str, most: int) -> MisreadRows:
+def _misread_rows(session: Session, task: str, limit: int) -> MisreadRows:
     manifest = session.store.manifest(task)
     known = MisreadRows(task=task, split=manifest.counted_split)
     if manifest.generation is not None:
@@ -56,13 +56,13 @@ def _misread_rows(session: Session, task: str, most: int) -> MisreadRows:
         found = outputs_of(learner, rows, models.pad_token_id, trainer, session.folder)
     if manifest.kind == "token-classification":
         assert manifest.labels is not None
-        places, all_wrong = _wrong_tags(checked, rows, found, manifest.labels, most)
+        places, all_wrong = _wrong_tags(checked, rows, found, manifest.labels, limit)
     else:
         outputs_NC = torch.stack(found).cpu()
         errors_N = _errors(head_of(learner.active_bank).predictions(outputs_NC), torch.tensor(rows.labels))
         order = errors_N.argsort(descending=True, stable=True)[: int((errors_N > 0).sum())].tolist()
-        said = answers(manifest.kind, manifest.labels, outputs_NC[order[:most]])
-        places = {n: _row(checked, n, answer) for n, answer in zip(order, said, strict=False)}
+        predicted = answers(manifest.kind, manifest.labels, outputs_NC[order[:limit]])
+        places = {n: _row(checked, n, answer) for n, answer in zip(order, predicted, strict=False)}
         all_wrong = len(order)
     columns = [*checked.task.columns.read_by(manifest.kind).values()][:-1]
     return MisreadRows(
@@ -99,18 +99,19 @@ def _row(checked: Checked, number: int, answer: Answer) -> MisreadRow:
 
 
 def _wrong_tags(
-    checked: Checked, rows: TokenisedRows, found: list[Tensor], labels: tuple[str, ...], most: int
+    checked: Checked, rows: TokenisedRows, found: list[Tensor], labels: tuple[str, ...], limit: int
 ) -> tuple[dict[int, MisreadRow], int]:
     """Return the first rows with a wrong tag, and the number of all; truncated words have no tag."""
     places: dict[int, MisreadRow] = {}
     count = 0
-    for number, (true, said) in enumerate(zip(labels_of_words(rows), found, strict=True)):
-        wrong = (true != said.cpu()).nonzero().flatten().tolist()
+    for number, (true, given_tags) in enumerate(zip(labels_of_words(rows), found, strict=True)):
+        wrong = (true != given_tags.cpu()).nonzero().flatten().tolist()
         count += bool(wrong)
-        if wrong and len(places) < most:
+        if wrong and len(places) < limit:
             words = checked.inputs[number]
             correct, predicted = (
-                clipped(", ".join(f"{words[at]}: {labels[int(tags[at])]}" for at in wrong)) for tags in (true, said)
+                clipped(", ".join(f"{words[at]}: {labels[int(tags[at])]}" for at in wrong))
+                for tags in (true, given_tags)
             )
             given = _given(checked, number)
             places[number] = MisreadRow(

@@ -72,8 +72,8 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
             try:
                 value = _measure(session, task, manifest.data[split])
             except _NotMeasurable as error:
-                stays = session.spec.evaluate != "all" and not link.shared
-                (certified if stays else unread).add(task)
+                kept_certified = session.spec.evaluate != "all" and not link.shared
+                (certified if kept_certified else unread).add(task)
                 gone[task] = str(error)
         if task in unread:
             value, status = None, _NOT_MEASURED
@@ -95,12 +95,12 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
         )
     carried = {task: why for task, why in gone.items() if task in certified}
     left = {task: why for task, why in gone.items() if task in unread}
-    notices = [*_not_read(unread - left.keys()), *_carried(carried), *_left(left), *session.untold()]
+    notices = [*_not_read(unread - left.keys()), *_carried(carried), *_left(left), *session.new_notices()]
     return Row(RowLine(after=after, index=links[index].index, cells=tuple(cells)), notices, checks)
 
 
 def _not_read(unread: set[str]) -> list[str]:
-    """Return one notice, however many tasks there are, about test rows that this run does not read."""
+    """Return a single notice for all tasks whose test rows this run does not read."""
     if not unread:
         return []
     tasks = ("task " if len(unread) == 1 else "tasks ") + ", ".join(map(repr, sorted(unread)))
@@ -110,7 +110,7 @@ def _not_read(unread: set[str]) -> list[str]:
 
 
 def _carried(gone: dict[str, str]) -> list[str]:
-    """Return one notice, however many tasks there are, about certified scores used instead of measurements."""
+    """Return a single notice for all tasks whose certified scores replace measurements."""
     if not gone:
         return []
     whose = (
@@ -118,20 +118,20 @@ def _carried(gone: dict[str, str]) -> list[str]:
         if len(gone) == 1
         else ("Their certificates were checked, and their certified scores are")
     )
-    return [f"{_not_again(gone)} {whose} carried over into R."]
+    return [f"{_not_measured_again(gone)} {whose} carried over into R."]
 
 
 def _left(gone: dict[str, str]) -> list[str]:
-    """Return one notice, however many tasks there are, about unknown scores: under evaluate: all, or of shared banks."""
+    """Return a single notice for all tasks with unknown scores: under evaluate: all, or with shared banks."""
     if not gone:
         return []
     return [
-        f"{_not_again(gone)} With evaluate: auto, certified scores are carried over (except for shared banks, which have "
-        "changed since they were certified)."
+        f"{_not_measured_again(gone)} With evaluate: auto, certified scores are carried over (except for shared banks, which "
+        "have changed since they were certified)."
     ]
 
 
-def _not_again(gone: dict[str, str]) -> str:
+def _not_measured_again(gone: dict[str, str]) -> str:
     first, why = next(iter(gone.items()))
     if len(gone) == 1:
         return f"task {first!r} was not measured again, because {why.rstrip('.')}."
@@ -154,7 +154,7 @@ def _choose(session: Session, after: str, earlier: list[Link]) -> tuple[set[str]
     measured = {own[number] for number in torch.randperm(len(own), generator=generator).tolist()[:num_measured]}
     rest = [task for task in own if task not in measured]
     complete = after == session.spec.tasks[-1].name and len(rest) <= affordable(session)
-    # The same tasks as those whose turn it is in `NoForgetting`, which need not check them again.
+    # The same tasks as `NoForgetting` samples for this row, which then need not be checked again.
     return shared | measured, set(rest) if complete else rotating(rest, len(earlier), _CHECKED)
 
 
@@ -164,14 +164,16 @@ def affordable(session: Session) -> int:
 
 
 def _readable(session: Session, measured: set[str], certified: set[str]) -> tuple[set[str], set[str], set[str]]:
-    """Return which tasks to measure, which to certify, and which can be neither, if test splits are not read."""
+    """Return which tasks to measure, which to certify, and which to leave open, if test splits are not read."""
     if session.reads_test:
         return measured, certified, set()
     store = session.store
     unread = {task for task in measured if "test" in store.manifest(task).scores}
     # A shared bank differs from its certificate; and with evaluate: all no certificate replaces a measurement.
-    stays = set() if session.spec.evaluate == "all" else {task for task in unread if not store.link(task).shared}
-    return measured - unread, certified | stays, unread - stays
+    kept_certified = (
+        set() if session.spec.evaluate == "all" else {task for task in unread if not store.link(task).shared}
+    )
+    return measured - unread, certified | kept_certified, unread - kept_certified
 
 
 def _measure(session: Session, task: str, digest: str) -> float | None:

@@ -25,7 +25,7 @@ def history_of(folder: Path, plan: TaskPlan, answered: Mapping[str, Answered]) -
     try:
         curve = read_curve(folder) or Curve(losses=(), scores=())
     except StoreError as error:
-        # This would block the commit of a learned task, so the message offers a way on.
+        # This would block the commit of a learned task, so the message says how to continue.
         raise StoreError(
             f"{str(error).rstrip('.')}. No bank depends on it: if there is no copy, remove it, and the task is kept "
             "without its curve."

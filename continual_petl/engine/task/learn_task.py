@@ -145,7 +145,7 @@ def notify_start(session: Session, task: str, callbacks: Sequence[L.Callback], n
 
 
 def _answer_splits(run: TaskRun) -> tuple[dict[str, SplitScores], dict[str, Answered]]:
-    """Return the scores of the bank and its answers, by split."""
+    """Return the scores and the answers of the bank, by split."""
     data, session, learner = run.data, run.session, run.learner
     splits = {"validation": data.validation} | ({"test": data.test} if data.test is not None else {})
     scores, answers = {}, {}
@@ -189,7 +189,7 @@ def _fit(run: TaskRun, cache: StateCache | None) -> None:
     training, last = plan.training, run.folder / LAST
     seconds = partial(run.clock.so_far, "train")
     checkpoint = BankCheckpoint(run.folder, training.checkpoint_every, plan.metric, seconds=seconds)
-    request.tell(lambda number: setattr(checkpoint, "stop_signal", number))
+    request.on_signal(lambda number: setattr(checkpoint, "stop_signal", number))
     module = session.loaders(run.data, training)
     module.frozen = cache
     with quiet(), restoring(last):
@@ -225,7 +225,7 @@ def _select(run: TaskRun, *, fitted: Mapping[str, Tensor] | None = None) -> None
         bank.load_state_dict(fitted, strict=True)
     bank.fold()
     _check_finite(plan, bank)
-    # From here on the bank answers: dropout is off in it and in the backbone.
+    # From here on the bank is only used for answers: dropout is off in it and in the backbone.
     run.learner.eval()
 
 

@@ -18,7 +18,7 @@ from continual_petl.engine.session import Session
 from continual_petl.engine.task.resume import deciding_arguments
 from continual_petl.errors import StoreError
 from continual_petl.store.certificate.manifest import Digest, Index
-from continual_petl.store.files.atomic import refusals_told
+from continual_petl.store.files.atomic import explain_refusals
 from continual_petl.store.files.sealed import VERSION, invalid, read_sealed, write_sealed
 from continual_petl.store.store import Store
 
@@ -72,7 +72,7 @@ def begin_replacing(session: Session, tasks: Collection[str]) -> tuple[set[str],
 def end_replacing(store: Store) -> None:
     """Remove the record: the command has ended successfully."""
     path = _path(store)
-    with refusals_told(path):
+    with explain_refusals(path):
         path.unlink(missing_ok=True)
 
 

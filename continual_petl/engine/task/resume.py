@@ -38,7 +38,7 @@ def keep_or_discard(run: TaskRun, cache: StateCache | None) -> tuple[str, ...]:
         StoreError: if a file that the task would resume from is damaged.
     """
     folder, task = run.folder, run.plan.name
-    decides = _decides(run) | {
+    decides = _determining_settings(run) | {
         # The effective setting, not the requested one.
         "training.prefix_cache": "off" if cache is None else f"below layer {cache.layer}"
     }
@@ -57,7 +57,7 @@ def keep_or_discard(run: TaskRun, cache: StateCache | None) -> tuple[str, ...]:
     return (f"task {task!r}: its saved progress no longer fits ({changed} changed), so the task starts over.",)
 
 
-def _decides(run: TaskRun) -> dict[str, Any]:
+def _determining_settings(run: TaskRun) -> dict[str, Any]:
     """Return everything that determines what is learned, by the name that a user knows it by."""
     session, plan, backbone = run.session, run.plan, run.backbone
     training = plan.training.model_dump(mode="json", exclude={"checkpoint_every", "num_workers", *_RESOLVED})

@@ -24,7 +24,7 @@ from continual_petl.engine.trainers import answering_trainer, quiet
 from continual_petl.heads.kinds import GENERATIVE, Kind
 from continual_petl.learner import TaskPlan
 from continual_petl.learner.answer import STATES, backbone_inputs
-from continual_petl.learner.frozen import cannot_keep, num_uses, why_not_kept
+from continual_petl.learner.frozen import cannot_cache_error, num_uses, why_not_kept
 from continual_petl.store.files.states_file import StatesFile, num_bytes
 from continual_petl.streams.batches.batching import Batch, evaluation_batches
 from continual_petl.streams.batches.collate import collate
@@ -100,7 +100,7 @@ def decide_state_cache(run: TaskRun, *, num_processes: int = 1) -> tuple[StateCa
     layer, why = lowest_layer(bank), why_not_kept(plan, bank)
     if why is None and num_processes > 1:
         why = f"{num_processes} processes share its fit (trainer.devices)"
-    if why is None and not asked and not _pays(run):
+    if why is None and not asked and not _is_worthwhile(run):
         return None, ()
     num_places = width = 0
     if why is None:
@@ -111,7 +111,7 @@ def decide_state_cache(run: TaskRun, *, num_processes: int = 1) -> tuple[StateCa
             _, num_places, width = states_below(backbone.model, backbone.sites, inputs, layer).shape
     if why is not None:
         if asked:
-            raise cannot_keep(plan, why)
+            raise cannot_cache_error(plan, why)
         return None, ()
     kept, needed = _within_budget(_splits(run, num_places), width, plan, backbone.model.dtype)
     if "train" in kept:
@@ -120,7 +120,7 @@ def decide_state_cache(run: TaskRun, *, num_processes: int = 1) -> tuple[StateCa
         return cache, (_notice(plan, layer, sizes),)
     why = f"they are {needed['train']:,} bytes, and training.prefix_cache_bytes allows {training.prefix_cache_bytes:,}"
     if asked:
-        raise cannot_keep(plan, why)
+        raise cannot_cache_error(plan, why)
     return None, (f"task {plan.name!r}: the states below layer {layer} are recomputed in every epoch: {why}.",)
 
 
@@ -131,7 +131,7 @@ def device_of(session: Session) -> torch.device:
     return device
 
 
-def _pays(run: TaskRun) -> bool:
+def _is_worthwhile(run: TaskRun) -> bool:
     session, training = run.session, run.plan.training
     uses = num_uses(training, session.spec.trainer, session.loaders(run.data, training).num_batches)
     return uses >= _LEAST_USES and device_of(session).type in _PAYS_ON
@@ -171,7 +171,7 @@ def _lengths(rows: TokenisedRows, kind: Kind, num_places: int) -> NDArray[np.int
 def _within_budget(
     splits: Mapping[Split, KeptSplit], width: int, plan: TaskPlan, dtype: torch.dtype
 ) -> tuple[dict[Split, KeptSplit], dict[Split, int]]:
-    """Return the splits that fit, each whole or not at all, and how many bytes every one needs."""
+    """Return the splits that fit, each whole or not at all, and the bytes that each one needs."""
     left, kept, needed = plan.training.prefix_cache_bytes, {}, {}
     for name, split in splits.items():
         needed[name] = num_bytes(int(split.lengths.sum()), width, dtype)

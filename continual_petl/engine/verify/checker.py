@@ -15,7 +15,7 @@ from continual_petl.engine.session import Session, other_seeds
 from continual_petl.errors import InputError, StoreError
 from continual_petl.store.certificate.environment import arithmetic, compute_as
 from continual_petl.store.certificate.finding import UNCHANGED, Finding, TaskCheck
-from continual_petl.store.inspect import told
+from continual_petl.store.inspect import failed_check
 from continual_petl.store.store import Store
 from continual_petl.store.verify.backbone_check import check_backbone
 from continual_petl.store.verify.certificate import check_task
@@ -27,7 +27,7 @@ class Order:
     """What another process needs to check certificates as this one would."""
 
     folder: str
-    """As it was given, so that all processes name its files alike; a relative path counts from the working directory."""
+    """The path as given, so that all processes name its files alike; relative to the working directory."""
     spec: StreamSpec
     consent: bool
     """Whether a backbone's own code may be executed if the run asks for it."""
@@ -106,7 +106,7 @@ class Checker:
             if backbone is not None:
                 findings += tuple(Finding(message=text) for text in self._session.models.check_preparation(manifest))
         except (InputError, StoreError) as error:
-            return told(task, str(error))
+            return failed_check(task, str(error))
         check = check_task(self.store, task, backbone)
         check = replace(check, findings=(*findings, *check.findings))
         if self._data and not check.findings and in_chain:

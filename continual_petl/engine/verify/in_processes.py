@@ -22,7 +22,7 @@ from continual_petl.engine.verify.checker import Checker, Order, checker_of
 from continual_petl.errors import InputError
 from continual_petl.store.certificate.finding import TaskCheck
 
-Progress = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """Called with the number of certificates checked so far and the total."""
 
 _AT_A_TIME = 8
@@ -42,7 +42,7 @@ def check_together(
     jobs: int | None,
     indexed: bool,
     in_chain: Callable[[str], bool],
-    tell: Progress,
+    progress: OnProgress,
 ) -> list[TaskCheck]:
     """Return one check for each task, in their order.
 
@@ -53,7 +53,7 @@ def check_together(
             enough for their backbones.
         indexed: whether the index may be used.
         in_chain: whether a task's certificate continues the chain.
-        tell: called after every few tasks.
+        progress: called after every few tasks.
 
     Raises:
         InputError: if ``jobs`` is not at least 1, or this is a script that one of the processes imports.
@@ -76,12 +76,12 @@ def check_together(
                     break
                 found[other] = checks
             num_checked = sum(map(len, found.values()))
-            tell(num_checked, len(tasks))
+            progress(num_checked, len(tasks))
             rest = (time.monotonic() - began) / num_checked * (len(tasks) - num_checked) if num_checked else 0.0
-            if not helpers and rest > _WORTH_S and (most := _most_jobs(checker) if jobs is None else jobs) > 1:
-                checker.share = max(1, torch.get_num_threads() // most)
+            if not helpers and rest > _WORTH_S and (num_jobs := _most_jobs(checker) if jobs is None else jobs) > 1:
+                checker.share = max(1, torch.get_num_threads() // num_jobs)
                 order = checker.order(checker.share, indexed=indexed)
-                helpers = [_Helper(order, chunks, todo, done) for _ in range(most - 1)]
+                helpers = [_Helper(order, chunks, todo, done) for _ in range(num_jobs - 1)]
     except BaseException:
         for helper in helpers:
             helper.kill()

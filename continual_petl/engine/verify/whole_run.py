@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from continual_petl.engine.session import Session, other_seeds, settings_that_differ
 from continual_petl.engine.verify.checker import Checker
-from continual_petl.engine.verify.in_processes import Progress, check_together
+from continual_petl.engine.verify.in_processes import OnProgress, check_together
 from continual_petl.errors import InputError, StoreError, known_names
 from continual_petl.store.certificate.chain import Link
 from continual_petl.store.certificate.finding import TaskCheck
 from continual_petl.store.certificate.pin import check_files
-from continual_petl.store.inspect import Inspection, told
+from continual_petl.store.inspect import Inspection, failed_check
 from continual_petl.store.store import Store
 from continual_petl.store.verify.certificate import rotating
 
@@ -26,9 +26,9 @@ def verify_run(
     task: str | None = None,
     *,
     data: bool = False,
-    most: int | None = None,
+    limit: int | None = None,
     jobs: int | None = 1,
-    tell: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> Iterator[TaskCheck]:
     """Check certificates, of one task or of all; problems are reported, never raised.
 
@@ -36,23 +36,23 @@ def verify_run(
         session: the run; its folder is read again.
         task: a learned task; None means all, and the files that belong to no task.
         data: also answer the test rows again.
-        most: check at most this many certificates: those of the newest tasks, and of some of the others, in turn. The chain
+        limit: check at most this many certificates: those of the newest tasks, and of some of the others, in turn. The chain
             and the files of no task are checked in any case, using the index. None: all of them.
         jobs: maximum number of processes; None: as many as there are cores. If a backbone is already in memory, that one is
             checked, in this process alone.
-        tell: called with the number of certificates checked so far and the total.
+        progress: called with the number of certificates checked so far and the total.
 
     Raises:
         InputError: if only the folder asks to execute code.
     """
     session.models.check_code()
     session.models.look_again()
-    few = most is None or _num_banks(session.store) <= most
+    few = limit is None or _num_banks(session.store) <= limit
     state = _State(session, indexed=not few, data=data)
     survey = state.survey
-    yield from survey.told(task)
+    yield from survey.failed_checks(task)
     tasks = [link.task for link in survey.links]
-    chosen = set(tasks) if few else rotating(tasks, len(tasks) + 1, most or 0) | survey.out_of_place
+    chosen = set(tasks) if few else rotating(tasks, len(tasks) + 1, limit or 0) | survey.out_of_place
     links = [link for link in survey.links if link.task in chosen and task in (None, link.task)]
     checks = check_together(
         state.checker,
@@ -60,7 +60,7 @@ def verify_run(
         jobs=1 if session.models.backbones else jobs,
         indexed=not few,
         in_chain=lambda name: name not in survey.broken,
-        tell=tell or (lambda done, total: None),
+        progress=progress or (lambda done, total: None),
     )
     for link, check in zip(links, checks, strict=True):
         yield from state.placed(link, check)
@@ -105,11 +105,13 @@ class _State:
         yield from map(self._of_stream, wrong)
         seed = self._session.spec.seed
         if self.checker.other_seed and all(check.task != "(stream.yaml)" for check in wrong):
-            yield told("(stream.yaml)", f"{self._store.stream_file}: {_SEED.format(seed)}. Restore it from a copy.")
+            yield failed_check(
+                "(stream.yaml)", f"{self._store.stream_file}: {_SEED.format(seed)}. Restore it from a copy."
+            )
         backbone, spec = self.checker.any_backbone, self._session.spec.backbone
         if pin is not None and backbone is not None:
             for problem in check_files(self._store.pin_file, pin, spec.name, spec.revision, backbone):
-                yield told("(backbone)", problem)
+                yield failed_check("(backbone)", problem)
 
     def _of_stream(self, check: TaskCheck) -> TaskCheck:
         """Return what is wrong with stream.yaml, including differences from the certificates."""

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from continual_petl.report.ablated import Ablated, AblatedSpan
 from continual_petl.report.figures.style import COLOURS, SCALE, heatmap, shown, styled
 
-_MOST_WRITTEN = 12
+_MAX_WRITTEN = 12
 
 
 def figure(ablation: Ablated) -> go.Figure:
@@ -34,7 +34,7 @@ def figure(ablation: Ablated) -> go.Figure:
     heat = heatmap(
         z=drawn,
         text=words,
-        texttemplate=written if count <= _MOST_WRITTEN else None,
+        texttemplate=written if count <= _MAX_WRITTEN else None,
         hovertemplate="%{text}<extra></extra>",
         hoverongaps=False,
         colorscale=SCALE,

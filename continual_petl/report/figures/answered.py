@@ -9,34 +9,36 @@ from continual_petl.report.figures.style import MUTED, SCALE, bar, colour, drawi
 from continual_petl.report.run_facts import TaskFacts
 from continual_petl.store.certificate.history import Answered, Confusion, PerLabel, Points
 
-MOST_LABELS = 60
+MAX_LABELS = 60
 """Maximum number of labels in a confusion matrix; of more, those with most errors are drawn."""
-_MOST_WRITTEN = 12
+_MAX_WRITTEN = 12
 
 
 def words(task: TaskFacts) -> str:
     """Describe the result of `figure` in words."""
     found = _found(task)
-    said = f"Predictions on the {task.split} split, just after the task was learned"
+    caption = f"Predictions on the {task.split} split, just after the task was learned"
     if isinstance(found, Confusion):
         total = sum(count for *_, count in found.cells) + found.others
         right = sum(count for true, answered, count in found.cells if true == answered)
         unit = "words" if task.kind == "token-classification" else "rows"
-        said += (
+        caption += (
             f": a row for each true label, a column for each predicted one. {right:,} of {total:,} {unit} are correct"
         )
         if found.others:
-            said += f"; {found.others:,} {unit} in the least frequent cells are counted but not shown"
-        if len(task.manifest.labels or ()) > MOST_LABELS:
-            said += f". The {MOST_LABELS} labels with the most errors are shown"
+            caption += f"; {found.others:,} {unit} in the least frequent cells are counted but not shown"
+        if len(task.manifest.labels or ()) > MAX_LABELS:
+            caption += f". The {MAX_LABELS} labels with the most errors are shown"
     elif isinstance(found, Points):
-        said += f": {len(found.pairs):,} of its rows, evenly spaced; a prediction on the dashed line is exactly correct"
+        caption += (
+            f": {len(found.pairs):,} of its rows, evenly spaced; a prediction on the dashed line is exactly correct"
+        )
     elif isinstance(found, PerLabel):
         right, wrong, missed = (sum(counts) for counts in zip(*found.counts, strict=True))
-        said += f": {right:,} labels correct, {wrong:,} wrong, {missed:,} missed"
-        if len(task.manifest.labels or ()) > MOST_LABELS:
-            said += f". The {MOST_LABELS} most frequent labels are shown"
-    return said + "."
+        caption += f": {right:,} labels correct, {wrong:,} wrong, {missed:,} missed"
+        if len(task.manifest.labels or ()) > MAX_LABELS:
+            caption += f". The {MAX_LABELS} most frequent labels are shown"
+    return caption + "."
 
 
 @task_figure("answers", section="predictions", caption="Predictions", words=words)
@@ -67,14 +69,14 @@ def _confusion(found: Confusion, labels: tuple[str, ...]) -> dict[str, Any]:
             counts[place[true]][place[answered]] = count
     totals = [sum(row) for row in counts]
     names = [shown(labels[number]) for number in kept]
-    told = [
+    hover = [
         [f"{names[i]} predicted as {names[j]}: {count}" for j, count in enumerate(row)] for i, row in enumerate(counts)
     ]
     heat = heatmap(
         z=[[count / max(1, total) for count in row] for row, total in zip(counts, totals, strict=True)],
         text=counts,
-        customdata=told,
-        texttemplate="%{text}" if len(kept) <= _MOST_WRITTEN else None,
+        customdata=hover,
+        texttemplate="%{text}" if len(kept) <= _MAX_WRITTEN else None,
         hovertemplate="%{customdata} (%{z:.1%} of the row)<extra></extra>",
         colorscale=SCALE,
         zmin=0,
@@ -101,14 +103,14 @@ def _confusion(found: Confusion, labels: tuple[str, ...]) -> dict[str, Any]:
 
 def _worst(found: Confusion, num_labels: int) -> list[int]:
     """Return the labels to draw, in order: all, or those with most errors."""
-    if num_labels <= MOST_LABELS:
+    if num_labels <= MAX_LABELS:
         return list(range(num_labels))
     errors = [0] * num_labels
     for true, answered, count in found.cells:
         if true != answered:
             errors[true] += count
             errors[answered] += count
-    return sorted(sorted(range(num_labels), key=lambda label: -errors[label])[:MOST_LABELS])
+    return sorted(sorted(range(num_labels), key=lambda label: -errors[label])[:MAX_LABELS])
 
 
 def _points(found: Points) -> dict[str, Any]:
@@ -130,7 +132,7 @@ def _points(found: Points) -> dict[str, Any]:
 
 def _per_label(found: PerLabel, labels: tuple[str, ...]) -> dict[str, Any]:
     parts = ("correct", "wrong", "missed")
-    kept = sorted(range(len(labels)), key=lambda label: -sum(found.counts[label]))[:MOST_LABELS]
+    kept = sorted(range(len(labels)), key=lambda label: -sum(found.counts[label]))[:MAX_LABELS]
     names = [shown(labels[label]) for label in kept]
     traces = [
         bar(

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 import plotly.graph_objects as go
 
 from continual_petl.report.figures.style import bar, colour, shown, styled, task_axis
-from continual_petl.report.run_facts import MOST_TASKS
+from continual_petl.report.run_facts import MAX_TASKS
 
-MOST_BARS = 250
-"""Maximum number of bars in a run of more than `MOST_TASKS` tasks."""
+MAX_BARS = 250
+"""Maximum number of bars in a run of more than `MAX_TASKS` tasks."""
 
 
 def tasks_of_a_bar(count: int) -> int:
     """Return how many tasks share a bar."""
-    return 1 if count <= MOST_TASKS else -(-count // MOST_BARS)
+    return 1 if count <= MAX_TASKS else -(-count // MAX_BARS)
 
 
 def in_words(count: int) -> str:

@@ -13,7 +13,7 @@ from continual_petl.report.figures.style import colour, drawing, line_at, scatte
 from continual_petl.report.run_facts import RunFacts, TaskFacts
 from continual_petl.store.certificate.history import Curve
 
-MOST_LINES = 40
+MAX_LINES = 40
 """Maximum number of tasks with their own line; for more, the spread of their scores is drawn."""
 _TENTHS = 10
 
@@ -77,7 +77,7 @@ def drawn_curve(curve: Curve, metric: str, kept_at: int | None = None) -> dict[s
 def in_words(facts: RunFacts) -> str:
     """Describe the lines of `overview`."""
     count = sum(bool(task.fit) for task in facts.tasks)
-    if count <= MOST_LINES:
+    if count <= MAX_LINES:
         return "The validation score over the steps of each task's own fit."
     return f"The best, the median and the worst validation score of {count:,} tasks at each tenth of their fits."
 
@@ -92,7 +92,7 @@ def overview(facts: RunFacts) -> go.Figure | None:
     known = [task for task in facts.tasks if task.fit]
     if not known:
         return None
-    return _lines(known) if len(known) <= MOST_LINES else _spread([task.fit for task in known])
+    return _lines(known) if len(known) <= MAX_LINES else _spread([task.fit for task in known])
 
 
 def _lines(known: Sequence[TaskFacts]) -> go.Figure:

@@ -79,7 +79,7 @@ def task_figures() -> list[Registered[TaskFacts]]:
 
 
 def _place(figure: Registered[RunFacts] | Registered[TaskFacts]) -> tuple[int, str]:
-    # By file, whatever was imported first; those of one file stay in the order in which it registers them.
+    # Sorted by file, regardless of import order; figures of one file stay in the order of registration.
     return SECTIONS.index(figure.section), figure.draw.__module__
 
 

@@ -14,9 +14,9 @@ from continual_petl.report.figures.style import SCALE, heatmap, shown, styled, t
 from continual_petl.report.results import Results
 from continual_petl.report.run_facts import RunFacts
 
-MOST_CELLS = 100
+MAX_CELLS = 100
 """Maximum number of rows and columns; of more tasks, blocks are drawn."""
-_MOST_WRITTEN = 12
+_MAX_WRITTEN = 12
 
 
 def _words(facts: RunFacts) -> str:
@@ -33,16 +33,16 @@ def _words(facts: RunFacts) -> str:
 
 @run_figure("matrix", section="scores", caption="Result matrix R", words=_words)
 def figure(facts: RunFacts) -> go.Figure:
-    """Return the heat map of R; of more than `MOST_CELLS` tasks the mean of each block, with its worst score on hover."""
-    return _blocks(facts.results) if len(facts.results.tasks) > MOST_CELLS else _cells(facts)
+    """Return the heat map of R; of more than `MAX_CELLS` tasks the mean of each block, with its worst score on hover."""
+    return _blocks(facts.results) if len(facts.results.tasks) > MAX_CELLS else _cells(facts)
 
 
 def in_words(facts: RunFacts) -> str:
     """Describe the blocks; empty if each score has its own cell."""
     count = len(facts.results.tasks)
-    if count <= MOST_CELLS:
+    if count <= MAX_CELLS:
         return ""
-    size = -(-count // MOST_CELLS)
+    size = -(-count // MAX_CELLS)
     return f" Each cell is the mean of up to {size:,} by {size:,} scores; hover over it to see the worst."
 
 
@@ -60,7 +60,7 @@ def _cells(facts: RunFacts) -> go.Figure:
         ]
         for i in range(len(names))
     ]
-    written = len(names) <= _MOST_WRITTEN
+    written = len(names) <= _MAX_WRITTEN
     heat = heatmap(
         z=_known(R_TT),
         text=words,
@@ -85,7 +85,7 @@ def _cells(facts: RunFacts) -> go.Figure:
 
 
 def _blocks(results: Results) -> go.Figure:
-    edges = np.unique(np.linspace(0, len(results.tasks), MOST_CELLS + 1).round().astype(int))
+    edges = np.unique(np.linspace(0, len(results.tasks), MAX_CELLS + 1).round().astype(int))
     spans = [slice(int(low), int(high)) for low, high in pairwise(edges)]
     means = np.full((len(spans), len(spans)), np.nan)
     words = [[""] * len(spans) for _ in spans]

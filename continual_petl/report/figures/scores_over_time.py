@@ -14,7 +14,7 @@ from continual_petl.report.figures.style import MUTED, colour, line_at, scatter,
 from continual_petl.report.results import Results
 from continual_petl.report.run_facts import RunFacts
 
-MOST_LINES = 40
+MAX_LINES = 40
 """Maximum number of tasks with their own line; of more, the spread of the changes is drawn."""
 MARKS = {"unchanged": " \u2261", "CHANGED": " \u2260", "rows not checked": ""}
 """Mark after a task's name: its bank is bit for bit the certified one, or not."""
@@ -60,12 +60,12 @@ def figure(facts: RunFacts) -> go.Figure:
     A filled mark is measured, an open one certified: digests and probe are unchanged, bit for bit, so the value holds. A
     cross is a changed score. After a name comes the current state of its certificate; see `MARKS`.
     """
-    return _lines(facts) if len(facts.results.tasks) <= MOST_LINES else _spread(facts)
+    return _lines(facts) if len(facts.results.tasks) <= MAX_LINES else _spread(facts)
 
 
 def in_words(facts: RunFacts) -> str:
     """Describe lines and marks."""
-    if len(facts.results.tasks) <= MOST_LINES:
+    if len(facts.results.tasks) <= MAX_LINES:
         return "Filled marks were measured, open ones certified; a cross is a score that changed."
     drawn = "The best, the median and the worst change of all tasks whose score is known at that time."
     return f"{drawn}{facts.spaced}"

@@ -108,9 +108,9 @@ def task_axis(tasks: Sequence[str]) -> dict[str, Any]:
     return {"title": {"text": "task"}, "tickvals": [*range(1, len(tasks) + 1)], "ticktext": [*map(tick, tasks)]}
 
 
-def tick(name: str, most: int = 18) -> str:
+def tick(name: str, limit: int = 18) -> str:
     """Return a name shortened for an axis; the whole one is shown on hover."""
-    return shown(name if len(name) <= most else name[: most - 1] + "…")
+    return shown(name if len(name) <= limit else name[: limit - 1] + "…")
 
 
 def shown(text: str) -> str:

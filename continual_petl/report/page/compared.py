@@ -10,7 +10,7 @@ from continual_petl.errors import counted
 from continual_petl.report.figures import comparison
 from continual_petl.report.formatting import mark_of, megabytes, number
 from continual_petl.report.page.parts import Cell, Section, Shown, Table
-from continual_petl.report.page.verdict import said
+from continual_petl.report.page.verdict import verdict_and_mood
 from continual_petl.report.run_facts import RunFacts
 
 Named = tuple[str, RunFacts]
@@ -56,7 +56,7 @@ def sections(runs: Sequence[Named]) -> list[Section]:
         words="Mean score at the end against the parameters added: up and to the left is better.",
         figure=comparison.cost(runs),
     )
-    lines = [*(f"{name}: {said(facts)[0]}" for name, facts in runs), *differences(runs)]
+    lines = [*(f"{name}: {verdict_and_mood(facts)[0]}" for name, facts in runs), *differences(runs)]
     return [
         Section(
             id="runs", title="Runs", template="figures.html.j2", lines=lines, tables=[_table(runs), _settings(runs)]
@@ -198,5 +198,5 @@ def differences(runs: Sequence[Named]) -> list[str]:
     return lines
 
 
-def _some(names: Sequence[str], most: int = 5, between: str = ", ") -> str:
-    return between.join(names[:most]) + (f"{between}..." if len(names) > most else "")
+def _some(names: Sequence[str], limit: int = 5, between: str = ", ") -> str:
+    return between.join(names[:limit]) + (f"{between}..." if len(names) > limit else "")

@@ -21,7 +21,7 @@ from continual_petl.report.page.parts import Card, Cell, Shown, Table, inside_sc
 from continual_petl.report.run_facts import TaskFacts
 from continual_petl.store.certificate.history import Answered, Confusion, PerLabel, Samples
 
-MOST_LABELS = 1_000
+MAX_LABELS = 1_000
 _LEFT_OUT = {"tensors", "scores", "labels", "class_weights", "parameters", "notices"}
 """Fields that are shown in tables, or too long: every tensor's digest is in bank.json."""
 
@@ -76,9 +76,9 @@ def _answers(task: TaskFacts) -> Answered | None:
 def _cards(task: TaskFacts, place: int) -> list[Card]:
     manifest = task.manifest
     own = manifest.scores[task.split]
-    told = f"{manifest.metric} on {counted(own.num_examples, 'row')} of its {task.split} split"
+    note = f"{manifest.metric} on {counted(own.num_examples, 'row')} of its {task.split} split"
     return [
-        Card(name="score", value=number(task.score), note=told),
+        Card(name="score", value=number(task.score), note=note),
         Card(name="kind", value=manifest.kind, note="pairs of texts" if manifest.pair else ""),
         Card(name="bank", value=f"{task.num_parameters:,}", note=f"parameters: {task.bank}"),
         Card(name="position", value=str(place + 1), note="in the order of learning"),
@@ -115,7 +115,7 @@ def _tables(task: TaskFacts) -> list[Table]:
 def _settings(task: TaskFacts) -> Table:
     """Return the settings that the task was learned with."""
     manifest, training = task.manifest, task.manifest.training
-    said = {
+    settings = {
         "bank": task.bank,
         "learning rate": f"{training.learning_rate:g}",
         "epochs": f"{training.epochs:,}",
@@ -126,7 +126,7 @@ def _settings(task: TaskFacts) -> Table:
         "backbone (digest)": manifest.backbone[:16],
     }
     return Table(
-        caption="Settings", heads=("setting", "value"), rows=[[Cell(text=k), Cell(text=v)] for k, v in said.items()]
+        caption="Settings", heads=("setting", "value"), rows=[[Cell(text=k), Cell(text=v)] for k, v in settings.items()]
     )
 
 
@@ -135,11 +135,11 @@ def _label_table(task: TaskFacts, labels: Sequence[str]) -> Table:
     weights, counts = task.manifest.class_weights, _counts(_answers(task), len(labels))
     heads = ["label", "number"] + ([] if counts is None else ["support", "predicted", "correct"])
     rows = []
-    for place, label in enumerate(labels[:MOST_LABELS]):
+    for place, label in enumerate(labels[:MAX_LABELS]):
         numbers = [place, *(() if counts is None else counts[place])]
         row = [Cell(text=label), *(Cell(text=f"{each:,}", sort=each, kind="number") for each in numbers)]
         rows.append(row if weights is None else [*row, Cell(text=f"{weights[place]:.4g}", sort=weights[place])])
-    more = "" if len(labels) <= MOST_LABELS else f", the first {MOST_LABELS:,} of {len(labels):,}"
+    more = "" if len(labels) <= MAX_LABELS else f", the first {MAX_LABELS:,} of {len(labels):,}"
     weight = [] if weights is None else ["weight in the loss"]
     return Table(caption=f"Labels{more}", heads=[*heads, *weight], rows=rows)
 
@@ -150,12 +150,12 @@ def _counts(found: Answered | None, num_labels: int) -> list[tuple[int, int, int
         return [(right + missed, right + wrong, right) for right, wrong, missed in found.counts]
     if not isinstance(found, Confusion) or found.others:
         return None
-    true, said, right = Counter[int](), Counter[int](), Counter[int]()
+    true, settings, right = Counter[int](), Counter[int](), Counter[int]()
     for label, answer, count in found.cells:
         true[label] += count
-        said[answer] += count
+        settings[answer] += count
         right[label] += count if label == answer else 0
-    return [(true[label], said[label], right[label]) for label in range(num_labels)]
+    return [(true[label], settings[label], right[label]) for label in range(num_labels)]
 
 
 def _specification(task: TaskFacts) -> dict[str, object]:

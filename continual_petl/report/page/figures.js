@@ -1,5 +1,5 @@
-// Figures: drawn when they come near, the others while the browser is idle; in the colours of the page, with their numbers as
-// a table for those who want them.
+// Figures: drawn when they scroll near, the others while the browser is idle; in the colours of the page, with their numbers
+// as a table on demand.
 const drawn = new Map(); // place -> figure
 let printing = false;
 let ready = null;
@@ -11,14 +11,14 @@ const resolved = (name) => {
   return getComputedStyle(probe).color;
 };
 
-// A figure's own layout, in the colours and to the width of where it stands.
+// A figure's own layout, in the colours and at the width of its place on the page.
 const fitted = (place, { data, layout }) => {
   const text = printing ? "#000000" : resolved("text");
   const line = printing ? "#cccccc" : resolved("line");
   const width = printing ? 680 : place.clientWidth;
   const narrow = width < 480;
   const heat = place.dataset.heat === "";
-  // Tasks are counted in whole numbers.
+  // Tasks are whole numbers.
   const most = Math.max(0, ...data.map((trace) => trace.x?.length ? Number(trace.x.at(-1)) : 0));
   const whole = /tasks learned|by number/.test(layout.xaxis?.title?.text) && most <= (narrow ? 8 : 16) && { dtick: 1 };
   const axis = (own) => ({
@@ -37,7 +37,7 @@ const fitted = (place, { data, layout }) => {
   return changed;
 };
 
-// Numbers are written into the cells of a heat map where they can be read, and its bar is slim where room is short.
+// A heat map shows numbers in its cells if they are legible, and a slim colour bar if space is short.
 const traces = (place, { data }) => data.map((trace) => {
   if (trace.type !== "heatmap") return trace;
   place.dataset.heat = "";
@@ -56,7 +56,7 @@ const redraw = () => {
   }
 };
 
-// What a figure's own menu does stands beside it as buttons, which a keyboard reaches.
+// The functions of plotly's menu are buttons next to the figure, which the keyboard can reach.
 const choices = (place, figure) => {
   const group = document.createElement("span");
   group.setAttribute("role", "group");
@@ -73,7 +73,7 @@ const choices = (place, figure) => {
         const last = keys.pop();
         keys.reduce((inner, key) => (inner[key] ??= {}), figure.layout)[last] = value;
       }
-      if (!waiting.has(place)) draw(place, figure); // one that is not drawn yet will be drawn so
+      if (!waiting.has(place)) draw(place, figure); // a figure not drawn yet gets it when drawn
     });
     group.append(button);
   });
@@ -87,7 +87,7 @@ const ticks = (axis, value, number) => {
   return at < 0 ? written(value ?? number + 1) : plain(axis.ticktext?.[at] ?? value);
 };
 
-// Returns the heads and rows of the numbers of a figure: a heat map's as they lie, of all else a column for each trace.
+// Returns heads and rows of a figure's numbers: a heat map's in their layout, otherwise one column per trace.
 const numbers = ({ data, layout }) => {
   const { xaxis, yaxis } = layout;
   const first = data[0];
@@ -142,7 +142,7 @@ const numbersTable = (figure, caption) => {
   return wide;
 };
 
-// Fills the place of a figure and what stands below it.
+// Fills the place of a figure and the elements below it.
 const place = (element, figure) => {
   const frame = element.closest("figure");
   const caption = frame.querySelector("figcaption").textContent;
@@ -184,7 +184,7 @@ const near = new IntersectionObserver(async (entries) => {
   drawOthers();
 }, { rootMargin: "800px" });
 
-// A page that stays open for long, or leafs through a thousand tasks, keeps no figure that is gone from it.
+// Figures that were removed from the page are released, so that a page can stay open or show a thousand tasks.
 const letGo = () => {
   for (const element of [...drawn.keys(), ...waiting.keys()].filter((one) => !one.isConnected)) {
     near.unobserve(element);
@@ -193,8 +193,8 @@ const letGo = () => {
   }
 };
 
-// Whoever saves the page, or takes a picture of the whole of it, has not scrolled: what is not near is drawn too, one figure at
-// a time while the browser is idle and the reader does not scroll. Only what nobody can see waits until it is opened.
+// For saving the page or a screenshot of all of it, without scrolling: figures further away are drawn too, one at a time while
+// the browser is idle and the reader does not scroll. Only hidden figures wait until they are opened.
 const idle = (act) => (globalThis.requestIdleCallback ? requestIdleCallback(act, { timeout: 1000 }) : setTimeout(act, 50));
 const isShown = (element) => element.isConnected && element.clientWidth > 0 && !element.closest("details:not([open])");
 let scrolled = -Infinity;
@@ -214,7 +214,7 @@ const drawOthers = () => {
 };
 addEventListener("scroll", () => { scrolled = performance.now(); }, { passive: true });
 
-// Paper is as wide as it is, and white; what was not near yet is drawn for it.
+// For print: the width of the paper, on white; figures not drawn yet are drawn.
 const paper = (on) => {
   if (printing === on || !globalThis.Plotly) return;
   printing = on;
@@ -227,7 +227,7 @@ matchMedia("print").addEventListener("change", (event) => paper(event.matches));
 let wide = innerWidth;
 let resizing = 0;
 addEventListener("resize", () => {
-  if (innerWidth === wide || printing) return; // a phone's address bar changes the height alone
+  if (innerWidth === wide || printing) return; // a phone's address bar only changes the height
   wide = innerWidth;
   clearTimeout(resizing);
   resizing = setTimeout(() => { if (globalThis.Plotly) redraw(); reach(); }, 120);

@@ -1,5 +1,5 @@
-// Served while a course goes on: when a newer page lies on the server, its content takes the place of the old one, and the
-// reader stays where they are: same place, same theme, same task, same order of the tables.
+// While a run is served: when the server has a newer page, its content replaces the old one, and the reader keeps their
+// scroll position, theme, task and table order.
 const keyOf = (element) => element.dataset.figure ?? element.caption?.textContent ?? element.id;
 const anchors = () => [...document.querySelectorAll("main > section, main > section .plot[data-figure], main > section > .wide > table")];
 
@@ -38,7 +38,7 @@ const restore = (was) => {
   const select = document.getElementById("task");
   const place = select ? [...select.options].findIndex((option) => option.textContent === was.task) : -1;
   if (place >= 0) {
-    document.getElementById("details").replaceWith(was.details); // what is shown stays until the new file has come
+    document.getElementById("details").replaceWith(was.details); // keep the old content until the new file is loaded
     open(place, null);
   } else if (select) {
     open(0, null);

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 ROWS_OF_A_PAGE = 50
-MOST_ROWS = 1_000
+MAX_ROWS = 1_000
 """Maximum table rows in the document; of a longer table the page creates visible rows on demand."""
 
 
@@ -71,7 +71,7 @@ class Table:
     @property
     def is_long(self) -> bool:
         """Whether the document holds only the first rows, and all rows as data."""
-        return len(self.rows) > MOST_ROWS
+        return len(self.rows) > MAX_ROWS
 
     @property
     def drawn(self) -> Sequence[Sequence[Cell]]:

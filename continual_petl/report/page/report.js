@@ -1,7 +1,7 @@
-// Puts the parts of the page together. Nothing is fetched: it works from a disk.
+// Connects the parts of the page. Nothing is fetched, so it works from disk.
 const say = (words) => { document.getElementById("news").textContent = words; };
 
-// Gives life to what the document holds: called once, and again for the content of a newer page.
+// Initialises the content of the document: called once, and again for the content of a newer page.
 const fill = () => {
   for (const element of document.querySelectorAll("script.data")) {
     const target = document.querySelector(`.plot[data-figure="${CSS.escape(element.dataset.name)}"]`);
@@ -24,7 +24,7 @@ document.addEventListener("click", async ({ target }) => {
   let done = true;
   try {
     await navigator.clipboard.writeText(copied.textContent);
-  } catch { // a page from a disk, or a browser that was told no: the way of before
+  } catch { // a page on disk, or permission denied: use the older way
     getSelection().selectAllChildren(copied);
     done = document.execCommand("copy");
   }

@@ -17,9 +17,9 @@ from continual_petl.report.run_facts import RunFacts
 
 TOGETHER = 50
 """Number of tasks of a long run whose details share a file."""
-MOST_CURVES = 20
+MAX_CURVES = 20
 """Maximum number of half-learned tasks whose curves are shown; the verdict has the progress of each."""
-_MOODS = {"unchanged": "good", "rows not checked": "warn", "CHANGED": "bad"}
+_MOOD_OF_VERDICT = {"unchanged": "good", "rows not checked": "warn", "CHANGED": "bad"}
 
 
 def sections(facts: RunFacts) -> list[Section]:
@@ -40,7 +40,7 @@ def half_learned(facts: RunFacts) -> list[Section]:
             "epoch.",
             figure=figure,
         )
-        for place, (task, (metric, curve)) in enumerate(islice(facts.so_far.items(), MOST_CURVES))
+        for place, (task, (metric, curve)) in enumerate(islice(facts.so_far.items(), MAX_CURVES))
         if (figure := curves.drawn_curve(curve, metric)) is not None
     ]
     return [Section(id="half", title="Half learned", template="figures.html.j2", figures=figures)] if figures else []
@@ -159,11 +159,11 @@ def certificates(facts: RunFacts) -> Section:
     """Return the certificates, and how to check them."""
     rows = []
     for place, task in enumerate(facts.tasks):
-        said = task.check.verdict
+        verdict = task.check.verdict
         rows.append(
             [
                 Cell(text=task.name, sort=place, opens=place),
-                Cell(text=said, kind=_MOODS[said]),
+                Cell(text=verdict, kind=_MOOD_OF_VERDICT[verdict]),
                 Cell(text=task.kind),
                 Cell(text=f"{number(task.score)}{mark_of(task.split)} {task.metric}", sort=task.score, kind="number"),
                 Cell(text=f"{task.num_parameters:,}", sort=task.num_parameters, kind="number"),

@@ -1,5 +1,5 @@
-// Tables are sorted by their heads, and shown page by page. The rows of a long one lie beside it as data: those of the page that
-// is shown are made. A cell there is its text, or a list: text, what it is sorted by, its kind, the task that it opens.
+// Tables are sorted by their heads, and shown page by page. The rows of a long table are data next to it: only those of the
+// visible page are created. A cell there is its text, or a list: text, sort key, kind, the task that it opens.
 const long = new WeakMap();
 const rowsOf = (table) => long.get(table)?.rows ?? [...table.tBodies[0].rows];
 const made = (cells, kinds) => {
@@ -106,7 +106,7 @@ const tables = (inside) => {
   reach();
 };
 
-// A table that is wider than the page is a stop for the keyboard, which scrolls it; any other one is none.
+// A table wider than the page can be focused and scrolled with the keyboard; others cannot be focused.
 const reach = () => {
   for (const box of document.querySelectorAll(".wide")) {
     if (box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight) box.tabIndex = 0; else box.removeAttribute("tabindex");

@@ -1,4 +1,4 @@
-// Details of a task lie in a file of their own, as a script: a page from a disk may load nothing else.
+// The details of a task are in a separate script file: a page on disk cannot load anything else.
 globalThis.continualPetlTask = (number, html, figures) => {
   const select = document.getElementById("task");
   if (!select || Number(select.value) !== number) return;
@@ -7,7 +7,7 @@ globalThis.continualPetlTask = (number, html, figures) => {
   details.querySelectorAll(".plot").forEach((element, at) => place(element, figures[at]));
   tables(details);
 };
-// Those of many tasks of a long run share a file, deflated; the one that is asked for is shown.
+// In a long run many tasks share a compressed file; the requested one is shown.
 globalThis.continualPetlTasks = async (packed) => {
   try {
     const bytes = Uint8Array.from(atob(packed), (one) => one.charCodeAt(0));

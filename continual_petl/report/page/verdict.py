@@ -18,12 +18,12 @@ _WAYS = {"digests": "digests", "probe": "digests and probe, bit for bit", "full"
 
 def verdict(facts: RunFacts) -> Section:
     """Return the verdict, its basis, and the numbers."""
-    told, mood = said(facts)
+    told, mood = verdict_and_mood(facts)
     more = {"verdict": told, "mood": mood, "problems": problems_in(facts.checks), "cards": _cards(facts)}
     return Section(id="verdict", title="Verdict", template="verdict.html.j2", lines=_lines(facts), more=more)
 
 
-def said(facts: RunFacts) -> tuple[str, str]:
+def verdict_and_mood(facts: RunFacts) -> tuple[str, str]:
     """Return the verdict in a sentence, and its mood: good, warn or bad."""
     num_problems = sum(len(check.problems) for check in facts.checks)
     count = len(facts.tasks)

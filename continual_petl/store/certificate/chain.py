@@ -183,7 +183,7 @@ class MainLine:
         root = self._root(link)
         if root is None:
             return None
-        others = [each for each in self.by_index[root.index] if each is not root and not self._is_astray(each)]
+        others = [each for each in self.by_index[root.index] if each is not root and not self._is_misplaced(each)]
         sides = others or self.before(root.index)
         ends = [end for side in sides for end in self.ends(side, without=root)]
         return max(ends, key=lambda end: (end.index, end.seal), default=None)
@@ -192,7 +192,7 @@ class MainLine:
         """Return the first entry of the side of a fork that an entry is on; None if it is on none."""
         place: Link | None = link
         while place is not None:
-            if len(self.by_index[place.index]) > 1 or self._is_astray(place):
+            if len(self.by_index[place.index]) > 1 or self._is_misplaced(place):
                 return place
             predecessor = place.predecessor
             place = next((each for each in self.before(place.index) if each.seal == predecessor), None)
@@ -208,13 +208,13 @@ class MainLine:
             found += [] if followers else [place]
         return found
 
-    def _is_astray(self, link: Link) -> bool:
+    def _is_misplaced(self, link: Link) -> bool:
         """Return whether an entry follows a different one than it names; if that one is missing, it can be restored."""
         return bool(self.before(link.index)) and not self.continues(link)
 
     def ways(self, here: Sequence[Link], drop: str) -> str:
         """Return how to drop these entries on record, preferably those that name no predecessor in the chain."""
-        astray = [link for link in here if self._is_astray(link)]
+        astray = [link for link in here if self._is_misplaced(link)]
         ends = [end for link in astray or here for end in self.ends(link) if self.is_end(end)]
         ends = [end for end in ends if not end.tombstone] or (ends if len(here) > 1 else [])
         commands = dict.fromkeys(f"--entry {end.index}" if end.tombstone else end.task for end in ends)

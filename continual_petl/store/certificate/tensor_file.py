@@ -32,7 +32,7 @@ _SIZES = {
     **dict.fromkeys(("float16", "bfloat16", "int16", "uint16"), 2),
     **dict.fromkeys(("int8", "uint8", "bool"), 1),
 }
-_MOST_HEADER = 256
+_MAX_HEADER = 256
 """Maximum header bytes per tensor, in addition to its name: more than dtype, shape and range can take."""
 
 
@@ -46,12 +46,12 @@ def num_bytes(entries: Mapping[str, TensorEntry]) -> int:
     return sum(map(entry_bytes, entries.values()))
 
 
-def read_tensors(path: Path, most: int, certified: str | None, what: str) -> dict[str, StoredTensor]:
+def read_tensors(path: Path, max_bytes: int, certified: str | None, what: str) -> dict[str, StoredTensor]:
     """Return the tensors of a file of limited size.
 
     Args:
         path: the file.
-        most: largest size of the file in bytes, header included.
+        max_bytes: largest size of the file in bytes, header included.
         certified: SHA-256 of the whole file, if known.
         what: whose file it is, for messages: ``task 'x'``.
 
@@ -60,7 +60,7 @@ def read_tensors(path: Path, most: int, certified: str | None, what: str) -> dic
         Damaged: if it can be read but its bytes are not the certified ones.
     """
     try:
-        content = read_file(path, most)
+        content = read_file(path, max_bytes)
     except FileNotFoundError as error:
         raise StoreError(f"{what}: {path} cannot be read ({os.strerror(2)}); it is missing") from error
     except StoreError as error:
@@ -93,7 +93,7 @@ def certified_tensors(path: Path, manifest: Manifest) -> dict[str, StoredTensor]
     """
     what = f"task {manifest.task!r}"
     try:
-        tensors = read_tensors(path, most_bytes(manifest.tensors), manifest.files[path.name], what)
+        tensors = read_tensors(path, max_file_bytes(manifest.tensors), manifest.files[path.name], what)
     except Damaged as damage:
         # The name of the changed tensor is more useful than a changed digest of the file.
         check_digests(damage.tensors, manifest.tensors, path, what)
@@ -102,9 +102,9 @@ def certified_tensors(path: Path, manifest: Manifest) -> dict[str, StoredTensor]
     return tensors
 
 
-def most_bytes(entries: Mapping[str, TensorEntry]) -> int:
+def max_file_bytes(entries: Mapping[str, TensorEntry]) -> int:
     """Return the largest possible size in bytes of a file of these tensors."""
-    return num_bytes(entries) + 1024 + sum(len(name.encode()) * 6 + _MOST_HEADER for name in entries)
+    return num_bytes(entries) + 1024 + sum(len(name.encode()) * 6 + _MAX_HEADER for name in entries)
 
 
 def check_digests(

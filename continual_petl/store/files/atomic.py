@@ -53,7 +53,7 @@ def replace_file(path: Path, fill: Callable[[Path], None]) -> None:
         StoreError: if the system refuses any step; the file is then unchanged.
     """
     beside = _beside(path)
-    with refusals_told(path):
+    with explain_refusals(path):
         beside.unlink(missing_ok=True)
         try:
             fill(beside)
@@ -84,7 +84,7 @@ def new_folder(path: Path, *, room: AbstractContextManager[None] | None = None) 
     if room is None and path.exists():
         raise StoreError(f"{path} already exists; a learned task is never overwritten")
     beside = _beside(path)
-    with refusals_told(path):
+    with explain_refusals(path):
         # Leftovers of other processes that were killed; the caller holds the lock, so none of them is alive.
         for stale in path.parent.glob(f".{glob.escape(path.name)}.*.new"):
             shutil.rmtree(stale)
@@ -92,7 +92,7 @@ def new_folder(path: Path, *, room: AbstractContextManager[None] | None = None) 
         os.mkdir(beside)
     try:
         yield beside
-        with refusals_told(path):
+        with explain_refusals(path):
             for file in beside.iterdir():
                 _sync(file)
             sync_folder(beside)
@@ -130,7 +130,7 @@ def remove_folder(path: Path) -> None:
         StoreError: if the system refuses that step; anything it refuses later is removed by the next `remove_unfinished`.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}.old.new")
-    with refusals_told(path):
+    with explain_refusals(path):
         if aside.exists():
             shutil.rmtree(aside)
         with suppress(FileNotFoundError):
@@ -144,7 +144,7 @@ def make_folder(path: Path) -> None:
     Raises:
         StoreError: if the system refuses.
     """
-    with refusals_told(path):
+    with explain_refusals(path):
         if not path.is_dir():
             make_folder(path.parent)
             try:
@@ -162,7 +162,7 @@ def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         StoreError: if the system refuses any step; the file is then unchanged.
     """
     content = b"".join(map(line_bytes, rows))
-    with refusals_told(path):
+    with explain_refusals(path):
         is_new = not path.exists()
         end = 0 if is_new else _end_of_last_line(path)
         try:
@@ -193,7 +193,7 @@ def append_bytes(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def refusals_told(path: Path) -> Iterator[None]:
+def explain_refusals(path: Path) -> Iterator[None]:
     """Turn an OSError inside the block, which undoes its own steps, into a `StoreError`."""
     try:
         yield

@@ -21,7 +21,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from continual_petl.errors import RunInUseError
-from continual_petl.store.files.atomic import refusals_told, remove_unfinished, write_json
+from continual_petl.store.files.atomic import explain_refusals, remove_unfinished, write_json
 
 _PATIENCE = 0.5
 """Seconds that a new holder has to record who it is."""
@@ -47,12 +47,12 @@ class RunLock:
         self._lock = FileLock(folder.absolute() / ".lock", is_singleton=True)
 
     def __enter__(self) -> None:
-        with refusals_told(self._folder / ".lock"):
+        with explain_refusals(self._folder / ".lock"):
             self._acquire()
         if self._lock.lock_counter > 1:
             return
         try:
-            with refusals_told(self._folder):
+            with explain_refusals(self._folder):
                 remove_unfinished(self._folder)
             write_json(self._holder, _about_this_process())
         except BaseException:
@@ -76,21 +76,21 @@ class RunLock:
             if who is not None or time.monotonic() > until:
                 break
             time.sleep(_POLL)
-        told = f"{self._folder}: another process is writing to this run{'' if who is None else f': {who}'}."
+        message = f"{self._folder}: another process is writing to this run{'' if who is None else f': {who}'}."
         if not self._wait:
             raise RunInUseError(
-                f"{told} Wait until it has ended (--wait does that), or choose another --run-dir; reading (verify, predict, "
-                "report) is possible in the meantime."
+                f"{message} Wait until it has ended (--wait does that), or choose another --run-dir; reading (verify, "
+                "predict, report) is possible in the meantime."
             )
-        _log.warning("%s Waiting until it has ended.", told)
+        _log.warning("%s Waiting until it has ended.", message)
         self._lock.acquire(poll_interval=_POLL)
 
 
 def holder(path: Path) -> str | None:
     """Describe the recorded holder of a lock; None if there is none that could still hold it."""
     try:
-        said: Any = json.loads(path.read_bytes())
-        pid, host, since, command = int(said["pid"]), str(said["host"]), str(said["since"]), str(said["command"])
+        owner: Any = json.loads(path.read_bytes())
+        pid, host, since, command = int(owner["pid"]), str(owner["host"]), str(owner["since"]), str(owner["command"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
     if host == platform.node() and not is_alive(pid):

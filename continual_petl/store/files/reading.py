@@ -79,19 +79,19 @@ def refuse_links_inside(run: Path, path: Path) -> None:
             refuse_link(below)
 
 
-def read_file(path: Path, most: int | None = None) -> bytes:
+def read_file(path: Path, max_bytes: int | None = None) -> bytes:
     """Return the bytes of a regular file.
 
     Raises:
         FileNotFoundError: if there is none.
-        StoreError: if it is not a regular file, is larger than ``most`` bytes, or cannot be read.
+        StoreError: if it is not a regular file, is larger than ``max_bytes`` bytes, or cannot be read.
     """
     with _opened(path) as handle:
         size = os.fstat(handle.fileno()).st_size
-        if most is not None and size > most:
+        if max_bytes is not None and size > max_bytes:
             raise StoreError(
-                f"{path}: {size} bytes are more than such a file can have (at most {most}); it is damaged or not what its "
-                "name says"
+                f"{path}: {size} bytes are more than such a file can have (at most {max_bytes}); it is damaged or not what "
+                "its name says"
             )
         try:
             # Do not read beyond the size that was checked, if the file grows meanwhile.
@@ -119,7 +119,7 @@ def _opened(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def read_lines(path: Path, most: int = MAX_LINE_BYTES) -> Iterator[bytes]:
+def read_lines(path: Path, max_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
     """Yield the lines of a regular file without their newlines; the rest after the last newline comes last, normally empty.
 
     Raises:
@@ -131,26 +131,26 @@ def read_lines(path: Path, most: int = MAX_LINE_BYTES) -> Iterator[bytes]:
         while True:
             number += 1
             try:
-                line = handle.readline(most + 1)
+                line = handle.readline(max_bytes + 1)
             except OSError as error:
                 raise StoreError(f"{path}: cannot be read ({error.strerror}); the disk is damaged") from error
-            if len(line) > most:
+            if len(line) > max_bytes:
                 raise StoreError(
-                    f"{path}:{number}: the line has more than {most} bytes, which no store writes; the file is damaged"
+                    f"{path}:{number}: the line has more than {max_bytes} bytes, which no store writes; the file is damaged"
                 )
             yield line.removesuffix(b"\n")
             if not line.endswith(b"\n"):
                 return
 
 
-def read_json(path: Path, *, most: int = MAX_JSON_BYTES) -> dict[str, Any]:
+def read_json(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
     """Return the object in a JSON file of the store.
 
     Raises:
         FileNotFoundError: if there is none.
         StoreError: if it is damaged.
     """
-    content = read_file(path, most)
+    content = read_file(path, max_bytes)
     value = parse_json(content, str(path))
     try:
         expected = json_bytes(value)
@@ -184,23 +184,23 @@ def parse_json(content: bytes, where: str) -> dict[str, Any]:
     return value
 
 
-def read_tail(path: Path, most: int = MAX_LINE_BYTES) -> tuple[bytes | None, bytes]:
+def read_tail(path: Path, max_bytes: int = MAX_LINE_BYTES) -> tuple[bytes | None, bytes]:
     """Return the last complete line of a regular file without its newline, or None, and the rest after it.
 
     Only the end of the file is read.
 
     Raises:
         FileNotFoundError: if there is none.
-        StoreError: if it is not a regular file, its last line is longer than ``most`` bytes, or it cannot be read.
+        StoreError: if it is not a regular file, its last line is longer than ``max_bytes`` bytes, or it cannot be read.
     """
     with _opened(path) as handle:
         size = start = os.fstat(handle.fileno()).st_size
         tail = b""
         try:
             while start > 0 and tail.count(b"\n") < 2:
-                if len(tail) > 2 * most:
+                if len(tail) > 2 * max_bytes:
                     raise StoreError(
-                        f"{path}: the last line has more than {most} bytes, which no store writes; the file is damaged"
+                        f"{path}: the last line has more than {max_bytes} bytes, which no store writes; the file is damaged"
                     )
                 before, start = start, max(0, start - max(_TAIL, len(tail)))
                 handle.seek(start)
@@ -210,9 +210,9 @@ def read_tail(path: Path, most: int = MAX_LINE_BYTES) -> tuple[bytes | None, byt
     if len(tail) != size - start:
         raise StoreError(f"{path}: it was cut short while being read; another program writes to it")
     *lines, behind = tail.split(b"\n")
-    if max(map(len, (behind, *lines[-1:]))) > most:
+    if max(map(len, (behind, *lines[-1:]))) > max_bytes:
         raise StoreError(
-            f"{path}: the last line has more than {most} bytes, which no store writes; the file is damaged"
+            f"{path}: the last line has more than {max_bytes} bytes, which no store writes; the file is damaged"
         )
     return (lines[-1] if lines else None), behind
 

@@ -32,7 +32,7 @@ from continual_petl.store.folder.index import (
 )
 from continual_petl.store.folder.results_file import was_committed
 
-MOST_MANIFESTS = 64
+MAX_MANIFESTS = 64
 _NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -46,22 +46,22 @@ class BankFolders:
 
     Args:
         folder: the run folder.
-        most_manifests: how many manifests are kept in memory.
+        max_manifests: how many manifests are kept in memory.
         indexed: whether the index may be used; without it, every manifest is read and checked.
     """
 
-    def __init__(self, folder: Path, *, most_manifests: int = MOST_MANIFESTS, indexed: bool = True) -> None:
+    def __init__(self, folder: Path, *, max_manifests: int = MAX_MANIFESTS, indexed: bool = True) -> None:
         self.folder = folder
         self.banks = folder / "banks"
         self.tombstone_folder = folder / "tombstones"
         self.stream_file = folder / "stream.yaml"
         self.results_file = folder / "results.jsonl"
         self.pin_file = folder / "backbone.json"
-        self._most = most_manifests
+        self._max_manifests = max_manifests
         self._manifests: OrderedDict[str, Manifest] = OrderedDict()
         self._entries: Entries = {}
         """Manifests that were read."""
-        self._said: Entries | None = None if indexed else {}
+        self._indexed: Entries | None = None if indexed else {}
         """The content of the index; None until it is read."""
         self._noted = False
         """Whether the index is up to date."""
@@ -83,8 +83,8 @@ class BankFolders:
 
     def read_index(self) -> None:
         """Use the index from now on, before many links are read; it is read once."""
-        if self._said is None:
-            self._said = read_index(index_file(self.folder))
+        if self._indexed is None:
+            self._indexed = read_index(index_file(self.folder))
 
     def counts(self, task: str) -> bool:
         """Return whether there is a bank of this name without a tombstone, without reading any other.
@@ -154,16 +154,16 @@ class BankFolders:
         if manifest.task != task:
             raise StoreError(f"{path}: this is the manifest of task {manifest.task!r}; a folder was renamed or copied")
         self._manifests[task] = manifest
-        while len(self._manifests) > self._most:
+        while len(self._manifests) > self._max_manifests:
             self._manifests.popitem(last=False)
         before, entry = self._known(task), Entry(signature, chain.link_of(manifest), summary_of(manifest))
         self._entries[task] = entry
         if before is not None and before.link != entry.link:
             self._reread(task)
-        said = (self._said or {}).get(task)
-        if said is not None and said.signature == signature and said != entry:
+        indexed = (self._indexed or {}).get(task)
+        if indexed is not None and indexed.signature == signature and indexed != entry:
             # The index was not made from this manifest, so none of it can be trusted.
-            self._said, self._noted = {}, False
+            self._indexed, self._noted = {}, False
         return manifest, entry
 
     def _reread(self, task: str) -> None:
@@ -189,7 +189,7 @@ class BankFolders:
         self._noted = True
 
     def _known(self, task: str) -> Entry | None:
-        return self._entries.get(task) or (self._said or {}).get(task)
+        return self._entries.get(task) or (self._indexed or {}).get(task)
 
     def bank_folder(self, task: str) -> Path:
         """Return the path of one bank's folder."""

@@ -31,7 +31,7 @@ from continual_petl.store.files.atomic import line_bytes
 from continual_petl.store.files.reading import Signature, parse_json, read_file
 from continual_petl.store.files.sealed import SEAL, seal_of
 
-MOST_BYTES = 128 * 2**20
+MAX_BYTES = 128 * 2**20
 """Limit for the whole file; 100,000 banks take 90 MiB."""
 _LONGEST = 4096
 _VERSION = 2
@@ -97,7 +97,7 @@ def index_file(folder: Path) -> Path:
 def read_index(path: Path) -> Entries:
     """Return the index's entry for each bank, by task; damaged lines are left out."""
     try:
-        content = read_file(path, MOST_BYTES)
+        content = read_file(path, MAX_BYTES)
     except (OSError, StoreError):
         return {}
     found: Entries = {}

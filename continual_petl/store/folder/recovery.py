@@ -10,7 +10,7 @@ from pathlib import Path
 from continual_petl.errors import StoreError
 from continual_petl.store.certificate.manifest import read_manifest
 from continual_petl.store.certificate.tombstone import Tombstone
-from continual_petl.store.files.atomic import refusals_told, remove_unfinished, sync_folder
+from continual_petl.store.files.atomic import explain_refusals, remove_unfinished, sync_folder
 from continual_petl.store.folder.bank_folders import BankFolders
 from continual_petl.store.folder.results_file import was_committed
 
@@ -21,7 +21,7 @@ def clean(store: BankFolders) -> None:
     Args:
         store: the run; its lock is held, so nobody else is writing.
     """
-    with refusals_told(store.banks):
+    with explain_refusals(store.banks):
         stone = interrupted_replacement(store)
         if stone is not None:
             _put_back(store, stone)

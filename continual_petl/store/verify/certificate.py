@@ -62,7 +62,7 @@ def check_task(store: Store, task: str, backbone: Backbone | None, *, probe: boo
     )
 
 
-def rotating(tasks: Sequence[str], turn: int, most: int) -> set[str]:
+def rotating(tasks: Sequence[str], turn: int, limit: int) -> set[str]:
     """Return the tasks to check this turn: a fixed number, such that every task is checked again and again.
 
     They are those whose number modulo the smallest sufficient power of two is ``turn``: no state is kept between turns, and a
@@ -70,8 +70,8 @@ def rotating(tasks: Sequence[str], turn: int, most: int) -> set[str]:
     costs the same.
     """
     step = 1
-    while len(tasks) > most * step:
+    while len(tasks) > limit * step:
         step *= 2
     chosen = set(tasks[turn % step :: step])
-    newest = (task for task in tasks[: -2 * most - 1 : -1] if task not in chosen)
-    return chosen | set(islice(newest, most - len(chosen)))
+    newest = (task for task in tasks[: -2 * limit - 1 : -1] if task not in chosen)
+    return chosen | set(islice(newest, limit - len(chosen)))

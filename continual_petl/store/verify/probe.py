@@ -54,7 +54,7 @@ def make_probe(
         return chosen
 
     num_targets = min(NUM_TARGETS, plan.max_target_length or 0)
-    first, last = _around(tokenizer)
+    first, last = _special_tokens_around(tokenizer)
     longest = min(MAX_TOKENS, max_length - (num_targets if plan.kind == "causal-lm" else 0))
     sources = [
         (first + draw(max(1, longest - len(first) - len(last) - 2 * number)) + last)[:longest]
@@ -116,7 +116,7 @@ def _padded(rows: list[list[int]], fill: int) -> dict[str, Tensor]:
     }
 
 
-def _around(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
+def _special_tokens_around(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     """Return the special tokens that the tokenizer adds before and after a text."""
     encoded = tokenizer("a", return_special_tokens_mask=True)
     ids, mask = encoded["input_ids"], encoded["special_tokens_mask"]

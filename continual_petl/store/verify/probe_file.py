@@ -18,7 +18,7 @@ OUTPUTS = "outputs"
 """Name of the tensor of answers."""
 DECODED = "decoded"
 """Name of the tensor of generated tokens, for generative tasks."""
-MOST_PROBE_BYTES = 2**27
+MAX_PROBE_BYTES = 2**27
 """Number of rows of a probe."""
 
 
@@ -40,7 +40,7 @@ def stored_probe(store: Store, task: str) -> dict[str, StoredTensor]:
         raise StoreError(f"task {task!r}: bank.json's digest does not match the tensors it lists; the file was edited")
     changed = f"task {task!r}: {path} is not the certified probe; the file was changed"
     try:
-        tensors = read_tensors(path, MOST_PROBE_BYTES, manifest.files[path.name], f"task {task!r}")
+        tensors = read_tensors(path, MAX_PROBE_BYTES, manifest.files[path.name], f"task {task!r}")
     except Damaged as damage:
         raise StoreError(changed) from damage
     if OUTPUTS not in tensors or combined_digest({name: one.digest for name, one in tensors.items()}) != manifest.probe:

@@ -70,15 +70,15 @@ def _check_tokens(manifest: Manifest, backbone: Backbone, inputs: Mapping[str, T
         ENDS: (-1, vocabulary),
     }
     key = backbone.anatomy.max_length_key
-    most = 2 * max(backbone.max_length, RELATIVE_LENGTH) if key is None else int(getattr(config, key))
+    limit = 2 * max(backbone.max_length, RELATIVE_LENGTH) if key is None else int(getattr(config, key))
     for name, tensor in inputs.items():
         low, high = ranges[name]
         like = inputs["labels" if name == "labels" and manifest.kind == "seq2seq" else "input_ids"].shape
         shape = (2,) if name == ENDS else tuple(like)
         if tensor.dtype != torch.int64 or tuple(tensor.shape) != shape or tensor.ndim != (1 if name == ENDS else 2):
             raise _refused(manifest, f"its {name} are {tensor.dtype} {tuple(tensor.shape)}")
-        if not 0 < tensor.shape[-1] <= most:
-            raise _refused(manifest, f"its {name} are {tensor.shape[-1]} tokens long; the backbone takes {most}")
+        if not 0 < tensor.shape[-1] <= limit:
+            raise _refused(manifest, f"its {name} are {tensor.shape[-1]} tokens long; the backbone takes {limit}")
         # At most one negative number has a meaning: ``low``.
         if int(tensor.max()) >= high or bool(((tensor < 0) & (tensor != low)).any()):
             raise _refused(manifest, f"its {name} hold numbers outside of {low} to {high - 1}")

@@ -73,10 +73,10 @@ def decode_probe(
     """
     if generation is None or ENDS not in probe:
         return {}
-    most = min(NUM_DECODED, generation.max_new_tokens)
+    limit = min(NUM_DECODED, generation.max_new_tokens)
     fixed = {"do_sample": False, "temperature": 1.0, "top_p": 1.0, "stop": ()}
     short = generation.model_copy(
-        update={"max_new_tokens": most, "min_new_tokens": min(most, generation.min_new_tokens), **fixed}
+        update={"max_new_tokens": limit, "min_new_tokens": min(limit, generation.min_new_tokens), **fixed}
     )
     end, pad = probe[ENDS].tolist()
     device = backbone.model.device

@@ -15,7 +15,7 @@ class AttentionConfig(FormConfig):
     """The form ``attention``."""
 
     name = "attention"
-    # Gated is prefix tuning; the others are the multi-head parallel adapter.
+    # Gated is prefix tuning; the other compositions are the multi-head parallel adapter.
     rows = (Combination("attention", ("heads",), "parallel", ("gated", *ADDED)),)
     options = frozenset({"bottleneck", "init", "init_scale", "dropout", "reparametrise", "hidden"})
     preset = "prefix_flat"
@@ -24,19 +24,19 @@ class AttentionConfig(FormConfig):
     in_heads = True
 
     def options_of(self, modifies: str, insertion: str | None, composition: str) -> frozenset[str]:
-        """Return the options: a softmax has two implementations, what stands for it has an activation."""
+        """Return the options: a softmax has two implementations, its replacement has an activation."""
         own = "implementation" if composition == "gated" else "activation"
         return super().options_of(modifies, insertion, composition) | {own}
 
     def idle(self, reparametrise: str, init: str) -> frozenset[str]:
-        """Return what has no effect: the MLP of a prefix is drawn as torch draws it."""
+        """Return the options without effect: the MLP of a prefix is initialised as torch does it."""
         idle = super().idle(reparametrise, init)
         return idle if reparametrise == "none" else idle | {"init", "init_scale"}
 
     def check(self, modification: ModificationLike) -> None:
         """Raise `ValueError` for an LSTM, or an init that a prefix cannot have."""
         if modification.reparametrise == "lstm":
-            raise ValueError("reparametrise lstm is P-tuning's and for prompts: a prefix takes none or mlp")
+            raise ValueError("reparametrise lstm is for prompts (P-tuning): a prefix takes none or mlp")
         check_has_no_identity(modification)
 
     def like(self, modification: ModificationLike) -> str:

@@ -1,8 +1,8 @@
-"""What a form of modification says of itself: which choices it allows, which options act, what it is trained as.
+"""The description of a form of modification: legal choices, options that have an effect, the preset it is trained as.
 
-One file of this package describes one form and never imports torch, so that a stream file is checked before anything heavy
-loads; the file of the same name in `continual_petl.banks.forms` computes it. The table of legal combinations and the checks
-of a specification (`legal` and `spec`, beside this package) are derived from these descriptions.
+Each file of this package describes one form and never imports torch, so that a stream file is checked before anything
+heavy loads; the file of the same name in `continual_petl.banks.forms` computes it. The table of legal combinations and the
+checks of a specification (`legal` and `spec`, next to this package) are derived from these descriptions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PROJECTIONS: tuple[Site, ...] = ("query", "key", "value", "attention_out", "ffn_
 
 
 class Combination(NamedTuple):
-    """One legal row: a form, where it may act, how it is inserted, how it may be composed."""
+    """One row of legal choices: a form, where it may act, how it is inserted, how it may be composed."""
 
     form: str
     modifies: tuple[Site, ...]
@@ -58,7 +58,7 @@ class Combination(NamedTuple):
 
 
 class ModificationLike(Protocol):
-    """What a form reads of a `Modification`, which is built from the forms and so defined above them."""
+    """The attributes of a `Modification` that a form reads; the class itself is built from the forms."""
 
     @property
     def modifies(self) -> str:
@@ -82,7 +82,7 @@ class ModificationLike(Protocol):
 
 
 class BankLike(Protocol):
-    """What a form reads of a `BankSpec`."""
+    """The attributes of a `BankSpec` that a form reads."""
 
     @property
     def modifications(self) -> Sequence[ModificationLike]:
@@ -94,22 +94,22 @@ class BankLike(Protocol):
 
 
 class FormConfig:
-    """The description of one form; a subclass says what differs from a change of states that is stored as it is trained."""
+    """The description of one form; the defaults are those of a change of states that is stored as it is trained."""
 
     name: ClassVar[str]
-    """As in a stream file."""
+    """The name in a stream file."""
     rows: ClassVar[tuple[Combination, ...]]
     """The legal choices."""
     options: ClassVar[frozenset[str]] = frozenset()
-    """Options that act whatever the choice."""
+    """Options that have an effect with every choice."""
     preset: ClassVar[str]
-    """The preset that it is known from; a bank that is like no preset is trained as that one."""
+    """The best-known preset with this form; a bank that resembles no preset is trained like that one."""
     size: ClassVar[str | None] = None
     """The name of its size besides bottleneck: rank or length."""
     init: ClassVar[str] = "lora"
-    """The initialisation when a stream does not say."""
+    """The default initialisation."""
     mergeable: ClassVar[bool] = False
-    """Whether it can be written into the weights of a copy of the backbone."""
+    """Whether it can be merged into the weights of a copy of the backbone."""
     outside: ClassVar[bool] = False
     """Whether it adds its vectors to the input, in front of all layers, instead of acting in layers."""
     in_heads: ClassVar[bool] = False
@@ -119,14 +119,14 @@ class FormConfig:
     fits_by_size: ClassVar[bool] = False
     """Whether it fits any backbone that is at least as wide as its size."""
     copies: ClassVar[bool] = False
-    """Whether these are whole copies, kept beside the modifications (`Bank.own`)."""
+    """Whether these are whole copies, stored next to the modifications (`Bank.own`)."""
 
     def options_of(self, modifies: str, insertion: str | None, composition: str) -> frozenset[str]:
         """Return which options change what a combination computes."""
         return self.options | ({"scale"} if composition in ("scaled", "learned") else set())
 
     def idle(self, reparametrise: str, init: str) -> frozenset[str]:
-        """Return which options have no effect because of what others say."""
+        """Return which options have no effect because of the values of others."""
         return frozenset({"hidden"} if reparametrise == "none" else set()) | (
             frozenset() if init == "houlsby" else {"init_scale"}
         )
@@ -135,14 +135,14 @@ class FormConfig:
         """Raise `ValueError` if values of legal options do not go together."""
 
     def check_bank(self, spec: BankLike) -> None:
-        """Raise `ValueError` if a bank cannot have this form beside what else it has."""
+        """Raise `ValueError` if a bank cannot combine this form with its other parts."""
 
     def folds(self, modification: ModificationLike) -> bool:
-        """Return whether its stored form is another one than the one that is trained."""
+        """Return whether it is stored in another form than it is trained in."""
         return modification.reparametrise != "none"
 
     def trained_through(self, modification: ModificationLike) -> str:
-        """Return in words what is folded away after training."""
+        """Describe what is folded away after training."""
         return f"an {modification.reparametrise} around its vectors"
 
     def like(self, modification: ModificationLike) -> str:
@@ -150,7 +150,7 @@ class FormConfig:
         return self.like_plain(modification)
 
     def like_plain(self, modification: ModificationLike) -> str:
-        """Return the same whatever it is trained through."""
+        """Return the preset regardless of any network it is trained through."""
         return self.preset
 
 

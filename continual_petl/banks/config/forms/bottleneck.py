@@ -11,7 +11,7 @@ class BottleneckConfig(FormConfig):
     name = "bottleneck"
     rows = (
         Combination("bottleneck", ("attention", "ffn"), "sequential", (*ADDED, "multiply")),
-        # Heads: what the heads have computed, before their output projection.
+        # Heads: the concatenated outputs of the heads, before the output projection.
         Combination("bottleneck", ("attention", "heads", "ffn"), "parallel", (*ADDED, "multiply")),
     )
     options = frozenset(
@@ -21,6 +21,6 @@ class BottleneckConfig(FormConfig):
     fits_by_size = True
 
     def options_of(self, modifies: str, insertion: str | None, composition: str) -> frozenset[str]:
-        """Return the options; only behind the FFN is there a normalised input to read."""
+        """Return the options; only an adapter after the FFN can read a normalised input."""
         options = super().options_of(modifies, insertion, composition)
         return options | {"normalised_input"} if (modifies, insertion) == ("ffn", "sequential") else options

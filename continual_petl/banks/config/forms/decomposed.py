@@ -1,4 +1,4 @@
-"""DoRA: a projection's weight as magnitude and direction, the direction changed by low rank (Liu et al. 2024)."""
+"""DoRA: a projection's weight as magnitude and direction, with a low-rank change of the direction (Liu et al. 2024)."""
 
 from __future__ import annotations
 

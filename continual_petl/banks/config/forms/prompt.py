@@ -25,7 +25,7 @@ class PromptConfig(FormConfig):
     outside = True
 
     def idle(self, reparametrise: str, init: str) -> frozenset[str]:
-        """Return what has no effect without a network around the vectors, or without an LSTM in it."""
+        """Return the options without effect: those of a network or LSTM that the prompt does not have."""
         idle = super().idle(reparametrise, init) | (set() if reparametrise == "lstm" else {"mlp_width"})
         return idle | {"depth"} if reparametrise == "none" else idle
 
@@ -36,7 +36,7 @@ class PromptConfig(FormConfig):
     def check_bank(self, spec: BankLike) -> None:
         """Raise `ValueError` for a second prompt."""
         if len([m for m in spec.modifications if m.config is self]) > 1:
-            raise ValueError("a bank takes one prompt: add up the lengths")
+            raise ValueError("a bank takes one prompt: write one with the sum of the lengths")
 
     def like(self, modification: ModificationLike) -> str:
         """Return the preset that it is trained as."""

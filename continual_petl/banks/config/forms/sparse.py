@@ -16,7 +16,7 @@ class SparseConfig(FormConfig):
     own_parameters = True
 
     def check_bank(self, spec: BankLike) -> None:
-        """Raise `ValueError` for whatever else has versions of parameters."""
+        """Raise `ValueError` if anything else in the bank has versions of parameters."""
         if len([m for m in spec.modifications if m.config.own_parameters]) > 1 or spec.layernorms == "own":
             raise ValueError(
                 "a sparse difference covers every parameter of the layer range already: leave out other sparse or additive "
@@ -24,9 +24,9 @@ class SparseConfig(FormConfig):
             )
 
     def folds(self, modification: ModificationLike) -> bool:
-        """Return that only the entries that are kept are stored."""
+        """Return True: only the largest entries are stored."""
         return True
 
     def trained_through(self, modification: ModificationLike) -> str:
-        """Return in words what is folded away after training."""
+        """Describe what is folded away after training."""
         return "a mask over all weights"
