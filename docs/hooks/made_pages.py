@@ -1,6 +1,6 @@
-"""Pages that are made when the site is built, from what they describe: every key of a stream file, every command.
+"""Generate reference pages when the site is built: every key of a stream file, every command.
 
-`mkdocs.yml` names this file as a hook. Nothing made here is committed, so nothing can be out of date.
+`mkdocs.yml` registers this file as a hook. Generated pages are not committed, so they cannot be out of date.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _BOUNDS = {
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the made pages to those that lie in the folder."""
+    """Add the generated pages to those in the folder."""
     made = {
         "reference/stream-file.md": stream_file_page(),
         "reference/command-line.md": command_line_page(),
@@ -69,17 +69,17 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def contributing_page(text: str) -> str:
-    """Return CONTRIBUTING.md as a page: links into docs/ count from there."""
+    """Return CONTRIBUTING.md as a page, with links relative to docs/."""
     return re.sub(r"\]\(docs/", "](", text)
 
 
 def stream_file_page() -> str:
-    """Return the reference of the stream file: a table of keys for each of its mappings."""
+    """Return the stream file reference: a table of keys for each mapping."""
     schema = json_schema()
     parts = [
         "# The stream file\n",
-        "Every key of a stream file, made from the JSON Schema that also checks it (`continual-petl schema` prints it, for "
-        "editors that complete YAML). A key that is not here is an error. *required* means that there is no default.\n",
+        "Every key of a stream file, generated from the JSON Schema that also validates it (`continual-petl schema` prints "
+        "it, for editors that complete YAML). Unknown keys are errors. *required* means that there is no default.\n",
         "## the stream\n",
         *_table(schema),
     ]
@@ -98,7 +98,7 @@ def _mapping(node: Node) -> Node:
 
 
 def _table(node: Node) -> list[str]:
-    rows = ["| key | what it may be | default | meaning |", "|---|---|---|---|"]
+    rows = ["| key | value | default | meaning |", "|---|---|---|---|"]
     for key, below in node["properties"].items():
         if key in node.get("required", ()):
             default = "*required*"
@@ -110,7 +110,7 @@ def _table(node: Node) -> list[str]:
 
 
 def kind_of(node: Node) -> str:
-    """Return in words what a value may be: its type or its choices, and their bounds."""
+    """Describe the allowed values in words: type or choices, and bounds."""
     if "$ref" in node:
         title = SECTIONS[node["$ref"].rsplit("/", 1)[1]]
         return f"[{title}](#{title.replace('.', '').replace(' ', '-')})"
@@ -152,13 +152,13 @@ def _text(description: str) -> str:
 
 
 def command_line_page() -> str:
-    """Return the reference of the commands: what ``--help`` prints for each."""
+    """Return the command reference: the output of ``--help`` for each."""
     parser = build_parser()
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     parts = [
         "# The command line\n",
-        "What `continual-petl COMMAND --help` prints, for every command. Exit codes: 0 all is well; 1 a check failed; 2 the "
-        "input cannot be used; 3 an internal error; 4 another process is writing to the run; 128 + n ended by signal n.\n",
+        "The output of `continual-petl COMMAND --help` for every command. Exit codes: 0 success; 1 a check failed; 2 invalid "
+        "input; 3 an internal error; 4 another process is writing to the run; 128 + n ended by signal n.\n",
     ]
     for name, command in commands.choices.items():
         command.formatter_class = _Narrow
@@ -167,7 +167,7 @@ def command_line_page() -> str:
 
 
 class _Narrow(argparse.RawDescriptionHelpFormatter):
-    """A width that does not depend on the terminal of whoever builds the site."""
+    """A fixed width, so that the pages do not depend on the terminal."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=110)

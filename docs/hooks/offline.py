@@ -1,7 +1,7 @@
 """The built site loads nothing from the network, so that it opens from a disk as well as from a server.
 
-`mkdocs.yml` names this file as a hook: a page that would load a script, a style, a font or a picture from elsewhere ends the
-build. Links that a reader may click are fine.
+`mkdocs.yml` registers this file as a hook: a page that would load a script, a style, a font or a picture from elsewhere fails
+the build. Links that a reader may click are fine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LOADED_LINKS = {"stylesheet", "icon", "preload", "prefetch", "preconnect", "dns
 
 
 class _Loads(HTMLParser):
-    """Collect the addresses that a browser loads without being asked."""
+    """Collect the addresses that a browser loads automatically."""
 
     def __init__(self) -> None:
         super().__init__()

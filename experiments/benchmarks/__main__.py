@@ -1,7 +1,7 @@
 """The command: ``python -m experiments.benchmarks TABLE [--quick] [--out FOLDER] ...``.
 
-``render FILE.json ...`` makes the Markdown of results anew, ``readme`` the tables of README from the committed ones;
-``environments`` makes the peers' environments.
+``render FILE.json ...`` regenerates the Markdown of results, ``readme`` the tables of README from the committed results;
+``environments`` creates the peers' environments.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from experiments.benchmarks.summary import written
 
 
 def main(arguments: list[str]) -> int:
-    """Do what the command line says; return 2 if it cannot be done."""
+    """Run the command; return 2 if the input is invalid."""
     try:
         match arguments:
             case ["render", *files]:

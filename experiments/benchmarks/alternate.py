@@ -1,4 +1,4 @@
-"""Candidates take turns, A B C A B C ..., so that whatever else the machine does falls on all of them alike."""
+"""Candidates take turns, A B C A B C ..., so that other load on the machine affects all of them equally."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import median
 from continual_petl.errors import InputError
 
 Samples = dict[str, list[float]]
-"""What was measured, by candidate; one number for each time it had its turn."""
+"""Measurements by candidate, one number per turn."""
 
 
 @dataclass(frozen=True)
@@ -18,19 +18,19 @@ class Candidate:
 
     name: str
     block: Callable[[], float]
-    """Does a block of work and returns what is measured of it, usually the seconds of one unit of it."""
+    """Does a block of work and returns the measurement, usually the seconds per unit."""
 
 
 def alternate(
     candidates: Sequence[Candidate], *, repetitions: int, warmup: int, tell: Callable[[str], None] = lambda line: None
 ) -> Samples:
-    """Give every candidate its turn ``warmup + repetitions`` times and return what the last ``repetitions`` gave.
+    """Run every candidate ``warmup + repetitions`` times in turn and return the last ``repetitions`` measurements.
 
     Args:
         candidates: with different names.
         repetitions: measured rounds.
         warmup: rounds before them, which are dropped.
-        tell: is told of every round.
+        tell: called in every round.
 
     Raises:
         InputError: if there is nothing to measure, or two candidates have one name.

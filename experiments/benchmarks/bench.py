@@ -31,7 +31,7 @@ MODULES = {"transformers": "plain", "peft": "with_peft", "adapters": "with_adapt
 
 @dataclass(frozen=True)
 class Measured:
-    """What a table's own code hands back."""
+    """The result of a table's own code."""
 
     unit: str
     samples: Samples
@@ -40,7 +40,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Bench:
-    """What a table's own code gets."""
+    """The input of a table's own code."""
 
     options: Options
     shape: Shape
@@ -57,7 +57,7 @@ class Bench:
 
 
 def say(line: str) -> None:
-    """Tell on standard error how far a table is."""
+    """Report progress on standard error."""
     print(line, file=sys.stderr, flush=True)
 
 
@@ -66,8 +66,8 @@ def run(options: Options, tell: Callable[[str], None] = say, workers: dict[str, 
 
     Args:
         options: which table, and how.
-        tell: is told how far it is.
-        workers: the peers' workers, which stay; None starts those of the options, and ends them.
+        tell: called with progress.
+        workers: running workers of the peers; None starts those in the options, and ends them.
     """
     module = import_module(f"experiments.benchmarks.tables.{options.table}")
     torch.set_num_threads(options.threads)

@@ -1,8 +1,8 @@
-"""The machine's own matrix products of one training step: the shortest time that any code of this arithmetic could take.
+"""The matrix products of one training step: a lower bound on the time of any implementation in this arithmetic.
 
-One product for each that a step cannot do without: forward through every layer, back to the lowest modified place (gradients
-of states, none of frozen weights), and all of the bank's. Weights are as many as in the model, states are shared, results
-go to memory that is there already, so nothing but the products is timed. Not counted: softmax, LayerNorms, non-linearities,
+Included are all products that a step cannot avoid: forward through every layer, back to the lowest modified place (gradients
+of states, none of frozen weights), and all of the bank's. There are as many weights as in the model, states are shared, and
+results go to preallocated memory, so only the products are timed. Not counted: softmax, LayerNorms, non-linearities,
 sums, the optimizer, the embeddings and the head.
 
 Shape suffixes: N = B T tokens, D width, F width inside the FFN, R bottleneck, S heads of all rows, d width of a head.

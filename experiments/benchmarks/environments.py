@@ -1,9 +1,9 @@
-"""Makes the peers' environments: each its own, so that neither bends the versions of the other, or ours.
+"""Create a separate environment for each peer, so that they do not affect each other's versions, or ours.
 
     python -m experiments.benchmarks environments [--index-url ADDRESS]
 
-torch comes first and alone, from the index that is given (that of PyTorch's CPU builds saves a large download), and in our
-own version: otherwise two versions of torch would be compared.
+torch is installed first and separately, from the given index (PyTorch's CPU builds save a large download), and in our
+version: otherwise two versions of torch would be compared.
 """
 
 from __future__ import annotations

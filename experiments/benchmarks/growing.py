@@ -1,4 +1,4 @@
-"""A course of small tasks that takes turns: after each it says what the task cost, and waits for a line before the next.
+"""A run of small tasks that takes turns: it reports the cost of each task, and waits for a line before the next.
 
 ``python -m experiments.benchmarks.growing RUN BACKBONE FIRST COUNT THREADS`` learns tasks FIRST to FIRST + COUNT - 1.
 """
@@ -25,7 +25,7 @@ WORDS = "the of and to in for is on that by this with from at as it are be"
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What one task cost."""
+    """The cost of one task."""
 
     seconds: float
     """By the clock, from the end of the task before."""
@@ -38,11 +38,11 @@ class Cost:
 
 
 class Costs(StreamCallback):
-    """Notes what each task cost. The last callback of a course, so that it sees the work of all others.
+    """Records the cost of each task. The last callback of a run, so that it includes the work of all others.
 
     Args:
         folder: the run folder.
-        tell: is told the cost of each task; what it takes until it returns belongs to no task.
+        tell: called with the cost of each task; its own time belongs to no task.
     """
 
     def __init__(self, folder: Path, tell: Callable[[Cost], None]) -> None:
@@ -92,7 +92,7 @@ def many_tasks(backbone: str, num_tasks: int, *, first: int = 0, bottleneck: int
     for number in range(first, first + num_tasks):
         drawn = rows(24, number)
         data = {"train": drawn[:16], "validation": drawn[16:]}
-        # Names of one length: that of a name is in every file of its task.
+        # Names of equal length, since a task's name is in each of its files.
         tasks.append({"name": f"t{number:04}", "kind": "classification", "data": data})
     spec = {
         "name": "growth",

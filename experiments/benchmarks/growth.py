@@ -1,10 +1,10 @@
-"""What the k-th task costs for several k, side by side, and what many banks cost afterwards.
+"""The cost of the k-th task for several k, side by side, and the cost of many banks afterwards.
 
 Run folders of 10 to 1,000 banks are made: one small task is learned, the others are committed as copies of its bank, each
-with certificate, index and results like any other. Then one course per folder goes on with tasks of its own, and the courses
-take turns, task by task (`experiments.benchmarks.growing`; ``evaluate: certified``). At last the smallest and the largest
-store are opened in turn, and banks are switched, those in memory and those on disk. Every function returns numbers; nothing
-is judged here. `experiments.benchmarks.tables.course` learns all 1,000 in one course instead.
+with certificate, index and results like any other. Then each folder is continued by its own run, and these runs
+take turns, task by task (`experiments.benchmarks.growing`; ``evaluate: certified``). Finally, the smallest and the largest
+store are opened in turn, and banks are switched, in memory and from disk. The functions only return numbers.
+`experiments.benchmarks.tables.course` learns all 1,000 in one run instead.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from experiments.benchmarks.slope import slope
 SIZES, FEW_SIZES = (10, 20, 100, 250, 500, 1_000), (4, 6, 8)
 """Banks in the stores when the measured tasks are learned; those of a quick look."""
 SAMPLE = 20
-"""So many earlier tasks are checked after every task at most; from this task on the work is the same."""
+"""At most this many earlier tasks are checked after every task; from this task on the work is constant."""
 _DROPPED = 2
-"""Tasks of each course that do not count: the first stands behind the opening."""
+"""Tasks of each run that do not count: the first one includes opening the store."""
 
 
 def learn_many(folder: Path, stream: TaskStream, tell: Callable[[str], None] = print) -> list[Cost]:
-    """Learn a stream into a fresh run folder; return what each task cost, in order."""
+    """Learn a stream into a fresh run folder; return the cost of each task, in order."""
     costs: list[Cost] = []
 
     def told(cost: Cost) -> None:
@@ -90,7 +90,7 @@ def fill(folder: Path, count: int) -> None:
 
 
 class _Course:
-    """A course in a process of its own, that learns a task when it is asked to."""
+    """A run in its own process that learns the next task on request."""
 
     def __init__(self, folder: Path, backbone: str, first: int, count: int, threads: int) -> None:
         argv = [sys.executable, "-W", "ignore", "-m", "experiments.benchmarks.growing", str(folder), backbone]
@@ -99,7 +99,7 @@ class _Course:
         self._begun = False
 
     def task(self) -> Cost:
-        """Learn the next task; return what it cost."""
+        """Learn the next task; return its cost."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -110,7 +110,7 @@ class _Course:
         for line in process.stdout:
             if line.startswith("{"):
                 return Cost(**json.loads(line))
-        raise RuntimeError(f"a course of the benchmark ended with {process.wait()}")
+        raise RuntimeError(f"a run of the benchmark ended with {process.wait()}")
 
     def close(self) -> None:
         """End it between two tasks."""
@@ -120,7 +120,7 @@ class _Course:
 def tasks_in_turns(
     folders: dict[int, Path], backbone: str, *, repetitions: int, threads: int, tell: Callable[[str], None]
 ) -> dict[int, list[Cost]]:
-    """Return what tasks cost, by the number of banks that the store held before; courses take turns, task by task."""
+    """Return the cost of tasks by the number of banks in the store before; runs take turns, task by task."""
     # The last task of a stream checks all of them, and is never learned.
     count = _DROPPED + repetitions + 1
     courses = {size: _Course(folder, backbone, size, count, threads) for size, folder in folders.items()}
@@ -151,11 +151,11 @@ print(time.perf_counter() - begin, len(found))
 
 
 def open_seconds(folder: Path, other: Path) -> float:
-    """Return how long a fresh process takes from a folder to the names of its tasks, imports not counted.
+    """Return how long a fresh process takes to list the tasks of a folder, without imports.
 
     Args:
         folder: the run folder.
-        other: one that is opened before, for what is imported with the first store.
+        other: a folder that is opened first, to trigger imports.
     """
     argv = [sys.executable, "-W", "ignore", "-c", _OPEN, str(folder), str(other)]
     return float(subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[0])

@@ -1,4 +1,4 @@
-"""The machine and the software that a table was measured on. No path and no name of the machine is written down."""
+"""The machine and the software that a table was measured on, without paths or host names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PACKAGES = ("torch", "transformers", "lightning", "tokenizers", "numpy")
 
 
 class Machine(FrozenModel):
-    """What the times depend on beside the code."""
+    """What times depend on besides the code."""
 
     processor: str
     units: tuple[str, ...]
@@ -57,7 +57,7 @@ def describe(device: torch.device) -> Machine:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what runs in this process."""
+    """Return the versions of the software in this process."""
     found = {"python": platform.python_version(), "continual_petl": VERSION}
     return found | {package: importlib.metadata.version(package) for package in PACKAGES}
 

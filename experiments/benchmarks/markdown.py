@@ -1,4 +1,4 @@
-"""Parts that all tables are made of; numbers are rounded here and nowhere else."""
+"""Building blocks of all tables; numbers are rounded only here."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def between(readme: str, begin: str, end: str, section: str) -> str:
-    """Return README with another section between two marks.
+    """Return README with a new section between two markers.
 
     Raises:
-        InputError: if README lacks one of the marks.
+        InputError: if README lacks one of the markers.
     """
     before, first, rest = readme.partition(begin)
     _, last, after = rest.partition(end)
@@ -69,7 +69,7 @@ def factor(value: float) -> str:
 
 
 def head(result: Result) -> str:
-    """Return how and on what a table was measured."""
+    """Return how and on which machine a table was measured."""
     machine, settings = result.machine, result.settings
     units = f" ({', '.join(machine.units)})" if machine.units else ""
     device = "" if machine.device == "cpu" else f"; {machine.device}"
@@ -78,7 +78,7 @@ def head(result: Result) -> str:
         for name, found in result.versions.items()
     )
     changed = " with changes" if result.changed else ""
-    clock = "" if settings["clock"] == "wall" else " Seconds are those of the processor, not of the wall."
+    clock = "" if settings["clock"] == "wall" else " Seconds are processor time, not wall-clock time."
     return "\n".join(
         [
             f"# {result.table}: {settings['shape']}, batch {settings['batch']} x {settings['length']}",

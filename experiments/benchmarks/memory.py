@@ -1,12 +1,12 @@
-"""Memory of learning one bank, against the backbone's own bytes.
+"""Memory needed to train one bank, relative to the backbone's size.
 
-Three numbers of one process: the bytes that torch has allocated at its highest while a bank is learned (backbone, bank,
-gradients, moments, and everything that one step computes), the backbone's bytes, and the bytes that autograd keeps of one
-batch. The promise is ``peak <= 1.6 x backbone + activations``. Beside them stands what the system says the process takes more
-than before the backbone was loaded (the high-water mark of Linux, set back when training begins), which holds in addition
-what the allocator has not given back.
+Three numbers of one process: the peak of the bytes allocated by torch while a bank is trained (backbone, bank, gradients,
+moments, and everything that one step computes), the backbone's bytes, and the bytes that autograd saves for one batch. The
+target is ``peak <= 1.6 x backbone + activations``. In addition, the growth of the process's resident memory since before the
+backbone was loaded (Linux's high-water mark, reset when training begins), which includes freed blocks that the allocator
+has kept.
 
-Measure in a fresh process (`measure` starts one): what other work has left behind counts as well.
+Measure in a fresh process (`measure` starts one): leftovers of other work would count as well.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 PROMISED = 1.6
-"""Most of the peak without activations, in backbones."""
+"""Limit of the peak without activations, in multiples of the backbone."""
 
 
 def measure(
@@ -55,7 +55,7 @@ def measure_here(*, preset: str, bottleneck: int, rows: int, tokens: int) -> dic
 
     from continual_petl import load_backbone
 
-    # What is imported and built on first use is no part of what a bank costs.
+    # Imports and first-use initialisation are not part of a bank's cost.
     _learn(load_backbone("minilm", precision="fp32"), {"preset": "bitfit"}, rows=2, tokens=4, num_steps=2)
     gc.collect()
     before = _status("VmRSS")
@@ -111,7 +111,7 @@ def _learn(backbone: Any, bank: dict[str, Any], *, rows: int, tokens: int, num_s
 
 
 def _highest(profile: Any) -> int:
-    """Return how far the allocated bytes rose above those at the beginning."""
+    """Return the peak of the allocated bytes above those at the beginning."""
     events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
     total = highest = 0
     for event in sorted(events, key=lambda each: each.start_ns()):

@@ -1,7 +1,7 @@
 """Batches whose rows belong to many tasks, against batches of one task and the bare backbone, side by side in one process.
 
 ``python -m experiments.benchmarks.mixed [--quick]`` prints the medians; the table ``mixed`` of the benchmarks takes the same
-candidates. Values of the banks are random: what a product costs does not depend on them.
+candidates. The banks' values are random, which does not affect times.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def passes(
 ) -> dict[str, Pass]:
     """Return passes over one batch: the bare backbone, one task, and as many tasks as each number says.
 
-    Where there are more tasks than rows, each pass is of other ones, until all had their turn.
+    If there are more tasks than rows, passes cycle through all of them.
     """
     num_rows, stacks = len(batch["input_ids"]), Stacks()
     tasks = parts(backbone, choice, max(numbers))

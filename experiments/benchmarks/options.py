@@ -1,4 +1,4 @@
-"""What a table can be asked for on the command line."""
+"""Command-line options of the tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENVIRONMENTS = ROOT / ".benchmarks"
 """Where `environments` puts the peers'; git ignores it."""
 BY_PROCESSOR = ("step", "breakdown", "inference", "mixed", "same_rows")
 LEAST = 5
-"""Repetitions that a median needs at least, but for a quick look."""
+"""Minimum number of repetitions for a median, except with --quick."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ def parse(arguments: Sequence[str], tables: Sequence[str]) -> Options:
         length=length,
         bottleneck=given.bottleneck if given.bottleneck is not None else (4 if given.quick else 48),
         repetitions=repetitions,
-        # A whole course, from a fresh bank to its test score, holds whatever comes first.
+        # A whole run, from a fresh bank to its test score, includes all warm-up.
         warmup=0 if given.quick or given.table in ("end_to_end", "course") else 2,
         count=given.count if given.count is not None else (1 if given.quick else 2),
         threads=threads,
@@ -113,7 +113,7 @@ def parse(arguments: Sequence[str], tables: Sequence[str]) -> Options:
 def _parser(tables: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m experiments.benchmarks", description=__doc__)
     parser.add_argument("table", choices=tables)
-    parser.add_argument("--quick", action="store_true", help="a tiny model, a few repetitions: does it run at all?")
+    parser.add_argument("--quick", action="store_true", help="smoke test: a tiny model, a few repetitions")
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder for JSON and Markdown")
     parser.add_argument("--name", default="", help="is put behind the table's name in the names of the files")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
@@ -143,7 +143,7 @@ def _size(text: str) -> tuple[int, int]:
 
 
 def _command(arguments: Sequence[str]) -> str:
-    """Return the command line, paths replaced: where things lie on one machine is of no use on another."""
+    """Return the command line with paths replaced by placeholders."""
     shown = ["python", "-m", "experiments.benchmarks"]
     paths = {"--out": "FOLDER", "--data": "FOLDER", **{f"--{name}-python": "PYTHON" for name in PEERS}}
     hide = ""

@@ -1,4 +1,4 @@
-"""Our side of the tables: a learner with one bank, its training step bare and through Lightning, its answers."""
+"""Our side of the tables: a learner with one bank, its training step with and without Lightning, its predictions."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def bare_steps(learner: ContinualLearner, batch: Batch, count: int) -> Callable[
 
 
 class _Clock(L.Callback):
-    """Times the steps after the first one of a fit, which also sets things up."""
+    """Times the steps of a fit after the first one, which includes setup."""
 
     def __init__(self, count: int) -> None:
         self.count, self.began, self.seconds = count, 0.0, 0.0
@@ -123,7 +123,7 @@ class _Again:
 
 
 def lightning_steps(learner: ContinualLearner, batch: Batch, count: int, folder: str) -> Callable[[], float]:
-    """Return a block of training steps as a course takes them: through a Trainer, with schedule, clipping and guards."""
+    """Return a block of training steps as in a run: with a Trainer, schedule, clipping and guards."""
 
     def block() -> float:
         learner.train()

@@ -5,7 +5,7 @@
 
 FOLDER holds train, validation and test rows as a stream file takes them. The first epoch counts from the moment at which the
 task's data is read: with the cache it is the one that fills it. An epoch ends with its validation and its checkpoint. The
-result is one JSON value on standard output: every raw number, their medians, and what they come to.
+result is one JSON value on standard output: all raw numbers, medians and ratios.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def course(way: str, data: Any, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Learn in turns with and without kept states; return raw numbers and what they come to."""
+    """Learn in turns with and without the cache; return raw numbers and ratios."""
     torch.set_num_threads(options.threads)
     data = _QUICK if options.quick else str(options.data)
     samples: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
@@ -133,7 +133,7 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--quick", action="store_true", help="a few rows of its own, two epochs: does it run at all?")
+    parser.add_argument("--quick", action="store_true", help="smoke test: a few made-up rows, two epochs")
     options = parser.parse_args(arguments)
     if options.quick:
         options.epochs, options.repetitions, options.batch_size = 2, 1, 8

@@ -1,4 +1,4 @@
-"""What a table leaves behind: every raw sample with what is needed to read it, as JSON; the Markdown is made from that."""
+"""The result of a table as JSON: all raw samples with their context; the Markdown is generated from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Result(FrozenModel):
     format: int = FORMAT
     table: str
     command: str
-    """That made it; values that are paths are left out."""
+    """The command line, without values that are paths."""
     commit: str
     changed: bool
     """Whether files differed from the commit."""
@@ -29,14 +29,14 @@ class Result(FrozenModel):
     versions: dict[str, dict[str, str]]
     """Of each environment: ours, and the peers'."""
     settings: dict[str, Any]
-    """What was asked for."""
+    """The options."""
     unit: str
     """Of the samples."""
     samples: Samples
     """Every repetition of every candidate, in the order in which they were taken."""
     medians: dict[str, float]
     facts: dict[str, Any]
-    """What else the table shows: sizes, what was tried, answers."""
+    """Other content of the table: sizes, settings tried, answers."""
 
     def write(self, folder: Path, markdown: str) -> tuple[Path, Path]:
         """Write JSON and Markdown beside each other; return the two files."""

@@ -1,7 +1,6 @@
-"""Whether costs rise with the number of tasks: a straight line through them, of least squares.
+"""Whether costs rise with the number of tasks: a least-squares line.
 
-It is told as the share of the mean by which it rises from its first task to its last, with the 95 percent interval of that
-share.
+The result is its rise from the first to the last task as a share of the mean, with the 95 percent interval of that share.
 """
 
 from __future__ import annotations

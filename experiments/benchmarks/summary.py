@@ -1,7 +1,7 @@
-"""The tables of README, made from the committed results: a step, rows of many tasks in one batch, the k-th task; and a line
-on one course of many tasks.
+"""The tables of README, generated from the committed results: a step, mixed batches, the k-th task; and a sentence on one run
+of many tasks.
 
-``python -m experiments.benchmarks readme`` writes them between two marks; a test holds README to the results.
+``python -m experiments.benchmarks readme`` writes them between two markers; a test compares README with the results.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ BEGIN, END = "<!-- begin of the benchmarks -->", "<!-- end of the benchmarks -->
 
 
 def section(folder: Path = RESULTS) -> str:
-    """Return what stands between the two marks."""
+    """Return the text between the two markers."""
     step, mixed, growth, course = (
         read_result(folder / f"{name}.json") for name in ("step", "mixed", "growth", "course")
     )
     machine = step.machine
     units = ", ".join(machine.units)
     intro = (
-        f"MiniLM on {machine.cores} cores ({machine.processor}, {units}), fp32, in turns in one run, medians; peers "
+        f"MiniLM on {machine.cores} cores ({machine.processor}, {units}), fp32, alternating in one run, medians; peers "
         f"{_version(step, 'adapters')} and {_version(step, 'peft')} at their best settings."
     )
     return "\n\n".join([intro, _step(step), _mixed(mixed), _growth(growth), _course(course)])
 
 
 def written(readme: str, folder: Path = RESULTS) -> str:
-    """Return README with the section as it has to be.
+    """Return README with the current section.
 
     Raises:
-        InputError: if README lacks one of the marks.
+        InputError: if README lacks one of the markers.
     """
     return between(readme, BEGIN, END, section(folder))
 
@@ -64,7 +64,7 @@ def _step(result: Result) -> str:
     assert best is not None
     room = result.medians[best] / result.medians["ceiling"]
     head = f"one training step, {settings['batch']} x {settings['length']} tokens"
-    table = grid([head, "parameters", "examples/s", "of what the machine's matrix products allow"], rows)
+    table = grid([head, "parameters", "examples/s", "share of the matrix-product ceiling"], rows)
     return f"{table}\n\nIn this arithmetic nothing can be more than {factor(room)} as fast as the fastest peer."
 
 
@@ -97,7 +97,7 @@ def _growth(result: Result) -> str:
             rows.append([name, *("" if cell is None else number(1000 * cell) for cell in cells)])
     limit = number(result.settings["time_limit"])
     table = grid(["ms after so many tasks", *map(str, sizes)], rows)
-    return f"{table}\n\nA peer was stopped after {limit} s of adding and switching in all."
+    return f"{table}\n\nPeers were stopped after a total of {limit} s of adding and switching."
 
 
 def _course(result: Result) -> str:
@@ -109,6 +109,6 @@ def _course(result: Result) -> str:
     first = min(lines, key=int)
     peak, stored = (percent(lines[first][name]["share"]) for name in ("peak_bytes", "stored_bytes"))
     return (
-        f"One course of {count:,} learned tasks: linear trend of time per task, as % of the mean, with the 95 percent "
+        f"One run of {count:,} learned tasks: linear trend of time per task, as % of the mean, with the 95 percent "
         f"interval: {'; '.join(told)}. Peak memory: {peak}; bytes stored: {stored}."
     )

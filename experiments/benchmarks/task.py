@@ -1,4 +1,4 @@
-"""A task of real rows: a stream of it for ours, its tokenised rows in files for the peers."""
+"""A task with real rows: a stream for our package, tokenised rows in files for the peers."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def real_task(bench: Bench) -> RealTask:
 
 
 def give_tokenizer(folder: Path) -> None:
-    """Put MiniLM's tokenizer beside a random backbone, which has as many words."""
+    """Add MiniLM's tokenizer to a random backbone, which has the same vocabulary size."""
     for name in TOKENIZER:
         shutil.copy(minilm_path() / name, folder / name)
 

@@ -1,4 +1,4 @@
-"""The classic five-task stream, nine methods: what is kept, what is forgotten, and what it costs.
+"""Nine methods on the classic five-task stream: accuracy, forgetting and cost.
 
 Tasks of Zhang et al. 2015 in the orders (1) to (3) of de Masson d'Autume et al. 2019 (https://arxiv.org/abs/1906.01076), on
 MiniLM, with few rows: not comparable with published figures.
@@ -29,7 +29,7 @@ STREAM = Stream(
 
 STUDY = Study(
     name="continual/classic5",
-    title="Five tasks in three orders: banks against one model that goes on",
+    title="Five tasks in three orders: banks against one sequentially trained model",
     plan=STREAM.plan,
     body=partial(body, STREAM, FIVE),
     figures=partial(figures, STREAM),

@@ -30,7 +30,7 @@ _DEFINED = """\
 ACC, BWT, forgetting (the largest score since a task was learned minus the last one, Chaudhry et al. 2018), learning
 accuracy (mean of the diagonal of R), intransigence (joint training minus the diagonal, mean over tasks; the joint model has
 learned all tasks, not only those up to k) and FWT in the form that measures plasticity (the diagonal minus the full copy of
-that task alone, from the second task on). GEM's FWT asks for the score of a task before it was learned, when it has no head
+that task alone, from the second task on). GEM's FWT needs the score of a task before it was learned, when it has no head
 yet: it is not defined here. All come from R by `continual_petl.metrics`."""
 
 
@@ -60,27 +60,27 @@ def _setting(measures: Measures) -> str:
     if stream.crossed:
         paired = " and ".join(method.name for method in METHODS if not method.crossed)
         alone = "" if len(scale.seeds) >= len(orders) else "not in all orders, "
-        how = f"each with every seed ({paired}: {alone}each with a seed of its own)"
+        how = f"each with every seed ({paired}: {alone}each with its own seed)"
     some = limited(scale, scale.trial("yelp", "probe", epochs=1, learning_rate=1.0, seed=0), stream.limits)
     limits = ", ".join(f"{count} of {split}" for split, count in some.limits.items())
     share, every = 100 * REPLAY.options["memory"], REPLAY.options["every"]
     told = counted(len(orders), "order")
     return f"""\
-{len(orders[0])} tasks in {told}, {how}; at most {limits} rows a task. The task of a row is known when it is
-answered.
+{len(orders[0])} tasks in {told}, {how}; at most {limits} rows per task. The task of a row is known at
+prediction time.
 
 {named}
 
-Sequential methods hand one body on from task to task; each task has a head of its own, which no later task trains, so what
-is forgotten is forgotten by the body. Replay keeps {share:g} % of the training rows of each earlier task (one at least) and
+Sequential methods pass one body from task to task; each task has its own head, which later tasks do not train, so all
+forgetting is due to the body. Replay keeps {share:g} % of the training rows of each earlier task (at least one) and
 takes one optimizer step on up to a batch of them after every {every} batches of new rows, each row through the head of its
-own task, which learns too. De Masson d'Autume et al. 2019 keep every row and replay 100 for every 10,000 new ones, which at
-this size would be less than a batch for a whole task: here more is replayed, out of a smaller memory. Joint training learns
-all tasks at once, for as many epochs. Everywhere the epoch with the best validation score is kept: that of the task being
+own task, which is trained too. De Masson d'Autume et al. 2019 keep every row and replay 100 for every 10,000 new ones, which
+at this size would be less than a batch for a whole task: here more is replayed, from a smaller memory. Joint training learns
+all tasks at once, for as many epochs. All methods keep the epoch with the best validation score: that of the task being
 learned, in joint training the mean of all. Banks do not depend on the order: they are learned in the first order with every
 seed and in the second with the first seed. The kinds of bank differ in size, see below.
 
-All standard errors are over seeds: they leave out that other test rows would give other scores."""
+All standard errors are over seeds and do not include the choice of test rows."""
 
 
 def _metrics(measures: Measures) -> str:
@@ -89,14 +89,14 @@ def _metrics(measures: Measures) -> str:
         means = measures.means(method)
         rows.append(f"| {method.name} | {' | '.join(shown(means[name]) for name in METRICS)} |")
     return (
-        "\n".join(rows) + "\n\nPoints of accuracy; mean and standard error of the seeds, each a mean over its orders; "
-        "a dash where trials are missing or a metric is not defined: joint training has a last row of R and no other."
+        "\n".join(rows) + "\n\nPoints of accuracy; mean and standard error over seeds, each a mean over its orders; "
+        "a dash if trials are missing or a metric is undefined: joint training has only the last row of R."
     )
 
 
 def _sizes(measures: Measures) -> str:
     rows = [
-        "| | trained per task | kept for all tasks | of the backbone | MB | seconds of training |",
+        "| | trained per task | kept for all tasks | of the backbone | MB | training seconds |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for method in METHODS:
@@ -113,9 +113,9 @@ def _sizes(measures: Measures) -> str:
         ]
         rows.append(f"| {method.name} | {' | '.join(cells)} |")
     return "\n".join(rows) + (
-        "\n\nHeads included, the backbone not: banks need it, full copies do not. What replay remembers counts in its MB "
-        "(four bytes a token). Of a shared body the newest is needed to answer; the store keeps each one that was committed. "
-        "Seconds were taken while other trials ran beside: an upper bound."
+        "\n\nIncluding heads but not the backbone: banks need it, full copies do not. The MB of replay include its memory "
+        "(four bytes per token). Only the newest shared body is needed for prediction; the store keeps every committed one. "
+        "Seconds are upper bounds, since other trials ran at the same time."
     )
 
 
@@ -128,7 +128,7 @@ def _tasks(measures: Measures) -> str:
             last, first = _scores(measures, method, task)
             cells.append(shown(mean_of(last)) + (f" ({shown(mean_of(first))})" if method.ordered else ""))
         rows.append(f"| {method.name} | {' | '.join(cells)} |")
-    said = "Mean over all runs, s / sqrt(runs): of what depends on the order that is mostly the task's place in it."
+    said = "Mean over all runs, s / sqrt(runs): for order-dependent methods the spread is mostly due to the task's position."
     return "\n".join([*rows, "", said])
 
 
@@ -161,7 +161,7 @@ def _rates(measures: Measures) -> str:
 
 
 def figures(stream: Stream, scale: Scale, book: Book) -> dict[str, Figure]:
-    """Return the figures: the first task over the stream, and ACC against what is kept."""
+    """Return the figures: the first task over the stream, and ACC against stored parameters."""
     measures = Measures(stream, scale, book)
     return {"score of the first task": _over_stream(measures), "ACC against parameters kept": _against_size(measures)}
 
@@ -196,7 +196,7 @@ def _against_size(measures: Measures) -> Figure:
 
 
 def reproduces(stream: Stream, scale: Scale, book: Book) -> list[Claim]:
-    """Say whether banks have perfect memory where one body has not, and what that costs in accuracy."""
+    """Check whether banks have perfect memory while one body forgets, and what that costs in accuracy."""
     measures = Measures(stream, scale, book)
     runs = [outcome for method in BANKS for _, outcome in measures.outcomes(method)]
     forgetting = measures.means(SEQUENTIAL)["forgetting"]
@@ -211,11 +211,11 @@ def reproduces(stream: Stream, scale: Scale, book: Book) -> list[Claim]:
             why="",
         ),
         Claim(
-            claim="One body that is fine-tuned on task after task forgets",
-            found=f"{shown(forgetting)} points from the best score of each task to its last",
+            claim="One body that is fine-tuned on one task after another forgets",
+            found=f"a drop of {shown(forgetting)} points from the best score of each task to its last",
             holds=findings.clear(forgetting),
-            why="each task keeps a head of its own, which makes it mild; published figures often share one head; at the rate "
-            "that is best for its tasks learned alone, which may forget more than a lower one. "
+            why="each task has its own head, which reduces forgetting; published work often shares one head; at the rate "
+            "that is best for tasks learned alone, which may forget more than a lower one. "
             f"{lower_rates.sentence(stream, scale, book)}".rstrip(),
         ),
     ]
@@ -236,7 +236,7 @@ def reproduces(stream: Stream, scale: Scale, book: Book) -> list[Claim]:
 
 def _why(stream: Stream, method: Method, better: bool | None) -> str:
     if method is REPLAY:
-        return f"replay keeps {stream.remembered} rows of each task, and has the rate of full copies"
+        return f"replay keeps {stream.remembered} rows of each task, and uses the rate of full copies"
     return "" if better else f"near: less than {NEAR:g} points below"
 
 

@@ -1,4 +1,4 @@
-"""What the numbers say of the claims, in sentences: computed, so that they say it too if a claim does not hold."""
+"""The findings in sentences, computed from the numbers, also if a claim does not hold."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CLEARLY = 2.0
 
 
 def zeros(measures: Measures) -> str:
-    """Say whether every bank forgot exactly nothing, in R as it was measured and by its certificates."""
+    """State whether no bank forgot anything, by the measured R and by its certificates."""
     runs, wrong, broken = 0, [], []
     for method in (*BANKS, COPIES):
         for trial, outcome in measures.outcomes(method):
@@ -29,8 +29,8 @@ def zeros(measures: Measures) -> str:
         f"**Banks forgot: {'; '.join(wrong)}.** That is a fault."
         if wrong
         else f"Banks and copies: forgetting and BWT are exactly 0 in all {runs} measured runs: every test row of every "
-        "earlier task was answered again after each task, and no score differs in one digit.",
-        f"**Certificates that do not hold: {'; '.join(broken)}.** That is a fault."
+        "earlier task was evaluated again after each task, and all scores are identical.",
+        f"**Certificates that fail: {'; '.join(broken)}.** That is a fault."
         if broken
         else f"All certificates of these {runs} runs were verified at the end.",
     ]
@@ -38,7 +38,7 @@ def zeros(measures: Measures) -> str:
 
 
 def forgot(outcome: dict[str, Any]) -> bool:
-    """Say whether any score of an earlier task differs from the one right after it was learned."""
+    """Return whether any score of an earlier task differs from the one right after it was learned."""
     R_TT = matrix(outcome)
     if R_TT is None:
         return False
@@ -46,7 +46,7 @@ def forgot(outcome: dict[str, Any]) -> bool:
 
 
 def orders(measures: Measures) -> str:
-    """Say whether banks that were learned in two orders are the same, bit for bit."""
+    """State whether banks that were learned in two orders are the same, bit for bit."""
     told, differ, wanting = 0, [], []
     seed = measures.scale.seeds[0]
     for method in (*BANKS, COPIES):
@@ -63,8 +63,8 @@ def orders(measures: Measures) -> str:
     if differ:
         return f"**In two orders the digests of {len(differ)} of {told} banks differ: {', '.join(differ)}.**{missing}"
     return (
-        f"All {told} banks and copies that were learned in two orders have the same digest in both, so they are the same bit "
-        f"for bit.{missing} Where an order was not learned with a seed, R is therefore that of the first order with its rows "
+        f"All {told} banks and copies that were learned in two orders have the same digest in both, so they are bit-"
+        f"identical.{missing} If an order was not learned with a seed, R is therefore that of the first order with its rows "
         "and columns permuted."
     )
 
@@ -75,7 +75,7 @@ def digests(outcome: dict[str, Any]) -> dict[str, str]:
 
 
 def forgetting(measures: Measures) -> str:
-    """Say whether the methods that hand one body on forget clearly, with the numbers."""
+    """State whether the methods with one shared body forget clearly, with the numbers."""
     lines = []
     for method in (SEQUENTIAL, SEQUENTIAL_LORA, REPLAY):
         mean = mean_of(measures.values(method)["forgetting"])
@@ -85,14 +85,12 @@ def forgetting(measures: Measures) -> str:
         said = {True: "forgets clearly", False: "**does not forget clearly**", None: "forgets"}[clear(mean)]
         orders = ", ".join(shown(mean, 1) for mean in measures.by_order(method))
         seeds = counted(mean.count, "seed")
-        lines.append(
-            f"{_capital(method)} {said}: {shown(mean)} points, over {seeds}. Its ACC order by order: {orders}."
-        )
+        lines.append(f"{_capital(method)} {said}: {shown(mean)} points, over {seeds}. Its ACC by order: {orders}.")
     return " ".join(lines)
 
 
 def clear(forgetting: Mean) -> bool | None:
-    """Say whether forgetting is more than a little, and more than chance would give; None where one seed cannot tell."""
+    """Return whether forgetting is substantial and statistically significant; None with only one seed."""
     if forgetting.error is None:
         return None
     return forgetting.value > CLEARLY and forgetting.value > 2 * forgetting.error

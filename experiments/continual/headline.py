@@ -21,10 +21,10 @@ def headline(stream: Stream, scale: Scale, book: Book) -> str:
             return ""
         lost = means["forgetting"]
         forgetting = "" if lost is None else "exactly 0" if lost.value == 0 == lost.error else shown(lost)
-        # A body that was fine-tuned takes the backbone's place; everything else needs it beside.
+        # A fine-tuned body replaces the backbone; everything else needs it in addition.
         stored = size.share + (0 if method.family is FULL else 1)
         rows.append(f"| {method.name} | {shown(means['ACC'])} | {forgetting} | {stored:.3f}x |")
-        # No rows chose among these rates, so each has a row of its own.
+        # These rates were not chosen on validation rows, so each has its own row.
         for at in lower_rates.lower(stream, scale, book) if method is SEQUENTIAL else ():
             rows.append(f"| {method.name}, rate {at.rate:g} | {at.acc:.1f} | {at.forgetting:.1f} | {stored:.3f}x |")
     orders = {order for order, _ in stream.runs(scale)}
@@ -32,13 +32,13 @@ def headline(stream: Stream, scale: Scale, book: Book) -> str:
     own, seeds = SEQUENTIAL.family.rate(scale, book), counted(len(scale.seeds), "seed")
     crossed = " and ".join(method.name for method in METHODS if not method.crossed)
     intro = (
-        f"{len(tasks)} tasks ({', '.join(tasks)}) one after the other in {counted(len(orders), 'order')} on MiniLM, "
+        f"{len(tasks)} tasks ({', '.join(tasks)}) one after another in {counted(len(orders), 'order')} on MiniLM, "
         f"{stream.limits['train']} training rows each, {seeds}. ACC is the mean accuracy on all tasks after the last one; "
-        f"forgetting is what a task has lost since its best, averaged over all but the last; both in points, with their "
+        f"forgetting is the drop of a task's score from its best, averaged over all but the last; both in points, with their "
         f"standard error over seeds ({crossed}: one seed per order, so over orders too). Learning rates were chosen on "
         f"validation rows of tasks learned alone (for fine-tuning {own:g}); fine-tuning forgets less with lower ones, which "
-        f"have rows of their own, with one seed. Replay keeps {stream.remembered} rows of each task. The last column is in "
-        "units of one backbone; a fine-tuned body takes the backbone's place, without its pooler."
+        f"are listed separately, with one seed. Replay keeps {stream.remembered} rows of each task. The last column is in "
+        "units of one backbone; a fine-tuned body replaces the backbone, without its pooler."
     )
-    head = ["| | ACC | forgetting | parameters to answer all tasks |", "|---|---:|---:|---:|"]
+    head = ["| | ACC | forgetting | parameters for all tasks |", "|---|---:|---:|---:|"]
     return "\n".join([intro, "", *head, *rows])

@@ -1,7 +1,7 @@
-"""Seven of the fifteen tasks of the long stream, in the relative order of its orders O4, O5 and O6, nine methods.
+"""Nine methods on seven of the fifteen tasks of the long stream, in the relative order of its orders O4, O5 and O6.
 
-The stream of Razdaibiedina et al. 2023 (Progressive Prompts, https://arxiv.org/abs/2301.12314) as far as the data goes. Each
-order has a seed of its own, so that three runs tell of both; fewer rows than `experiments.continual.classic5`.
+The stream of Razdaibiedina et al. 2023 (Progressive Prompts, https://arxiv.org/abs/2301.12314) as far as data is available.
+Each order has its own seed, so that three runs cover both; fewer rows than `experiments.continual.classic5`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How much of what one body forgets is its rate: sequential fine-tuning at all rates that single tasks were tried with.
+"""How forgetting depends on the learning rate: sequential fine-tuning at all rates that were tried for single tasks.
 
-The rate of a method is the one with which its tasks, learned alone, do best. A body that is handed on may
-do better with a lower one, at which it forgets less and learns less. Here it is run at each, in every order with the first
-seed. No rows choose among these, and nothing else is compared with them.
+The rate of a method is the best one for its tasks learned alone. A shared body may do better with a lower one, at which it
+forgets less and learns less. Here it is run at each rate, in every order with the first seed. None of these is chosen on
+validation rows, and nothing else is compared with them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from experiments.studies.trial import Trial
 
 @dataclass(frozen=True)
 class AtRate:
-    """What sequential fine-tuning comes to at a rate, in points; means over orders, with one seed."""
+    """Scores of sequential fine-tuning at a rate, in points; means over orders, with one seed."""
 
     rate: float
     acc: float
@@ -44,7 +44,7 @@ def trials(stream: Stream, scale: Scale, book: Book) -> list[Trial]:
 
 
 def found(stream: Stream, scale: Scale, book: Book) -> list[AtRate]:
-    """Return what came out at each rate of which all orders were run, the lowest rate first."""
+    """Return the results at each rate for which all orders were run, the lowest rate first."""
     rows = []
     for rate in sorted(scale.some(SEQUENTIAL.family.rates)):
         outcomes = [book.outcome(trial) for trial in trials_at(rate, stream, scale, book)]
@@ -61,25 +61,25 @@ def found(stream: Stream, scale: Scale, book: Book) -> list[AtRate]:
 
 
 def section(stream: Stream, scale: Scale, book: Book) -> str:
-    """Return a paragraph and a table; nothing where no rate is whole."""
+    """Return a paragraph and a table; nothing if no rate is complete."""
     rows = [
         [f"{row.rate:g}", f"{row.acc:.1f}", f"{row.forgetting:.1f}", f"{row.learning_accuracy:.1f}"]
         for row in found(stream, scale, book)
     ]
     if not rows:
         return ""
-    said = "Sequential fine-tuning at each of these rates, mean of the orders with the first seed; no rows choose among them:"
+    said = "Sequential fine-tuning at each of these rates, mean over orders with the first seed; none is tuned:"
     return f"{said}\n\n{grid(['rate', 'ACC', 'forgetting', 'learning accuracy'], rows)}"
 
 
 def lower(stream: Stream, scale: Scale, book: Book) -> list[AtRate]:
-    """Return what came out at the rates below the method's own."""
+    """Return the results at the rates below the method's own."""
     own = SEQUENTIAL.family.rate(scale, book)
     return [row for row in found(stream, scale, book) if own is not None and row.rate < own]
 
 
 def sentence(stream: Stream, scale: Scale, book: Book) -> str:
-    """Return what RESULTS.md says of it: ACC and forgetting at the rates below the method's own."""
+    """Return the sentence for RESULTS.md: ACC and forgetting at the rates below the method's own."""
     rows = lower(stream, scale, book)
     if not rows:
         return ""

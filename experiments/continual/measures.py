@@ -1,4 +1,4 @@
-"""What the ledger says of a method: result matrices in every order, the metrics of each, sizes and seconds.
+"""Results of a method from the ledger: result matrices in every order, their metrics, sizes and seconds.
 
 Shape suffixes: T tasks; ``R_TT[i, j]`` is the score on task j after learning task i, NaN where nothing was measured.
 """
@@ -30,10 +30,10 @@ def permuted(R_TT: Tensor, tasks: Sequence[str], order: Sequence[str]) -> Tensor
     Args:
         R_TT: as measured; a task's column is the same in all rows from its own on.
         tasks: the order in which it was measured.
-        order: the same tasks in another one.
+        order: the same tasks in another order.
 
     Raises:
-        ValueError: if the tasks differ, or a column changes: another order could then change it otherwise.
+        ValueError: if the tasks differ, or a column changes: it could then change differently in another order.
     """
     if sorted(tasks) != sorted(order):
         raise ValueError(f"order: got {', '.join(order)}; it has to have the tasks {', '.join(tasks)}")
@@ -47,7 +47,7 @@ def permuted(R_TT: Tensor, tasks: Sequence[str], order: Sequence[str]) -> Tensor
 
 @dataclass(frozen=True)
 class Measures:
-    """All of a study that its page says.
+    """All results of a study that its page shows.
 
     Scores are in points of 100.
     """
@@ -57,7 +57,7 @@ class Measures:
     book: Book
 
     def outcome(self, method: Method, order: Order, seed: int) -> dict[str, object] | None:
-        """Return what came out of a trial; None if it was not run, or failed."""
+        """Return the outcome of a trial; None if it was not run, or failed."""
         trial = method.trial(self.stream, self.scale, self.book, order, seed)
         found = None if trial is None else self.book.outcome(trial)
         return None if found is None or "failed" in found else found
@@ -74,7 +74,7 @@ class Measures:
         return None if found is None else matrix(found)
 
     def R(self, method: Method, order: Order, seed: int) -> Tensor | None:
-        """Return R, ``(T, T)``: as measured, or permuted from the first order where the order makes no difference."""
+        """Return R, ``(T, T)``: as measured, or permuted from the first order if the order makes no difference."""
         R_TT = self.measured(method, order, seed)
         if R_TT is not None or method.ordered:
             return R_TT
@@ -94,8 +94,8 @@ class Measures:
     def values(self, method: Method) -> dict[str, list[float | None]]:
         """Return the metrics by name, one value for each independent measurement.
 
-        These are the seeds, each a mean over the orders that were learned with it: runs with one seed have rows in common,
-        and the same banks in another order are no second measurement at all.
+        These are the seeds, each a mean over the orders learned with it: runs with the same seed share rows, and the same
+        banks in another order are not a second measurement.
         """
         orders = list(dict.fromkeys(order for order, _ in self.stream.runs(self.scale)))
         runs = self.stream.runs(self.scale, method)
@@ -136,7 +136,7 @@ class Measures:
         if copies_TT is not None:
             functions["FWT"] = partial(metrics.fwt_plasticity, single_T=copies_TT.diagonal())
         found = {name: 100 * float(function(R_TT)) for name, function in functions.items()}
-        # NaN: not defined, or of cells that nobody measured.
+        # NaN: undefined, or from cells that were not measured.
         return {name: value if (value := found.get(name)) == value else None for name in METRICS}
 
     def over_stream(self, method: Method) -> list[float] | None:

@@ -1,7 +1,7 @@
 """The memory of experience replay: a share of each earlier task's training rows, drawn once and never changed.
 
-De Masson d'Autume et al. 2019 (https://arxiv.org/abs/1906.01076) keep rows in a memory and replay some of them now and
-then; section 5.2 says that a random choice of what is kept loses little. They answer all tasks with one head; here each row
+De Masson d'Autume et al. 2019 (https://arxiv.org/abs/1906.01076) keep rows in a memory and replay some of them
+regularly; section 5.2 reports that a random choice of rows loses little. They use one head for all tasks; here each row
 goes through the head of its own task.
 """
 
@@ -40,7 +40,7 @@ class Memory:
         self.rows[task] = sorted(torch.randperm(num_rows, generator=_drawn(seed, task))[:count].tolist())
 
     def draw(self, most: int, seed: int) -> dict[str, list[int]]:
-        """Return at most so many of all rows, each with the same chance and none twice, by task."""
+        """Return a uniform sample without replacement of at most this many rows, by task."""
         every = [(task, row) for task, rows in self.rows.items() for row in rows]
         found: dict[str, list[int]] = {}
         for place in torch.randperm(len(every), generator=_drawn(seed, "draw"))[:most].tolist():

@@ -1,8 +1,8 @@
-"""The methods that are compared, the streams they learn, and the trials that this takes.
+"""The compared methods, their streams, and the trials that they need.
 
 A bank does not depend on the order of tasks, bit for bit, and neither does an independent copy or a joint model. So these
-are learned in the first order with every seed and, to see that it is true, banks and copies once more in the second order
-with the first seed. Only what hands one body on from task to task is learned in every order.
+are learned in the first order with every seed; to verify this, banks and copies are also learned in the second order with
+the first seed. Only methods that pass one body from task to task are learned in every order.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CHOOSING_ROWS: Limits = {"train": 500, "validation": 200, "test": 100}
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """What methods that train the same parameters have in common: how a task is learned alone."""
+    """What methods with the same trained parameters share: how a task is learned alone."""
 
     name: str
     bank: dict[str, Any]
@@ -49,7 +49,7 @@ class Family:
         ]
 
     def rate(self, scale: Scale, book: Book) -> float | None:
-        """Return the rate with the best mean validation score, the lower of two that are alike; None if one is missing."""
+        """Return the rate with the best mean validation score, the lower one in a tie; None if one is missing."""
         if any(book.outcome(trial) is None for trials in self.alone(scale) for trial in trials):
             return None
         found = []
@@ -78,7 +78,7 @@ class Method:
     name: str
     family: Family
     keeps: Literal["bank", "one"]
-    """bank: something of its own for every task. one: a body that goes on through all tasks, with a head each."""
+    """bank: separate parameters for every task. one: a body shared by all tasks, with a head each."""
     way: Way = "learn"
     options: dict[str, Any] = field(default_factory=dict)
     crossed: bool = True
@@ -117,7 +117,7 @@ class Method:
             learning_rate=own if rate is None else rate,
             seed=seed,
             method=self.way,
-            # One batch is all that a quick task has.
+            # A quick task has only one batch.
             options=self.options | ({"every": 1} if scale.quick and "every" in self.options else {}),
         )
         return limited(scale, trial, stream.limits)
@@ -154,9 +154,9 @@ class Stream:
     limits: Limits
     """Most rows of each split."""
     crossed: bool
-    """Whether every order is learned with every seed, or each seed with one order, in turns."""
+    """Whether every order is learned with every seed, or each seed with one order."""
     further: Callable[[Stream, Scale, Book], list[Trial]] | None = None
-    """Trials that are no method's, run last."""
+    """Trials that belong to no method, run last."""
 
     def some(self, scale: Scale, order: Order) -> Order:
         """Return the tasks of an order that a study at this scale has, in this order."""
@@ -172,8 +172,8 @@ class Stream:
         orders: Sequence[Order] = self.orders[:2] if scale.quick else self.orders
         if scale.quick or (self.crossed and (method is None or method.crossed)):
             return [(order, seed) for order in orders for seed in scale.seeds]
-        # With fewer seeds than orders fewer orders are learned, so that what they give is part of what all give; with more
-        # seeds the orders come round again.
+        # With fewer seeds than orders, fewer orders are learned, so that their results are part of the full results; with
+        # more seeds, orders repeat.
         return list(zip(cycle(orders), scale.seeds, strict=False))
 
     @property
@@ -194,7 +194,7 @@ class Stream:
         return [trial for trial in found if trial is not None]
 
     def plan(self, scale: Scale, book: Book) -> Iterator[list[Trial]]:
-        """Choose rates, then learn the streams; what the claim of no forgetting is about comes first."""
+        """Choose rates, then learn the streams; the methods behind the claim of no forgetting come first."""
         yield [trial for family in FAMILIES for trials in family.alone(scale) for trial in trials]
         for methods in ((BANKS[0], SEQUENTIAL), METHODS):
             yield [trial for method in methods for trial in self.trials(method, scale, book)]

@@ -1,11 +1,11 @@
-"""One model for all tasks: fine-tuning with replay, and joint training. What banks are held against.
+"""One model for all tasks, as baselines for banks: fine-tuning with replay, and joint training.
 
-Neither is in the library, which learns one task at a time: see `experiments.continual.shared_model`, where the loop is.
+Neither is in the library, which learns one task at a time; the loop is in `experiments.continual.shared_model`.
 
-* replay: sequential fine-tuning; a `Memory` keeps a share of the training rows of each earlier task, and after every so many
-  batches of the new task comes one optimizer step on rows from it (`Trial.options`: ``memory``, the share, and ``every``).
-  Earlier heads go on learning with their rows. As in a course, the epoch with the best validation score of the new task is
-  the one that is kept.
+* replay: sequential fine-tuning; a `Memory` keeps a share of the training rows of each earlier task, and after every few
+  batches of the new task there is one optimizer step on rows from it (`Trial.options`: ``memory``, the share, and ``every``).
+  Earlier heads are trained further with their rows. As in a run, the epoch with the best validation score of the new task
+  is kept.
 * joint: the batches of all tasks in one shuffled sequence, the same number of epochs, one optimizer for body and heads. The
   epoch with the best mean of all validation scores is kept. The order of the tasks does not matter, bit for bit.
 
@@ -37,19 +37,19 @@ BYTES = 4
 
 
 def run_trial(trial: Trial, data: Path, backbone: str | None = None) -> dict[str, Any]:
-    """Learn a trial's tasks and return what came out of it, as JSON values.
+    """Learn a trial's tasks and return the results, as JSON values.
 
     Args:
         trial: with the method ``replay`` or ``joint``.
         data: the folder with the rows.
-        backbone: where the backbone lies, if not under the name that the trial has.
+        backbone: path of the backbone, if it is not the name in the trial.
 
     Returns:
         What `experiments.studies.learning.run_trial` returns. There are no certificates, so ``unchanged`` is null. A joint
-        trial fills the last row of ``R`` alone. ``memory``: the rows that replay kept of each task, and their bytes.
+        trial fills only the last row of ``R``. ``memory``: the rows that replay kept of each task, and their bytes.
     """
     try:
-        # Sorted where the order has to make no difference.
+        # Sorted if the order must not make a difference.
         names = sorted(trial.tasks) if trial.method == "joint" else trial.tasks
         model = OneModel(trial.stream(data, backbone), names)
         if trial.method == "joint":
@@ -68,7 +68,7 @@ def replay(model: OneModel, memory: Memory, every: int) -> Tensor:
 
     Args:
         model: with the tasks in their order.
-        memory: what it has kept already is replayed too.
+        memory: rows that it already has are replayed too.
         every: batches of new rows between two steps on rows of the memory.
     """
     parts = list(model.parts.values())
@@ -85,7 +85,7 @@ def replay(model: OneModel, memory: Memory, every: int) -> Tensor:
 
 
 class _Replaying:
-    """The steps of one task: its own batches, and now and then one on rows of the memory."""
+    """The steps of one task: its own batches, and regularly one on rows of the memory."""
 
     def __init__(self, model: OneModel, part: Part, loader: TrainLoader, memory: Memory, every: int) -> None:
         self._model, self._part, self._loader, self._memory, self._every = model, part, loader, memory, every
@@ -93,7 +93,7 @@ class _Replaying:
     def __call__(self, epoch: int) -> Iterator[Step]:
         seed, done = self._part.plan.seed, epoch * len(self._loader)
         for number, batch in enumerate(self._loader):
-            # As a course seeds the step, so that the same dropout is drawn.
+            # The seed of the step in a run, so that the same dropout is drawn.
             yield Step([(self._part, batch)], derive_seed(seed, "step", epoch, number, 0))
             if self._memory.rows and (done + number + 1) % self._every == 0:
                 yield self._remembered(derive_seed(seed, "replay", epoch, number))
@@ -109,7 +109,7 @@ class _Replaying:
 
 
 def joint(model: OneModel, order: tuple[str, ...]) -> Tensor:
-    """Learn all tasks at once, and return the result matrix in an order of theirs, of which only the last row is known."""
+    """Learn all tasks at once, and return the result matrix, of which only the last row is known."""
     parts = list(model.parts.values())
     loaders = [part.data.train_dataloader() for part in parts]
     lengths = [len(loader) for loader in loaders]
@@ -130,7 +130,7 @@ def joint(model: OneModel, order: tuple[str, ...]) -> Tensor:
 
 
 def _measure(model: OneModel, parts: list[Part], R_TT: Tensor, row: int) -> None:
-    """Fill a row of the result matrix, and note the scores of those tasks that have none yet."""
+    """Fill a row of the result matrix, and record the scores of tasks that have none yet."""
     begin = time.perf_counter()
     for column, part in enumerate(parts):
         found = model.score(part, part.measured)

@@ -1,7 +1,7 @@
-"""Published figures of the same streams, to be read beside ours and never against them.
+"""Published numbers for the same streams, for context only: they are not comparable with ours.
 
-Other backbones, other numbers of rows, other protocols; all were taken over from secondary sources where ``source`` says so.
-What is known to be wrong or unclear about a figure is its ``flag``.
+Backbones, numbers of rows and protocols differ; some numbers come from secondary sources, see ``source``. Known errors or
+ambiguities are in ``flag``.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Published:
-    """One figure."""
+    """One number."""
 
     method: str
     value: str
     source: str
     flag: str = ""
-    """What one has to know before quoting it."""
+    """A caveat to know before quoting it."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Figures of one setting."""
+    """Numbers of one setting."""
 
     setting: str
     """Backbone, stream, rows."""
@@ -31,7 +31,7 @@ class Table:
 
 _NOTE = "secondary source"
 _OLORA = "O-LoRA, Table 2, as later papers quote it"
-_FEW = "equals the figure of the Progressive Prompts paper for 16 rows a class"
+_FEW = "equals the number in the Progressive Prompts paper for 16 rows per class"
 
 FIVE = (
     Table(
@@ -41,7 +41,7 @@ FIVE = (
             Published("MBPA++", "70.6", f"Progressive Prompts; {_NOTE}", "70.7 in the original, 74.2 in LAMOL's rerun"),
             Published("LAMOL", "76.5", _NOTE, "GPT-2, not BERT"),
             Published("IDBR", "76.3", _NOTE, "78.1 in a later comparison of unclear setting"),
-            Published("Progressive Prompts", "77.9", _NOTE, "is told the task; 79.9 in a later one of unclear setting"),
+            Published("Progressive Prompts", "77.9", _NOTE, "knows the task; 79.9 in a later one of unclear setting"),
         ),
     ),
     Table(
@@ -91,7 +91,7 @@ FIFTEEN = (
 )
 
 WARNING = (
-    "Other data, other backbones, other protocols: no figure below can be held against one above. In the files released with "
+    "Data, backbones and protocols differ: no number below can be compared with one above. In the files released with "
     "O-LoRA's benchmark dev.json is byte for byte test.json, so what was tuned on it was tuned on test rows."
 )
 

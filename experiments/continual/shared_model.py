@@ -1,8 +1,8 @@
-"""A body that all tasks share, with a head for each, and how it learns: plain torch, from the library's parts.
+"""A body shared by all tasks, with a head for each, and its training loop: plain torch, from the library's parts.
 
-The library learns one task at a time, on purpose; what learns several needs a loop of its own. All else is the library's: the
-backbone and its arithmetic, heads, batches and their order, optimizer, schedule, clipping, the seed of every step, and which
-epoch is kept. With one task it does what a course does with ``{preset: full}``, step for step.
+The library deliberately learns one task at a time, so training on several needs its own loop. Everything else is from the
+library: the backbone and its arithmetic, heads, batches and their order, optimizer, schedule, clipping, the seed of every
+step, and the choice of the epoch. With one task it does the same as a run with ``{preset: full}``, step for step.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Batch = dict[str, Tensor]
 
 @dataclass
 class Part:
-    """What one task has for itself."""
+    """What belongs to one task."""
 
     plan: TaskPlan
     data: TaskDataModule
@@ -50,13 +50,13 @@ class Part:
 
     @property
     def measured(self) -> EvaluationLoader:
-        """The rows that fill the task's column of R: those of the test split, where there is one."""
+        """The rows for the task's column of R: those of the test split, if there is one."""
         return self.data.val_dataloader() if self.data.data.test is None else self.data.test_dataloader()
 
 
 @dataclass(frozen=True)
 class Step:
-    """Batches, each of one task, that one optimizer step is taken on."""
+    """The batches of one optimizer step, each of one task."""
 
     batches: list[tuple[Part, Batch]]
     seed: int
@@ -83,13 +83,13 @@ class OneModel:
         self.pad = padding_id(load_tokenizer(named.name))
 
     def outputs(self, part: Part, batch: Batch) -> Tensor:
-        """Return what a task's head says to a batch."""
+        """Return the outputs of a task's head for a batch."""
         self.body.head = part.head
         return answer(self.backbone, self.body, part.plan.pooling, batch)
 
     @torch.inference_mode()
     def score(self, part: Part, loader: EvaluationLoader) -> dict[str, Any]:
-        """Answer a split of a task, and return its score, all scores by name and the number of rows."""
+        """Evaluate a split of a task; return its score, all scores by name and the number of rows."""
         self.body.eval()
         part.head.eval()
         scores = make_scores(part.plan.kind, part.plan.labels)
@@ -104,13 +104,13 @@ class OneModel:
         """Learn the body and some heads, and leave the best epoch in place.
 
         Args:
-            learned: whose heads may learn with the body.
+            learned: tasks whose heads are trained with the body.
             steps: of an epoch.
             num_steps: of all epochs together.
             judges: the epoch with the best mean of their validation scores is kept.
 
         Raises:
-            DivergedError: if the loss is not finite any more.
+            DivergedError: if the loss is no longer finite.
         """
         training = learned[-1].plan.training
         self.body.head = learned[-1].head

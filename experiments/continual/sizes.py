@@ -1,4 +1,4 @@
-"""What a method trains for a task, what it keeps for all of them, and how long it learned."""
+"""Parameters trained per task, parameters kept for all tasks, and training time of a method."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Size:
     trained: float
     """Parameters, head included, as a mean over tasks."""
     kept: float
-    """Parameters that all tasks need to be answered, beside the backbone."""
+    """Parameters needed to predict all tasks, without the backbone."""
     share: float
     """``kept`` over the backbone's parameters."""
     num_bytes: float
@@ -39,7 +39,7 @@ def _size(method: Method, outcome: dict[str, Any], tasks: tuple[str, ...]) -> Si
     each = [outcome["tasks"][task] for task in tasks]
     heads = [task["parameters"]["head"] for task in each]
     bodies = [task["parameters"]["modifications"] + task["parameters"]["own"] for task in each]
-    # One body for all tasks is kept once; what the heads take of the files is little, and alike per parameter.
+    # A body shared by all tasks is kept once; heads are a small part of the files, with the same size per parameter.
     kept = sum(heads) + (bodies[-1] if method.keeps == "one" else sum(bodies))
     of_files = sum(task["bytes"] for task in each)
     stored = of_files * kept / (sum(heads) + sum(bodies))

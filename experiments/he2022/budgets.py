@@ -1,4 +1,4 @@
-"""Sizes of banks from budgets of parameters: what the library counts of a bank on a model without weights decides.
+"""Bank sizes from parameter budgets, based on the library's own counts for a model without weights.
 
 Heads are left out, as in the papers. A budget is a share of the whole backbone.
 """
@@ -28,7 +28,7 @@ NEAR = 0.10
 
 @functools.cache
 def model_of(name: Model) -> PreTrainedModel:
-    """Return a backbone of the studies as it is built, without values."""
+    """Return the structure of a backbone of the studies, without weights."""
     with torch.device("meta"):
         if name == "minilm":
             sizes = {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536}
@@ -43,7 +43,7 @@ def whole(name: Model) -> int:
 
 
 def count(name: Model, bank: Spec) -> int:
-    """Return what a bank adds to a backbone as it is stored, beside its head."""
+    """Return the number of stored parameters of a bank, without its head."""
     return _count(name, json.dumps(bank))
 
 
@@ -73,7 +73,7 @@ def sized(name: Model, of_size: Callable[[int], Spec], share: float) -> Spec | N
         return abs(count(name, of_size(size)) - budget)
 
     first = count(name, of_size(1))
-    # Nearly all counts grow in equal steps; what is rounded inside a bank is made up for by looking at the neighbours.
+    # Nearly all counts grow in equal steps; looking at the neighbours makes up for rounding inside a bank.
     size = max(1, 1 + round((budget - first) / (count(name, of_size(2)) - first)))
     while nearer := [near for near in (size - 1, size + 1) if near > 0 and away(near) < away(size)]:
         size = nearer[0]

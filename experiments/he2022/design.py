@@ -1,7 +1,7 @@
-"""He et al. 2022, Tables 3 to 6 in form: where and how a bank is inserted, which composition, and MAM against the others.
+"""After He et al. 2022, Tables 3 to 6: where and how a bank is inserted, which composition, and MAM against the others.
 
-The paper asks this on XSum and on translation; here it is asked on two classifications with MiniLM, see
-`experiments.he2022.methods`. An encoder has one attention and one FFN a layer, so at the same bottleneck both cost the
+The paper uses XSum and translation; here the tasks are two classifications with MiniLM, see
+`experiments.he2022.methods`. An encoder has one attention and one FFN per layer, so with the same bottleneck both cost the
 same. Table 3 is at 2 % (bottleneck 98 and 99), Table 4 at 0.1 % (4 and 5), Tables 5 and 6 at 2 %. Left out: the longer
 half of Table 4, the two mixtures of Table 6 beside MAM (PA attn with PA ffn, prefix with LoRA ffn), and a choice of
 rates for each size.
@@ -36,7 +36,7 @@ _BANKS_OF_6: tuple[tuple[_Key, str], ...] = (
 )
 PARTS: tuple[tuple[str, tuple[tuple[_Key, str], ...], dict[str, Texts]], ...] = (
     (
-        "Table 3 in form: insertion and place, at 2 %",
+        "After Table 3: insertion and place, at 2 %",
         (
             (("prefix", LARGE), "prefix, 200"),
             (("SA attn", LARGE), "SA attn, 200"),
@@ -57,7 +57,7 @@ PARTS: tuple[tuple[str, tuple[tuple[_Key, str], ...], dict[str, Texts]], ...] = 
         TABLE_4,
     ),
     (
-        "Table 5 in form: composition on the FFN, at 2 %",
+        "After Table 5: composition on the FFN, at 2 %",
         (
             (("LoRA ffn, s = 4", LARGE), "LoRA, s = 4"),
             (("LoRA ffn, s = 1", LARGE), "LoRA, s = 1"),
@@ -67,12 +67,12 @@ PARTS: tuple[tuple[str, tuple[tuple[_Key, str], ...], dict[str, Texts]], ...] = 
         ),
         TABLE_5,
     ),
-    ("Table 6 in form: MAM (flat) against the others", ((("full fine-tuning", None), "full"), *_BANKS_OF_6), TABLE_6),
+    ("After Table 6: MAM (flat) against the others", ((("full fine-tuning", None), "full"), *_BANKS_OF_6), TABLE_6),
 )
 
 
 def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
-    """Choose rates, then learn with all seeds; what the methods' study has run already is taken from its ledger."""
+    """Choose rates, then learn with all seeds; trials of the methods study are taken from its ledger."""
     rows = _needed(scale)
     yield stages(rows, scale, book)[0]
     yield stages(rows, scale, book)[1]
@@ -100,12 +100,11 @@ def _cells(row: Row, scale: Scale, book: Book, paper: Texts | None) -> list[Cell
     return [row.name, *size(row.parameters, row.share), *scores, mean_score([row], scale, book), *texts(paper)]
 
 
-_INTRO = """Accuracy on test rows, in points: mean and standard error of the seeds; bold is the best of a column. SA and
-PA are sequential and parallel adapters; the multi-head parallel adapter, MH-PA, is a prefix without its gate, with ReLU
-for softmax. A rate is chosen once for a form, on validation rows of SST-2 with the first seed. Beside them, what the
-paper prints for XSum (BART-large) and English to Romanian (mBART-large): other tasks and backbones, so only the order
-of the rows can be compared. Sizes there are 200, 30, 512 and those of Table 6; what its Table 4 calls 0.1 % is 0.4 % to
-0.5 %."""
+_INTRO = """Accuracy on test rows, in points: mean and standard error over seeds; the best of each column is bold. SA and PA
+are sequential and parallel adapters; the multi-head parallel adapter, MH-PA, is a prefix without the gate, with ReLU instead
+of softmax. A rate is chosen once per form, on validation rows of SST-2 with the first seed. For comparison, the paper's
+numbers for XSum (BART-large) and English to Romanian (mBART-large): tasks and backbones differ, so only the order of the
+rows can be compared. Sizes there are 200, 30, 512 and those of Table 6; the 0.1 % of its Table 4 is really 0.4 % to 0.5 %."""
 
 
 def _best(keys: Sequence[_Key], scale: Scale, book: Book) -> list[Row]:
@@ -115,7 +114,7 @@ def _best(keys: Sequence[_Key], scale: Scale, book: Book) -> list[Row]:
 
 
 def reproduces(scale: Scale, book: Book) -> list[Claim]:
-    """Hold the claims of sections 4.3 to 4.6 against what came out."""
+    """Check the claims of sections 4.3 to 4.6."""
 
     def at(budget: float | None, *names: str) -> list[Row]:
         return [find(name, budget) for name in names]
@@ -148,7 +147,7 @@ def reproduces(scale: Scale, book: Book) -> list[Claim]:
 
 STUDY = Study(
     name="he2022/design",
-    title="Insertion, place and composition (He et al. 2022, Tables 3 to 6 in form)",
+    title="Insertion, place and composition (after He et al. 2022, Tables 3 to 6)",
     plan=plan,
     body=body,
     reproduces=reproduces,

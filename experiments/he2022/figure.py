@@ -16,8 +16,8 @@ FULL = "full fine-tuning"
 def score_by_share(rows: Sequence[Row], scale: Scale, book: Book) -> Figure:
     """Draw the mean test score over the share of the backbone's parameters, a line for each method.
 
-    Full fine-tuning is the dashed line across; what adds no parameters but its head has no place on a logarithmic axis and is
-    the dotted one.
+    Full fine-tuning is the dashed horizontal line; a bank with only a head cannot be placed on a logarithmic axis and is the
+    dotted one.
     """
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot()

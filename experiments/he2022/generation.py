@@ -1,11 +1,11 @@
-"""He et al. 2022, Tables 3 and 6 in form on texts: summaries (XSum) and translations (English to Romanian), on a small BART.
+"""After He et al. 2022, Tables 3 and 6: summaries (XSum) and translations (English to Romanian) with a small BART.
 
-The paper has BART-large and mBART-large, pre-trained at length. None can be had here, so the backbone is made from the
-tasks' own texts in a few minutes (`experiments.he2022.pretraining`): 3.8 million parameters, which know a little of
-copying and of how these texts go, and nothing of Romanian but 4,000 sentences. What it can show is that every part runs
-on an encoder-decoder at equal budgets, and how far banks come on a weak frozen backbone; it cannot show whether the
-paper's order holds on a good one. Banks are 6.7 % of the backbone, as MAM is in the paper, where a prefix of 30 is
-joined with adapters of 512.
+The paper uses BART-large and mBART-large with extensive pre-training. Neither is available here, so the backbone is
+pre-trained on the tasks' own texts in a few minutes (`experiments.he2022.pretraining`): 3.8 million parameters, which have
+learned a little about copying and about these texts, and have seen only 4,000 Romanian sentences. This can show that every
+part works on an encoder-decoder at equal budgets, and how far banks get on a weak frozen backbone; it cannot show whether
+the paper's ranking holds on a good one. Banks are 6.7 % of the backbone, as MAM is in the paper, where a prefix of 30 is
+combined with adapters of 512.
 
 Every method has one of two rates, chosen on the validation rows of its task with the first seed: 24 trials. Further
 seeds follow where there is time. Left out: BitFit, prompts, Pfeiffer's adapters, the mixtures of Table 6, and other
@@ -41,7 +41,7 @@ TRAINING: dict[str, Any] = {"batch_size": 16, "label_smoothing": 0.1}
 
 
 def mam(value: int) -> Spec:
-    """Return MAM with its prefix, a flat one, as short beside its adapters as in the paper, 30 to 512."""
+    """Return MAM with a flat prefix, in the paper's ratio of prefix to adapter size, 30 to 512."""
     return {"preset": "mam_flat", "length": max(1, round(value * 30 / 512)), "bottleneck": value}
 
 
@@ -52,7 +52,7 @@ def _sized(of_size: Spec | None) -> Spec:
 
 @functools.cache
 def methods() -> dict[str, tuple[Spec, tuple[float, float], Texts]]:
-    """Return every method's bank, rates, and row of the paper, at the size nearest to what is here."""
+    """Return every method's bank and rates, and the row of the paper with the nearest size."""
     sizes = {
         "prefix": preset("prefix_flat", "length"),
         "SA ffn": written("ffn", "sequential"),
@@ -91,7 +91,7 @@ def grid(scale: Scale, name: str, task: str) -> list[Trial]:
 
 def final(scale: Scale, book: Book, name: str, task: str) -> list[Trial]:
     """Return the trials that count, one for each seed; none while the rate is not known."""
-    # Where no answer has four words in a row right, BLEU is 0 for both rates, and single words decide.
+    # If no answer has a correct 4-gram, BLEU is 0 for both rates, and single words decide.
     scores = [
         [_score(book, each, task, metric, "validation") for metric in (TASK_METRICS[task], "rouge1")]
         for each in grid(scale, name, task)
@@ -108,14 +108,14 @@ def final(scale: Scale, book: Book, name: str, task: str) -> list[Trial]:
 
 
 def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
-    """Choose rates with the first seed, which is a whole study of one seed; then take the others one by one."""
+    """Choose rates with the first seed, which completes a study of one seed; then add the others one by one."""
     yield [each for task in TASKS for name in names(scale) for each in grid(scale, name, task)]
     for number in range(1, scale.num_seeds):
         yield [trials[number] for task in TASKS for name in names(scale) if (trials := final(scale, book, name, task))]
 
 
 def whole_seeds(scale: Scale, book: Book) -> int:
-    """Return with how many seeds everything was learned: means are over these, the same for all rows."""
+    """Return the number of seeds that all methods have: means are over these."""
     finals = [final(scale, book, name, task) for task in TASKS for name in names(scale)]
     if not all(finals):
         return 0
@@ -136,7 +136,7 @@ def _score(book: Book, each: Trial, task: str, metric: str, split: str = "test")
 
 
 def body(scale: Scale, book: Book) -> str:
-    """Return Tables 3 and 6 in form."""
+    """Return the tables, in the form of Tables 3 and 6."""
     papers = ["paper: share", "paper: R-1/R-2/R-L", "paper: BLEU"]
     header = ["", "parameters", "share", "R-1", "R-2", "R-L", "BLEU", *papers]
     rows = [_row(name, scale, book) for name in names(scale)]
@@ -152,7 +152,7 @@ def _row(name: str, scale: Scale, book: Book) -> list[Cell]:
 
 
 def _made(scale: Scale, book: Book) -> str:
-    """Return the digests of the backbones that trials of this page ran on; one, if nobody mixed ledgers."""
+    """Return the digests of the backbones of this page's trials; just one, unless ledgers were mixed."""
     trials = [each for task in TASKS for name in names(scale) for each in grid(scale, name, task)]
     lines = [book.lines[each.key] for each in trials if each.key in book.lines]
     found = sorted({line.data.get(f"backbone {BACKBONE}", "unknown") for line in lines})
@@ -160,18 +160,18 @@ def _made(scale: Scale, book: Book) -> str:
 
 
 _INTRO = """ROUGE on XSum and BLEU on English to Romanian, in points, on 100 test rows each, after five epochs on 1,500
-rows: means over the seeds with which everything was learned (here {seeds}); bold is the best of a column; a BLEU of 0.0
-says that no answer has four words in a row right. Beside them, what the paper prints for BART-large and mBART-large, at
-sizes of its own; the 7.2 % of its LoRA on the FFN is a slip in its Table 6, by its own formula and other tables it is 6.1 %.
+rows: means over the seeds that all methods have (here {seeds}); the best of each column is bold; a BLEU of 0.0 means that no
+answer has a correct 4-gram. For comparison, the paper's numbers for BART-large and mBART-large, at its own sizes; the 7.2 %
+of its LoRA on the FFN is an error in its Table 6, by its own formula and other tables it is 6.1 %.
 
-*Read this first.* The backbone is a BART of two and two layers, 192 wide, that learned to restore the training texts of
-all tasks for a few minutes (digest {made}). It is no pre-trained model as the paper means it: full fine-tuning has most
-of the task to learn from 1,500 rows, and a bank has little to build on. The order of the rows says how well each can
-repair a weak backbone, not how well it adapts a good one, and the scores are not to be held against the published ones."""
+*Read this first.* The backbone is a BART with two encoder and two decoder layers, 192 wide, trained for a few minutes to
+restore the training texts of all tasks (digest {made}). It is not a pre-trained model in the paper's sense: full fine-tuning
+has to learn most of the task from 1,500 rows, and a bank has little to build on. The ranking shows how well each method
+repairs a weak backbone, not how well it adapts a good one, and the scores must not be compared with published ones."""
 
 
 def reproduces(scale: Scale, book: Book) -> list[Claim]:
-    """Hold what Tables 3 and 6 claim of texts against what came out on this backbone."""
+    """Check the claims of Tables 3 and 6 on this backbone."""
     found: list[Claim] = []
     weak = f"this backbone is too weak to tell: full fine-tuning is below {LEAST:g} points"
     for task, metric, label in (("xsum", "rouge2", "R-2"), ("rosts_en_ro", "bleu", "BLEU")):
@@ -198,7 +198,7 @@ def reproduces(scale: Scale, book: Book) -> list[Claim]:
 
 
 LEAST = 5.0
-"""Points; where even full fine-tuning has fewer, differences say nothing of the methods."""
+"""Points; if even full fine-tuning has fewer, differences say nothing about the methods."""
 
 
 def _best(means: Sequence[Mean | None]) -> Mean | None:
@@ -208,7 +208,7 @@ def _best(means: Sequence[Mean | None]) -> Mean | None:
 
 STUDY = Study(
     name="he2022/generation",
-    title="Texts on a small encoder-decoder (He et al. 2022, Tables 3 and 6 in form)",
+    title="Generation with a small encoder-decoder (after He et al. 2022, Tables 3 and 6)",
     plan=plan,
     body=body,
     reproduces=reproduces,

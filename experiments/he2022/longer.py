@@ -1,8 +1,8 @@
-"""He et al. 2022, Tables 2 and 6 once more: MAM on MRPC with more epochs, beside full fine-tuning and the best other bank.
+"""He et al. 2022, Tables 2 and 6 again: MAM on MRPC with more epochs, compared with full fine-tuning and the best other bank.
 
-In `experiments.he2022.methods` three epochs of MRPC leave MAM behind, with validation scores that still rise in the last
-epoch, and at the rate of another task. Here it and those that its claims set it against have eight epochs, and each a rate
-of its own from the same two, chosen on MRPC's validation rows. All else is as there.
+In `experiments.he2022.methods`, with three epochs on MRPC, MAM falls behind, but its validation scores still rise in the last
+epoch, and its rate was chosen on another task. Here MAM and the methods it is compared with have eight epochs, and each has
+its own rate out of the same two, chosen on MRPC's validation rows. Everything else is the same.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def rows_of(scale: Scale) -> tuple[Row, ...]:
 
 
 def longer(row: Row) -> Method:
-    """Return how a row of the methods' study learns here."""
+    """Return the training settings of a row of the methods study."""
     return replace(row.method, banks=(row.bank,), epochs={"": EPOCHS})
 
 
@@ -74,13 +74,13 @@ def _row(row: Row, scale: Scale, book: Book) -> list[Cell]:
     ]
 
 
-_INTRO = f"""Accuracy on MRPC's test rows, in points: mean and standard error of the seeds; bold is the best of a column.
-{TRAIN:,} training rows as in the methods' study; each row's rate is chosen from the two it has there, on MRPC's validation
-rows with the first seed. What the last epoch still gave is on validation rows; the rate falls to zero by then."""
+_INTRO = f"""Accuracy on MRPC's test rows, in points: mean and standard error over seeds; the best of each column is bold.
+{TRAIN:,} training rows as in the methods study; each row's rate is chosen from the same two, on MRPC's validation rows
+with the first seed. The gain of the last epoch is on validation rows; the rate decays to zero by then."""
 
 
 def reproduces(scale: Scale, book: Book) -> list[Claim]:
-    """Hold the claims on MAM against what came out."""
+    """Check the claims on MAM."""
     full, mam, lora = ((row, _score(row, scale, book)) for row in ROWS)
     return [
         claims.row(
@@ -97,7 +97,7 @@ def reproduces(scale: Scale, book: Book) -> list[Claim]:
 
 
 def _before(ours: Row, theirs: Row, scale: Scale, book: Book) -> str:
-    """Say what three epochs had."""
+    """Return the scores after three epochs."""
     scores = ours.score(scale, book, TASK), theirs.score(scale, book, TASK)
     if scores[0] is None or scores[1] is None:
         return ""
@@ -106,7 +106,7 @@ def _before(ours: Row, theirs: Row, scale: Scale, book: Book) -> str:
 
 STUDY = Study(
     name="he2022/longer",
-    title="MAM (flat) on MRPC with more epochs (He et al. 2022, Tables 2 and 6 once more)",
+    title="MAM (flat) on MRPC with more epochs (He et al. 2022, Tables 2 and 6 again)",
     plan=plan,
     body=body,
     reproduces=reproduces,

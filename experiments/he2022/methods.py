@@ -1,9 +1,9 @@
-"""He et al. 2022, Table 2 and Figure 4 in form: methods at equal shares of the parameters, against full fine-tuning.
+"""After He et al. 2022, Table 2 and Figure 4: methods at equal parameter budgets, against full fine-tuning.
 
-The paper has RoBERTa-base on MNLI and SST-2, all rows, 10 epochs, five seeds. Here it is MiniLM on 1,500 rows of SST-2
-(a text) and MRPC (a pair), 3 epochs, three seeds, with one of two rates for each method: 132 trials. Left out: Houlsby's
-adapters at 0.1 %, which are little more than their LayerNorms, Pfeiffer's but at 2 %, prompts and diff-pruning but at
-one size, the latter in the upper three layers alone, MNLI, and a choice of rates on MRPC.
+The paper uses RoBERTa-base on MNLI and SST-2, all rows, 10 epochs, five seeds. This study uses MiniLM on 1,500 rows of SST-2
+(single texts) and MRPC (pairs), 3 epochs, three seeds, with one of two rates for each method: 132 trials. Left out: Houlsby's
+adapters at 0.1 %, which would be little more than their LayerNorms; Pfeiffer's except at 2 %; prompts and diff-pruning except
+at one size, the latter only in the upper three layers; MNLI; and a choice of rates on MRPC.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _IN_PAPER = {
 
 
 def rows_of(scale: Scale) -> tuple[Row, ...]:
-    """Return the rows; of a quick study the first and the last ones."""
+    """Return the rows; for a quick study only the first and the last."""
     return scale.some(encoder_rows(), 4)
 
 
@@ -46,7 +46,7 @@ def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
 
 
 def body(scale: Scale, book: Book) -> str:
-    """Return Table 2 in form."""
+    """Return a table in the form of Table 2."""
     header = ["method", "parameters", "share", *TASKS, "mean", "rate", "paper: MNLI", "paper: SST-2"]
     rows = [_row(row, scale, book) for row in rows_of(scale)]
     return f"{_INTRO}\n\n{table(header, rows)}"
@@ -66,19 +66,19 @@ def _row(row: Row, scale: Scale, book: Book) -> list[Cell]:
     ]
 
 
-_INTRO = """Accuracy on test rows, in points: mean and standard error of the seeds; bold is the best of a column.
-Parameters are what a task adds, without its head; sizes are those that come nearest to 0.1 %, 0.5 % and 2 % of the
-backbone. A rate is chosen once for a method, on validation rows of SST-2 with the first seed. Beside them, what the
-paper's Table 2 prints for RoBERTa-base with all rows (median and standard deviation of five seeds, 0.1 % or 0.5 %)."""
+_INTRO = """Accuracy on test rows, in points: mean and standard error over seeds; the best of each column is bold.
+Parameters are those added per task, without its head; sizes are the nearest to 0.1 %, 0.5 % and 2 % of the backbone. A rate
+is chosen once per method, on validation rows of SST-2 with the first seed. For comparison, the paper's Table 2 for
+RoBERTa-base with all rows (median and standard deviation of five seeds, 0.1 % or 0.5 %)."""
 
 
 def figures(scale: Scale, book: Book) -> dict[str, Figure]:
-    """Return Figure 4 in form."""
+    """Return a figure in the form of Figure 4."""
     return {"score by share": score_by_share(rows_of(scale), scale, book)}
 
 
 def reproduces(scale: Scale, book: Book) -> list[Claim]:
-    """Hold Table 2's claims against what came out."""
+    """Check the claims of Table 2."""
     rows = find("full fine-tuning"), find("MAM (flat)", MIDDLE), find("MAM (flat)", LARGE), find("BitFit")
     full, middle, large, bitfit = (mean_score([row], scale, book) for row in rows)
     whys = [gap_by_task([row], rows[:1], scale, book) for row in rows[1:3]]
@@ -95,7 +95,7 @@ def reproduces(scale: Scale, book: Book) -> list[Claim]:
 
 STUDY = Study(
     name="he2022/methods",
-    title="Methods at equal shares of the parameters (He et al. 2022, Table 2 and Figure 4 in form)",
+    title="Methods at equal parameter budgets (after He et al. 2022, Table 2 and Figure 4)",
     plan=plan,
     body=body,
     figures=figures,

@@ -1,14 +1,14 @@
-"""Pre-train a small BART on the tasks' own texts, where no pre-trained encoder-decoder can be had.
+"""Pre-train a small BART on the tasks' own texts, if no pre-trained encoder-decoder is available.
 
     python -m experiments.he2022.pretraining --data DATA_FOLDER BACKBONE_FOLDER
 
 Model and tokenizer are those of `experiments.studies.random_seq2seq`. It learns to restore texts, as BART does (Lewis
 et al. 2020, section 2.2, text infilling): spans with lengths from a Poisson distribution of mean 3 are each replaced by
-one mask, until about 30 % of the tokens are gone. A part of the texts stays whole, so that copying is learned too. All
-training texts of all tasks are read, one side at a time, never a pair: nothing is said on what belongs to which answer.
-Weights stay in the folder; they are made from texts that may not be passed on.
+one mask, until about 30 % of the tokens are gone. Some texts are not masked, so that copying is learned too. It reads all
+training texts of all tasks, sources and targets separately, never as pairs, so nothing about the answers is learned.
+Do not share the weights: they are trained on texts that may not be redistributed.
 
-Same texts, steps, seed, threads and versions: same weights.
+The same texts, steps, seed, threads and versions give the same weights.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WHOLE = 0.3
 MASKED, SPAN = 0.3, 3.0
 """Share of the tokens of the others that is masked, and the mean length of a span (Lewis et al. 2020)."""
 HELD = 100
-"""Every so many-th text is not learned from; how many of its tokens are copied is told in the end."""
+"""One text in this many is held out; the share of its tokens that is copied is reported at the end."""
 RATE, WARMUP = 1e-3, 0.05
 BEGIN, PAD, END, MASK = 0, 1, 2, 4
 """Ids of the special tokens, see `random_seq2seq.SPECIAL`."""
@@ -65,7 +65,7 @@ def infill(tokens: Sequence[int], drawn: random.Random) -> list[int]:
         length = min(_poisson(drawn), left)
         start = drawn.randrange(len(found) - length + 1)
         if MASK in found[start : start + length]:
-            # A mask would be masked again: try elsewhere, with a shorter span so that this ends.
+            # Never mask a mask again: try elsewhere, with a shorter span so that the loop ends.
             left -= 1
             continue
         found[start : start + length] = [MASK]
@@ -83,7 +83,7 @@ def _poisson(drawn: random.Random) -> int:
 
 
 def batches(encoded: Sequence[list[int]], drawn: random.Random) -> Iterator[list[tuple[list[int], list[int]]]]:
-    """Yield batches of pairs, noisy and whole, without end; texts of about the same length stand together."""
+    """Yield batches of (noisy, original) pairs endlessly; texts of similar length share a batch."""
     while True:
         order = drawn.sample(range(len(encoded)), len(encoded))
         for start in range(0, len(order), 2000):
@@ -129,7 +129,7 @@ def loss_of(model: BartForConditionalGeneration, pairs: Sequence[tuple[list[int]
 
 @torch.no_grad()
 def copied(model: BartForConditionalGeneration, encoded: Sequence[list[int]]) -> float:
-    """Return the share of the tokens of whole texts that the model would write next, given what stands before them."""
+    """Return the share of tokens of unmasked texts that the model predicts from the tokens before them."""
     right = seen = 0
     for group in _groups(sorted((tokens[:LONGEST] for tokens in encoded), key=len)):
         rows = padded(group)
@@ -140,7 +140,7 @@ def copied(model: BartForConditionalGeneration, encoded: Sequence[list[int]]) ->
 
 
 def pretrain(data: Path, folder: Path, steps: int = STEPS, seed: int = SEED, log: int = 100) -> dict[str, float | str]:
-    """Make the backbone; return what ``pretraining.json`` beside it says.
+    """Create the backbone; return the content of its ``pretraining.json``.
 
     Args:
         data: with a folder of rows for every task.

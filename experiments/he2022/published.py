@@ -1,7 +1,7 @@
-"""Figures that He et al. 2022 (https://arxiv.org/abs/2110.04366v3) print, for the columns beside ours.
+"""Numbers published by He et al. 2022 (https://arxiv.org/abs/2110.04366v3), for the columns next to ours.
 
-Scores there are of other backbones and of whole data sets, so they show what was found and are no target. Percentages
-are as printed, slips included: they are of BART-large also where the backbone is mBART-large; those of Table 4's short
+They are for other backbones and complete data sets, so they are for information, not targets. Percentages are as
+printed, including errors: they refer to BART-large even if the backbone is mBART-large; those of Table 4's short
 forms are called 0.1 % and are 0.54 % (30 on the attention) and 0.36 % (30 on the FFN) by the paper's own formula; 7.2 %
 of LoRA in Table 6 is 6.1 % in Tables 5 and 12. The text says that PA (ffn) beats SA (ffn) by 1.7 R-2; by Table 3 it is
 0.68.

@@ -1,8 +1,8 @@
-"""What the recipes of the library's presets rest on: the learning rates that validation rows choose.
+"""The basis of the presets' default learning rates: the rates chosen on validation rows.
 
-`banks/config/presets.py` has what a bank is trained with when a stream does not say; a test holds its rates to these.
-Most were tried by `experiments.houlsby2019.compare`, on eight tasks with all rows, or by the encoder studies beside this
-one, on 1,500 rows of SST-2; what none of them has is tried here in the latter way. No test row chooses anything.
+`banks/config/presets.py` has the defaults of each preset; a test compares its rates with these. Most rates were tried by
+`experiments.houlsby2019.compare`, on eight tasks with all rows, or by the encoder studies in this folder, on 1,500 rows of
+SST-2; the remaining presets are tried here in the latter way. No choice is made on test rows.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ HERE: Mapping[str, Method] = {
 
 
 def presets(scale: Scale) -> tuple[str, ...]:
-    """Return the presets; of a quick study the first and the last one that is tried here."""
+    """Return the presets; for a quick study only the first and the last one that is tried here."""
     return ("houlsby", *HERE) if scale.quick else tuple(name for name in RECIPES if name in STUDIED)
 
 
@@ -72,7 +72,7 @@ def grids(scale: Scale, preset: str) -> list[list[Trial]]:
 
 
 def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
-    """One stage: what no other study has."""
+    """One stage: the trials that no other study has."""
     yield [trial for preset in presets(scale) for grid in grids(scale, preset) for trial in grid]
 
 
@@ -99,7 +99,7 @@ def scores(scale: Scale, book: Book, preset: str) -> dict[float, float | None]:
 
 
 def chosen(scale: Scale, book: Book, preset: str) -> float | None:
-    """Return the rate with the best score, the lower of two that are alike; None if nothing is known."""
+    """Return the rate with the best score, the lower one in a tie; None if nothing is known."""
     known = [(score, -rate) for rate, score in scores(scale, book, preset).items() if score is not None]
     return -max(known)[1] if known else None
 
@@ -119,14 +119,14 @@ def body(scale: Scale, book: Book) -> str:
     return "\n".join(lines)
 
 
-_INTRO = """What a preset is trained with when a stream does not say, and the validation score of each rate that was tried,
-in points, as a mean over tasks: with one task a difference of a point or two says little. Epochs are those of
-`houlsby2019/compare` for tasks of a few thousand rows, not chosen from several; rates on one task were tried with 3."""
+_INTRO = """The default rate and epochs of each preset, and the validation score of each rate that was tried, in points, as a
+mean over tasks: with a single task, a difference of a point or two is not meaningful. Epochs are those of
+`houlsby2019/compare` for tasks of a few thousand rows, and were not tuned; rates on a single task were tried with 3."""
 
 
 STUDY = Study(
     name="he2022/recipes",
-    title="Recipes: the learning rates that validation rows choose for every preset",
+    title="Recipes: default learning rates of the presets, chosen on validation rows",
     plan=plan,
     body=body,
     any_scale=False,

@@ -20,7 +20,7 @@ from experiments.studies.tuning import Method, scores_of
 TASKS = ("sst2", "mrpc")
 """A text, and a pair of texts."""
 CHOOSER = "sst2"
-"""Whose validation rows choose the rates."""
+"""The task whose validation rows choose the rates."""
 TRAIN = 1500
 """Rows."""
 
@@ -34,7 +34,7 @@ class Row:
     method: Method
     """Chooses the rate, with a bank of its own, which may be of another size."""
     budget: float | None = None
-    """Share of the backbone that the bank is meant to be; None where it is what it is."""
+    """Target share of the backbone; None if the bank's size is fixed."""
     model: Model = "minilm"
 
     def choosing(self, scale: Scale) -> list[Trial]:
@@ -75,16 +75,16 @@ def mean_score(rows: Sequence[Row], scale: Scale, book: Book, tasks: Iterable[st
 
 
 GAPS = (
-    "to be known are the difference on each task and what the last epoch still gave the first of the two on validation rows; "
+    "notes give the difference on each task, and the gain of the first of the two in the last epoch on validation rows; "
     f"rates were chosen on {CHOOSER}"
 )
 
 
 def gap_by_task(ours: Sequence[Row], theirs: Sequence[Row], scale: Scale, book: Book) -> str:
-    """Return by how much some rows are above others on each task, and what the last epoch still gave them.
+    """Return the differences between rows on each task, and their gain in the last epoch.
 
-    The rate of a row is chosen on one of the tasks, and all rows have as many epochs, so a row may be behind where its rate
-    is another task's, or where it is not done learning. Empty while trials are missing.
+    The rate of a row is chosen on one of the tasks, and all rows have the same number of epochs, so a row may fall behind
+    because its rate is another task's, or because it has not converged. Empty while trials are missing.
     """
     said = []
     for task in TASKS:

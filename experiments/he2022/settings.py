@@ -1,8 +1,8 @@
-"""What both encoder studies of He et al. 2022 try: methods with their rates, and their banks at budgets of parameters.
+"""The settings of both encoder studies of He et al. 2022: methods with their rates, and their banks at parameter budgets.
 
-Budgets are shares of MiniLM's 22.7 million parameters; sizes come out of the library's own counts (`budgets`). A method that
-cannot come within a tenth of a budget has no row there: one rank of LoRA on queries and values is 0.04 %, so 0.1 % lies
-between two of them.
+Budgets are shares of MiniLM's 22.7 million parameters; sizes follow from the library's own counts (`budgets`). A method that
+cannot come within a tenth of a budget has no row there: one rank of LoRA on queries and values is 0.04 %, so 0.1 % is
+between two ranks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def mam(value: int) -> Spec:
 
 
 def at(name: str, of_size: Callable[[int], Spec], rates: tuple[float, ...], first: float, *budgets: float) -> list[Row]:
-    """Return the rows of a method at some budgets, those that it can come near to.
+    """Return the rows of a method at the budgets that it can match.
 
     Args:
         name: of the method.
@@ -55,13 +55,13 @@ def at(name: str, of_size: Callable[[int], Spec], rates: tuple[float, ...], firs
 
 
 def alone(name: str, bank: Spec, *rates: float) -> Row:
-    """Return the row of a method whose size is what it is."""
+    """Return the row of a method of fixed size."""
     return Row(name=name, bank=bank, method=Method(name=name, banks=(bank,), rates=rates, epochs=EPOCHS))
 
 
 @functools.cache
 def encoder_rows() -> tuple[Row, ...]:
-    """Return the rows of Table 2 in form, and of its neighbours."""
+    """Return the rows in the form of Table 2, and related ones."""
     return (
         alone("full fine-tuning", "full", 1e-4, 3e-4),
         *at("MAM (flat)", mam, (1e-3, 4e-3), MIDDLE, *BUDGETS),
@@ -91,7 +91,7 @@ def _diff_pruning() -> dict[str, Any]:
 
 @functools.cache
 def design_rows() -> tuple[Row, ...]:
-    """Return the rows of Tables 3 to 5 in form that `encoder_rows` does not have."""
+    """Return the rows in the form of Tables 3 to 5 that `encoder_rows` does not have."""
     adapters, lowrank = (1.5e-3, 5e-3), (5e-4, 2e-3)
     return (
         *at("SA attn", written("attention", "sequential"), adapters, LARGE, LARGE),

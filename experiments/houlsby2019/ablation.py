@@ -1,7 +1,7 @@
-"""Houlsby et al. 2019, figure 6 (left): trained adapters are taken away from every span of layers, without training again.
+"""Houlsby et al. 2019, figure 6 (left): removing trained adapters from every span of layers, without retraining.
 
 The cells are those of `continual-petl ablate`: the relative change of the score on the validation rows. LayerNorms and head
-stay as they were learned, as in the paper.
+are kept, as in the paper.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROWS, EPOCHS, RATE = 2000, 6, 1.5e-3
 
 
 def run_trial(trial: Trial, data: Path, backbone: str | None = None) -> dict[str, Any]:
-    """Learn a task, then take its adapters away; see `experiments.studies.learning.run_trial`.
+    """Learn a task, then remove its adapters; see `experiments.studies.learning.run_trial`.
 
     Returns:
         Its outcome, with ``cells``: of each span its first and last layer, score and relative change.
@@ -58,7 +58,7 @@ def drops(scale: Scale, book: Book, task: str) -> dict[tuple[int, int], float]:
 def body(scale: Scale, book: Book) -> str:
     """Return one table for each task."""
     parts = [
-        "Relative change of the validation score in percent; rows: first layer that is taken away, columns: last one."
+        "Relative change of the validation score in percent; rows: first removed layer, columns: last removed layer."
     ]
     for task in TASKS:
         found = drops(scale, book, task)
@@ -84,14 +84,14 @@ def _map(task: str, found: dict[tuple[int, int], float]) -> Figure:
     figure = Figure(figsize=(4.6, 3.8), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(grid, cmap="magma", vmax=0)
-    axes.set_xlabel("last layer that is taken away")
-    axes.set_ylabel("first layer that is taken away")
+    axes.set_xlabel("last removed layer")
+    axes.set_ylabel("first removed layer")
     figure.colorbar(image, label=f"{task}: change of the score in percent")
     return figure
 
 
 def reproduces(scale: Scale, book: Book) -> Sequence[Claim]:
-    """Say whether single layers hardly matter, all of them do, and low ones less than high ones."""
+    """Check that single layers hardly matter, all of them do, and lower ones less than higher ones."""
     return [
         row
         for task in TASKS
@@ -101,7 +101,7 @@ def reproduces(scale: Scale, book: Book) -> Sequence[Claim]:
 
 
 def _percent(scale: Scale, book: Book, task: str) -> str:
-    """Say how many validation rows one percent of the score is."""
+    """Return how many validation rows one percent of the score is."""
     outcome = book.outcome(_trial(scale, task)) or {}
     validation = outcome["scores"][task]["validation"]
     rows = validation["rows"]
@@ -113,16 +113,16 @@ def _rows(task: str, found: dict[tuple[int, int], float], percent: str) -> list[
     single = [found[layer, layer] for layer in range(top + 1)]
     half = (top + 1) // 2
     low, high, whole = found[0, half - 1], found[half, top], found[0, top]
-    deep = "MiniLM has 6 layers where BERT-base has 12, so that each has more to do"
+    deep = "MiniLM has 6 layers where BERT-base has 12, so each matters more"
     return [
         Claim(
-            claim=f"Taking away one layer's adapters costs at most 2 % (section 3.6), {task}",
+            claim=f"Removing one layer's adapters costs at most 2 % (section 3.6), {task}",
             found=f"between {min(single):+.1f} and {max(single):+.1f} %",
             holds=min(single) >= -2,
             why=deep,
         ),
         Claim(
-            claim=f"Taking all away costs far more than any single layer (section 3.6), {task}",
+            claim=f"Removing all of them costs far more than any single layer (section 3.6), {task}",
             found=f"{whole:+.1f} % for all, {min(single):+.1f} % for the layer that costs most",
             holds=whole < 2 * min(min(single), 0),
             why="far more: at least twice",
@@ -138,7 +138,7 @@ def _rows(task: str, found: dict[tuple[int, int], float], percent: str) -> list[
 
 STUDY = Study(
     name="houlsby2019/ablation",
-    title="Adapters taken away (Houlsby et al. 2019, figure 6)",
+    title="Removing adapters (Houlsby et al. 2019, figure 6)",
     plan=plan,
     body=body,
     figures=figures,

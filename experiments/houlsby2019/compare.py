@@ -1,8 +1,8 @@
-"""Houlsby et al. 2019, Tables 1 and 2 in form: banks against full fine-tuning, variable fine-tuning and LayerNorms only.
+"""After Houlsby et al. 2019, Tables 1 and 2: banks against full fine-tuning, variable fine-tuning and LayerNorms only.
 
-Eleven tasks on MiniLM. Banks and full fine-tuning are tuned with the same number of trials on validation rows alone
-(`experiments.studies.tuning`), and learned with three seeds at what was chosen. Rates are chosen for every task by itself,
-but three tasks of the classic stream take theirs from the two others: reviews from yelp, topics from agnews.
+Eleven tasks on MiniLM. Banks and full fine-tuning are tuned with the same number of trials, only on validation rows
+(`experiments.studies.tuning`), and then learned with three seeds. Rates are chosen separately for every task, except that
+three tasks of the classic stream take theirs from the two others: reviews from yelp, topics from agnews.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ SHORT = ("trec", "sst2", "cola", "rte", "mrpc", "stsb")
 ELEVEN = (*LONG, *SHORT)
 EIGHT = (*SHORT, "agnews", "dbpedia")
 LIKE = {"amazon": "yelp", "dbpedia": "agnews", "yahoo": "agnews"}
-"""Whose validation rows choose the rate of which task, where those are not its own."""
+"""The task whose validation rows choose the rate of another task."""
 SIZE = 22
-"""Of the bottlenecks: the widest with which a bank is at most 2.1 % of the encoder's layers, its LayerNorms included."""
+"""Bottleneck size: the largest with which a bank, LayerNorms included, is at most 2.1 % of the encoder's layers."""
 BANK: dict[str, Any] = {"preset": "houlsby", "bottleneck": SIZE}
 
 _MANY = {"": 8, "rte": 10, "mrpc": 10} | dict.fromkeys(LONG, 4)
@@ -56,7 +56,7 @@ def choosers(scale: Scale) -> tuple[str, ...]:
 
 
 def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
-    """Choose rates, then learn with all seeds; the two methods that the paper's claim is about come first."""
+    """Choose rates, then learn with all seeds; the two methods of the paper's main claim come first."""
     for methods in (MAIN, OTHERS):
         pairs = [(method, task) for method in methods for task in tasks_of(method, scale)]
         choosing = dict.fromkeys((method.name, LIKE.get(task, task)) for method, task in pairs)
@@ -104,16 +104,16 @@ def body(scale: Scale, book: Book) -> str:
     return "\n".join([_INTRO.format(metrics=metrics), "", *rows, "", _sizes(scale, book), "", _chosen(scale, book)])
 
 
-_INTRO = """Scores on the test rows, in points: accuracy, but {metrics}. Mean and standard error of the seeds.
+_INTRO = """Scores on the test rows, in points: accuracy, except {metrics}. Mean and standard error over seeds.
 
-Rates were chosen on validation rows alone. The form of the bank, its size and the numbers of epochs were not: they were fixed
-beforehand, when test scores of sst2, cola and trec from first attempts were in sight. Amazon takes the choice of yelp,
-dbpedia and yahoo that of agnews. Where the lowest or the highest of the rates was chosen, a wider grid might do better:
-`houlsby2019/wider_rates` tries it for full copies and adapters, not for LayerNorms."""
+Rates were chosen only on validation rows. The form of the bank, its size and the numbers of epochs were not tuned but fixed
+beforehand, when test scores of sst2, cola and trec from first attempts were known. Amazon uses the rate chosen for yelp,
+dbpedia and yahoo that of agnews. Where the lowest or the highest rate was chosen, a wider grid might do better:
+`houlsby2019/wider_rates` tries this for full copies and adapters, not for LayerNorms."""
 
 
 def _sizes(scale: Scale, book: Book) -> str:
-    """Return the table of parameters: what a task trains, and what N tasks come to in all."""
+    """Return the table of parameters: per task, and in total for N tasks."""
     rows = [
         "| | trained per task | of the model | total for 9 tasks | total for 17 tasks |",
         "|---|---:|---:|---:|---:|",
@@ -126,7 +126,7 @@ def _sizes(scale: Scale, book: Book) -> str:
             total = [f"{(n if method is FULL else 1 + n * share):.2f}x" for n in (9, 17)]
             rows.append(f"| {method.name} | {trained:,.0f} | {100 * share:.2f} % | {' | '.join(total)} |")
     return (
-        "Heads are left out, as in the paper; the total counts the backbone once, and for full copies not at all.\n\n"
+        "Heads are not counted, as in the paper; the total includes the backbone once, and not at all for full copies.\n\n"
         + "\n".join(rows)
     )
 
@@ -178,7 +178,7 @@ def _against_full(scale: Scale, book: Book) -> Claim | None:
         claim="Adapters come close to full fine-tuning: 0.4 points with 3.6 % of the encoder, 0.8 with 2.1 % (Table 1)",
         found=f"{shown(ours, 2)} against {shown(full, 2)} on {len(tasks)} tasks, with {share:.2f} %",
         holds=full.value - ours.value <= WITHIN and share <= MOST,
-        why=f"the means are held against {WITHIN} points with at most {MOST} %, without embeddings as in the paper; of the "
+        why=f"criterion: means within {WITHIN} points, with at most {MOST} %, without embeddings as in the paper; of the "
         f"whole model it is {whole:.2f} %; {claims.by_means(ours, full, -WITHIN)}",
     )
 
@@ -193,7 +193,7 @@ def headline(scale: Scale, book: Book) -> str:
     return (
         f"On {len(tasks)} tasks (MiniLM, {seeds}) Houlsby banks of {100 * size[0] / scale.encoder:.2f} % "
         f"of the encoder's layers reach a mean test score of {shown(ours)}, full copies {shown(full)} (standard error over "
-        "seeds; accuracy, of cola Matthews, of stsb Spearman)."
+        "seeds; accuracy, but Matthews for cola and Spearman for stsb)."
     )
 
 
@@ -212,7 +212,7 @@ def _layernorm(scale: Scale, book: Book) -> Claim | None:
     row = found and claims.row(claim, claims.at_least(found[1], found[0]))
     tasks = [final(LAYERNORM, scale, book, task) for task in scale.some(EIGHT)]
     high = sum(trials[0].training["learning_rate"] == LAYERNORM.rates[-1] for trials in tasks if trials)
-    why = f"of LayerNorms two rates were tried, the higher was chosen on {high}, of adapters three"
+    why = f"two rates were tried for LayerNorms, the higher was chosen on {high} tasks; three for adapters"
     return row and replace(_on_eight(row, scale), why=why)
 
 
@@ -228,13 +228,13 @@ def _top(scale: Scale, book: Book) -> Claim | None:
     row = found and claims.row(claim, claims.at_least(found[1], found[0], -NEAR))
     return row and replace(
         _on_eight(row, scale),
-        why="of variable fine-tuning two numbers of layers and one rate were tried, of adapters three rates",
+        why="two numbers of layers and one rate were tried for variable fine-tuning, three rates for adapters",
     )
 
 
 STUDY = Study(
     name="houlsby2019/compare",
-    title="Banks against full fine-tuning (Houlsby et al. 2019, Tables 1 and 2 in form)",
+    title="Banks against full fine-tuning (after Houlsby et al. 2019, Tables 1 and 2)",
     plan=plan,
     body=body,
     reproduces=reproduces,

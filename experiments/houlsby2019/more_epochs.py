@@ -1,8 +1,8 @@
-"""Houlsby et al. 2019, Table 1 once more: full copies with as many epochs as banks have.
+"""Houlsby et al. 2019, Table 1 again: full copies with as many epochs as banks.
 
-In `experiments.houlsby2019.compare` banks have 1.3 to 1.7 times the epochs of full copies, fixed beforehand. A sceptic asks
-whether that is why they are level. So here full copies are learned once more with the banks' epochs, at the rate that was
-chosen for them, and validation rows choose between the two.
+In `experiments.houlsby2019.compare` banks have 1.3 to 1.7 times as many epochs as full copies, fixed beforehand. Is that why
+they are on a par? Here full copies are also learned with the banks' epochs, at the rate that was chosen for them, and
+validation rows choose between the two.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def mean_score(scale: Scale, book: Book) -> Mean | None:
 
 
 def body(scale: Scale, book: Book) -> str:
-    """Return what validation rows said of both, and the test scores."""
+    """Return the validation scores of both, and the test scores."""
     tasks = scale.some(ELEVEN)
     choices = [_choice(scale, book, task) for task in choosers(scale)]
     chosen = grid(["validation, few and more epochs", *choosers(scale)], [[FULL.name, *choices]])
@@ -95,14 +95,14 @@ def _cells(trials: list[list[Trial]], book: Book) -> list[str]:
     return [*(shown(mean_of(each)) for each in scores), shown(mean_over_tasks(scores))]
 
 
-_INTRO = """Scores in points: accuracy, but of cola Matthews, of stsb Spearman. Mean and standard error of the seeds; on
-validation rows the first seed, and bold is what they take: more epochs have to be strictly better. Banks, and whose rows
-choose for amazon, dbpedia and yahoo, are as in `houlsby2019/compare` and `houlsby2019/one_percent`; the rate of full copies
-is the one chosen with few epochs. This study was added when the scores of those two were known."""
+_INTRO = """Scores in points: accuracy, but Matthews for cola and Spearman for stsb. Mean and standard error over seeds;
+validation scores are of the first seed, with the choice in bold: more epochs have to be strictly better. Banks, and the
+tasks that choose for amazon, dbpedia and yahoo, are as in `houlsby2019/compare` and `houlsby2019/one_percent`; the rate of
+full copies is the one chosen with few epochs. This study was added when the scores of those two were known."""
 
 
 def reproduces(scale: Scale, book: Book) -> list[Claim]:
-    """Say of both banks whether they are still close to full fine-tuning."""
+    """Check whether both banks are still close to full fine-tuning."""
     full, found = mean_score(scale, book), []
     for method in BANKS:
         ours = compare.mean_score(method, scale, book, scale.some(ELEVEN))
@@ -126,14 +126,14 @@ def headline(scale: Scale, book: Book) -> str:
     if full is None:
         return ""
     return (
-        f"Copies had fewer epochs there; where validation rows may choose as many as banks have, they reach {shown(full)} "
+        f"There, copies had fewer epochs; with the number of epochs chosen on validation rows, they reach {shown(full)} "
         "(also added later)."
     )
 
 
 STUDY = Study(
     name="houlsby2019/more_epochs",
-    title="Full copies with as many epochs as banks (Houlsby et al. 2019, Table 1 once more)",
+    title="Full copies with as many epochs as banks (Houlsby et al. 2019, Table 1 again)",
     plan=plan,
     body=body,
     reproduces=reproduces,

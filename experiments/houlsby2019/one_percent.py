@@ -1,7 +1,7 @@
 """Houlsby et al. 2019, Table 1 with half the size: a bank of less than 1 % of the layers against full fine-tuning.
 
-The tasks, seeds, rates, numbers of epochs and the protocol are those of `experiments.houlsby2019.compare`, which has the full
-copies and the bank of 2 %; this one is narrower, and nothing else.
+Tasks, seeds, rates, epochs and protocol are those of `experiments.houlsby2019.compare`, which has the full copies and the
+bank of 2 %; only the width differs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from experiments.studies.tuning import Method, scores_of
 MOST = 1.0
 """Percent of the encoder's layers."""
 BANK: dict[str, Any] = compare.BANK | {"bottleneck": 9}
-"""The widest that is at most so much of MiniLM, its LayerNorms included."""
+"""The widest that is at most this share of MiniLM, LayerNorms included."""
 NARROW = replace(HOULSBY, name=f"adapters and LayerNorms, size {BANK['bottleneck']}", banks=(BANK,))
 
 
@@ -66,15 +66,14 @@ def _row(method: Method, scale: Scale, book: Book) -> list[str]:
     ]
 
 
-_INTRO = """Scores on the test rows, in points: accuracy, but of cola Matthews, of stsb Spearman. Mean and standard error of
-the seeds. Full fine-tuning and the wider bank are those of `houlsby2019/compare`, and so are tasks, rows, seeds, rates,
-epochs and whose validation rows choose which rate. Of banks there are more epochs than of full copies:
-`houlsby2019/more_epochs`. This study was added when the test scores of `houlsby2019/compare` were known; its one choice, the
-size, follows from 1 %."""
+_INTRO = """Scores on the test rows, in points: accuracy, but Matthews for cola and Spearman for stsb. Mean and standard error
+over seeds. Full fine-tuning and the wider bank are from `houlsby2019/compare`; tasks, rows, seeds, rates, epochs and the
+choice of rates are the same. Banks have more epochs than full copies, see `houlsby2019/more_epochs`. This study was added
+when the test scores of `houlsby2019/compare` were known; its only choice, the size, follows from 1 %."""
 
 
 def reproduces(scale: Scale, book: Book) -> list[Claim]:
-    """Say whether the bank is close to full fine-tuning, and whether it is above it."""
+    """Check whether the bank is close to full fine-tuning, and whether it is above it."""
     full, ours, size = _mean(FULL, scale, book), _mean(NARROW, scale, book), share(NARROW, scale, book)
     if full is None or ours is None or size is None:
         return []
@@ -83,7 +82,7 @@ def reproduces(scale: Scale, book: Book) -> list[Claim]:
             claim=f"Adapters of at most {MOST:g} % are within {WITHIN} points of full fine-tuning (Table 1: 0.8 with 2.1 %)",
             found=f"{shown(ours, 2)} against {shown(full, 2)}, with {size:.2f} %",
             holds=full.value - ours.value <= WITHIN and size <= MOST,
-            why=f"{claims.by_means(ours, full, -WITHIN)}; of the encoder's layers, without embeddings",
+            why=f"{claims.by_means(ours, full, -WITHIN)}; percent of the encoder's layers, without embeddings",
         ),
         claims.row(
             f"Adapters of at most {MOST:g} % are above full fine-tuning (ours, not the paper's)",

@@ -1,7 +1,7 @@
 """Houlsby et al. 2019, sections 3.1 and 3.2: size, learning rate and epochs from a grid, by validation rows; then seeds.
 
-What `continual-petl sweep` does for a stream, here on two tasks: sizes and rates as far apart as in the paper, at what MiniLM
-and 1,000 rows ask for. Trials that fall behind the median of the others are ended early.
+What `continual-petl sweep` does for a stream, here on two tasks: sizes and rates are as far apart as in the paper, but scaled
+to MiniLM and 1,000 rows. Trials below the median of the others are stopped early.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def _trial(scale: Scale, task: str) -> Trial:
 
 
 def body(scale: Scale, book: Book) -> str:
-    """Return what was chosen, and the best score of every size."""
-    parts = [f"Validation scores, {ROWS} training rows; the same by hand: `continual-petl sweep STREAM SWEEP.yaml`."]
+    """Return the chosen settings, and the best score of every size."""
+    parts = [f"Validation scores, {ROWS} training rows; equivalent to `continual-petl sweep STREAM SWEEP.yaml`."]
     for task in TASKS:
         outcome = book.outcome(_trial(scale, task))
         if outcome is not None and "sweep" in outcome:
@@ -85,7 +85,7 @@ def _chosen(task: str, found: dict[str, Any]) -> str:
     count = found["trials"]
     return (
         f"**{task}**: {settings}; {mean} over {len(found['seeds'])} seeds, {found['num_parameters']:,} parameters; "
-        f"{count['complete']} trials, {count['pruned']} ended early, {count['failed']} failed; {found['seconds']:.0f} s."
+        f"{count['complete']} trials, {count['pruned']} stopped early, {count['failed']} failed; {found['seconds']:.0f} s."
     )
 
 
@@ -100,7 +100,7 @@ def _grid(trials: list[dict[str, Any]]) -> str:
 
 
 def reproduces(scale: Scale, book: Book) -> Sequence[Claim]:
-    """Say whether the rate matters more than the size, as the paper's choice of one size for all suggests."""
+    """Check that the rate matters more than the size, as the paper's single size for all tasks suggests."""
     rows = []
     for task in TASKS:
         outcome = book.outcome(_trial(scale, task)) or {}
@@ -119,7 +119,7 @@ def reproduces(scale: Scale, book: Book) -> Sequence[Claim]:
 
 
 def _best(trials: list[dict[str, Any]], key: str) -> dict[float, float]:
-    """Return the best score of the trials that came to their end, for each value of a key."""
+    """Return the best score of the completed trials, for each value of a key."""
     found: dict[float, float] = {}
     for trial in trials:
         if trial["state"] == "complete" and trial.get("score") is not None:

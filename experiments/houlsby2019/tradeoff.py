@@ -1,8 +1,8 @@
 """Houlsby et al. 2019, figure 4 and the study of sizes: score against the number of trained parameters.
 
-Adapters of sizes 2^0 to 2^8, and 384: MiniLM is 384 wide, and a bottleneck wider than what it reads is refused, where
-the paper's 2^9 fits into BERT's 768. Top k layers for every k, and LayerNorms alone. Then the mean over eight tasks of
-three sizes, which in the paper differ by half a point.
+Adapters of sizes 2^0 to 2^8, and 384: MiniLM is 384 wide, and a bottleneck wider than its input is refused, while the
+paper's 2^9 fits into BERT's 768. Top k layers for every k, and LayerNorms only. Then the mean over eight tasks of three
+sizes, which in the paper differ by half a point.
 """
 
 from __future__ import annotations
@@ -108,13 +108,13 @@ def robust_means(scale: Scale, book: Book, without: str = "") -> dict[int, Mean 
 
 
 def _spread(means: Iterable[Mean | None]) -> float:
-    """Return how far means are apart."""
+    """Return the range of the means."""
     values = [mean.value for mean in means if mean is not None]
     return max(values) - min(values)
 
 
 def _most_apart(scale: Scale, book: Book) -> str:
-    """Say on which task sizes differ most, and what is left without it."""
+    """Return the task on which sizes differ most, and the range without it."""
     by_size = robust(scale)
     scores = {
         task: [mean_of(scores_of(book, by_task[task], "validation")) for by_task in by_size.values()]
@@ -123,7 +123,7 @@ def _most_apart(scale: Scale, book: Book) -> str:
     task = max(scores, key=lambda each: _spread(scores[each]))
     rest = _spread(robust_means(scale, book, without=task).values())
     each = ", ".join(shown(mean) for mean in scores[task])
-    return f"most apart on {task} ({each}), {rest:.1f} points without it"
+    return f"largest range on {task} ({each}), {rest:.1f} points without it"
 
 
 def _robust(scale: Scale, book: Book) -> str:
@@ -148,7 +148,7 @@ def figures(scale: Scale, book: Book) -> dict[str, Figure]:
 
 
 def reproduces(scale: Scale, book: Book) -> Sequence[Claim]:
-    """Say whether sizes hardly matter, and whether adapters hold where few layers do not."""
+    """Check that sizes hardly matter, and that small adapters beat fine-tuning few layers."""
     means = [mean for mean in robust_means(scale, book).values() if mean is not None]
     if len(means) < len(ROBUST):
         return []
@@ -158,7 +158,7 @@ def reproduces(scale: Scale, book: Book) -> Sequence[Claim]:
             claim="The size of the adapters hardly matters: 86.2, 85.8, 85.7 for 8, 64, 256 (section 3.6)",
             found=f"{', '.join(shown(m) for m in means)} over {len(scale.some(EIGHT))} tasks, {spread:.1f} points apart",
             holds=spread < APART,
-            why=f"hardly: less than {APART} points; one rate for all sizes here, the paper chose one for each; "
+            why=f"hardly: less than {APART} points; here all sizes share one rate, the paper chose one for each; "
             + _most_apart(scale, book),
         ),
         *(_few_parameters(scale, book, task) for task in TASKS),
@@ -173,7 +173,7 @@ def _few_parameters(scale: Scale, book: Book, task: str) -> Claim:
         claim=f"Adapters with a fraction of the parameters are above the top layer (figure 4), {task}",
         found=f"adapters {shown(best)} with {count:,.0f} parameters, one layer {shown(score)} with {other:,.0f}",
         holds=best.value > score.value,
-        why=f"the best of those with at most a {FEWER}th of the parameters",
+        why=f"the best adapter with at most 1/{FEWER} of the parameters",
     )
 
 

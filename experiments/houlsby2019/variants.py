@@ -98,7 +98,7 @@ def figures(scale: Scale, book: Book) -> dict[str, Figure]:
 
 
 def reproduces(scale: Scale, book: Book) -> Sequence[Claim]:
-    """Say whether small scales are all alike and large ones worse, and whether an extension helps."""
+    """Check that small scales are all alike and large ones worse, and that no extension helps."""
     return [row for task in TASKS for row in (_sigma(scale, book, task), _extension(scale, book, task)) if row]
 
 

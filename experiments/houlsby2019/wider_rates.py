@@ -1,8 +1,8 @@
-"""Houlsby et al. 2019, Table 1 once more: where the lowest or the highest rate was chosen, one rate beyond it is tried too.
+"""Houlsby et al. 2019, Table 1 again: where the lowest or the highest rate was chosen, one more rate beyond it is tried.
 
-In `experiments.houlsby2019.compare` and `experiments.houlsby2019.one_percent` validation rows choose one of three rates.
-Where that is an end of the three, a wider grid might do better, and not all methods need gain alike. So there a method has a
-fourth rate, a third or three times the end, and validation rows choose again.
+In `experiments.houlsby2019.compare` and `experiments.houlsby2019.one_percent` validation rows choose one of three rates. If
+that is the lowest or the highest, a wider grid might do better, and not all methods would gain equally. In these cases a
+method gets a fourth rate, a third of the lowest or three times the highest, and validation rows choose again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BEYOND: dict[str, tuple[float, float]] = {
 
 
 def widened(method: Method, scale: Scale, book: Book, task: str) -> Method:
-    """Return the method with a fourth rate where it has chosen an end of its three on a task; else as it is."""
+    """Return the method with a fourth rate if the lowest or highest of three was chosen on a task; else unchanged."""
     number = method.chosen(scale, book, task)
     below, above = BEYOND[method.name]
     if number == 0:
@@ -51,7 +51,7 @@ def final(method: Method, scale: Scale, book: Book, task: str) -> list[Trial]:
 
 
 def plan(scale: Scale, book: Book) -> Iterator[list[Trial]]:
-    """Choose from three rates, then from four where it was an end, then learn with all seeds."""
+    """Choose from three rates, then from four if needed, then learn with all seeds."""
     pairs, seed = [(method, task) for method in METHODS for task in choosers(scale)], scale.seeds[0]
     yield [trial for method, task in pairs for trial in method.grid(scale, task, seed)]
     yield [trial for method, task in pairs for trial in widened(method, scale, book, task).grid(scale, task, seed)]
@@ -89,15 +89,14 @@ def _rate(method: Method, scale: Scale, book: Book, task: str) -> str:
     return f"**{rate:g}**" if rate in tried else f"{rate:g}" + "".join(f" (not {other:g})" for other in tried)
 
 
-_INTRO = """Scores on the test rows, in points: accuracy, but of cola Matthews, of stsb Spearman. Mean and standard error of
-the seeds. All is as in `houlsby2019/compare` and `houlsby2019/one_percent`, but that where a method chose the lowest or the
-highest of its rates, it had one more beyond that: bold where validation rows took it, so that it is an end once more, in
-brackets where they did not. Of equal validation scores the lower rate counts. This study was added when the scores of
-those two were known."""
+_INTRO = """Scores on the test rows, in points: accuracy, but Matthews for cola and Spearman for stsb. Mean and standard error
+over seeds. Everything is as in `houlsby2019/compare` and `houlsby2019/one_percent`, except that if the lowest or the highest
+rate of a method was chosen, one more rate beyond it was tried: bold if validation rows chose it (so it is again the lowest or
+highest), in brackets if not. Ties go to the lower rate. This study was added when the scores of those two were known."""
 
 
 def reproduces(scale: Scale, book: Book) -> list[Claim]:
-    """Say of both banks whether they are still close to full fine-tuning."""
+    """Check whether both banks are still close to full fine-tuning."""
     full, found = mean_score(FULL, scale, book), []
     for method in (HOULSBY, NARROW):
         ours, size = mean_score(method, scale, book), one_percent.share(method, scale, book)
@@ -105,7 +104,7 @@ def reproduces(scale: Scale, book: Book) -> list[Claim]:
             continue
         found.append(
             Claim(
-                claim=f"With one more rate beyond each end that was chosen, adapters of {size:.2f} % are within {WITHIN} "
+                claim=f"With one more rate if the lowest or highest was chosen, adapters of {size:.2f} % are within {WITHIN} "
                 "points of full fine-tuning",
                 found=f"{shown(ours, 2)} against {shown(full, 2)}",
                 holds=full.value - ours.value <= WITHIN,
@@ -117,7 +116,7 @@ def reproduces(scale: Scale, book: Book) -> list[Claim]:
 
 STUDY = Study(
     name="houlsby2019/wider_rates",
-    title="Rates beyond the ends of the grids (Houlsby et al. 2019, Table 1 once more)",
+    title="Rates beyond the ends of the grids (Houlsby et al. 2019, Table 1 again)",
     plan=plan,
     body=body,
     reproduces=reproduces,

@@ -1,9 +1,9 @@
 """The command: ``python -m experiments.studies [NAME ...] --data FOLDER [--jobs N] [--minutes M]``.
 
-Without a name all studies are run, one after the other. What is in a ledger already is not run again, so the same command
-goes on where an earlier one was stopped. ``--seeds 1 --out FOLDER`` takes about half as long, and without ``--seeds`` the
-same command later adds the other seeds. ``--quick`` runs a study in minutes on rows that mean nothing; ``pages`` makes the
-pages, RESULTS.md and what README says of them anew from the ledgers.
+Without a name, all studies are run, one after another. Trials that are in a ledger already are not repeated, so the same
+command resumes an interrupted one. ``--seeds 1 --out FOLDER`` takes about half as long, and without ``--seeds`` the same
+command later adds the other seeds. ``--quick`` runs a study in minutes on made-up rows; ``pages`` regenerates the pages,
+RESULTS.md and the section in README from the ledgers.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from experiments.studies.study import NAMES, find
 
 
 def parse(arguments: list[str]) -> tuple[list[str], Request]:
-    """Return the names of the studies and what was asked for."""
+    """Return the names of the studies and the other arguments."""
     parser = argparse.ArgumentParser(prog="python -m experiments.studies", description=__doc__, allow_abbrev=False)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"pages, or one of: {', '.join(NAMES)}")
     parser.add_argument("--data", type=Path, help="folder with a folder of rows for every task")
-    parser.add_argument("--out", type=Path, help="where ledgers and pages go; default: experiments")
+    parser.add_argument("--out", type=Path, help="folder of ledgers and pages; default: experiments")
     parser.add_argument("--jobs", type=int, default=1, help="trials at once")
     parser.add_argument("--minutes", type=float, help="begin no further trial after this time")
-    parser.add_argument("--seeds", type=int, metavar="N", help="of repeated trials, 1 to 5, default 3; needs --out")
+    parser.add_argument(
+        "--seeds", type=int, metavar="N", help="seeds of repeated trials, 1 to 5, default 3; needs --out"
+    )
     parser.add_argument("--scale", default="small", metavar="NAME", help="name of a larger scale, for its pages")
     parser.add_argument("--model", metavar="ID", help="backbone of the larger scale, by its id on the Hub")
     parser.add_argument("--layers", type=int, help="of that backbone, default 12")
@@ -38,7 +40,7 @@ def parse(arguments: list[str]) -> tuple[list[str], Request]:
         action="append",
         default=[],
         metavar="NAME=FOLDER",
-        help="where a backbone lies that was made first, or a copy of that of --model",
+        help="path of a backbone that was made first, or of a copy of --model's",
     )
     parser.add_argument("--quick", action="store_true", help="see that it runs; needs --out")
     given = parser.parse_args(arguments)
@@ -57,11 +59,9 @@ def parse(arguments: list[str]) -> tuple[list[str], Request]:
 
 
 def _check(parser: argparse.ArgumentParser, given: argparse.Namespace, out: Path) -> None:
-    """Refuse what does not go together, rather than leave out part of it."""
+    """Refuse incompatible options instead of ignoring some."""
     if given.quick and out == EXPERIMENTS:
-        parser.error(
-            "--quick: its numbers mean nothing and do not belong among those of experiments; give --out another FOLDER"
-        )
+        parser.error("--quick: its numbers are meaningless and do not belong in experiments; give --out another FOLDER")
     if given.quick and given.model is not None:
         parser.error(
             f"--quick: runs on a tiny random backbone, but --model asks for {given.model}; leave out one of the two"
@@ -91,7 +91,7 @@ def _check(parser: argparse.ArgumentParser, given: argparse.Namespace, out: Path
         option, value = f"--{name.replace('_', '-')}", getattr(given, name)
         if value is not None and given.model is None:
             parser.error(
-                f"{option}: got {value}, but it is told of the backbone of --model; give --scale NAME and --model ID too, or "
+                f"{option}: got {value}, but it describes the backbone of --model; give --scale NAME and --model ID too, or "
                 "leave it out"
             )
         if value is not None and value < 1:
@@ -125,7 +125,7 @@ def _named(parser: argparse.ArgumentParser, text: str) -> tuple[str, str]:
 
 
 def _command(given: argparse.Namespace) -> str:
-    """Return the command anew, with what fills in for paths, which are nobody else's."""
+    """Return the command line with placeholders for paths."""
     words = ["python -m experiments.studies", *given.names, *(["--data", "FOLDER"] if given.data else [])]
     numbers = {name: getattr(given, name) for name in ("jobs", "minutes", "seeds")}
     words += [word for name, value in numbers.items() if value for word in (f"--{name}", f"{value:g}")]
@@ -138,7 +138,7 @@ def _command(given: argparse.Namespace) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Do what the command line says; return 1 if trials are left to run, 2 if it cannot be done."""
+    """Run the command; return 1 if trials are left to run, 2 if the input is invalid."""
     names, request = parse(arguments)
     try:
         if names == ["pages"]:

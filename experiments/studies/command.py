@@ -1,4 +1,4 @@
-"""From the command line to ledgers and pages: trials that are missing are run, and pages are made from all there are."""
+"""From the command line to ledgers and pages: run missing trials, then generate pages from all of them."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ EXPERIMENTS = ROOT / "experiments"
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What was asked for."""
+    """The arguments of the command."""
 
     data: Path | None
     out: Path = EXPERIMENTS
-    """A folder for ledgers and pages, laid out as `experiments` is."""
+    """A folder for ledgers and pages, laid out like `experiments`."""
     jobs: int = 1
     minutes: float | None = None
     scale: Scale = SMALL
     backbones: dict[str, str] = field(default_factory=dict)
-    """Folders of backbones that lie somewhere else than where trials name them."""
+    """Folders of backbones, by the name that trials use."""
     command: str = ""
 
 
 def say(line: str) -> None:
-    """Tell on standard error how far a study is."""
+    """Report the progress of a study on standard error."""
     print(line, file=sys.stderr, flush=True)
 
 
 def ledgers(out: Path) -> list[Path]:
-    """Return all ledgers of a folder that is laid out as `experiments` is."""
+    """Return all ledgers of a folder that is laid out like `experiments`."""
     return sorted(out.glob("*/results/*.jsonl"))
 
 
 def run_studies(studies: list[Study], request: Request, tell: Callable[[str], None] = say) -> bool:
-    """Run what is missing of some studies and write their pages; return whether nothing is missing any more."""
+    """Run the missing trials of some studies and write their pages; return whether all are complete."""
     for study in studies:
         if request.scale.larger and not study.any_scale:
             raise InputError(f"--scale: {study.name} runs at the small scale alone; name the studies to run without it")
@@ -98,7 +98,7 @@ def _check_backbones(studies: list[Study], place: Place) -> None:
 
 
 class _Course:
-    """One study on its way."""
+    """One study that is being run."""
 
     def __init__(
         self, study: Study, scale: Scale, place: Place, request: Request, book: Book, tell: Callable[[str], None]
@@ -117,13 +117,13 @@ class _Course:
             self._left = len(missing)
             if missing and not workers.run(missing, self._place, self._done):
                 self._tell(
-                    f"{self._study.name}: out of time with {self._left} trials of this stage left; run it again to go on"
+                    f"{self._study.name}: out of time with {self._left} trials of this stage left; run it again to resume"
                 )
                 return False
         return True
 
     def _of(self, trial: Trial) -> dict[str, str]:
-        """Return the digests of a trial's rows, and of its backbone if that lies in a folder that was named."""
+        """Return the digests of a trial's rows, and of its backbone if its folder was given."""
         for task in trial.tasks:
             if task not in self._digests:
                 if not (self._place.data / task).is_dir():
@@ -141,7 +141,7 @@ class _Course:
     def _done(self, trial: Trial, outcome: Outcome) -> None:
         if not self._said:
             self._ledger.write(self._made)
-            # The page that is written at the end of this very run names it too.
+            # The page written at the end of this run names it too.
             self._book.made[self._made.made] = self._made
             self._said = True
         line = Line(key=trial.key, trial=trial, data=self._of(trial), made=self._made.made, outcome=outcome)
@@ -175,7 +175,7 @@ def _made(request: Request) -> Made:
 
 
 def write_pages(request: Request) -> None:
-    """Make all pages anew from the ledgers, and RESULTS.md; of the repository's own ledgers also what README says of them."""
+    """Regenerate all pages and RESULTS.md from the ledgers; for the repository's own ledgers also README's section."""
     book = Book(ledgers(request.out))
     studies = [study for study in map(find, NAMES) if study.any_scale or not request.scale.larger]
     for study in studies:

@@ -1,4 +1,4 @@
-"""What comes out of one trial: a course is learned in a folder of its own, and what the studies need of it is kept."""
+"""Run one trial: learn a stream in its own folder, and keep the results that the studies need."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from experiments.studies.trial import Trial
 
 QUIET = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
 FAR = 10**9
-"""Steps between two checkpoints: there are none but at the ends of epochs, since a trial that is cut off is run anew."""
+"""Steps between two checkpoints: only at the ends of epochs, since an interrupted trial is repeated."""
 
 Look = Callable[[Run], dict[str, Any]]
 
 
 def run_trial(trial: Trial, data: Path, backbone: str | None = None, look: Look | None = None) -> dict[str, Any]:
-    """Learn a trial's tasks and return what came out of it, as JSON values.
+    """Learn a trial's tasks and return the results, as JSON values.
 
     Args:
         trial: what to learn.
         data: the folder with the rows.
-        backbone: where the backbone lies, if not under the name that the trial has.
-        look: is given the run before its folder is removed; what it returns joins the outcome.
+        backbone: path of the backbone, if it is not the name in the trial.
+        look: called with the run before its folder is removed; its result is added to the outcome.
 
     Returns:
         ``scores``: by task and split, the task's ``score``, all of them by name, and the number of rows, right after it was
@@ -48,14 +48,14 @@ def run_trial(trial: Trial, data: Path, backbone: str | None = None, look: Look 
             L.seed_everything(trial.seed, verbose=False)
             run = learn(TaskStream(spec), Path(folder) / "run", trainer=QUIET)
         except DivergedError as error:
-            # A result. What lacks data or a backbone is none: it ends the study, which goes on once that is mended.
+            # This counts as a result. Missing data or backbones do not: they stop the study, which can be resumed.
             return {"failed": " ".join(str(error).split())}
         outcome: dict[str, Any] = plain(summary(run) | (look(run) if look else {}))
         return outcome
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """Return what is kept of a run; see `run_trial`."""
+    """Return the results of a run; see `run_trial`."""
     results, manifests = run.results, {task: run.store.manifest(task) for task in run.store.tasks}
     first = next(iter(manifests.values()))
     found: dict[str, Any] = {
@@ -94,7 +94,7 @@ def _size(run: Run) -> int | None:
 
 
 def forgetting_by_task(R: list[list[float]]) -> list[float] | None:
-    """Return each task's drop from its best earlier score to its last one (Chaudhry et al. 2018), but of the last task."""
+    """Return each task's drop from its best earlier score to its last one (Chaudhry et al. 2018), without the last task."""
     if len(R) < 2:
         return None
     return [max(R[i][j] for i in range(j, len(R) - 1)) - R[-1][j] for j in range(len(R) - 1)]
@@ -105,7 +105,7 @@ def _curve(history: History, metric: str) -> list[tuple[int, float | None]]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it: null for what is not a finite number, six significant digits for the others."""
+    """Return a JSON value: null for numbers that are not finite, six significant digits for the others."""
     if isinstance(value, dict):
         return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Raw results: lines that are only ever added, each a finished trial or the circumstances that trials were run under."""
+"""Raw results in append-only files: each line is a finished trial or the environment of several trials."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from experiments.studies.trial import Trial
 
 
 class Made(FrozenModel):
-    """Under which circumstances trials were run."""
+    """The environment in which trials were run."""
 
     made: str
-    """Name, for the lines of the trials."""
+    """Name that the trials' lines refer to."""
     command: str
-    """Values that are paths are left out."""
+    """Without values that are paths."""
     commit: str
     changed: bool
     """Whether files differed from the commit."""
@@ -27,10 +27,10 @@ class Made(FrozenModel):
     """UTC."""
     machine: Machine
     jobs: int
-    """Trials at once; each had the machine's threads divided by this."""
+    """Number of parallel trials; each had the machine's threads divided by this."""
     versions: dict[str, str]
     defaults: int = 1
-    """By which defaults the banks of its trials are named; files from before this was written down call mam_flat mam."""
+    """Version of the defaults that the names of banks refer to; files from before this field call mam_flat mam."""
 
 
 class Line(FrozenModel):
@@ -39,27 +39,27 @@ class Line(FrozenModel):
     key: str
     trial: Trial
     data: dict[str, str]
-    """Digest of every task's rows; and of the backbone where it is a folder that was named, see `backbone_digest`."""
+    """Digest of every task's rows, and of the backbone if its folder was given, see `backbone_digest`."""
     made: str
     outcome: dict[str, Any]
-    """See `experiments.studies.learning`; or why it failed, under ``failed``."""
+    """See `experiments.studies.learning`; or the reason for a failure, under ``failed``."""
 
 
 class Book:
     """All finished trials of some files.
 
     Args:
-        files: ledgers; of trials with the same key the one that was run last counts.
+        files: ledgers; of trials with the same key, the one that was run last counts.
 
     Raises:
-        ValueError: if a line is none, or belongs to a trial of another key.
+        ValueError: if a line is invalid, or its key is not that of its trial.
     """
 
     def __init__(self, files: Iterable[Path] = ()) -> None:
         self.lines: dict[str, Line] = {}
         self.made: dict[str, Made] = {}
         self.again: dict[str, bool] = {}
-        """Keys of trials that were run more than once, each with whether its scores came out the same."""
+        """Keys of trials that were run more than once, each with whether its scores were identical."""
         for file in files:
             for number, text in enumerate(_whole_lines(file), 1):
                 try:
@@ -89,16 +89,16 @@ class Book:
         return "" if made is None else made.began
 
     def add(self, line: Line) -> None:
-        """Take in a trial that was just finished."""
+        """Add a finished trial."""
         self.lines[line.key] = line
 
     def outcome(self, trial: Trial) -> dict[str, Any] | None:
-        """Return what came out of a trial; None if it was not run yet."""
+        """Return the outcome of a trial; None if it has not been run yet."""
         line = self.lines.get(trial.key)
         return None if line is None else line.outcome
 
     def has(self, trial: Trial, data: dict[str, str]) -> bool:
-        """Say whether a trial was run on these very rows, and on this backbone where it has a digest."""
+        """Return whether a trial was run on exactly these rows, and on this backbone if it has a digest."""
         line = self.lines.get(trial.key)
         return line is not None and all(line.data.get(name) == digest for name, digest in data.items())
 
@@ -113,9 +113,9 @@ class Book:
 
 
 class Ledger:
-    """A file that trials are written to as they are finished.
+    """A file that finished trials are appended to.
 
-    A line is written in one piece and is on the disk before the next trial counts; what a kill left of one is cut off.
+    A line is written at once and synced to disk before the next trial counts; an incomplete last line is removed.
     """
 
     def __init__(self, file: Path) -> None:
@@ -140,7 +140,7 @@ def _named_now(bank: str | dict[str, Any]) -> str | dict[str, Any]:
 
 
 def _whole_bytes(file: Path) -> int:
-    """Return where the last whole line of a file ends."""
+    """Return the end of the last complete line of a file."""
     content = file.read_bytes()
     return content.rfind(b"\n") + 1
 

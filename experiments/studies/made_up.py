@@ -1,4 +1,4 @@
-"""Rows that mean nothing, for a quick look at a study on a machine that has none of the data."""
+"""Made-up rows, for a quick run of a study without the data."""
 
 from __future__ import annotations
 

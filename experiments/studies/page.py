@@ -1,4 +1,4 @@
-"""The page of a study: Markdown and figures, made from the raw results alone."""
+"""The page of a study: Markdown and figures, generated from the raw results."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def write_page(study: Study, scale: Scale, book: Book, out: Path) -> Path:
 
 
 def page_name(study: str, scale: Scale) -> str:
-    """Return the name of a page; those of another scale stand beside those of the small one."""
+    """Return the name of a page; pages of other scales are stored next to those of the small one."""
     return f"{study}-{scale.name}.md" if scale.larger else f"{study}.md"
 
 
 def draw_figure(figure: Figure, folder: Path, name: str) -> str:
-    """Write a figure as SVG, the same bytes for the same figure; return the file's name."""
+    """Write a figure as SVG, reproducible byte for byte; return the file's name."""
     folder.mkdir(parents=True, exist_ok=True)
     file = f"{name.replace(' ', '-')}.svg"
     with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
@@ -47,7 +47,7 @@ def draw_figure(figure: Figure, folder: Path, name: str) -> str:
 
 
 def trials_of(study: Study, scale: Scale, book: Book) -> tuple[list[Trial], bool]:
-    """Return the trials of a study as far as the book leads, and whether all of them are in it."""
+    """Return the trials of a study as far as they are known from the book, and whether all of them are in it."""
     found: list[Trial] = []
     for trials in study.plan(scale, book):
         found += trials
@@ -57,23 +57,23 @@ def trials_of(study: Study, scale: Scale, book: Book) -> tuple[list[Trial], bool
 
 
 def provenance(study: Study, scale: Scale, book: Book) -> str:
-    """Return the lines on where the numbers of a page come from."""
+    """Return the lines that say where the numbers of a page come from."""
     trials, whole = trials_of(study, scale, book)
     lines = [book.lines[key] for key in {trial.key: None for trial in trials} if key in book.lines]
     made = Counter(line.made for line in lines)
     hours = sum(float(line.outcome.get("wall", 0)) for line in lines) / 3600
-    missing = "" if whole else f" **Not finished: {len(trials) - len(lines)} or more trials are not run yet.**"
+    missing = "" if whole else f" **Not finished: {len(trials) - len(lines)} or more trials have not been run yet.**"
     data = (
-        "made-up rows and a tiny random backbone, so that no number means anything"
+        "made-up rows and a tiny random backbone, so all numbers are meaningless"
         if scale.quick
         else ", ".join(dict.fromkeys(f"{trial.backbone} at {trial.max_length} tokens" for trial in trials))
     )
     arithmetic = sorted({str(line.outcome["arithmetic"]) for line in lines if "arithmetic" in line.outcome})
     how = f", {' and '.join(arithmetic)}" if arithmetic else ""
-    said = [f"{len(lines)} trials, {hours:.1f} h of learning in all; {data}{how}.{missing}"]
+    said = [f"{len(lines)} trials, {hours:.1f} h of training in total; {data}{how}.{missing}"]
     rows = {(name, digest) for line in lines for name, digest in line.data.items()}
     mixed = sorted(name for name, count in Counter(name for name, _ in rows).items() if count > 1)
-    said += [f"* **The trials were run on different rows or files of {', '.join(mixed)}.**"] if mixed else []
+    said += [f"* **The trials used different rows or files of {', '.join(mixed)}.**"] if mixed else []
     said += [f"* {made[name]} trials: {_circumstances(book.made[name])}" for name in made if name in book.made]
     return "\n".join([said[0], "", *said[1:]]) if len(said) > 1 else said[0]
 
@@ -82,6 +82,6 @@ def _circumstances(made: Made) -> str:
     changed = " with changes" if made.changed else ""
     units = ", ".join(unit for unit in made.machine.units if "amx" in unit or unit == "avx2")
     return (
-        f"commit `{made.commit[:10]}`{changed}, {made.began} UTC, {made.machine.cores} cores ({units}), {made.jobs} at once, "
+        f"commit `{made.commit[:10]}`{changed}, {made.began} UTC, {made.machine.cores} cores ({units}), {made.jobs} jobs, "
         f"torch {made.versions['torch']}: `{made.command}`"
     )

@@ -1,9 +1,9 @@
-"""Make a small BART with random weights and a tokenizer of its own, to run generative tasks where no weights can be had.
+"""Create a small BART with random weights and its own tokenizer, for generative tasks where no weights are available.
 
     python -m experiments.studies.random_seq2seq DATA_FOLDER BACKBONE_FOLDER
 
 Reads source and target of the training rows of ``xsum`` and ``rosts_en_ro`` in DATA_FOLDER, trains a byte-level BPE of 8,000
-pieces on them, and writes model and tokenizer to BACKBONE_FOLDER. Same data, same files, bit for bit.
+pieces on them, and writes model and tokenizer to BACKBONE_FOLDER. The same data gives the same files, bit for bit.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def as_barts(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
 
 
 def make_model() -> BartForConditionalGeneration:
-    """Return a random BART of two and two layers, 192 wide."""
+    """Return a random BART with two encoder and two decoder layers, 192 wide."""
     torch.manual_seed(0)
     config = BartConfig(
         vocab_size=VOCABULARY,

@@ -1,4 +1,4 @@
-"""What README says of the studies: made from the ledgers and written between two marks; a test holds README to it."""
+"""README's section on the studies: generated from the ledgers between two markers; a test compares it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ BEGIN, END = "<!-- begin of the studies -->", "<!-- end of the studies -->"
 
 
 def section(studies: Sequence[Study], scale: Scale, book: Book) -> str:
-    """Return what stands between the two marks: of each study that has one its headline, if its trials are in
-    the book; sentences first, in one paragraph.
-    """
+    """Return the text between the two markers: the headlines of the studies whose trials are in the book, sentences first."""
     parts = [part for study in studies if study.headline is not None and (part := study.headline(scale, book))]
     sentences, tables = [part for part in parts if "\n" not in part], [part for part in parts if "\n" in part]
     return "\n\n".join([" ".join(sentences), *tables] if sentences else tables)
 
 
 def written(readme: str, studies: Sequence[Study], scale: Scale, book: Book) -> str:
-    """Return README with the section as it has to be.
+    """Return README with the current section.
 
     Raises:
-        InputError: if README lacks one of the marks.
+        InputError: if README lacks one of the markers.
     """
     return between(readme, BEGIN, END, section(studies, scale, book))

@@ -1,4 +1,4 @@
-"""How large a study is run: at the small scale of two cores, quickly to see that it runs, or on another backbone."""
+"""The scale of a study: small for two cores, quick as a smoke test, or on another backbone."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ SEEDS = (13, 21, 34, 55, 89)
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """What all trials of a study have in common, and how many of its settings are tried."""
+    """What all trials of a study share, and how many of its settings are tried."""
 
     name: str = "small"
     backbone: str = "minilm"
     layers: int = 6
     """Of the backbone."""
     width: int = 384
-    """Of its states; its feed-forward layers are taken to be four times as wide, as in BERT."""
+    """Hidden size; feed-forward layers are assumed to be four times as wide, as in BERT."""
     max_length: int = 64
     num_seeds: int = 3
     quick: bool = False
-    """Few rows, one epoch, the ends of every list of settings: to see that a study runs. Its numbers mean nothing."""
+    """Smoke test: few rows, one epoch, only the ends of every list of settings. Its numbers are meaningless."""
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -32,7 +32,7 @@ class Scale:
 
     @property
     def larger(self) -> bool:
-        """Whether its backbone is another than the small scale's, so that its pages stand beside those."""
+        """Whether its backbone is not the small scale's, so that its pages get their own names."""
         return self.name not in ("small", "quick")
 
     @property
@@ -41,7 +41,7 @@ class Scale:
         return self.layers * (12 * self.width**2 + 13 * self.width)
 
     def some(self, values: tuple[Any, ...], most: int = 2) -> tuple[Any, ...]:
-        """Return all values; of a quick study the first and the last ones."""
+        """Return all values; for a quick study only the first and the last."""
         if not self.quick or len(values) <= most:
             return values
         return (*values[: most - 1], values[-1])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean with the standard error that seeds give it (s / sqrt(n)); None where there are fewer than two."""
+    """A mean with its standard error over seeds (s / sqrt(n)); None with fewer than two."""
 
     value: float
     error: float | None
@@ -20,7 +20,7 @@ class Mean:
 
 
 def mean_of(values: Iterable[float | None]) -> Mean | None:
-    """Return the mean of values; None if one of them is missing, or all are: a mean of some seeds is not that of all."""
+    """Return the mean of values; None if any is missing, since a mean of some seeds is not that of all."""
     known = list(values)
     if not known or any(value is None for value in known):
         return None
@@ -37,7 +37,7 @@ def mean_over_tasks(by_task: Sequence[Sequence[float | None]]) -> Mean | None:
     """Return the mean over tasks, with its standard error over seeds.
 
     Args:
-        by_task: of each task its scores, in the order of the seeds; fewer where some are missing: then there is no mean.
+        by_task: the scores of each task, in the order of the seeds; if some are missing, there is no mean.
     """
     if len({len(scores) for scores in by_task}) > 1:
         return None
@@ -56,7 +56,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def shown(mean: Mean | None, digits: int = 1) -> str:
-    """Return a cell of a table; a dash where trials are missing."""
+    """Return a table cell; a dash if trials are missing."""
     if mean is None:
         return "-"
     value = f"{mean.value:.{digits}f}"

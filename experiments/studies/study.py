@@ -1,4 +1,4 @@
-"""A study: which trials it needs, and what it says of them."""
+"""A study: the trials it needs, and what it reports about them."""
 
 from __future__ import annotations
 
@@ -29,48 +29,48 @@ NAMES: tuple[str, ...] = (
     "continual/classic5",
     "continual/long7",
 )
-"""In the order in which RESULTS.md has them; each is a module of `experiments` with a `STUDY`."""
+"""In the order of RESULTS.md; each is a module of `experiments` with a `STUDY`."""
 
 Plan = Callable[[Scale, Book], Iterator[list[Trial]]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What a paper says beside what came out here."""
+    """A paper's claim and the result here."""
 
     claim: str
     found: str
     holds: bool | None
-    """None where it cannot be told."""
+    """None if unclear."""
     why: str
-    """What else is to be known, such as what differs from the paper; empty for nothing."""
+    """Notes, such as differences from the paper; may be empty."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """What is asked, in code.
+    """A question, in code.
 
-    ``plan`` yields the trials in stages: what a later stage holds may depend on what came out of the earlier ones, such as
-    the learning rate with the best validation score.
+    ``plan`` yields the trials in stages: a later stage may depend on the results of earlier ones, such as the learning rate
+    with the best validation score.
     """
 
     name: str
     title: str
     plan: Plan
     body: Callable[[Scale, Book], str]
-    """What its page says, as Markdown, of those trials that are in the book."""
+    """The content of its page, as Markdown, for the trials in the book."""
     figures: Callable[[Scale, Book], dict[str, Figure]] | None = None
     """By name; the page shows ``figures/NAME.svg``."""
     reproduces: Callable[[Scale, Book], Sequence[Claim]] | None = None
-    """Its rows of RESULTS.md, of those claims whose trials are in the book."""
+    """Its rows of RESULTS.md, for the claims whose trials are in the book."""
     headline: Callable[[Scale, Book], str] | None = None
-    """What README says of it; empty while trials are missing."""
+    """Its text in README; empty while trials are missing."""
     rule: str = ""
-    """What all its claims are held to, where that is one thing."""
+    """The criterion of all its claims, if they share one."""
     any_scale: bool = True
-    """Whether it runs on another backbone than MiniLM."""
+    """Whether it can run on a backbone other than MiniLM."""
     backbones: dict[str, str] = field(default_factory=dict)
-    """Backbones that have to be made first, by the name that trials have, each with the command that makes it."""
+    """Backbones that have to be created first: name in the trials to the command that creates it."""
 
 
 def find(name: str) -> Study:

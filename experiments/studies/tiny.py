@@ -1,4 +1,4 @@
-"""Backbones with random weights, as deep and wide as MiniLM or the studies' BART, to see within seconds that a study runs."""
+"""Backbones with random weights, as deep and wide as MiniLM or the studies' BART, for smoke tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One trial: tasks learned one after the other with one kind of bank. What it is fixes what comes out of it."""
+"""One trial: tasks learned one after another with one kind of bank. Its settings determine its result."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Method = Literal["learn", "ablate", "sweep", "replay", "joint"]
 
 @dataclass(frozen=True)
 class Known:
-    """What a stream file has to say of a task whose rows lie in a folder of its name."""
+    """The stream file's entry of a task whose rows are in a folder of the same name."""
 
     kind: str = "classification"
     metric: str = "accuracy"
     pair: bool = False
     rows: tuple[str, str] = ("text", "label")
-    """Columns that hold what is read and what is answered."""
+    """Columns of the input and of the answer."""
 
 
 # Scores as in Houlsby et al. 2019, Table 1, but accuracy for mrpc, where they have F1.
@@ -47,7 +47,7 @@ TASKS: dict[str, Known] = {
 
 
 class Trial(FrozenModel):
-    """What is learned, from which rows, how. Two trials with the same key give the same result on the same machine."""
+    """What is learned, from which rows, and how. Trials with the same key give the same result on the same machine."""
 
     tasks: tuple[str, ...]
     """Names in `TASKS`, in the order in which they arrive."""
@@ -62,14 +62,14 @@ class Trial(FrozenModel):
     max_length: int = 64
     """Tokens of a row."""
     method: Method = "learn"
-    """learn: as a course does it; ablate: and then without its adapters in spans of layers; sweep: settings are chosen from
-    many; replay, joint: one model for all tasks, with rows of earlier tasks, or all at once."""
+    """learn: an ordinary run; ablate: the same, then without the adapters in spans of layers; sweep: a search over settings;
+    replay, joint: one model for all tasks, with rows of earlier tasks, or all at once."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Of the method, or of the tasks (generation, max_target_length)."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All that was said, without what is left at its default: later options do not change earlier keys."""
+        """All settings except defaults, so that new options do not change the keys of earlier trials."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
     @property
@@ -83,7 +83,7 @@ class Trial(FrozenModel):
 
         Args:
             data: the folder with a folder of rows for every task.
-            backbone: where the backbone lies, if not under the name that the trial has.
+            backbone: path of the backbone, if it is not the name in the trial.
         """
         tree = {
             "name": f"trial-{self.key}",
@@ -110,7 +110,7 @@ class Trial(FrozenModel):
 
 
 def data_digest(data: Path, task: str) -> str:
-    """Return a digest of a task's files, so that results of other rows are not taken for results of these."""
+    """Return a digest of a task's files, so that results of different rows are not mixed up."""
     digest = hashlib.sha256()
     for file in sorted((data / task).iterdir()):
         if file.name == "labels.json" or file.name.split(".")[0] in ("train", "validation", "test"):
@@ -119,7 +119,7 @@ def data_digest(data: Path, task: str) -> str:
 
 
 def backbone_digest(folder: Path) -> str:
-    """Return a digest of a backbone that somebody made: of its configuration, its weights and its tokenizer."""
+    """Return a digest of a local backbone: of its configuration, its weights and its tokenizer."""
     digest = hashlib.sha256()
     for file in sorted({*folder.glob("config.json"), *folder.glob("*.safetensors"), *folder.glob("tokenizer*")}):
         digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())

@@ -1,8 +1,8 @@
 """Tuned methods: a learning rate chosen on validation rows with the first seed, then all seeds at that rate.
 
-The protocol of Houlsby et al. 2019, section 3.1, at what two cores can do: where the paper crosses sizes, rates and epochs
-and re-runs the best with five seeds, a method here has a few rates and as many epochs as are fixed for it. Of equal scores
-the first counts, which is the lower rate. The test rows choose none of these; what is fixed beforehand each study says.
+The protocol of Houlsby et al. 2019, section 3.1, scaled down to two cores: where the paper searches a grid of sizes, rates
+and epochs and repeats the best with five seeds, a method here has a few rates and a fixed number of epochs. Ties go to the
+lower rate. No choice is made on test rows; each study says what was fixed beforehand.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from experiments.studies.trial import Trial
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A way to learn a task, with what is tried for it."""
+    """A method and the settings that are tried for it."""
 
     name: str
     banks: tuple[str | dict[str, Any], ...]
-    """Those among which the best is chosen, together with the rate; mostly one."""
+    """The best is chosen together with the rate; usually there is only one."""
     rates: tuple[float, ...]
     epochs: dict[str, int]
-    """By task; under the empty name, of all others."""
+    """By task; the empty name is the default."""
     training: dict[str, Any] = field(default_factory=dict)
     """Further keys of ``training``."""
 
@@ -61,13 +61,13 @@ class Method:
     def repeated(
         self, scale: Scale, book: Book, task: str, like: str | None = None, train: int | None = None
     ) -> list[Trial]:
-        """Return the trials of all seeds at what was chosen; none if the choice is not known yet."""
+        """Return the trials of all seeds with the chosen settings; none if the choice is not known yet."""
         number = self.chosen(scale, book, task, like, train)
         return [] if number is None else [self.grid(scale, task, seed, train)[number] for seed in scale.seeds]
 
 
 def parameters_of(book: Book, trials: Sequence[Trial]) -> float | None:
-    """Return what the last task of some trials trains beside its head, as their mean; None if none of them is there."""
+    """Return the mean number of parameters, without the head, of the last task of some trials; None if all are missing."""
     outcomes = [(trial.tasks[-1], book.outcome(trial)) for trial in trials]
     counts = [each["tasks"][task]["parameters"] for task, each in outcomes if each is not None and "tasks" in each]
     return sum(c["modifications"] + c["own"] for c in counts) / len(counts) if counts else None

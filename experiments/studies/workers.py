@@ -1,4 +1,4 @@
-"""Trials that are not in the ledger yet, run by a few processes at once."""
+"""Run the trials that are missing from the ledger in a few parallel processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOMES: dict[Method, str] = {
     "replay": "continual.one_model",
     "joint": "continual.one_model",
 }
-"""Where a trial of each method is run."""
+"""The module that runs the trials of each method."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Place:
 
     data: Path
     backbones: dict[str, str] = field(default_factory=dict)
-    """Folders of those backbones that do not lie under the name that trials have."""
+    """Folders of backbones whose path is not the name in the trials."""
 
 
 class Workers:
@@ -45,7 +45,7 @@ class Workers:
     Args:
         pool: the processes.
         jobs: how many there are.
-        deadline: no trial is begun after this time, by `time.monotonic`; None for no such time.
+        deadline: no trial starts after this time, by `time.monotonic`; None for no limit.
     """
 
     def __init__(self, pool: ProcessPoolExecutor, jobs: int, deadline: float | None = None) -> None:
@@ -53,14 +53,14 @@ class Workers:
 
     @property
     def late(self) -> bool:
-        """Whether no trial is begun any more."""
+        """Whether the deadline has passed."""
         return self._deadline is not None and time.monotonic() > self._deadline
 
     def run(self, trials: Sequence[Trial], place: Place, done: Callable[[Trial, Outcome], None]) -> bool:
-        """Run trials, and tell of each as soon as it is done; return whether all of them were.
+        """Run trials and report each as soon as it is done; return whether all were run.
 
         Raises:
-            Exception: what went wrong in a trial, if it is not something that a trial may end with.
+            Exception: an error in a trial that does not count as its result.
         """
         waiting, running = list(trials), dict[Future[Outcome], Trial]()
         while waiting or running:
@@ -80,7 +80,7 @@ def started(jobs: int, minutes: float | None) -> Iterator[Workers]:
 
     Args:
         jobs: how many.
-        minutes: after which no further trial is begun.
+        minutes: no trial starts after this time.
     """
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     context = multiprocessing.get_context("spawn")
@@ -92,12 +92,12 @@ def started(jobs: int, minutes: float | None) -> Iterator[Workers]:
 def _begin(threads: int, parent: int) -> None:
     torch.set_num_threads(threads)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    # Of Lightning and datasets, on every trial anew: they say nothing about the result.
+    # Repeated by Lightning and datasets for every trial; irrelevant for the result.
     warnings.simplefilter("ignore")
 
 
 def _end_with(parent: int) -> None:
-    """End this process with the one that started it: killed, it cannot stop a trial that nobody will take any more."""
+    """End this process when its parent dies, which, if killed, cannot stop it any more."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)

@@ -74,7 +74,7 @@ def test_nothing_is_said_of_what_was_not_run() -> None:
     assert more_epochs.final(SMALL, Book(), "trec") == []
     assert STUDY.headline is not None
     assert STUDY.headline(SMALL, Book()) == ""
-    assert "as many as banks have, they reach 70." in STUDY.headline(SMALL, _book())
+    assert "chosen on validation rows, they reach 70." in STUDY.headline(SMALL, _book())
 
 
 @pytest.mark.parametrize(("gain", "holds"), [(0.0, True), (0.005, True), (0.05, False)])
@@ -82,7 +82,7 @@ def test_both_banks_are_held_to_the_copies(gain: float, holds: bool) -> None:
     assert STUDY.reproduces is not None
     found = STUDY.reproduces(SMALL, _book(gain))
     assert [claim.holds for claim in found] == [holds, holds]
-    assert all("standard errors from the line of -0.4" in claim.why for claim in found) or gain == 0.0
+    assert all("standard errors from the threshold of -0.4" in claim.why for claim in found) or gain == 0.0
 
 
 @pytest.mark.parametrize("stages", [0, 1, 2, 3, 99])
@@ -99,6 +99,6 @@ def test_what_is_told_by_the_means_says_so_before_the_table(study: Study) -> Non
 
 def test_how_far_a_mean_is_from_the_line() -> None:
     ours, theirs = Mean(80.0, 0.3, 3), Mean(79.8, 0.4, 3)
-    assert "+0.2 ± 0.5, 1.2 standard errors from the line of -0.4 (2 would" in claims.by_means(ours, theirs, -0.4)
+    assert "+0.2 ± 0.5, 1.2 standard errors from the threshold of -0.4 (2 would" in claims.by_means(ours, theirs, -0.4)
     assert claims.by_means(Mean(80.0, None, 1), theirs, -0.4) == "by the means, of one seed: the difference is +0.2"
     assert "standard errors from" not in claims.by_means(Mean(80.0, 0.0, 3), Mean(79.0, 0.0, 3), -0.4)

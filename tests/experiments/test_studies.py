@@ -298,7 +298,7 @@ def test_results_say_what_holds(tmp_path: Path) -> None:
     )  # fmt: skip
     text = write_results([study], SMALL, Book(), tmp_path).read_text()
     assert "| [Some](houlsby2019/results/some.md) | 0 | 0.0 | **no** | 1 of 3 |" in text
-    assert [text.count(f"| a | b | {word} |") for word in ("yes", "**no**", "cannot be told")] == [1, 1, 1]
+    assert [text.count(f"| a | b | {word} |") for word in ("yes", "**no**", "unclear")] == [1, 1, 1]
 
 
 def test_results_count_the_hours_of_shared_trials_once(tmp_path: Path) -> None:
@@ -307,8 +307,8 @@ def test_results_count_the_hours_of_shared_trials_once(tmp_path: Path) -> None:
     text = write_results([find(name), find(name)], SMALL, book, tmp_path).read_text()
     count = len(book.lines)
     assert text.count(f" | {count} | {count / 100:.1f} | yes |") == 2
-    assert f"{count} trials and {count / 100:.1f} hours in all" in text
-    assert f"Divided by how many ran at once it is\n{count / 200:.1f} hours." in text
+    assert f"{count} trials and {count / 100:.1f} hours in total" in text
+    assert f"Divided by the number of parallel trials, this is {count / 200:.1f} hours." in text
 
 
 def test_every_study_is_found_under_its_name() -> None:

@@ -34,7 +34,7 @@ def test_the_task_that_sizes_differ_most_on_is_named(lost: float, holds: bool) -
     assert claim.holds is holds
     assert f"{12.5 * lost:.1f} points apart" in claim.found
     each = f"80.0 ± 0.0, 80.0 ± 0.0, {80 - 100 * lost:.1f} ± 0.0"
-    assert f"most apart on stsb ({each}), 0.0 points without it" in claim.why
+    assert f"largest range on stsb ({each}), 0.0 points without it" in claim.why
 
 
 def test_nothing_is_claimed_before_all_sizes_are_there() -> None:

@@ -1,4 +1,4 @@
-"""Peers, each in an environment of its own: what runs there imports torch, transformers and the peer, but not this project.
+"""Peers, each in its own environment: code there imports torch, transformers and the peer, but not this project.
 
-`client` and `scouting` run here, and talk to them.
+`client` and `scouting` run in our environment and talk to the workers.
 """

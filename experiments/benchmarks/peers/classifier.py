@@ -1,4 +1,4 @@
-"""What every peer trains: an encoder, the mean of its token states, a linear head.
+"""The model that every peer trains: an encoder, mean pooling, a linear head.
 
 Shape suffixes: B rows, T tokens, D width, C labels.
 """
@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModel
 from experiments.benchmarks.peers.setting import Setting
 
 Build = Callable[[Any, Setting], nn.Module]
-"""Puts a peer's adapters on a bare encoder and leaves what trains, and only that, with ``requires_grad``."""
+"""Adds a peer's adapters to a bare encoder; only trainable parameters keep ``requires_grad``."""
 
 
 class Classifier(nn.Module):
@@ -73,7 +73,7 @@ def plain(encoder: Any, setting: Setting) -> nn.Module:
 
 
 def make_optimizer(model: Classifier) -> AdamW:
-    """Return the optimizer over what trains."""
+    """Return the optimizer of the trainable parameters."""
     setting = model.setting
     # None, the default, leaves the choice to torch.
     return AdamW(model.trainable(), lr=setting.learning_rate, fused=True if setting.fused else None)

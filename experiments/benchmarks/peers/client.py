@@ -1,4 +1,4 @@
-"""This side of a worker: a process in a peer's environment that stays, and answers requests one at a time."""
+"""The client of a worker: a long-lived process in a peer's environment that answers requests one at a time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Peer:
         module: name of the module inside ``experiments.benchmarks.peers``.
         threads: that it may use.
         clock: by which it times its work.
-        patience: seconds that one answer may take, unless `ask` is told otherwise.
+        patience: seconds that one answer may take, unless `ask` overrides it.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Peer:
 
         Args:
             do: one of the worker's commands.
-            within: seconds that the answer may take; a worker that takes longer is ended.
+            within: seconds that the answer may take; a slower worker is ended.
             arguments: of the command.
 
         Raises:
@@ -116,7 +116,7 @@ class Peer:
             try:
                 stream.close()
             except OSError:
-                continue  # what was still to be written has no reader any more
+                continue  # nobody reads the rest of the output any more
         self._errors.close()
 
     def _read(self) -> None:

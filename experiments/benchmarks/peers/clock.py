@@ -1,7 +1,7 @@
 """How work is timed, here and in the workers.
 
-By the wall, as users wait; or, for a look at a machine that does other things too, by the processor: the seconds that all
-threads of this process were at work. That also counts threads that wait for each other, so it goes with one.
+By wall-clock time, as users experience it; or, on a machine with other load, by processor time: the seconds that all threads
+of this process were busy. This includes threads that wait for each other, so it requires a single thread.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def use_clock(name: Clock) -> None:
 
 
 def now(device: str) -> float:
-    """Return what the clock shows; on a GPU when all that was asked of it has ended."""
+    """Return the time; on a GPU, after all queued work has finished."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize()
     return _CLOCKS[_in_use[0]]()

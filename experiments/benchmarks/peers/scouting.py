@@ -1,6 +1,6 @@
-"""Which of its settings a peer is fastest at: all are tried for a few steps, the fast ones then enter the table.
+"""Find a peer's fastest settings: all are tried for a few steps, and the fast ones enter the table.
 
-This module runs here, not in a worker.
+This module runs in our environment, not in a worker.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from experiments.benchmarks.peers.client import Peer, PeerError
 from experiments.benchmarks.peers.setting import Precision, Setting
 
 CLOSE = 1.15
-"""How many times the fastest trial another may take and still enter the table."""
+"""A trial that takes at most this many times as long as the fastest enters the table."""
 WIDTH = 384
 EMULATED = 4.0
-"""From how many times the float32 time of a product on bfloat16 is not tried: the device has no units for it."""
+"""bfloat16 is not tried if a product takes this many times as long as in float32: the device has no units for it."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class Trial:
     refusal: str = ""
 
     def fact(self) -> dict[str, Any]:
-        """Return what the table keeps of it."""
+        """Return the entry for the table."""
         return {"setting": self.setting.words(), "seconds": self.seconds, "refusal": self.refusal}
 
 
 def bf16_ratio(device: str) -> float:
-    """Return how many times the float32 time of one product its bfloat16 time is, the fastest of three each."""
+    """Return the ratio of a product's bfloat16 time to its float32 time, the fastest of three each."""
 
     def fastest(dtype: torch.dtype) -> float:
         left, right = (torch.ones(WIDTH, WIDTH, device=device, dtype=dtype) for _ in range(2))
@@ -51,9 +51,9 @@ def bf16_ratio(device: str) -> float:
 
 
 def settings_of(base: Setting, ratio: float, *, quick: bool) -> list[Setting]:
-    """Return what is tried: the defaults first, then both kinds of attention in every arithmetic, tuned.
+    """Return the settings to try: the defaults first, then both kinds of attention in every arithmetic, tuned.
 
-    Tuned are: no backbone dropout (its random numbers cost time, and ours has none), the fused optimizer.
+    Tuned means: no backbone dropout (its random numbers cost time, and ours has none), the fused optimizer.
 
     Args:
         base: the defaults.

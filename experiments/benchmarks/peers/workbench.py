@@ -1,4 +1,4 @@
-"""What a worker can be asked for: load models, time blocks of training steps or of answers, train on rows of a file."""
+"""The commands of a worker: load models, time blocks of training steps or predictions, train on rows of a file."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Workbench:
         self._rows: dict[str, Rows] = {}
 
     def commands(self) -> Mapping[str, Command]:
-        """Return what can be asked for, by name."""
+        """Return the commands by name."""
         names = ("versions", "begin", "load", "drop", "steps", "passes", "read", "course", "epoch", "accuracy")
         return {name: getattr(self, name) for name in names}
 
@@ -74,7 +74,7 @@ class Workbench:
         return {"trainable": trainable, "total": sum(p.numel() for p in model.parameters())}
 
     def drop(self, name: str) -> None:
-        """Forget a model."""
+        """Unload a model."""
         for table in (self.models, self._optimizers, self._batches, self._schedules):
             table.pop(name, None)
         gc.collect()
@@ -106,7 +106,7 @@ class Workbench:
         return len(self._rows[name])
 
     def course(self, name: str, num_steps: int, warmup: float) -> None:
-        """Begin a learning rate that rises over a share of the steps and then falls linearly to zero."""
+        """Start a learning rate schedule with warm-up and linear decay to zero."""
         rising = round(warmup * num_steps)
 
         def factor(step: int) -> float:

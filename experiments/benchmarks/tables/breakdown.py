@@ -1,7 +1,7 @@
 """Where our training step spends its time, operation by operation, as `torch.profiler` sees it.
 
-Times are each operation's own, without what it calls. What is left of the step when all are taken off is Python, hooks and
-the profiler itself; the last two rows, of steps without the profiler, show what the profiler adds and what Lightning costs.
+Times are each operation's self time. The remainder of the step is Python, hooks and the profiler itself; the last two rows,
+for steps without the profiler, show the overhead of the profiler and of Lightning.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One course of 1,000 small tasks, each learned: what each of them cost, and whether costs rise with their number.
+"""One run of 1,000 small learned tasks: the cost of each, and whether it rises with their number.
 
-A course of a few tasks goes before, so that nothing is done for the first time. The last task of a stream checks the
-certificates of all others, not of a sample: it is told apart, and is no part of the lines.
+A run of a few tasks precedes it as warm-up. The last task of a stream checks the certificates of all others, not of a
+sample: it is reported separately and excluded from the lines.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _lines(costs: list[Cost], first: int) -> dict[str, Any]:
 
 
 def body(result: Result) -> str:
-    """Return the table and what follows from it."""
+    """Return the table and the conclusions."""
     costs: dict[str, list[float]] = result.facts["costs"]
     count = len(costs["seconds"])
     shown = [k for k in SHOWN if k <= count] or [count]
@@ -74,11 +74,11 @@ def body(result: Result) -> str:
             )
     last, opened = result.facts["last"], result.facts["open_seconds"]
     lines.append(
-        f"* The last task of the stream, after which the certificates of all {count} others are checked and not of "
+        f"* The last task of the stream, after which the certificates of all {count} others are checked instead of "
         f"{SAMPLE}, took {number(last['seconds'])} s."
     )
     lines.append(
-        f"* The store opens in {number(1000 * opened['many'])} ms, the one of the short course in "
+        f"* The store opens in {number(1000 * opened['many'])} ms, that of the short run in "
         f"{number(1000 * opened['few'])} ms."
     )
     for name, seconds in result.facts["switch_seconds"].items():

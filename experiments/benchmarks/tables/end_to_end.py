@@ -1,8 +1,8 @@
-"""A whole task: several epochs over real rows, then the test split; seconds and accuracy, with ours a course as users run it.
+"""A whole task: several epochs over real rows, then the test split; seconds and accuracy, with ours as users run it.
 
-Ours counts training with its validation after every epoch and its checkpoints, and answering validation and test rows at
-the end. Peers count a plain training loop with the same schedule and clipping, validation after every epoch, and the test
-rows. Neither counts tokenising and loading. Every repetition has a seed of its own.
+Ours includes training with validation after every epoch and checkpoints, and evaluating validation and test rows at the
+end. Peers include a plain training loop with the same schedule and clipping, validation after every epoch, and the test
+rows. Tokenising and loading are not included. Every repetition has its own seed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Adding the k-th bank and switching to it: the peers, for as long as they still answer.
+"""Adding the k-th bank and switching to it: the peers, within a time limit.
 
-Peers take turns, task by task. One that needs longer than the time limit in all, or a tenth of it for one task, is stopped;
-what it needed until then is in the table. Ours is measured by `experiments.benchmarks.growth`: courses on stores of 10 to
-1,000 banks take turns.
+Peers take turns, task by task. A peer that exceeds the time limit in total, or a tenth of it for one task, is stopped; its
+times until then are in the table. Ours is measured by `experiments.benchmarks.growth`: runs on stores of 10 to 1,000 banks
+take turns.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHOWN = (1, 10, 20, 100, 250, 500, 1_000)
 
 
 def measure(bench: Bench) -> Measured:
-    """Add banks until there are as many as asked for, or no peer answers in time."""
+    """Add banks until the requested number is reached, or no peer is in time."""
     options = bench.options
     most = 12 if options.quick else MOST
     samples: Samples = {}
@@ -54,7 +54,7 @@ def measure(bench: Bench) -> Measured:
 
 
 def _ours(bench: Bench) -> tuple[Samples, dict[str, Any]]:
-    """Return what tasks cost a course after so many others, and what else there is to say of its store."""
+    """Return the cost of tasks after a number of others, and other facts about the store."""
     if bench.shape.name != "minilm":
         give_tokenizer(bench.shape.folder)
     options = bench.options
@@ -135,7 +135,7 @@ def body(result: Result) -> str:
 
 
 def _our_costs(costs: dict[str, list[dict[str, float]]]) -> str:
-    """Return what a task costs a course after so many others."""
+    """Return the cost of a task after a number of others."""
     sizes = sorted(costs, key=int)
     kinds = {"seconds": 1.0, "cpu_seconds": 1.0, "peak_bytes": 1e-6, "stored_bytes": 1e-3}
     names = ["seconds", "CPU seconds", "peak memory of the process, MB", "stored, kB"]

@@ -1,6 +1,6 @@
-"""Memory of learning one bank, in backbones; what is measured is `experiments.benchmarks.memory`, in fresh processes.
+"""Memory needed to train one bank, in multiples of the backbone: `experiments.benchmarks.memory`, in fresh processes.
 
-On real MiniLM and the CPU alone: there torch tells of every block that it allocates.
+Only with the real MiniLM on the CPU, where torch reports every block that it allocates.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def measure(bench: Bench) -> Measured:
         return found["ratio"]
 
     candidates = [Candidate(name, lambda name=name: block(name)) for name in seen]  # type: ignore[misc]
-    # Fresh processes know no warm-up.
+    # Fresh processes have no warm-up.
     samples = alternate(candidates, repetitions=options.repetitions, warmup=0, tell=bench.tell)
     return Measured("backbones", samples, {"processes": seen})
 

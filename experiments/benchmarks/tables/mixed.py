@@ -54,7 +54,7 @@ def measure(bench: Bench) -> Measured:
 
 
 def num_tasks(bench: Bench) -> tuple[int, ...]:
-    """Return how many banks are at hand; 256 are more than a batch of 64 rows can name."""
+    """Return the number of banks; 256 are more than a batch of 64 rows can use."""
     return (2, 8) if bench.options.quick else (32, 256)
 
 
@@ -91,7 +91,7 @@ def _theirs(
 
 
 def _mixed(peer: Peer, held: str, rows: list[str], count: int) -> Any:
-    # A batch of one task is answered without naming it row by row.
+    # A batch of one task does not need a task per row.
     if len(set(rows)) > 1:
         return lambda: float(peer.ask("mixed", name=held, tasks=rows, count=count))
 

@@ -1,6 +1,6 @@
-"""Eight tasks asked about the same rows: what lies below their banks is computed once, against a pass for each task.
+"""Eight tasks on the same rows: computing the layers below their banks once, against a separate pass for each task.
 
-Banks are in the upper third of the layers. Their values are random: times do not depend on them.
+Banks are in the upper third of the layers. Their values are random, which does not affect times.
 """
 
 from __future__ import annotations

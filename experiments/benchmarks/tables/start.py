@@ -1,6 +1,6 @@
-"""Starting up, each time in a fresh process: ``--help``, and one text answered from a store of many banks.
+"""Start-up time in fresh processes: ``--help``, and predicting one text with a store of many banks.
 
-Beside it stands what transformers itself needs, in a process of its own, to load backbone and tokenizer.
+For comparison, the time that transformers needs in its own process to load backbone and tokenizer.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def measure(bench: Bench) -> Measured:
 
 def _process(command: Sequence[str], folder: Path) -> Callable[[], float]:
     """Return a block that runs a process to its end."""
-    # As it is where people work: code that was imported once is not compiled again, and nothing is asked of the Hub.
+    # As in normal use: byte code is cached, and the Hub is not queried.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment |= {"HF_HUB_OFFLINE": "1"}
 

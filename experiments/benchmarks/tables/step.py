@@ -134,7 +134,7 @@ def _verdict(result: Result, best: str | None) -> list[str]:
     operations = result.facts["candidates"]["ceiling"]["operations"]
     speed = operations / result.medians["ceiling"] / 1e9
     lines = [
-        f"* Ours reaches {percent(share)} of what the machine's own matrix products allow ({number(operations / 1e9)} Gflop "
+        f"* Ours reaches {percent(share)} of the ceiling set by matrix products ({number(operations / 1e9)} Gflop "
         f"at {number(speed)} Gflop/s); the target is {percent(TARGET_SHARE)}: {_said(share >= TARGET_SHARE)}."
     ]
     if best is not None:
@@ -149,7 +149,7 @@ def _verdict(result: Result, best: str | None) -> list[str]:
 
 
 def _tried(result: Result) -> list[str]:
-    lines = ["Tried for each peer, one after the other, to choose what enters the table (ms a step):", ""]
+    lines = ["Settings tried for each peer to choose what enters the table (ms per step):", ""]
     for label, trials in result.facts["tried"].items():
         shown = [
             f"{trial['setting']}: {trial['refusal'] if trial['seconds'] is None else number(1000 * trial['seconds'])}"
