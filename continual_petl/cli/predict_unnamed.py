@@ -15,6 +15,7 @@ from continual_petl.cli.rows_in import unnamed_rows
 from continual_petl.engine.run import Run
 from continual_petl.errors import InputError
 from continual_petl.predictor.one_or_many import Row
+from continual_petl.store.open_run import check_can_route
 
 if TYPE_CHECKING:
     from continual_petl.predictor.routed import RoutedAnswer  # with torch
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 def answer_unnamed(run: Run, arguments: argparse.Namespace, rows_at_a_time: int) -> int:
     """Print the answer to each row with its task; return the exit code."""
+    check_can_route(run.store)  # before anything heavy is imported
     rows = unnamed_rows(arguments.texts, given_limits(arguments, [spec.limits for spec in run.spec.tasks]))
     records: list[Record] = []
     for row, answer in _answered(run, rows, arguments, rows_at_a_time):

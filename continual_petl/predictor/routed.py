@@ -21,6 +21,7 @@ from continual_petl.router.sums import Array, TaskSums
 from continual_petl.store.certificate.manifest import Manifest
 from continual_petl.store.certificate.stored_tensor import as_tensors
 from continual_petl.store.model_cache import ModelCache
+from continual_petl.store.open_run import check_can_route
 
 Unknown = Literal["reject", "nearest"]
 """What becomes of a row that is unlike the rows of every task: no answer, or that of the most probable task."""
@@ -159,6 +160,7 @@ def _routes(router: Router, scores_NT: Array, states: Mapping[str, Mapping[int, 
 def _router_of(models: ModelCache) -> tuple[Router, dict[str, Manifest]]:
     """Return the router over all learned tasks that have sums, and their manifests."""
     store = models.store
+    check_can_route(store)
     manifests = {task: store.manifest(task) for task in store.tasks}
     key = tuple((task, manifests[task].seal) for task in sorted(manifests))
     if models not in _routers or _routers[models][0] != key:
@@ -171,11 +173,6 @@ def _router_of(models: ModelCache) -> tuple[Router, dict[str, Manifest]]:
                     sums[task] = TaskSums.from_arrays(arrays)
                 except ValueError as error:
                     raise StoreError(f"task {task!r}: router.safetensors does not fit this release: {error}") from error
-        if not sums:
-            raise InputError(
-                "task: none was named, and no learned task of this run can be found without its name: name the task. With "
-                "`routing: full` in the stream file, tasks that are learned from then on can be found."
-            )
         if len({own.layers for own in sums.values()}) > 1:
             read_by = ", ".join(f"{task} {list(own.layers)}" for task, own in list(sums.items())[:5])
             raise InputError(

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from continual_petl.errors import InputError, StoreError, did_you_mean, known_names
+from continual_petl.store.certificate.manifest import ROUTER
 from continual_petl.store.files.reading import refuse_link
 from continual_petl.store.folder.position import not_learned
 from continual_petl.store.store import Store
@@ -51,3 +52,13 @@ def check_learned(store: Store, task: str) -> None:
                 raise StoreError(entry.message(store.folder))
         known = known_names(store.tasks, task)
         raise InputError(f"{not_learned(store, task)}{did_you_mean(task, store.tasks)}; learned tasks: {known}")
+
+
+def check_can_route(store: Store) -> None:
+    """Raise `InputError` unless at least one learned task can be found without its name."""
+    if not any(ROUTER in store.manifest(task).files for task in store.tasks):
+        raise InputError(
+            f"task: none was named, and no learned task of {store.folder} can be found without its name: name the task (on the "
+            "command line: --task or --task-column). With `routing: full` in the stream file, tasks that are learned from then "
+            "on can be found."
+        )
