@@ -58,7 +58,7 @@ def check_can_route(store: Store) -> None:
     """Raise `InputError` unless at least one learned task can be found without its name."""
     if not any(ROUTER in store.manifest(task).files for task in store.tasks):
         raise InputError(
-            f"task: none was named, and no learned task of {store.folder} can be found without its name: name the task (on the "
-            "command line: --task or --task-column). With `routing: full` in the stream file, tasks that are learned from then "
-            "on can be found."
+            f"task: none was named, and no learned task of {store.folder} can be found without its name: name the task (on "
+            "the command line: --task or --task-column). With `routing: full` in the stream file, tasks that are learned "
+            "from then on can be found."
         )
