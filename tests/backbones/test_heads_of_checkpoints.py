@@ -44,7 +44,7 @@ def test_output_head_is_loaded_from_the_checkpoint(family: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("family", WITH_HEAD)
-def test_base_model_checkpoint_has_no_head(family: str, tmp_path: Path) -> None:
+def test_base_model_checkpoint_generates_only_with_a_tied_head(family: str, tmp_path: Path) -> None:
     if family == "mt5":
         make_model(family).save_pretrained(tmp_path)
         # As published; transformers 5.23 ties the head all the same where the file lacks it, and forgets this key.
