@@ -19,11 +19,11 @@ MODULES = sorted(
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_examples(name: str) -> None:
+def test_doctests_pass(name: str) -> None:
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
-def test_a_wrong_example_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_doctest_fails(capsys: pytest.CaptureFixture[str]) -> None:
     module = types.ModuleType("wrong", ">>> 1 + 1\n3\n")
     assert doctest.testmod(module).failed == 1
     assert "Expected:\n    3" in capsys.readouterr().out

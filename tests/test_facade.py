@@ -21,7 +21,7 @@ GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @pytest.mark.parametrize(("package", "name"), EXPORTED)
-def test_every_name_is_there(package: str, name: str) -> None:
+def test_public_names_can_be_imported(package: str, name: str) -> None:
     module = importlib.import_module(package)
     assert getattr(module, name) is not None
     assert name in dir(module)
@@ -44,7 +44,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
-def test_guides_import_nothing_deeper_than_a_package(page: Path) -> None:
+def test_guides_import_only_public_packages(page: Path) -> None:
     """What a block of `diff` changes is the package itself, so only whole programs count."""
     blocks = blocks_of(page.name, page.read_text("utf-8"))
     code = "\n".join(block.text for block in blocks if block.language == "python")

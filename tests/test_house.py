@@ -42,13 +42,13 @@ def _committed() -> list[str]:
     return [name for name in listed.stdout.split("\0") if (ROOT / name).is_file()]
 
 
-def test_every_room_has_a_floor_and_every_source_file_is_seen() -> None:
+def test_every_package_has_a_level_and_every_file_is_scanned() -> None:
     rooms = {name.split(".")[1] for name in SOURCES if name.count(".")}
     assert rooms <= set(FLOOR_OF)
     assert {"continual_petl.streams", "continual_petl.callbacks", "continual_petl.metrics"} <= set(SOURCES)
 
 
-def test_arrows_point_down() -> None:
+def test_imports_point_down() -> None:
     assert [
         wrong
         for module, path in SOURCES.items()
@@ -56,14 +56,14 @@ def test_arrows_point_down() -> None:
     ] == []
 
 
-def test_no_files_import_each_other_in_a_circle() -> None:
+def test_no_circular_imports() -> None:
     """Packages are left out: an ``__init__`` that exports lazily names files that import others of its room."""
     files = {module: path for module, path in SOURCES.items() if path.name != "__init__.py"}
     graph = {module: imported_files(module, path.read_text("utf-8"), files) for module, path in files.items()}
     assert circles(graph) == []
 
 
-def test_a_circle_of_files_is_noticed() -> None:
+def test_circular_import_is_detected() -> None:
     files = {"p.a", "p.b", "p.c"}
     assert imported_files("p.a", "if TYPE_CHECKING:\n    from p.b import B\nimport p.c", files) == {"p.b", "p.c"}
     assert circles({"p.a": {"p.b"}, "p.b": {"p.c"}, "p.c": {"p.b"}}) == [["p.b", "p.c"]]
@@ -91,7 +91,7 @@ def test_a_circle_of_files_is_noticed() -> None:
         ("continual_petl.streams.encoding", "import continual_petl.streams.attic.x", "unknown room in streams"),
     ],
 )
-def test_an_arrow_that_points_up_is_noticed(module: str, source: str, fragment: str) -> None:
+def test_upward_import_is_detected(module: str, source: str, fragment: str) -> None:
     (sentence,) = upward_imports(module, source)
     assert fragment in sentence
 
@@ -106,18 +106,18 @@ def test_an_arrow_that_points_up_is_noticed(module: str, source: str, fragment: 
         ("continual_petl.banks.x", "import torch, transformers.models"),
     ],
 )
-def test_an_arrow_that_points_down_is_left_alone(module: str, source: str) -> None:
+def test_downward_import_is_allowed(module: str, source: str) -> None:
     assert upward_imports(module, source) == []
 
 
-def test_relative_imports_of_a_package_start_from_itself() -> None:
+def test_relative_imports_are_resolved_from_the_package() -> None:
     assert imports("continual_petl.banks", "from .bank import A", is_package=True) == [
         (1, "continual_petl.banks.bank.A")
     ]
     assert imports("continual_petl.banks.x", "from .bank import A") == [(1, "continual_petl.banks.bank.A")]
 
 
-def test_nothing_is_pickled() -> None:
+def test_pickle_is_not_used() -> None:
     experiments = {str(path.relative_to(ROOT)): path for path in (ROOT / "experiments").rglob("*.py")}
     found = [
         wrong for name, path in (SOURCES | experiments).items() for wrong in pickle_uses(name, path.read_text("utf-8"))
@@ -136,12 +136,12 @@ def test_nothing_is_pickled() -> None:
         "np.load(path, allow_pickle=True)",
     ],
 )
-def test_a_pickle_is_noticed(source: str) -> None:
+def test_pickle_use_is_detected(source: str) -> None:
     assert pickle_uses("x", source)
     assert not pickle_uses("x", "torch.load(path, weights_only=True); json.load(f); np.load(f, allow_pickle=False)")
 
 
-def test_no_committed_file_names_a_machine() -> None:
+def test_committed_files_contain_no_machine_paths() -> None:
     found = []
     for name in _committed():
         try:
@@ -152,20 +152,20 @@ def test_no_committed_file_names_a_machine() -> None:
 
 
 @pytest.mark.parametrize("folder", ["work", "root", "home/someone", "Users/someone"])
-def test_a_machine_path_is_noticed(folder: str) -> None:
+def test_machine_path_is_detected(folder: str) -> None:
     assert machine_paths("x", f"see '/{folder}/data/a.csv'")
     assert not machine_paths(
         "x", f"see https://example.org/{folder}/data, ~/{folder}/x, ${{HOME}}/{folder}/x, /home/you/x"
     )
 
 
-def test_what_is_public_has_a_docstring() -> None:
+def test_public_objects_have_docstrings() -> None:
     assert [
         wrong for module, path in SOURCES.items() for wrong in missing_docstrings(module, path.read_text("utf-8"))
     ] == []
 
 
-def test_a_missing_docstring_is_noticed() -> None:
+def test_missing_docstring_is_detected() -> None:
     assert missing_docstrings("x", "def f(): ...\nclass _C: ...") == ["x has no docstring", "x:1 f has no docstring"]
 
 
@@ -199,7 +199,7 @@ def _canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def test_hooks_and_ci_call_targets_that_the_makefile_has() -> None:
+def test_hooks_and_ci_use_existing_make_targets() -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
     targets = set(re.findall(r"^([a-z-]+):", makefile, flags=re.MULTILINE))
     hooks = re.findall(r"entry: make ([a-z-]+)", (ROOT / ".pre-commit-config.yaml").read_text("utf-8"))

@@ -25,7 +25,7 @@ def test_every_package_is_listed_in_pyproject() -> None:
 
 
 @pytest.mark.parametrize("name", LINKED)
-def test_link_points_at_the_real_folder(name: str) -> None:
+def test_symlinks_point_to_the_real_folders(name: str) -> None:
     link = ROOT / "continual_petl" / name
     if not link.is_dir():
         pytest.skip("this checkout has no symbolic links; `pip install -e .` maps the folder instead")

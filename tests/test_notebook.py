@@ -26,7 +26,7 @@ def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -
     return folder
 
 
-def test_a_run_and_a_store_name_their_tasks(learned: Path) -> None:
+def test_run_and_store_repr_list_their_tasks(learned: Path) -> None:
     assert repr(Run(learned)) == f"Run({str(learned)!r}, tasks: one)"
     assert repr(Store(learned)) == f"Store({str(learned)!r}, tasks: one)"
     shown = Run(learned)._repr_html_()
@@ -35,7 +35,7 @@ def test_a_run_and_a_store_name_their_tasks(learned: Path) -> None:
     assert f"<td>accuracy</td><td>{score}</td>" in shown
 
 
-def test_what_is_damaged_is_shown_as_such(learned: Path, tmp_path: Path) -> None:
+def test_damaged_run_is_shown_as_damaged(learned: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(learned, tmp_path / "<b>run")
     run = Run(folder)
     (folder / "banks/one/bank.json").write_bytes(b"no")
@@ -47,13 +47,13 @@ def test_what_is_damaged_is_shown_as_such(learned: Path, tmp_path: Path) -> None
     assert "tasks: none" in repr(Store(tmp_path / "nothing"))
 
 
-def test_many_names_are_cut_short(learned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_name_lists_are_truncated(learned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"t{number}" for number in range(1000)]
     monkeypatch.setattr(Store, "tasks", property(lambda self: names))
     assert repr(Store(learned)).endswith("tasks: t0, t1, t2, t3, t4, t5, t6, ..., t999 (1,000 in all))")
 
 
-def test_a_stream_shows_its_tasks_and_no_rows(backbone_folder: Folder) -> None:
+def test_stream_repr_shows_tasks_but_no_rows(backbone_folder: Folder) -> None:
     many = stream(backbone_folder(), [task(f"t{number}", num_rows=2) for number in range(30)])
     shown = many._repr_html_()
     assert "<td>t0</td><td>classification</td><td>rows in code</td>" in shown
@@ -65,7 +65,7 @@ def test_a_stream_shows_its_tasks_and_no_rows(backbone_folder: Folder) -> None:
     assert "<script>" not in named._repr_html_()
 
 
-def test_a_learner_names_its_banks_and_the_active_one(backbone_folder: Folder) -> None:
+def test_learner_repr_lists_banks_and_the_active_one(backbone_folder: Folder) -> None:
     tasks = stream(backbone_folder(), [task("one", num_rows=8), task("two", num_rows=8)])
     learner = ContinualLearner(load_backbone(str(backbone_folder())))
     assert "banks in memory: none" in repr(learner)
@@ -78,7 +78,7 @@ def test_a_learner_names_its_banks_and_the_active_one(backbone_folder: Folder) -
     assert "(banks): ModuleDict(" in torch.nn.Module.__repr__(learner), "torch's own tree"
 
 
-def test_a_learner_that_is_not_made_yet_can_be_shown() -> None:
+def test_uninitialised_learner_has_a_repr() -> None:
     assert repr(ContinualLearner.__new__(ContinualLearner)) == "ContinualLearner(backbone=None, banks in memory: none)"
 
 

@@ -22,7 +22,7 @@ def test_a_preset_written_out_by_its_dimensions_is_the_same_bank(name: str) -> N
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_is_known_again_whatever_its_sizes_and_layers(name: str) -> None:
+def test_preset_is_recognised_with_any_sizes_and_layers(name: str) -> None:
     row = PRESETS[name]
     assert preset_of(row) == name
     wider = [m.model_copy(update={"bottleneck": 7} if m.bottleneck else {}) for m in row.modifications]
@@ -31,12 +31,12 @@ def test_a_preset_is_known_again_whatever_its_sizes_and_layers(name: str) -> Non
 
 
 @pytest.mark.parametrize("change", [{"activation": "relu"}, {"layernorms": "frozen"}, {"init_scale": 0.5}])
-def test_what_is_changed_otherwise_is_no_preset(change: dict[str, Any]) -> None:
+def test_modified_preset_is_not_recognised(change: dict[str, Any]) -> None:
     assert preset_of(BankChoice.model_validate({"preset": "houlsby", **change}).resolve()) is None
 
 
 @pytest.mark.parametrize(("key", "value"), [("bottleneck", 48), ("rank", 48), ("length", 48)])
-def test_size_has_three_names_and_one_meaning(key: str, value: int) -> None:
+def test_size_aliases_are_equivalent(key: str, value: int) -> None:
     bank = BankChoice.model_validate({"preset": "lora", key: value}).resolve()
     assert [m.bottleneck for m in bank.modifications] == [48, 48]
 
@@ -59,7 +59,7 @@ def test_size_has_three_names_and_one_meaning(key: str, value: int) -> None:
         ),
     ],
 )
-def test_a_wrong_bank_says_what_is_allowed(choice: object, fragments: list[str]) -> None:
+def test_invalid_bank_error_lists_what_is_allowed(choice: object, fragments: list[str]) -> None:
     with pytest.raises(ValidationError) as caught:
         BankChoice.model_validate(choice)
     for fragment in fragments:
@@ -76,7 +76,7 @@ def test_an_illegal_combination_lists_the_nearest_legal_ones() -> None:
     assert all((str(row) in str(caught.value)) == (row in rows) for row in LEGAL)
 
 
-def test_layer_ranges() -> None:
+def test_layer_ranges_are_parsed() -> None:
     assert select_layers("0,2,4-5", 6) == (0, 2, 4, 5)
     with pytest.raises(ValueError, match="has 6 layers, 0 to 5"):
         select_layers("4-6", 6)

@@ -40,13 +40,13 @@ def test_make_demo_and_make_test_come_first() -> None:
     assert {"demo", "test"} <= set(targets)
 
 
-def test_the_stream_is_a_stream(tmp_path: Path) -> None:
+def test_stream_example_is_valid(tmp_path: Path) -> None:
     (tmp_path / "stream.yaml").write_text(blocks("yaml")[0])
     spec = load_stream(tmp_path / "stream.yaml")
     assert [task.name for task in spec.tasks] == ["topics", "duplicates"]
 
 
-def test_the_bank_is_a_bank() -> None:
+def test_bank_example_is_valid() -> None:
     assert BankChoice.model_validate(yaml.safe_load(blocks("yaml")[1])["bank"]).resolve().layers == "6-11"
 
 

@@ -49,23 +49,23 @@ def test_a_wheel_with_exactly_the_files_on_disk_passes(tmp_path: Path) -> None:
         ({"continual_petl/old.py"}, set(), r"unexpected \['continual_petl/old.py'\]"),
     ],
 )
-def test_any_other_wheel_is_refused(tmp_path: Path, added: set[str], removed: set[str], message: str) -> None:
+def test_wheel_with_wrong_contents_is_refused(tmp_path: Path, added: set[str], removed: set[str], message: str) -> None:
     check = _check_wheel()
     with pytest.raises(SystemExit, match=message):
         check.check_contents(_wheel(tmp_path, check.files_on_disk() - removed | added))
 
 
-def test_what_a_wheel_asks_for_is_found_with_what_that_asks_for_and_no_extra(tmp_path: Path) -> None:
+def test_transitive_requirements_are_found_without_extras(tmp_path: Path) -> None:
     wheel = _wheel(tmp_path, set(), "Jinja2>=3", "pytest; extra == 'dev'", "nothing; python_version < '3'")
     assert set(_check_wheel().required(wheel)) == {"jinja2", "markupsafe"}
 
 
-def test_what_was_not_installed_with_the_project_is_refused(tmp_path: Path) -> None:
+def test_uninstalled_requirement_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"needs 'no-such-package>=2', which is not in the environment"):
         _check_wheel().required(_wheel(tmp_path, set(), "no-such-package>=2"))
 
 
-def test_a_linked_package_can_be_imported_and_brings_no_script(tmp_path: Path) -> None:
+def test_linked_package_is_importable_without_scripts(tmp_path: Path) -> None:
     check = _check_wheel()
     check.link(check.required(_wheel(tmp_path, set(), "pygments"))["pygments"], tmp_path / "packages")
     code = "import pygments, sys; sys.exit(not pygments.__file__.startswith(sys.path[-1]))"

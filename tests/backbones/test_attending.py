@@ -31,7 +31,7 @@ def _load(folder: Folder, family: str, attention: Attention) -> Backbone:
 
 
 @pytest.mark.parametrize("family", walk(sorted({*FAMILIES} - {"mpnet", "deberta", "deberta-v2"}), THREE))
-def test_it_answers_as_if_it_had_been_loaded_so_and_then_as_before(backbone_folder: Folder, family: str) -> None:
+def test_switched_attention_matches_loading_with_it_and_is_restored(backbone_folder: Folder, family: str) -> None:
     eager, sdpa = (_load(backbone_folder, family, way) for way in ("eager", "sdpa"))
     expected = {"eager": _answer(eager, family), "sdpa": _answer(sdpa, family)}
     weights = [p.data_ptr() for p in eager.model.parameters()]
@@ -44,7 +44,7 @@ def test_it_answers_as_if_it_had_been_loaded_so_and_then_as_before(backbone_fold
         assert torch.equal(_answer(other, family), expected["eager"])
 
 
-def test_it_goes_back_after_an_error(backbone_folder: Folder) -> None:
+def test_attention_is_restored_after_an_error(backbone_folder: Folder) -> None:
     backbone = _load(backbone_folder, "bart", "eager")
     with pytest.raises(KeyError), attending(backbone, "sdpa"):
         raise KeyError
@@ -53,13 +53,13 @@ def test_it_goes_back_after_an_error(backbone_folder: Folder) -> None:
 
 
 @pytest.mark.parametrize(("family", "asked"), [("bert", "eager"), ("bert", "flash_attention_9"), ("deberta", "sdpa")])
-def test_what_cannot_or_need_not_be_changed_stays_and_says_so(backbone_folder: Folder, family: str, asked: str) -> None:
+def test_unchangeable_attention_is_kept_and_reported(backbone_folder: Folder, family: str, asked: str) -> None:
     backbone = _load(backbone_folder, family, "eager")
     with attending(backbone, asked) as same:
         assert same is backbone
 
 
-def test_auto_is_the_row_of_this_device(backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_selects_the_row_of_this_device(backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
     assert this_device() == "cuda"
@@ -75,7 +75,7 @@ def test_auto_is_the_row_of_this_device(backbone_folder: Folder, monkeypatch: py
     assert all(row.evidence for row in FASTEST.values())
 
 
-def test_the_table_of_the_documentation_is_the_one_that_counts() -> None:
+def test_documented_table_matches_the_code() -> None:
     text = (Path(__file__).parents[2] / "docs" / "backbones.md").read_text("utf-8")
     names = ("GPU since Ampere", "older GPU", "CPU with bf16 units (AMX)", "other CPU")
     for name, row in zip(names, FASTEST.values(), strict=True):

@@ -69,7 +69,7 @@ ASKED = ["HEAD /minlm/resolve/main/config.json"]
 @pytest.mark.parametrize(
     ("status", "says"), [(404, "the Hub has no such model"), (503, "cannot be reached (HfHubHTTPError: ")]
 )
-def test_for_all_tasks_of_a_stream_the_hub_is_asked_once(
+def test_hub_is_queried_once_per_stream(
     hub: Hub, tmp_path: Path, words: list[str], status: int, says: str, capsys: Any
 ) -> None:
     hub.status, hub.code = status, "RepoNotFound" if status == 404 else ""
@@ -93,7 +93,7 @@ def test_for_all_tasks_of_a_stream_the_hub_is_asked_once(
         ("GatedRepo", "the model on the Hub is gated"),
     ],
 )
-def test_what_the_hub_answers_is_said(hub: Hub, code: str, says: str) -> None:
+def test_hub_errors_are_reported(hub: Hub, code: str, says: str) -> None:
     hub.code, hub.status = code, 403 if code == "GatedRepo" else 404
     with pytest.raises(InputError, match=says):
         load_backbone("some-user/some-model", revision="v1")
@@ -104,13 +104,13 @@ def test_what_the_hub_answers_is_said(hub: Hub, code: str, says: str) -> None:
     assert not hub.asked
 
 
-def test_what_the_hub_has_is_left_to_what_loads_it(hub: Hub) -> None:
+def test_existing_hub_model_is_left_to_the_loader(hub: Hub) -> None:
     hub.status, hub.code = 200, ""
     check_available("minlm", None)
     assert hub.asked == ASKED
 
 
-def test_a_network_that_fails_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_network_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     _connect(monkeypatch, port)
@@ -119,14 +119,14 @@ def test_a_network_that_fails_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> 
         check_available("minlm", None)
 
 
-def test_switched_off_the_hub_is_not_asked(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_mode_does_not_query_the_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match=r"the Hub is switched off \(HF_HUB_OFFLINE\)"):
         load_backbone("minlm")
     assert not hub.asked
 
 
-def test_folders_with_a_model_are_near_too(
+def test_local_model_folders_are_suggested(
     backbone_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

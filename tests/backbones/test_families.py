@@ -29,7 +29,7 @@ def make(family: str) -> tuple[PreTrainedModel, Sites]:
 
 
 @every_family
-def test_layers_are_counted_through_all_stacks(family: str) -> None:
+def test_layers_are_numbered_across_stacks(family: str) -> None:
     _, sites = make(family)
     count = 4 if family in ENCODER_DECODERS else 2
     assert [layer.number for layer in sites.layers] == list(range(count))
@@ -38,7 +38,7 @@ def test_layers_are_counted_through_all_stacks(family: str) -> None:
 
 
 @every_family
-def test_widths(family: str) -> None:
+def test_widths_match_the_modules(family: str) -> None:
     _, sites = make(family)
     for layer in sites.layers:
         assert sites.hidden_width(layer) == 16
@@ -53,7 +53,7 @@ def test_widths(family: str) -> None:
 
 
 @every_family
-def test_the_attention_function_is_called_by_the_modules_of_the_table(family: str) -> None:
+def test_attention_function_is_called_by_the_described_modules(family: str) -> None:
     model, sites = make(family)
     assert sites.anatomy.attention_registry == (family not in OWN_ATTENTION)
     check_attention(model, sites, make_inputs(family))
@@ -66,7 +66,7 @@ def in_heads(states_BTC: Tensor, like: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family not in OWN_ATTENTION])
-def test_projections_give_the_queries_keys_and_values_that_attention_takes(family: str) -> None:
+def test_projections_yield_the_queries_keys_and_values_of_attention(family: str) -> None:
     model, sites = make(family)
     inputs = make_inputs(family)
     if family in ROTARY:  # at position 0 the rotation is none
@@ -91,7 +91,7 @@ def test_projections_give_the_queries_keys_and_values_that_attention_takes(famil
             close(heads.value, projected(attention.value, heads.value))
 
 
-def test_parts_of_debertas_projection_lie_head_by_head(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deberta_projection_is_laid_out_head_by_head(monkeypatch: pytest.MonkeyPatch) -> None:
     model, sites = make("deberta")
     for layer in sites.layers:
         attention = attention_of(layer, "self")
@@ -107,7 +107,7 @@ def test_parts_of_debertas_projection_lie_head_by_head(monkeypatch: pytest.Monke
             close(heads, in_heads(whole[..., sites.columns(layer, projection)], heads))
 
 
-def test_modules_that_project_positions_too_are_those_that_are_called_twice() -> None:
+def test_modules_projecting_positions_are_called_twice() -> None:
     for family in FAMILIES:
         model, sites = make(family)
         _, calls = watch(model, make_inputs(family))
@@ -119,7 +119,7 @@ def test_modules_that_project_positions_too_are_those_that_are_called_twice() ->
 
 
 @every_family
-def test_results_join_the_residual_stream_where_the_table_says(family: str) -> None:
+def test_results_are_added_to_the_residual_stream_where_described(family: str) -> None:
     check_results(*make(family), make_inputs(family))
 
 
@@ -176,7 +176,7 @@ def test_every_parameter_has_its_owner(family: str) -> None:
 
 
 @every_family
-def test_facts_about_the_whole_model(family: str) -> None:
+def test_model_wide_facts_match_the_description(family: str) -> None:
     model, sites = make(family)
     anatomy = sites.anatomy
     assert anatomy.output_head == (
@@ -194,6 +194,6 @@ def test_facts_about_the_whole_model(family: str) -> None:
         assert not path or sites.base + path in dict(model.named_modules())
 
 
-def test_a_family_can_be_read_without_torch() -> None:
+def test_families_can_be_imported_without_torch() -> None:
     code = "import sys; from continual_petl.backbones.families import FAMILIES; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

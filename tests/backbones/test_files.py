@@ -37,7 +37,7 @@ def test_the_digest_combines_those_of_the_tensors(backbone_folder: Folder, famil
     assert not any("inv_freq" in name for name in full.tensor_digests)
 
 
-def test_the_configuration_is_that_of_the_file_without_what_decides_nothing(folder: Path) -> None:
+def test_configuration_is_the_files_without_irrelevant_keys(folder: Path) -> None:
     written = json.loads((folder / "config.json").read_text())
     nested = {"text_config": {"transformers_version": "4.1", "depth": 3}, "own": [{"_name_or_path": "x", "y": 1}]}
     (folder / "config.json").write_text(json.dumps(written | {"_name_or_path": "elsewhere"} | nested))
@@ -50,7 +50,7 @@ def test_the_configuration_is_that_of_the_file_without_what_decides_nothing(fold
     assert written.keys() - facts.keys() == {"transformers_version", "architectures"}
 
 
-def test_files_are_those_that_were_loaded(folder: Path) -> None:
+def test_recorded_files_are_those_that_were_loaded(folder: Path) -> None:
     backbone = load_backbone(str(folder))
     for unread in ("README.md", "generation_config.json", "preprocessor_config.json", "pytorch_model.bin", "x.py"):
         (folder / unread).write_text("{}")
@@ -59,12 +59,12 @@ def test_files_are_those_that_were_loaded(folder: Path) -> None:
     assert backbone.file_digests()["tokenizer.json"] == sha256(folder / "tokenizer.json")
 
 
-def test_of_images_the_processing_counts(backbone_folder: Folder) -> None:
+def test_image_processing_is_part_of_the_digest(backbone_folder: Folder) -> None:
     files = load_backbone(str(backbone_folder("vit"))).file_digests()
     assert set(files) == {"config.json", "model.safetensors", "preprocessor_config.json"}
 
 
-def test_all_parts_of_divided_weights_count(tmp_path: Path) -> None:
+def test_all_weight_shards_are_part_of_the_digest(tmp_path: Path) -> None:
     make_model("bert").save_pretrained(tmp_path, max_shard_size="10KB")
     files = load_backbone(str(tmp_path)).file_digests()
     parts = {path.name for path in tmp_path.glob("model-*.safetensors")}
@@ -72,14 +72,14 @@ def test_all_parts_of_divided_weights_count(tmp_path: Path) -> None:
     assert set(files) == {"config.json", "model.safetensors.index.json", *parts}
 
 
-def test_a_file_that_is_gone_is_named(folder: Path) -> None:
+def test_missing_file_is_named(folder: Path) -> None:
     backbone = load_backbone(str(folder))
     (folder / "model.safetensors").unlink()
     with pytest.raises(InputError, match=r"its model\.safetensors is no longer where it was loaded from"):
         backbone.file_digests()
 
 
-def test_files_of_the_hubs_cache_are_found_without_a_network(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_cache_files_are_found_offline(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def cached(source: str, name: str, **asked: object) -> str | None:
         assert (source, asked["revision"], asked["local_files_only"]) == ("some/model", "main", True)
         return str(folder / name) if (folder / name).exists() else None

@@ -31,7 +31,7 @@ def change(folder: Path, *, drop: str | None = None, **config: object) -> str:
 
 
 @pytest.mark.parametrize("family", WITH_HEAD)
-def test_the_head_is_the_one_of_the_file(family: str, tmp_path: Path) -> None:
+def test_output_head_is_loaded_from_the_checkpoint(family: str, tmp_path: Path) -> None:
     model = make_model(family)
     model.set_attn_implementation("eager")
     model.save_pretrained(tmp_path)
@@ -44,7 +44,7 @@ def test_the_head_is_the_one_of_the_file(family: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", WITH_HEAD)
-def test_a_checkpoint_of_the_base_model(family: str, tmp_path: Path) -> None:
+def test_base_model_checkpoint_generates_only_with_a_tied_head(family: str, tmp_path: Path) -> None:
     if family == "mt5":
         make_model(family).save_pretrained(tmp_path)
         # As published; transformers 5.23 ties the head all the same where the file lacks it, and forgets this key.
@@ -83,13 +83,13 @@ def test_a_head_and_something_else_missing_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("family", "lost"), [("t5", "shared.weight"), ("gpt2", "transformer.wte.weight")])
-def test_missing_embeddings_do_not_pass_for_a_missing_head(family: str, lost: str, tmp_path: Path) -> None:
+def test_missing_embeddings_are_not_treated_as_a_missing_head(family: str, lost: str, tmp_path: Path) -> None:
     make_model(family).save_pretrained(tmp_path)
     with pytest.raises(InputError, match=r"lacks.*complete checkpoint"):
         load_backbone(change(tmp_path, drop=lost))
 
 
-def test_a_tensor_of_another_shape_is_an_error(tmp_path: Path) -> None:
+def test_tensor_with_wrong_shape_is_an_error(tmp_path: Path) -> None:
     make_model("bart").save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     weights["model.decoder.layers.1.fc1.bias"] = torch.zeros(31)

@@ -32,7 +32,7 @@ def copy_of(folder: Path, to: Path) -> Path:
 
 
 @pytest.mark.parametrize("family", walk(FAMILIES))
-def test_loaded_twice_it_is_the_same_frozen_and_in_eval_mode(backbone_folder: Folder, family: str) -> None:
+def test_loading_twice_gives_the_same_frozen_model_in_eval_mode(backbone_folder: Folder, family: str) -> None:
     first, second = (load_backbone(str(backbone_folder(family))) for _ in range(2))
     assert first.digest == second.digest
     assert family in first.anatomy.model_types
@@ -43,7 +43,7 @@ def test_loaded_twice_it_is_the_same_frozen_and_in_eval_mode(backbone_folder: Fo
     assert first.generates == (family in ENCODER_DECODERS or family in DECODERS)
 
 
-def test_a_nudge_of_one_weight_or_buffer_is_seen(backbone_folder: Folder) -> None:
+def test_digest_detects_a_change_of_one_weight_or_buffer(backbone_folder: Folder) -> None:
     backbone = load_backbone(str(backbone_folder()))
     with torch.no_grad():
         backbone.model.get_parameter("encoder.layer.1.output.dense.bias")[0] += 1e-7
@@ -71,7 +71,7 @@ def test_bf16_leaves_rotary_frequencies_as_they_are(backbone_folder: Folder, fam
     assert set(tables.values()) == {torch.float32}
 
 
-def test_fp32_is_fp32_also_from_a_checkpoint_of_bf16(tmp_path: Path) -> None:
+def test_fp32_converts_a_bf16_checkpoint(tmp_path: Path) -> None:
     make_model("bart").bfloat16().save_pretrained(tmp_path)
     full, half = (load_backbone(str(tmp_path), precision=precision) for precision in ("fp32", "bf16"))
     assert {t.dtype for t in full.model.state_dict().values()} == {torch.float32}
@@ -79,7 +79,7 @@ def test_fp32_is_fp32_also_from_a_checkpoint_of_bf16(tmp_path: Path) -> None:
     assert full.digest == half.digest
 
 
-def test_the_digest_leaves_out_what_is_computed(backbone_folder: Folder) -> None:
+def test_digest_ignores_computed_buffers(backbone_folder: Folder) -> None:
     model = load_backbone(str(backbone_folder("llama"))).model
     before = checkpoint_digest(model)
     model.get_buffer("model.rotary_emb.inv_freq").add_(1e-7)
@@ -89,7 +89,7 @@ def test_the_digest_leaves_out_what_is_computed(backbone_folder: Folder) -> None
     assert checkpoint_digest(model) != before
 
 
-def test_a_pooler_that_the_checkpoint_lacks_is_left_out_not_random(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_missing_pooler_is_dropped_not_initialised(backbone_folder: Folder, tmp_path: Path) -> None:
     folder = copy_of(backbone_folder("bert"), tmp_path / "b")
     weights = {n: t for n, t in load_file(folder / "model.safetensors").items() if not n.startswith("pooler.")}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -107,14 +107,14 @@ def test_a_checkpoint_with_missing_weights_is_refused(backbone_folder: Folder, t
         load_backbone(str(folder))
 
 
-def test_a_path_that_is_not_there_says_what_can_be_given() -> None:
+def test_missing_path_error_lists_the_alternatives() -> None:
     with pytest.raises(InputError, match=r"'\./nowhere' cannot be loaded.*'minilm', a folder"):
         load_backbone("./nowhere")
     with pytest.raises(InputError, match="tokenizer cannot be loaded"):
         load_tokenizer("./nowhere")
 
 
-def test_an_anatomy_that_does_not_fit_the_model_names_the_module() -> None:
+def test_wrong_anatomy_error_names_the_module() -> None:
     bert = find_anatomy("bert")
     ffn = replace(bert.stacks[0].ffn, out="no.such.module")
     wrong = replace(bert, stacks=(replace(bert.stacks[0], ffn=ffn),))
@@ -128,7 +128,7 @@ LENGTHS = dict.fromkeys(FAMILIES, 64) | {"roberta": 62, "xlm-roberta": 62, "mpne
 
 
 @pytest.mark.parametrize("family", walk(FAMILIES))
-def test_max_length_is_the_models(backbone_folder: Folder, family: str) -> None:
+def test_max_length_defaults_to_the_models(backbone_folder: Folder, family: str) -> None:
     folder = str(backbone_folder(family))
     backbone, allowed = load_backbone(folder), LENGTHS[family]
     assert backbone.max_length == allowed
@@ -147,11 +147,11 @@ def test_max_length_is_the_models(backbone_folder: Folder, family: str) -> None:
         load_backbone(folder, max_length=allowed + 1)
 
 
-def test_fewer_tokens_may_be_asked_for(backbone_folder: Folder) -> None:
+def test_max_length_can_be_reduced(backbone_folder: Folder) -> None:
     assert load_backbone(str(backbone_folder("bert")), max_length=16).max_length == 16
 
 
-def test_t5_takes_the_length_that_its_configuration_names(tmp_path: Path) -> None:
+def test_t5_uses_the_length_from_its_configuration(tmp_path: Path) -> None:
     make_model("t5").save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text()) | {"n_positions": 128}
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -159,7 +159,7 @@ def test_t5_takes_the_length_that_its_configuration_names(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("family", ["mpnet", "deberta", "deberta-v2"])
-def test_an_attention_of_its_own_cannot_be_chosen(backbone_folder: Folder, family: str) -> None:
+def test_unsupported_attention_is_refused(backbone_folder: Folder, family: str) -> None:
     assert load_backbone(str(backbone_folder(family))).attention == "eager"
     with pytest.raises(InputError, match=r"got 'sdpa', but family .* allowed are 'auto' and 'eager'"):
         load_backbone(str(backbone_folder(family)), attention="sdpa")
@@ -168,7 +168,7 @@ def test_an_attention_of_its_own_cannot_be_chosen(backbone_folder: Folder, famil
 @pytest.mark.parametrize(
     "family", walk(family for family in FAMILIES if family not in {"mpnet", "deberta", "deberta-v2"})
 )
-def test_sdpa_and_eager_say_the_same(backbone_folder: Folder, family: str) -> None:
+def test_sdpa_and_eager_agree(backbone_folder: Folder, family: str) -> None:
     with torch.no_grad():
         one, other = (
             first_tensor(load_backbone(str(backbone_folder(family)), attention=way).model(**make_inputs(family))[0])

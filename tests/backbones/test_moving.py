@@ -45,7 +45,7 @@ def answers(model: nn.Module, lengths: list[int]) -> list[torch.Tensor]:
         return [model.model(input_ids=row[:, :n]).last_hidden_state[:, :5] for n in lengths]  # type: ignore[operator]
 
 
-def test_tables_that_follow_the_length_do_move(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_length_dependent_rotary_tables_change(backbone_folder: Folder, tmp_path: Path) -> None:
     """What is refused below would do harm: `transformers` alone answers with what the row before has left behind."""
     long = load_backbone(with_tables(backbone_folder("llama"), tmp_path / "b", LONG), max_length=32)
     before, _, after = answers(long.model, [5, 40, 5])
@@ -61,7 +61,7 @@ def test_tables_that_follow_the_length_do_move(backbone_folder: Folder, tmp_path
     assert dynamic.changed() == ["model.rotary_emb.inv_freq"]
 
 
-def test_long_rows_are_refused_where_tables_would_move(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_long_rows_are_refused_if_rotary_tables_would_change(backbone_folder: Folder, tmp_path: Path) -> None:
     folder = with_tables(backbone_folder("llama"), tmp_path / "b", LONG)
     with pytest.raises(InputError, match=r"rows may have 64 positions, but its rotary tables .* recomputed beyond 32"):
         load_backbone(folder)
@@ -75,7 +75,7 @@ def test_long_rows_are_refused_where_tables_would_move(backbone_folder: Folder, 
     assert backbone.changed() == []
 
 
-def test_dynamic_tables_hold_up_to_the_models_own_length(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_dynamic_tables_are_constant_up_to_the_models_length(backbone_folder: Folder, tmp_path: Path) -> None:
     backbone = load_backbone(with_tables(backbone_folder("llama"), tmp_path / "b", DYNAMIC))
     assert (backbone.max_length, backbone.fixed_positions) == (64, 64)
     before = answers(backbone.model, [5, 64, 30])
@@ -84,7 +84,7 @@ def test_dynamic_tables_hold_up_to_the_models_own_length(backbone_folder: Folder
 
 
 @pytest.mark.parametrize("tables", [LONG, DYNAMIC])
-def test_prompts_and_texts_to_come_count_as_positions(
+def test_prompts_and_generated_tokens_count_as_positions(
     backbone_folder: Folder, tmp_path: Path, tables: dict[str, Any]
 ) -> None:
     fixed = 32 if tables is LONG else 64
@@ -106,7 +106,7 @@ def test_prompts_and_texts_to_come_count_as_positions(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_no_dropout_of_a_known_family_is_taken_for_a_state(family: str) -> None:
+def test_dropout_of_known_families_is_not_treated_as_state(family: str) -> None:
     moving = [type(m).__name__ for m in make_model(family).modules() if moves_in_training(m)]
     assert not any(word in name for name in moving for word in ("Dropout", "Attention", "Layer", "Embeddings"))
 
@@ -123,7 +123,7 @@ def test_no_dropout_of_a_known_family_is_taken_for_a_state(family: str) -> None:
         (parametrizations.weight_norm(nn.Linear(2, 2)), False),
     ],
 )
-def test_what_training_mode_moves(module: nn.Module, moves: bool) -> None:
+def test_state_changed_by_training_mode_is_found(module: nn.Module, moves: bool) -> None:
     assert any(map(moves_in_training, module.modules())) == moves
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     for part in module.modules():

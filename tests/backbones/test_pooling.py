@@ -20,7 +20,7 @@ MASK = torch.tensor([[1, 1, 1, 0], [0, 0, 1, 1], [1, 1, 1, 1], [0, 1, 0, 0]])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_pooling_is_what_it_says(dtype: torch.dtype) -> None:
+def test_pooling_matches_its_name(dtype: torch.dtype) -> None:
     states = torch.randn(4, 4, 3).to(dtype)
     output = SimpleNamespace(last_hidden_state=states, pooler_output=states[:, 0] + 1)
     assert torch.equal(pool(output, MASK, "first"), states[:, 0].float())
@@ -32,14 +32,14 @@ def test_pooling_is_what_it_says(dtype: torch.dtype) -> None:
     torch.testing.assert_close(pool(output, MASK, "mean"), means)
 
 
-def test_without_a_mask_everything_counts() -> None:
+def test_pooling_without_mask_uses_all_tokens() -> None:
     output = SimpleNamespace(last_hidden_state=torch.randn(2, 5, 3))
     torch.testing.assert_close(pool(output, None, "mean"), output.last_hidden_state.mean(1))
     assert torch.equal(pool(output, None, "last"), output.last_hidden_state[:, -1])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_each_way_is_allowed_where_it_means_something(backbone_folder: Folder, family: str) -> None:
+def test_pooling_is_allowed_where_meaningful(backbone_folder: Folder, family: str) -> None:
     backbone = load_backbone(str(backbone_folder(family)))
     allowed = {"first", "mean", "last"}
     if family == "bert":
@@ -59,7 +59,7 @@ def test_each_way_is_allowed_where_it_means_something(backbone_folder: Folder, f
     assert set(backbone.poolings()) == allowed
 
 
-def test_an_asked_pooling_is_checked_while_loading(backbone_folder: Folder) -> None:
+def test_requested_pooling_is_checked_at_loading(backbone_folder: Folder) -> None:
     assert load_backbone(str(backbone_folder("gpt2")), pooling="mean").pooling == "mean"
     with pytest.raises(InputError, match="reads from left to right"):
         load_backbone(str(backbone_folder("gpt2")), pooling="first")

@@ -43,7 +43,7 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_a_stream_says_no_unless_it_says_yes() -> None:
+def test_remote_code_is_off_by_default() -> None:
     assert not BackboneSpec.model_validate("minilm").remote_code
     assert BackboneSpec.model_validate({"name": "x", "remote_code": True}).remote_code
     with pytest.raises(ValueError, match="remote_code"):
@@ -51,7 +51,7 @@ def test_a_stream_says_no_unless_it_says_yes() -> None:
 
 
 @pytest.mark.parametrize("also_after", [False, True])
-def test_code_is_not_executed_unless_asked_for(
+def test_remote_code_is_not_executed_by_default(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, also_after: bool
 ) -> None:
     folder = tmp_path / "own"
@@ -67,7 +67,7 @@ def test_code_is_not_executed_unless_asked_for(
     assert not trace.exists()
 
 
-def test_code_is_executed_when_asked_for(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_remote_code_is_executed_on_request(backbone_folder: Folder, tmp_path: Path) -> None:
     folder = tmp_path / "own"
     trace = bring_code(backbone_folder(), folder)
     backbone = load_backbone(str(folder), remote_code=True)
@@ -81,14 +81,14 @@ def test_code_is_executed_when_asked_for(backbone_folder: Folder, tmp_path: Path
     }
 
 
-def test_code_that_fails_is_told_as_the_backbones(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_failing_remote_code_is_reported_as_the_backbones(backbone_folder: Folder, tmp_path: Path) -> None:
     bring_code(backbone_folder(), tmp_path / "own")
     (tmp_path / "own" / "helper.py").write_text("import no_such_package\n")
     with pytest.raises(InputError, match=r"own' cannot be loaded: .*no_such_package"):
         load_backbone(str(tmp_path / "own"), remote_code=True)
 
 
-def test_a_type_that_transformers_knows_is_loaded_with_its_own_class(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_known_model_type_uses_the_class_of_transformers(backbone_folder: Folder, tmp_path: Path) -> None:
     trace = bring_code(backbone_folder(), tmp_path / "own")
     backbone = load_backbone(str(tmp_path / "own"))
     assert type(backbone.model).__module__.startswith("transformers.")
@@ -96,13 +96,13 @@ def test_a_type_that_transformers_knows_is_loaded_with_its_own_class(backbone_fo
     assert not trace.exists()
 
 
-def test_a_type_that_nobody_described_is_refused_whatever_its_code(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_model_type_without_anatomy_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
     bring_code(backbone_folder(), tmp_path / "own", model_type="ownbert")
     with pytest.raises(InputError, match=r"model type 'ownbert' has no anatomy.*register_anatomy"):
         load_backbone(str(tmp_path / "own"), remote_code=True)
 
 
-def test_code_of_a_tokenizer_is_not_executed_unless_asked_for(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_tokenizer_code_is_not_executed_by_default(backbone_folder: Folder, tmp_path: Path) -> None:
     folder = tmp_path / "own"
     trace = bring_code(backbone_folder(), folder, tokenizer=True)
     # Where transformers knows a tokenizer for the type, it takes that.
@@ -117,7 +117,7 @@ def test_code_of_a_tokenizer_is_not_executed_unless_asked_for(backbone_folder: F
     assert "own.py" in load_backbone(str(folder), remote_code=True).file_digests()
 
 
-def test_a_strangers_run_folder_executes_nothing(
+def test_untrusted_run_folder_executes_no_code(
     backbone_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, run = tmp_path / "own", tmp_path / "run"
@@ -147,7 +147,7 @@ def test_a_strangers_run_folder_executes_nothing(
     assert trace.exists()
 
 
-def test_code_of_an_image_processor_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_image_processor_code_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
     from continual_petl.streams.encoding.image_processing import image_processing
 
     folder = Path(shutil.copytree(backbone_folder("vit"), tmp_path / "vit"))

@@ -15,7 +15,7 @@ Folder = Callable[..., Path]
 
 
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
-def test_a_loaded_tokenizer_is_the_saved_one(backbone_folder: Folder, family: str) -> None:
+def test_tokenizer_roundtrips(backbone_folder: Folder, family: str) -> None:
     saved, loaded = make_tokenizer(family), load_tokenizer(str(backbone_folder(family)))
     for texts in (("w1 w2 w3",), ("w1", "w2 w3")):
         assert dict(loaded(*texts)) == dict(saved(*texts))
@@ -24,7 +24,7 @@ def test_a_loaded_tokenizer_is_the_saved_one(backbone_folder: Folder, family: st
 
 
 @pytest.mark.parametrize("family", [*ENCODER_DECODERS, *DECODERS])
-def test_tiny_models_write_tokens_of_their_vocabulary(backbone_folder: Folder, family: str) -> None:
+def test_tiny_models_generate_tokens_of_their_vocabulary(backbone_folder: Folder, family: str) -> None:
     model = load_backbone(str(backbone_folder(family))).model
     ids = make_inputs(family)["input_ids"][:1]
     settings = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 3}

@@ -35,7 +35,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(anatomy, "_ANATOMIES", dict(anatomy._ANATOMIES))
 
 
-def test_the_error_shows_what_to_write(tmp_path: Path) -> None:
+def test_error_shows_how_to_register_the_family(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "starcoder2"}))
     with pytest.raises(InputError) as caught:
         load_backbone(str(tmp_path))
@@ -57,7 +57,7 @@ def test_the_error_shows_what_to_write(tmp_path: Path) -> None:
         (1, "starcoder2", Starcoder2ForCausalLM, Starcoder2Config),
     ],
 )
-def test_the_examples_work(
+def test_documented_examples_work(
     block: int, family: str, kind: Any, config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -97,7 +97,7 @@ _SELF = _STACK.attentions[0]
         (replace(_BERT, prompt=anatomy.PromptSite(stack="encoder", positions="positions")), "positions"),
     ],
 )
-def test_a_norm_or_prompt_site_that_is_not_there_is_an_error(wrong: Anatomy, path: str) -> None:
+def test_missing_norm_or_prompt_site_is_an_error(wrong: Anatomy, path: str) -> None:
     """Nothing else would notice: layernorms: own would leave that norm frozen."""
     with pytest.raises(InputError, match=f"modules that the model does not have, first {path!r}"):
         Sites(wrong, make_model("bert"))
@@ -109,7 +109,7 @@ def test_a_prompt_site_is_before_a_norm_or_a_stack(both: dict[str, str]) -> None
         anatomy.PromptSite(**both)
 
 
-def test_the_table_is_the_one_of_the_code() -> None:
+def test_documented_table_matches_the_code() -> None:
     def row(family: Anatomy) -> list[str]:
         prompt = family.prompt
         assert prompt is not None

@@ -90,7 +90,7 @@ def spans(count: int) -> list[range]:
 
 
 @pytest.mark.parametrize(("family", "preset"), walk(TAKEN, THREE))
-def test_every_span_is_a_bank_whose_layers_leave_it_out(family: str, preset: str) -> None:
+def test_ablated_span_equals_bank_without_those_layers(family: str, preset: str) -> None:
     model = model_of(family)
     bank = learned_bank(model, preset, seed=1)
     digests, before = tensor_digests(bank.tensors()), states(model, family, bank)
@@ -108,7 +108,7 @@ def test_every_span_is_a_bank_whose_layers_leave_it_out(family: str, preset: str
 
 
 @pytest.mark.parametrize(("family", "preset"), walk(TAKEN, THREE))
-def test_without_any_layer_nothing_but_the_frozen_backbone_is_left(family: str, preset: str) -> None:
+def test_ablating_all_layers_gives_the_frozen_backbone(family: str, preset: str) -> None:
     model = model_of(family)
     bank = learned_bank(model, preset, seed=1)
     found = states(model, family, AblatedView(bank, range(by_hand.num_layers(family))))
@@ -120,7 +120,7 @@ def test_without_any_layer_nothing_but_the_frozen_backbone_is_left(family: str, 
 
 @settings(derandomize=True, deadline=None, max_examples=25)
 @given(data=st.data(), family=st.sampled_from(["bert", "bart", "gpt2", "t5"]))
-def test_any_legal_bank_without_any_layers(data: st.DataObject, family: str) -> None:
+def test_ablating_all_layers_of_any_legal_bank(data: st.DataObject, family: str) -> None:
     _check_any(data, family)
 
 
@@ -129,7 +129,7 @@ def test_any_legal_bank_without_any_layers(data: st.DataObject, family: str) -> 
 @given(
     data=st.data(), family=st.sampled_from(["bert", "deberta-v2", "modernbert", "bart", "gpt2", "llama", "t5", "vit"])
 )
-def test_any_legal_bank_without_any_layers_at_length(data: st.DataObject, family: str) -> None:
+def test_ablating_all_layers_of_any_legal_bank_many_examples(data: st.DataObject, family: str) -> None:
     _check_any(data, family)
 
 
@@ -146,7 +146,7 @@ def _check_any(data: st.DataObject, family: str) -> None:
     assert torch.equal(found.nan_to_num(), expected.nan_to_num())
 
 
-def test_a_view_of_a_view_leaves_out_the_layers_of_both() -> None:
+def test_nested_views_ablate_the_layers_of_both() -> None:
     model = model_of("bart")
     bank = learned_bank(model, "houlsby", seed=1)
     twice = AblatedView(AblatedView(bank, {0}), {3})
@@ -154,7 +154,7 @@ def test_a_view_of_a_view_leaves_out_the_layers_of_both() -> None:
     assert torch.equal(states(model, "bart", twice), states(model, "bart", AblatedView(bank, {0, 3})))
 
 
-def test_a_bank_that_is_still_trained_through_a_network_can_be_looked_at_too() -> None:
+def test_unfolded_bank_can_be_ablated() -> None:
     model = model_of("bart")
     bank = make_bank(model, "prefix")
     found = [states(model, "bart", AblatedView(bank, span)) for span in spans(4)]
@@ -163,7 +163,7 @@ def test_a_bank_that_is_still_trained_through_a_network_can_be_looked_at_too() -
         assert torch.equal(mine, states(model, "bart", AblatedView(bank, span)))
 
 
-def test_low_rank_changes_of_the_layers_that_are_left_can_be_merged() -> None:
+def test_remaining_low_rank_changes_can_be_merged() -> None:
     model = model_of("bert")
     bank = AblatedView(learned_bank(model, "lora", seed=1), {0})
     whole = merged(model, bank)
@@ -185,14 +185,14 @@ def test_low_rank_changes_of_the_layers_that_are_left_can_be_merged() -> None:
         ({"preset": "lora", "rank": 2, "layers": 1}, (1,), []),
     ],
 )
-def test_what_can_be_left_out_and_what_stays_is_told(preset: Any, layers: tuple[int, ...], says: list[str]) -> None:
+def test_removable_and_kept_parts_are_reported(preset: Any, layers: tuple[int, ...], says: list[str]) -> None:
     bank = learned_bank(model_of("bert"), preset, seed=1)
     assert modified_layers(bank) == layers
     assert all(word in " ".join(remaining_parts(bank)) for word in says)
     assert bool(remaining_parts(bank)) == bool(says)
 
 
-def test_a_norm_is_the_modification_s_unless_the_bank_has_norms_of_its_own() -> None:
+def test_norm_bias_is_ablated_unless_the_bank_has_own_norms() -> None:
     model = model_of("bert")
     bitfit = {"modifications": [{"form": "additive", "modifies": "bias"}]}
     plain, own = (learned_bank(model, bitfit | {"layernorms": norms}, seed=1) for norms in ("frozen", "own"))
@@ -203,14 +203,14 @@ def test_a_norm_is_the_modification_s_unless_the_bank_has_norms_of_its_own() -> 
     assert "encoder.layer.1.output.dense.bias" not in AblatedView(own, {1}).substitutes(model)
 
 
-def test_a_layer_that_is_not_there_is_an_error() -> None:
+def test_unknown_layer_is_an_error() -> None:
     bank = learned_bank(model_of("bert"), "lora", seed=1)
     for layers in ({2}, {-1}):
         with pytest.raises(ValueError, match=r"layer -?\d: this backbone has the layers 0 to 1"):
             AblatedView(bank, layers)
 
 
-def test_a_view_shares_no_pass_with_other_banks() -> None:
+def test_ablated_view_is_refused_in_mixed_batches() -> None:
     model = model_of("bert")
     bank, other = learned_bank(model, "houlsby", seed=1), learned_bank(model, "houlsby", seed=2)
     with pytest.raises(ValueError, match="without its modifications in some layers cannot share a pass"):
@@ -219,5 +219,5 @@ def test_a_view_shares_no_pass_with_other_banks() -> None:
     assert torch.equal(alone, states(model, "bert", AblatedView(bank, {0})))
 
 
-def test_every_preset_is_here() -> None:
+def test_all_presets_are_covered() -> None:
     assert {preset for _, preset in TAKEN} == set(PRESETS)

@@ -62,13 +62,13 @@ def test_backbone_is_untouched_and_every_parameter_gets_a_gradient(family: str, 
 
 
 @pytest.mark.parametrize(("family", "preset"), walk(REFUSED))
-def test_what_a_family_cannot_take_is_refused_with_a_reason(family: str, preset: str) -> None:
+def test_unsupported_preset_of_family_is_refused_with_reason(family: str, preset: str) -> None:
     with pytest.raises(InputError, match=str(refusal(family, preset))):
         make_bank(make_model(family), preset)
 
 
 @pytest.mark.parametrize(("family", "preset"), walk(TAKEN, THREE))
-def test_folding_keeps_the_answers_but_those_of_diff_pruning(family: str, preset: str) -> None:
+def test_folding_keeps_answers_except_for_diff_pruning(family: str, preset: str) -> None:
     model = make_model(family)
     bank = make_bank(model, preset)
     trained, before = bank.count(), states(model, family, bank)
@@ -104,7 +104,7 @@ def test_folding_keeps_the_answers_under_autocast_and_in_float64(preset: Any) ->
     torch.testing.assert_close(states(model, "bert", bank), before, atol=1e-12, rtol=1e-12)
 
 
-def test_hooks_and_prefixes_are_gone_after_an_error_inside_the_pass() -> None:
+def test_hooks_and_prefixes_are_removed_after_an_error_in_the_pass() -> None:
     model = make_model("bert")
     bank = make_bank(model, "mam")
     with pytest.raises(IndexError):
@@ -118,7 +118,7 @@ def test_hooks_and_prefixes_are_gone_after_an_error_inside_the_pass() -> None:
 
 
 @pytest.mark.parametrize("presets", [("houlsby", "lora"), ("prefix_flat", "houlsby"), ("prompt", "prefix_flat")])
-def test_threads_take_turns_on_one_backbone(presets: tuple[str, str]) -> None:
+def test_threads_share_one_backbone_in_turn(presets: tuple[str, str]) -> None:
     model = make_model("bert")
     banks = [make_bank(model, preset, seed=seed) for seed, preset in enumerate(presets)]
     with torch.no_grad():
@@ -144,7 +144,7 @@ def test_threads_take_turns_on_one_backbone(presets: tuple[str, str]) -> None:
     assert model.config._attn_implementation == "sdpa"
 
 
-def test_a_second_bank_on_the_same_backbone_is_an_error() -> None:
+def test_attaching_a_second_bank_is_an_error() -> None:
     model = make_model("bert")
     houlsby, lora = make_bank(model, "houlsby"), make_bank(model, "lora")
     expected = states(model, "bert", houlsby)
@@ -156,7 +156,7 @@ def test_a_second_bank_on_the_same_backbone_is_an_error() -> None:
     assert torch.equal(states(model, "bert", houlsby), expected)
 
 
-def test_gradient_checkpointing_that_would_compute_without_the_bank_is_refused() -> None:
+def test_gradient_checkpointing_that_would_skip_the_bank_is_refused() -> None:
     model: Any = make_model("bert").requires_grad_(False)
     bank = make_bank(model, "houlsby")
     for layer in model.encoder.layer:
@@ -184,7 +184,7 @@ def test_a_prompt_needs_no_mask(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["bart", "t5", "mt5", "llama"])
-def test_states_do_not_go_through_an_own_output_head(family: str) -> None:
+def test_states_bypass_the_backbones_output_head(family: str) -> None:
     model = make_model(family)
     head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     head.weight = nn.Parameter(head.weight.detach().clone())
@@ -195,7 +195,7 @@ def test_states_do_not_go_through_an_own_output_head(family: str) -> None:
     assert torch.equal(states(model, family, bank), states(model, family))
 
 
-def test_an_attention_that_a_prefix_cannot_join_is_an_error() -> None:
+def test_prefix_on_unsupported_attention_is_an_error() -> None:
     model = make_model("bert")
     model.set_attn_implementation("flex_attention")
     with pytest.raises(
@@ -205,7 +205,7 @@ def test_an_attention_that_a_prefix_cannot_join_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("family", ["bert", "deberta", "bart", "gpt2", "vit"])
-def test_a_copy_of_a_bank_holds_nothing_of_the_backbone(family: str) -> None:
+def test_copy_of_bank_does_not_reference_the_backbone(family: str) -> None:
     model = make_model(family)
     bank = make_bank(model, "lora")
     weights = {id(parameter) for parameter in model.parameters()}
@@ -219,7 +219,7 @@ def test_a_copy_of_a_bank_holds_nothing_of_the_backbone(family: str) -> None:
         assert torch.equal(states(model, family, made), states(model, family, bank))
 
 
-def test_initial_values_do_not_depend_on_what_was_drawn_before() -> None:
+def test_initial_values_do_not_depend_on_earlier_draws() -> None:
     model = make_model("bert")
     for preset in ("houlsby", "prefix", "p_tuning", "mam", "parallel_attention"):
         first = tensor_digests(make_bank(model, preset, seed=5).tensors())
@@ -230,7 +230,7 @@ def test_initial_values_do_not_depend_on_what_was_drawn_before() -> None:
 
 
 @pytest.mark.parametrize("preset", ["houlsby", "prefix", "p_tuning", "diff_pruning"])
-def test_building_a_bank_leaves_the_global_generator_alone(preset: str) -> None:
+def test_building_a_bank_does_not_use_the_global_generator(preset: str) -> None:
     model = make_model("bert")
     state = torch.get_rng_state()
     make_bank(model, preset).fold()
@@ -245,7 +245,7 @@ def test_a_layer_range_touches_only_its_layers() -> None:
     assert "embeddings/LayerNorm/weight" in make_bank(model, {**small("houlsby"), "layers": 0}).own
 
 
-def test_layers_of_an_encoder_decoder_are_counted_through() -> None:
+def test_layers_of_encoder_decoder_are_numbered_across_stacks() -> None:
     model = make_model("bart")
     bank = make_bank(model, {**small("prefix_flat"), "layers": "1-2"})
     placed = [(p.layer.path, p.name) for p in bank.prefixes()]
@@ -277,7 +277,7 @@ def test_a_bank_is_the_same_under_a_bf16_backbone(preset: str) -> None:
     assert all(p.dtype == torch.float32 and p.grad is not None for p in bank.modifications.parameters())
 
 
-def test_a_bank_takes_over_no_body_of_another_form() -> None:
+def test_starting_from_a_bank_of_another_form_is_refused() -> None:
     model = make_model("bert")
     bank = make_bank(model, "lora")
     before = tensor_digests(bank.tensors())

@@ -60,7 +60,7 @@ def states(model: PreTrainedModel, bank: Bank, inputs: dict[str, Tensor]) -> Ten
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("family", walk(IN_HEADS))
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
-def test_prefix_is_the_gated_sum(family: str, attention: str, dtype: torch.dtype, tolerance: float) -> None:
+def test_prefix_equals_gated_sum(family: str, attention: str, dtype: torch.dtype, tolerance: float) -> None:
     model: Any = make_model(family)
     model.to(dtype)
     model.set_attn_implementation(attention)
@@ -91,7 +91,7 @@ def test_two_prefixes_share_one_softmax(family: str, attention: str, how: tuple[
     torch.testing.assert_close(two(*how), two("concat", "concat"), atol=tolerance, rtol=tolerance)
 
 
-def test_a_prefix_leaves_every_stack_its_own_attention() -> None:
+def test_prefix_keeps_the_attention_implementation_of_each_stack() -> None:
     model: Any = make_model("bart").double()
     bank = lively(model, "prefix_flat").double()
     expected = states(model, bank, make_inputs("bart"))
@@ -103,7 +103,7 @@ def test_a_prefix_leaves_every_stack_its_own_attention() -> None:
     assert model.config._attn_implementation == model.get_decoder().config._attn_implementation == "sdpa"
 
 
-def test_the_gate_is_finite_where_exponentials_are_not() -> None:
+def test_gate_is_finite_for_large_logits() -> None:
     model = make_model("bert")
     concat, gated = (lively(model, {**small("prefix_flat"), "implementation": how}) for how in ("concat", "gated"))
     with torch.no_grad():
@@ -118,7 +118,7 @@ def test_the_gate_is_finite_where_exponentials_are_not() -> None:
 
 @pytest.mark.parametrize("family", ["bert", "bart", "t5", "gpt2", "llama", "modernbert"])
 @pytest.mark.parametrize("preset", ["prefix_flat", "multihead_parallel", "mam", "prompt", "p_tuning"])
-def test_padding_is_not_seen(family: str, preset: str) -> None:
+def test_padding_does_not_affect_prefixes(family: str, preset: str) -> None:
     """A row alone, without padding, gives the same states as among longer ones."""
     model = make_model(family).double()
     bank = lively(model, preset).double()
@@ -156,7 +156,7 @@ def test_cached_and_uncached_decoding_give_equal_tokens(
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "electra", "gpt2", "llama", "bart", "vit"])
-def test_a_prompt_of_no_influence_shifts_no_position(family: str) -> None:
+def test_masked_prompt_leaves_the_text_states_unchanged(family: str) -> None:
     """With attention to the prompt made impossible, the text's states are those without a prompt."""
     model = lively_model(family, "eager")
     bank = lively(model, "prompt").to(model.dtype)

@@ -34,7 +34,7 @@ HEAD = "name: s\nbackbone: minilm\ntasks:\n  - {name: a, kind: regression, data:
         ({"preset": "lora", "layers": "\u0663"}, "bank.layers", "is not a layer range"),
     ],
 )
-def test_more_than_the_bound_is_refused_by_name(bank: dict[str, Any], key: str, says: str, tmp_path: Any) -> None:
+def test_value_above_the_bound_is_refused_by_name(bank: dict[str, Any], key: str, says: str, tmp_path: Any) -> None:
     with pytest.raises(ValidationError):
         BankChoice.model_validate(bank)
     (tmp_path / "s.yaml").write_text(f"{HEAD}bank: {bank}\n", encoding="utf-8")
@@ -45,7 +45,7 @@ def test_more_than_the_bound_is_refused_by_name(bank: dict[str, Any], key: str, 
     assert says in problem
 
 
-def test_what_a_manifest_says_has_the_same_bounds() -> None:
+def test_manifest_values_have_the_same_bounds() -> None:
     BankSpec.model_validate({"modifications": [BIASES] * 64})
     with pytest.raises(ValidationError, match="at most 64"):
         BankSpec.model_validate({"modifications": [BIASES] * 65})
@@ -59,7 +59,7 @@ def test_what_a_manifest_says_has_the_same_bounds() -> None:
     ("layers", "says"),
     [("0-9999999", "names layer 9999999"), ("top-9999999", "names the 9999999 highest layers")],
 )
-def test_a_range_is_not_written_out_before_it_is_checked(layers: str, says: str) -> None:
+def test_layer_range_is_checked_before_it_is_expanded(layers: str, says: str) -> None:
     BankSpec(layers=layers, layernorms="own")
     tracemalloc.start()
     try:

@@ -82,7 +82,7 @@ ON_MBART = {"prefix 200", "MH-PA attn 200", "PA attn 200", "PA ffn 1024", "LoRA 
 }
 
 
-def test_totals_that_percentages_rest_on() -> None:
+def test_backbone_totals_match() -> None:
     assert total(published("bart-large")) == BART
     assert total(published("mbart-large")) == MBART
 
@@ -94,7 +94,7 @@ def test_tables_5_6_and_12_on_bart_large(choice: dict[str, Any], formula: int, e
 
 
 @pytest.mark.parametrize("size", [1, 200])
-def test_appendix_b(size: int) -> None:
+def test_counts_of_appendix_b(size: int) -> None:
     prefix = 2 * size * WIDTH * NUM_ATTENTIONS
     assert count("bart-large", preset("prefix_flat", length=size)) == prefix
     assert count("bart-large", preset("multihead_parallel", length=size)) == prefix
@@ -106,20 +106,20 @@ def test_appendix_b(size: int) -> None:
     assert count("bart-large", preset("prompt", length=size)) == size * WIDTH
 
 
-def test_biases_in_the_table_are_those_of_the_places() -> None:
+def test_biases_match_the_tables() -> None:
     assert biases(200, NUM_ATTENTIONS) == 44_064
     assert biases(512, NUM_ATTENTIONS) == 55_296
     assert biases(30, NUM_ATTENTIONS) == 37_944
     assert [biases(size, NUM_FFNS) for size in (200, 512, 600, 1024)] == [29_376, 36_864, 38_976, 49_152]
 
 
-def test_with_the_biases_of_the_released_code() -> None:
+def test_counts_include_the_biases_of_the_released_code() -> None:
     ffn, mam = (count("bart-large", choice) for choice in (preset("parallel", bottleneck=512), preset("mam")))
     assert (ffn, mam) == (25_202_688, 27_414_528)
     assert (rounded(ffn, BART, 3), rounded(mam, BART, 3)) == ("6.203", "6.748")
 
 
-def test_a_norm_on_the_input_as_in_the_released_parallel_adapter_is_not_in_the_formula() -> None:
+def test_input_norm_of_released_parallel_adapter_is_not_in_the_formula() -> None:
     plain = count("bart-large", preset("parallel_attention", bottleneck=200))
     assert count("bart-large", preset("parallel_attention", bottleneck=200, input_norm=True)) == (
         plain + NUM_ATTENTIONS * 2 * WIDTH
@@ -144,13 +144,13 @@ def test_bitfit_and_prompts_round_to_0_1_percent() -> None:
         (preset("parallel", bottleneck=30), 1_474_560, 25_296, "0.363"),
     ],
 )
-def test_the_0_1_percent_of_table_4_are_a_slip(choice: dict[str, Any], formula: int, extra: int, percent: str) -> None:
+def test_table_4_states_0_1_percent_wrongly(choice: dict[str, Any], formula: int, extra: int, percent: str) -> None:
     assert count("bart-large", choice) == formula + extra
     assert rounded(formula, BART, 3) == percent
     assert floored(formula, BART) in ("0.5", "0.3")
 
 
-def test_the_7_2_percent_of_lora_in_table_6_are_a_slip() -> None:
+def test_table_6_states_7_2_percent_of_lora_wrongly() -> None:
     # Rank 102 gives the 6.1 % of Tables 5 and 12; 7.2 % would be rank 120.
     assert floored(count("bart-large", preset("lora_ffn", rank=102)), BART) == "6.1"
     assert count("bart-large", preset("lora_ffn", rank=120)) == 29_491_200
@@ -173,7 +173,7 @@ def test_a_prefix_in_training_has_one_mlp_for_each_kind_of_attention() -> None:
     [row[1:4] for row in ROWS if row[0] in ON_MBART],
     ids=[row[0] for row in ROWS if row[0] in ON_MBART],
 )
-def test_mbart_large_counts_the_same(choice: dict[str, Any], formula: int, extra: int) -> None:
+def test_mbart_large_has_the_same_counts(choice: dict[str, Any], formula: int, extra: int) -> None:
     # The paper prints BART's percentages for mBART too, whose whole is larger by half.
     assert count("mbart-large", choice) == formula + extra
 

@@ -22,7 +22,7 @@ def houlsby(size: int) -> dict[str, object]:
     return {"preset": "houlsby", "bottleneck": size}
 
 
-def test_totals_that_percentages_rest_on() -> None:
+def test_backbone_totals_match() -> None:
     large, base = published("bert-large"), published("bert-base")
     assert total(large) == BERT_LARGE
     assert total(large.get_submodule("encoder")) == BERT_LARGE_ENCODER
@@ -32,7 +32,7 @@ def test_totals_that_percentages_rest_on() -> None:
 
 
 @pytest.mark.parametrize("size", [2**n for n in range(10)])
-def test_an_adapter_is_2md_and_d_and_m(size: int) -> None:
+def test_adapter_has_2md_plus_d_plus_m_parameters(size: int) -> None:
     # The sizes of figure 4.
     assert parts("bert-base", houlsby(size)) == (24 * (2 * size * 768 + 768 + size), 25 * 2 * 768)
 
@@ -56,7 +56,7 @@ def test_table_1_on_bert_large(
     assert rounded(adapters + norms, BERT_LARGE, 2) == of_all_with_norms
 
 
-def test_the_2_1_percent_of_table_1_are_a_share_of_the_encoder() -> None:
+def test_table_1_counts_2_1_percent_of_the_encoder() -> None:
     ours = count("bert-large", houlsby(64))
     assert ours == 6_444_032
     assert rounded(ours, BERT_LARGE_ENCODER) == floored(ours, BERT_LARGE_ENCODER) == "2.1"
@@ -67,7 +67,7 @@ def test_the_2_1_percent_of_table_1_are_a_share_of_the_encoder() -> None:
     assert times(whole, BERT_LARGE_ENCODER, 2) == "1.19"
 
 
-def test_the_3_6_percent_of_sizes_from_8_to_256() -> None:
+def test_table_1_counts_3_6_percent_with_sizes_from_8_to_256() -> None:
     sizes = {size: count("bert-large", houlsby(size)) for size in (8, 64, 256)}
     # The paper says which size was best for MNLI (256, two of the nine) and RTE (8), and not for the other six. Of all
     # ways to choose, exactly one gives the 3.6 % it prints: each size three times.
@@ -104,7 +104,7 @@ def test_layernorms_alone_are_40k() -> None:
     assert round(38_400, -4) == 40_000
 
 
-def test_the_1_14_percent_of_table_2_is_what_its_sizes_can_give() -> None:
+def test_table_2_counts_1_14_percent_with_its_sizes() -> None:
     # The paper does not say which of 2, 4, 8, 16, 32, 64 was best for which of the 17 tasks. All at the smallest or
     # largest size are far off; a mean near 32 gives the printed number, such as eight of 64 and nine of 4.
     counts = {size: count("bert-base", houlsby(size)) for size in (2, 4, 64)}
@@ -123,17 +123,17 @@ def test_variable_fine_tuning_copies_whole_layers(num_layers: int) -> None:
     )
 
 
-def test_twelve_layers_are_everything() -> None:
+def test_top_12_layers_equal_the_full_encoder() -> None:
     # Embeddings belong to the first layer; a pooler that is read joins a full copy.
     assert count("bert-base", {"preset": "top_layers", "layers": "top-12"}) == BERT_BASE == count("bert-base", "full")
 
 
-def test_the_papers_9m_for_the_top_layer_is_a_slip() -> None:
+def test_paper_states_9m_for_the_top_layer_wrongly() -> None:
     ours = count("bert-base", {"preset": "top_layers", "layers": "top-1"})
     assert ours == BERT_BASE_LAYER
     # Neither the layer nor the layer with the pooler rounds to nine million.
     assert [round(n, -6) for n in (ours, ours + BERT_BASE_POOLER)] == [7_000_000, 8_000_000]
 
 
-def test_a_probe_counts_nothing() -> None:
+def test_probe_has_no_parameters() -> None:
     assert parts("bert-base", "probe") == (0, 0)

@@ -17,7 +17,7 @@ HEAD_BIASES = 768 + 2
 MAM_16 = {"preset": "mam", "length": 16, "bottleneck": 16, "scale": 2.0}
 
 
-def test_totals_that_percentages_rest_on() -> None:
+def test_backbone_totals_match() -> None:
     assert total(published("roberta-base")) == ROBERTA
     assert ROBERTA + 768 * 768 + 768 + 2 * 768 + 2 == WITH_HEAD
 
@@ -32,7 +32,7 @@ def test_totals_that_percentages_rest_on() -> None:
         ({"preset": "prefix_flat", "length": 32}, 589_824, 0),
     ],
 )
-def test_the_0_5_percent_of_table_2(choice: dict[str, Any], formula: int, biases: int) -> None:
+def test_table_2_counts_0_5_percent(choice: dict[str, Any], formula: int, biases: int) -> None:
     assert count("roberta-base", choice) == formula + biases
     assert rounded(formula, ROBERTA, 3) == "0.475"
     assert rounded(formula, ROBERTA) == rounded(formula + biases, ROBERTA) == "0.5"
@@ -43,7 +43,7 @@ def test_mam_with_the_biases_of_the_released_code() -> None:
     assert rounded(599_232, ROBERTA, 3) == "0.483"
 
 
-def test_the_0_1_percent_of_bitfit_in_table_2() -> None:
+def test_table_2_counts_0_1_percent_for_bitfit() -> None:
     # The paper's count has the biases of the head in it, which belong to the head here.
     ours = count("roberta-base", "bitfit")
     assert ours + HEAD_BIASES == 102_914
@@ -68,7 +68,7 @@ def test_the_0_1_percent_of_bitfit_in_table_2() -> None:
         (MAM_16, 599_232),
     ],
 )
-def test_adapterhub_counts_the_same(choice: dict[str, Any], theirs: int) -> None:
+def test_counts_match_adapterhub(choice: dict[str, Any], theirs: int) -> None:
     assert parts("roberta-base", choice) == (theirs, 0)
 
 
@@ -81,7 +81,7 @@ def test_adapterhub_counts_the_same(choice: dict[str, Any], theirs: int) -> None
         ({"preset": "mam_flat", "length": 30, "bottleneck": 384}, 552_960 + 7_091_712, 552_960 + 7_091_712),
     ],
 )
-def test_adapterhub_counts_what_is_trained_through_an_mlp(choice: dict[str, Any], theirs: int, stored: int) -> None:
+def test_training_counts_with_mlp_match_adapterhub(choice: dict[str, Any], theirs: int, stored: int) -> None:
     assert count("roberta-base", choice, trained=True) == theirs
     assert count("roberta-base", choice) == stored
 
@@ -96,7 +96,7 @@ def test_adapterhub_counts_what_is_trained_through_an_mlp(choice: dict[str, Any]
         ({"preset": "lora_ffn", "rank": 102}, 25_067_520),
     ],
 )
-def test_adapterhub_counts_the_same_on_bart_large(choice: dict[str, Any], theirs: int) -> None:
+def test_counts_match_adapterhub_on_bart_large(choice: dict[str, Any], theirs: int) -> None:
     assert count("bart-large", choice) == theirs
 
 
@@ -111,7 +111,7 @@ def test_adapterhub_counts_the_same_on_bart_large(choice: dict[str, Any], theirs
         ({"preset": "lora_ffn", "rank": 16}, 1_474_560),
     ],
 )
-def test_peft_counts_the_same(choice: dict[str, Any], theirs: int) -> None:
+def test_counts_match_peft(choice: dict[str, Any], theirs: int) -> None:
     assert count("roberta-base", choice) == theirs
 
 

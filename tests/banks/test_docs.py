@@ -16,18 +16,18 @@ TEXT = (Path(__file__).parents[2] / "docs" / "methods.md").read_text("utf-8")
 BLOCKS = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
 
 
-def test_the_rows_are_the_legal_ones() -> None:
+def test_table_rows_are_the_legal_combinations() -> None:
     rows = re.findall(r"`(\{form: [^`]*\})`", TEXT)
     assert [row.replace(r"\|", "|") for row in rows] == [str(row) for row in LEGAL]
 
 
-def test_every_option_is_named() -> None:
+def test_all_options_are_documented() -> None:
     dimensions = {"form", "modifies", "insertion", "composition", "bottleneck"}
     named = set(re.findall(r"`(\w+)`", TEXT.split("Options, each")[1].split("\n\n")[0]))
     assert named == set(Modification.model_fields) - dimensions
 
 
-def test_mam_written_out_is_the_preset() -> None:
+def test_mam_written_out_equals_the_preset() -> None:
     assert BankChoice.model_validate(yaml.safe_load(BLOCKS[0])["bank"]).resolve() == PRESETS["mam"]
 
 
@@ -44,7 +44,7 @@ def test_inline_presets_resolve() -> None:
         BankChoice.model_validate(yaml.safe_load(text)).resolve()
 
 
-def test_the_recipes_are_those_of_the_code() -> None:
+def test_recipes_match_the_code() -> None:
     rows = re.findall(
         r"^\| ([a-z0-9_, ]+) \| ([0-9.e-]+) \| (\d+) \|$", TEXT.split("## Rates and epochs")[1], re.MULTILINE
     )

@@ -48,16 +48,16 @@ def _is_form(node: ast.AST) -> bool:
         ("m.config.outside", []),
     ],
 )
-def test_a_comparison_with_a_form_is_noticed(source: str, lines: list[int]) -> None:
+def test_comparison_with_a_form_name_is_detected(source: str, lines: list[int]) -> None:
     assert asks_for_a_form(source) == lines
 
 
-def test_no_file_but_those_of_the_forms_compares_a_form_with_a_name() -> None:
+def test_only_form_files_compare_form_names() -> None:
     found = {name: asks_for_a_form(path.read_text("utf-8")) for name, path in source_files()}
     assert {name: lines for name, lines in found.items() if lines and not name.startswith(HOME)} == {}
 
 
-def test_every_form_has_a_file_that_describes_it_and_one_that_computes_it() -> None:
+def test_every_form_has_a_config_file_and_a_compute_file() -> None:
     banks = ROOT / "continual_petl" / "banks"
     for name, form in FORMS.items():
         assert isinstance(form, FormConfig)

@@ -68,7 +68,7 @@ def outputs(model: PreTrainedModel, bank: Bank | None, inputs: dict[str, Tensor]
         return run(model, bank, inputs) if bank else model(**inputs)
 
 
-def test_every_golden_case_is_there() -> None:
+def test_golden_cases_are_complete() -> None:
     assert len(CASES) == 9
     assert {case.partition("_")[2] for case in CASES} == SPECS.keys()
 
@@ -81,7 +81,7 @@ RUNS = [
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize(("case", "implementation"), RUNS)
-def test_banks_compute_what_adapterhub_computes(case: str, implementation: str | None, attention: str) -> None:
+def test_banks_match_adapterhub(case: str, implementation: str | None, attention: str) -> None:
     golden = load(case)
     model = backbone(golden)
     model.set_attn_implementation(attention)
@@ -97,7 +97,7 @@ def test_banks_compute_what_adapterhub_computes(case: str, implementation: str |
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_golden_case_needs_its_bank(case: str) -> None:
+def test_golden_case_fails_without_its_bank(case: str) -> None:
     golden = load(case)
     result = outputs(backbone(golden), None, golden.inputs)
     for name, expected in golden.expected.items():

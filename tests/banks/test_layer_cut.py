@@ -92,14 +92,14 @@ def test_the_language_modelling_head_reads_the_same_states(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", walk([f for f in dict(CUT)], ("bert", "vit")))
-def test_any_model_that_can_be_cut_says_so_at_every_layer(family: str) -> None:
+def test_cuttable_model_can_be_cut_at_every_layer(family: str) -> None:
     model = make_model(family)
     sites = make_bank(model, "probe").sites
     assert [why_not(model, sites, make_inputs(family), layer) for layer in (1, 2)] == [None, None]
 
 
 @pytest.mark.parametrize("convolution", [0, 3])
-def test_what_deberta_puts_between_its_first_two_layers_is_below_the_second(convolution: int) -> None:
+def test_debertas_convolution_is_below_the_second_layer(convolution: int) -> None:
     whole = make_model("deberta-v2")
     whole.config.conv_kernel_size = convolution
     whole.config.conv_act = "gelu"
@@ -110,7 +110,7 @@ def test_what_deberta_puts_between_its_first_two_layers_is_below_the_second(conv
 
 
 @pytest.mark.parametrize("layers", ["all", "0", "1", "top-1"])
-def test_the_lowest_layer_is_that_of_the_lowest_thing_a_bank_changes(layers: str) -> None:
+def test_lowest_layer_is_the_lowest_modified_one(layers: str) -> None:
     model = make_model("bert")
     for preset in ("houlsby", "lora", "mam", "prefix", "layernorm", "bitfit", "full", "diff_pruning"):
         assert lowest_layer(make_bank(model, small(preset) | {"layers": layers})) == (layers in ("1", "top-1"))
@@ -119,7 +119,7 @@ def test_the_lowest_layer_is_that_of_the_lowest_thing_a_bank_changes(layers: str
     assert lowest_layer(make_bank(model, "probe")) == 2
 
 
-def test_a_folded_bank_touches_what_it_touched_before() -> None:
+def test_folding_keeps_the_lowest_layer() -> None:
     model = make_model("bert")
     for preset in ("mam", "prefix", "diff_pruning"):
         bank = top(model, preset)
@@ -131,7 +131,7 @@ def untouched(model: nn.Module) -> bool:
     return not any("forward" in vars(m) or m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
-def test_the_model_is_as_it_was_after_a_pass_and_after_an_error_in_it() -> None:
+def test_model_is_restored_after_a_pass_and_after_an_error() -> None:
     model = make_model("bert")
     bank, inputs = top(model, "houlsby"), make_inputs("bert")
     before = run(model, bank, inputs).last_hidden_state
@@ -147,7 +147,7 @@ def test_the_model_is_as_it_was_after_a_pass_and_after_an_error_in_it() -> None:
     assert torch.equal(run(model, bank, inputs).last_hidden_state, before)
 
 
-def test_a_forward_that_someone_put_on_a_layer_works_on_and_stays() -> None:
+def test_custom_forward_of_a_layer_still_works_and_stays() -> None:
     model = make_model("bert")
     bank, inputs = top(model, "houlsby"), make_inputs("bert")
     layer: Any = model.get_submodule("encoder.layer.0")
@@ -159,7 +159,7 @@ def test_a_forward_that_someone_put_on_a_layer_works_on_and_stays() -> None:
     assert vars(layer)["forward"] is own
 
 
-def test_nothing_below_is_computed_and_nothing_there_joins_the_graph() -> None:
+def test_layers_below_the_cut_are_not_computed_or_differentiated() -> None:
     model = make_model("bert").requires_grad_(False)
     bank, inputs = top(model, "houlsby"), make_inputs("bert")
     below = states_below(model, bank.sites, inputs, 1)
@@ -181,7 +181,7 @@ def test_nothing_below_is_computed_and_nothing_there_joins_the_graph() -> None:
     assert leaves == {id(parameter) for parameter in bank.parameters()}
 
 
-def test_nothing_below_the_lowest_layer_of_a_bank_is_differentiated_in_a_whole_pass() -> None:
+def test_whole_pass_has_no_gradients_below_the_lowest_modified_layer() -> None:
     model = make_model("bert").requires_grad_(False)
     bank, inputs = top(model, "houlsby"), make_inputs("bert")
     with_graph: list[str] = []
@@ -209,7 +209,7 @@ def test_states_of_other_rows_or_of_another_precision_are_refused() -> None:
     assert untouched(model)
 
 
-def test_a_model_whose_layers_were_never_seen_is_not_gone_on_with() -> None:
+def test_cut_pass_before_the_layers_were_recorded_is_refused() -> None:
     model = make_model("bert")
     with pytest.raises(ValueError, match="call states_below or why_not first"):  # noqa: SIM117
         with resumed_at(model, make_bank(model, "probe").sites, 1, torch.zeros(2, 5, 16)):
@@ -217,19 +217,19 @@ def test_a_model_whose_layers_were_never_seen_is_not_gone_on_with() -> None:
 
 
 @pytest.mark.parametrize("family", walk(ENCODER_DECODERS, ("t5",)))
-def test_a_pass_through_two_stacks_is_not_cut(family: str) -> None:
+def test_pass_through_two_stacks_cannot_be_cut(family: str) -> None:
     model = make_model(family)
     assert "goes through two stacks" in str(why_not(model, make_bank(model, "probe").sites, make_inputs(family), 1))
 
 
 @pytest.mark.parametrize("layer", [-1, 0, 3])
-def test_a_pass_is_cut_below_one_of_the_upper_layers_only(layer: int) -> None:
+def test_cut_at_an_invalid_layer_is_refused(layer: int) -> None:
     model = make_model("bert")
     with pytest.raises(ValueError, match=f"layer {layer}: a pass is cut below one of the layers 1 to 2"):
         states_below(model, make_bank(model, "probe").sites, make_inputs("bert"), layer)
 
 
-def test_layers_that_hand_on_more_than_states_are_noticed() -> None:
+def test_layers_passing_on_more_than_states_are_detected() -> None:
     model = make_model("deberta")
     sites, inputs = make_bank(model, "probe").sites, make_inputs("deberta")
     layer: Any = model.get_submodule("encoder.layer.0")
@@ -238,7 +238,7 @@ def test_layers_that_hand_on_more_than_states_are_noticed() -> None:
     assert why_not(model, sites, inputs, 1) == "the layers of this model pass more than token states to each other"
 
 
-def test_a_later_layer_that_reads_an_earlier_one_past_the_states_is_noticed() -> None:
+def test_skip_connection_around_the_states_is_detected() -> None:
     model = make_model("bert")
     sites, inputs = make_bank(model, "probe").sites, make_inputs("bert")
     kept: list[Tensor] = []
@@ -248,7 +248,7 @@ def test_a_later_layer_that_reads_an_earlier_one_past_the_states_is_noticed() ->
     assert "read more from the earlier ones" in str(why_not(model, sites, inputs, 1))
 
 
-def test_other_threads_wait_until_a_cut_pass_is_over() -> None:
+def test_other_threads_wait_for_a_cut_pass() -> None:
     model = make_model("bert")
     bank, inputs = top(model, "houlsby"), make_inputs("bert")
     plain = run(model, bank, inputs).last_hidden_state
@@ -262,6 +262,6 @@ def test_other_threads_wait_until_a_cut_pass_is_over() -> None:
     assert torch.equal(found[0], plain)
 
 
-def test_a_layer_that_is_not_called_with_states_first_is_refused() -> None:
+def test_layer_without_states_as_first_argument_is_refused() -> None:
     with pytest.raises(TypeError, match="the model does not call its layers with token states first"):
         layer_cut._read((), {"attention_mask": torch.ones(1, 4)})

@@ -57,7 +57,7 @@ def written(choice: tuple[Any, ...], **options: Any) -> dict[str, Any]:
     return dict(zip(DIMENSIONS, choice, strict=True)) | sized | options
 
 
-def test_the_table_is_the_papers() -> None:
+def test_legal_combinations_match_the_papers() -> None:
     # He et al. 2022, Table 1, method by method.
     for choice in [
         ("attention", "heads", "parallel", "gated"),  # prefix tuning
@@ -76,7 +76,7 @@ def test_the_table_is_the_papers() -> None:
     assert set(ALLOWED) <= set(ALL)
 
 
-def test_every_other_choice_is_refused_with_the_legal_ones_that_are_nearest() -> None:
+def test_illegal_combination_is_refused_with_nearest_legal_ones() -> None:
     refused = [choice for choice in ALL if choice not in ALLOWED]
     assert len(refused) == 8 * 13 * 3 * 6 - 61
     for choice in refused:
@@ -97,7 +97,7 @@ def test_every_other_choice_is_refused_with_the_legal_ones_that_are_nearest() ->
 
 
 @pytest.mark.parametrize("choice", ALLOWED, ids=lambda c: "-".join(map(str, c)))
-def test_an_option_is_taken_where_it_acts_and_refused_elsewhere(choice: tuple[Any, ...]) -> None:
+def test_option_is_accepted_only_where_it_has_an_effect(choice: tuple[Any, ...]) -> None:
     taken = options_of(*choice)
     plain = Modification.model_validate(written(choice))
     assert plain.options == taken - idle_options(choice[0], plain.reparametrise, plain.init)
@@ -142,14 +142,14 @@ def test_an_option_is_taken_where_it_acts_and_refused_elsewhere(choice: tuple[An
         ),
     ],
 )
-def test_an_option_without_what_it_needs_is_refused(
+def test_option_without_its_prerequisite_is_refused(
     choice: tuple[Any, ...], options: dict[str, Any], fragment: str
 ) -> None:
     with pytest.raises(ValidationError, match=fragment):
         Modification.model_validate(written(choice, **options))
 
 
-def test_digests_of_specifications_from_before_an_option_stay_what_they_were() -> None:
+def test_new_options_do_not_change_old_specification_digests() -> None:
     later = {"output_norm", "mlp_width"}
     for spec in PRESETS.values():
         assert all(not later & row.keys() for row in spec.model_dump(mode="json")["modifications"])
@@ -158,7 +158,7 @@ def test_digests_of_specifications_from_before_an_option_stay_what_they_were() -
     assert BankSpec.model_validate_json(said.model_dump_json()) == said
 
 
-def test_a_presets_own_values_go_where_a_change_leaves_them_without_use() -> None:
+def test_unused_preset_values_are_dropped_after_an_override() -> None:
     plain = BankChoice.model_validate({"preset": "p_tuning", "reparametrise": "none"}).resolve()
     assert plain == PRESETS["prompt"]
     assert BankChoice.model_validate({"preset": "prefix", "reparametrise": "none"}).resolve() == PRESETS["prefix_flat"]
@@ -166,26 +166,26 @@ def test_a_presets_own_values_go_where_a_change_leaves_them_without_use() -> Non
         BankChoice.model_validate({"preset": "prefix", "reparametrise": "none", "hidden": 9})
 
 
-def test_every_option_acts_somewhere() -> None:
+def test_every_option_has_an_effect_somewhere() -> None:
     everywhere = {name for choice in ALLOWED for name in options_of(*choice)}
     assert everywhere == set(OTHER) == set(Modification.model_fields) - set(DIMENSIONS)
 
 
 @pytest.mark.parametrize("choice", ALLOWED, ids=lambda c: "-".join(map(str, c)))
-def test_what_is_written_out_reads_back(choice: tuple[Any, ...]) -> None:
+def test_specification_roundtrips(choice: tuple[Any, ...]) -> None:
     modification = Modification.model_validate(written(choice))
     assert Modification.model_validate(modification.model_dump()) == modification
     assert Modification.model_validate_json(modification.model_dump_json()) == modification
 
 
 @pytest.mark.parametrize("choice", [c for c in ALLOWED if "bottleneck" in options_of(*c)], ids=str)
-def test_a_size_is_needed_where_it_acts(choice: tuple[Any, ...]) -> None:
+def test_size_is_required_where_it_has_an_effect(choice: tuple[Any, ...]) -> None:
     with pytest.raises(ValidationError, match="needs a bottleneck size"):
         Modification.model_validate(dict(zip(DIMENSIONS, choice, strict=True)))
 
 
 @pytest.mark.parametrize("choice", [c for c in ALLOWED if c[3] in ("gated", "prepend")], ids=str)
-def test_what_is_never_the_identity_is_not_initialised_as_one(choice: tuple[Any, ...]) -> None:
+def test_identity_initialisation_is_refused_where_impossible(choice: tuple[Any, ...]) -> None:
     assert Modification.model_validate(written(choice)).init == "bert"
     with pytest.raises(ValidationError, match="never the identity"):
         Modification.model_validate(written(choice, init="lora"))
@@ -212,6 +212,6 @@ BIASES = written(("additive", "bias", None, "add"))
         ),
     ],
 )
-def test_modifications_that_do_not_go_together_are_refused(bank: dict[str, Any], fragment: str) -> None:
+def test_conflicting_modifications_are_refused(bank: dict[str, Any], fragment: str) -> None:
     with pytest.raises(ValidationError, match=fragment):
         BankSpec.model_validate(bank)

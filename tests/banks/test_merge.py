@@ -49,7 +49,9 @@ MANY_DIFFERENCES = {"preset": "diff_pruning", "density": 0.3}
     ids=["every", "rescaled", "decomposed", "lora", "bitfit", "sparse", "top"],
 )
 @pytest.mark.parametrize(("dtype", "tolerance"), few([(torch.float64, 1e-12), (torch.float32, 1e-5)]))
-def test_merged_and_unmerged_answer_the_same(family: str, choice: object, dtype: torch.dtype, tolerance: float) -> None:
+def test_merged_and_attached_banks_give_equal_answers(
+    family: str, choice: object, dtype: torch.dtype, tolerance: float
+) -> None:
     if isinstance(choice, str) and refusal(family, choice) is not None:
         return
     model: Any = make_model(family)
@@ -73,7 +75,7 @@ def test_merged_and_unmerged_answer_the_same(family: str, choice: object, dtype:
 
 
 @pytest.mark.parametrize("preset", ["houlsby", "prefix_flat", "prompt", "mam"])
-def test_what_is_no_weight_cannot_be_merged(preset: str) -> None:
+def test_unmergeable_forms_are_refused(preset: str) -> None:
     model = make_model("bert")
     with pytest.raises(
         InputError, match=r"cannot be merged into weights; lowrank, decomposed, rescale, additive, sparse can"

@@ -45,7 +45,7 @@ def shareable(family: str, model: PreTrainedModel, *, seeds: int = 1) -> dict[An
 
 
 @pytest.mark.parametrize(("family", "preset"), walk(TAKEN, ("bert",)))
-def test_three_banks_of_a_preset_give_each_row_what_its_own_gives(family: str, preset: str) -> None:
+def test_three_banks_of_a_preset_match_single_bank_answers(family: str, preset: str) -> None:
     model = make_model(family).requires_grad_(False)
     names, digests = list(model.state_dict()), tensor_digests(module_tensors(model))
     banks = [learned_bank(model, preset, seed) for seed in range(3)]
@@ -85,7 +85,7 @@ _HEADS = {"form": "attention", "modifies": "heads", "insertion": "parallel", "bo
         [{**_HEADS, "composition": "learned"}, {**_HEADS, "composition": "gated", "implementation": "gated"}],
     ],
 )
-def test_options_that_no_preset_has_are_each_row_s_own(modifications: list[dict[str, Any]]) -> None:
+def test_non_preset_options_match_single_bank_answers(modifications: list[dict[str, Any]]) -> None:
     model = make_model("bert").requires_grad_(False)
     choice = {"modifications": modifications, "layernorms": "own"}
     banks = [learned_bank(model, choice, seed) for seed in range(3)]
@@ -93,7 +93,7 @@ def test_options_that_no_preset_has_are_each_row_s_own(modifications: list[dict[
 
 
 @pytest.mark.parametrize("family", walk(FAMILIES, ("bert", "bart", "gpt2")))
-def test_presets_of_all_sorts_share_a_pass(family: str) -> None:
+def test_different_presets_share_a_pass(family: str) -> None:
     model = make_model(family).requires_grad_(False)
     for banks in shareable(family, model).values():
         found, own = together(model, family, banks, [1 + number % 3 for number in range(len(banks))])
@@ -116,7 +116,7 @@ STACKS = Stacks(max_bytes=20_000)
 
 @settings(derandomize=True, deadline=None, max_examples=12)
 @given(st.data())
-def test_any_mix_in_any_order(data: st.DataObject) -> None:
+def test_any_mix_in_any_order_matches_single_banks(data: st.DataObject) -> None:
     if not POOL:
         POOL.extend(shareable("bert", BERT, seeds=2).values())
     _any_mix(data, BERT, POOL, STACKS)
@@ -125,7 +125,7 @@ def test_any_mix_in_any_order(data: st.DataObject) -> None:
 @pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=300)
 @given(st.data())
-def test_any_mix_in_any_order_at_length(data: st.DataObject) -> None:
+def test_any_mix_in_any_order_matches_single_banks_many_examples(data: st.DataObject) -> None:
     if not POOL:
         POOL.extend(shareable("bert", BERT, seeds=2).values())
     _any_mix(data, BERT, POOL, STACKS)
@@ -134,7 +134,7 @@ def test_any_mix_in_any_order_at_length(data: st.DataObject) -> None:
 @pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=150)
 @given(spec=random_banks(2), other=random_banks(2), family=st.sampled_from(["bert", "gpt2", "vit"]))
-def test_any_legal_bank_shares_a_pass_or_says_why_not(spec: Any, other: Any, family: str) -> None:
+def test_any_legal_bank_shares_a_pass_or_gives_a_reason(spec: Any, other: Any, family: str) -> None:
     model = make_model(family).requires_grad_(False)
     found = []
     for number, each in enumerate((spec, spec, other)):
@@ -154,7 +154,7 @@ def test_any_legal_bank_shares_a_pass_or_says_why_not(spec: Any, other: Any, fam
 
 
 @pytest.mark.parametrize("preset", few(PRESETS_TOGETHER, 6))
-def test_a_bank_of_nothing_but_nan_reaches_its_own_rows_only(preset: str) -> None:
+def test_nan_bank_affects_only_its_own_rows(preset: str) -> None:
     model = make_model("bert").requires_grad_(False)
     banks = [learned_bank(model, preset, seed) for seed in range(3)]
     others = [learned_bank(model, "houlsby", 7)] if batch_key(banks[0].spec, 2).num_prompt_vectors == 0 else []
@@ -171,7 +171,7 @@ def test_a_bank_of_nothing_but_nan_reaches_its_own_rows_only(preset: str) -> Non
         assert torch.equal(after[number], before[number])
 
 
-def test_one_bank_alone_is_answered_bit_for_bit_as_ever() -> None:
+def test_single_bank_is_bit_identical_to_an_ordinary_pass() -> None:
     model = make_model("bert").requires_grad_(False)
     for preset in ("houlsby", "full", "mam"):
         bank = learned_bank(model, preset, 1)
@@ -179,7 +179,7 @@ def test_one_bank_alone_is_answered_bit_for_bit_as_ever() -> None:
         assert torch.equal(found, own)
 
 
-def test_half_precision_of_the_backbone_is_that_of_one_bank() -> None:
+def test_half_precision_matches_single_banks() -> None:
     half = copy.deepcopy(make_model("bert")).requires_grad_(False).bfloat16()
     banks = [learned_bank(make_model("bert"), choice, seed) for seed in range(2) for choice in ("houlsby", "lora")]
     found, own = together(half, "bert", sorted(banks, key=lambda bank: len(bank.own)), [1, 2, 1, 2])
@@ -189,7 +189,7 @@ def test_half_precision_of_the_backbone_is_that_of_one_bank() -> None:
         torch.testing.assert_close(states, expected, atol=0.06, rtol=0.05)
 
 
-def test_nothing_stays_behind_after_an_error() -> None:
+def test_state_is_restored_after_an_error() -> None:
     model = make_model("bert").requires_grad_(False)
     banks = [learned_bank(model, "mam", seed) for seed in range(2)]
     plain = run(model, banks[0], batch_of("bert", 2)).last_hidden_state
@@ -202,7 +202,7 @@ def test_nothing_stays_behind_after_an_error() -> None:
     assert stacks.num_users == 0
 
 
-def test_threads_take_turns_with_mixed_batches_and_single_banks() -> None:
+def test_threads_alternate_mixed_batches_and_single_banks() -> None:
     model = make_model("bert").requires_grad_(False)
     houlsby, prefix = (
         [learned_bank(model, preset, seed) for seed in range(2)] for preset in ("houlsby", "prefix_flat")
@@ -232,7 +232,7 @@ def test_threads_take_turns_with_mixed_batches_and_single_banks() -> None:
     assert not wrong
 
 
-def test_what_cannot_be_together_is_refused_with_a_reason() -> None:
+def test_banks_that_cannot_share_a_pass_are_refused_with_reason() -> None:
     model = make_model("bert").requires_grad_(False)
     lora, prompt = learned_bank(model, "lora", 0), learned_bank(model, "prompt", 0)
     inputs = batch_of("bert", 2)

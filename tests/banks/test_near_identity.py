@@ -76,7 +76,7 @@ def _inputs(model: PreTrainedModel, family: str) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(("family", "preset"), walk(pair for pair in TAKEN if pair[1] in EXACT))
-def test_a_change_that_starts_at_zero_keeps_every_bit(family: str, preset: str) -> None:
+def test_zero_initialised_bank_is_bit_identical(family: str, preset: str) -> None:
     model = _model(family)
     assert same_bits(_answer(model, family, make_bank(model, preset)), _plain(model, family))
 
@@ -92,19 +92,19 @@ ZERO = [
 
 @pytest.mark.parametrize("family", few(["bert", "bart", "gpt2"]))
 @pytest.mark.parametrize("choice", ZERO, ids=lambda choice: "-".join(choice.values()))
-def test_so_does_every_combination_with_a_zero_factor(family: str, choice: dict[str, Any]) -> None:
+def test_zero_initialised_combinations_are_bit_identical(family: str, choice: dict[str, Any]) -> None:
     model = _model(family)
     scale = {"scale": 3.0} if choice["composition"] in ("scaled", "learned") else {}
     bank = make_bank(model, {"modifications": [{**choice, **scale, "bottleneck": 4, "init": "lora"}]})
     assert same_bits(_answer(model, family, bank), _plain(model, family))
 
 
-def test_the_presets_that_are_exact_are_those_whose_last_factor_is_zero() -> None:
+def test_exact_presets_have_a_zero_last_factor() -> None:
     exact = {name for name, spec in PRESETS.items() if all(m.init == "lora" for m in spec.modifications)}
     assert exact == EXACT
 
 
-def test_a_projection_with_an_output_without_weights_has_no_direction_there_and_is_left_alone() -> None:
+def test_decomposed_output_with_zero_weights_is_unchanged() -> None:
     model = make_model("bert")
     with torch.no_grad():
         model.get_submodule("encoder.layer.0.attention.self.query").get_parameter("weight")[3] = 0.0
@@ -112,7 +112,7 @@ def test_a_projection_with_an_output_without_weights_has_no_direction_there_and_
 
 
 @pytest.mark.parametrize("family", walk(FAMILIES))
-def test_the_change_falls_with_the_square_of_sigma(family: str) -> None:
+def test_change_scales_with_the_square_of_sigma(family: str) -> None:
     model = make_model(family).double()
     plain = _plain(model, family)
     changes = []
@@ -129,7 +129,7 @@ def test_the_change_falls_with_the_square_of_sigma(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", walk(FAMILIES))
-def test_a_fresh_houlsby_bank_moves_no_answer_by_a_hundredth(family: str) -> None:
+def test_fresh_houlsby_bank_changes_answers_by_less_than_a_hundredth(family: str) -> None:
     # A hundredth of the largest entry, at the paper's sigma of 1e-2, in float32, on models of two (and two) layers.
     model = _model(family)
     bank = make_bank(model, "houlsby")

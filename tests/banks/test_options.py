@@ -40,7 +40,7 @@ LORA = {"form": "lowrank", "modifies": "query", "insertion": "parallel", "rank":
         ({"preset": "probe", "layers": 0}, "layers 0 has no effect, since no part of this bank is in a layer"),
     ],
 )
-def test_an_option_without_effect_is_refused(choice: dict[str, Any], message: str) -> None:
+def test_option_without_effect_is_refused(choice: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError) as caught:
         BankChoice.model_validate(choice)
     assert message in str(caught.value)
@@ -54,10 +54,10 @@ def test_an_option_without_effect_is_refused(choice: dict[str, Any], message: st
         ({"preset": "prefix_flat", "reparametrise": "mlp", "hidden": 800}, "prefix"),
     ],
 )
-def test_a_change_that_takes_anothers_effect_away_takes_its_value_too(choice: dict[str, Any], expected: str) -> None:
+def test_override_that_disables_an_option_drops_its_value(choice: dict[str, Any], expected: str) -> None:
     assert BankChoice.model_validate(choice).resolve() == BankChoice.model_validate(expected).resolve()
 
 
-def test_a_prefix_through_an_mlp_does_not_claim_to_start_at_zero() -> None:
+def test_mlp_prefix_does_not_claim_identity_initialisation() -> None:
     spec = BankChoice.model_validate({"preset": "multihead_parallel", "reparametrise": "mlp"}).resolve()
     assert spec.modifications[0].init == "bert"

@@ -127,7 +127,7 @@ class Oracle:
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu", "tanh"])
 @pytest.mark.parametrize("preset", ["houlsby", "pfeiffer", "parallel", "scaled_parallel"])
-def test_bottlenecks_are_the_papers_formulas(preset: str, activation: str) -> None:
+def test_bottlenecks_match_the_papers_formulas(preset: str, activation: str) -> None:
     model = make_model("bert")
     bank = make_bank(model, {"preset": preset, "bottleneck": 3, "activation": activation})
     forms, values = _numbers(bank, model)
@@ -154,7 +154,7 @@ def test_layers_without_their_bottlenecks_keep_the_bank_s_layernorms(preset: str
     np.testing.assert_allclose(ours.numpy()[real], theirs[real], rtol=1e-10, atol=1e-10)
 
 
-def test_the_oracle_alone_is_bert() -> None:
+def test_reference_without_adapters_matches_bert() -> None:
     model = make_model("bert")
     bank = make_bank(model, "probe")
     forms, values = _numbers(bank, model)
@@ -168,7 +168,7 @@ def test_the_oracle_alone_is_bert() -> None:
 # peft 0.21 asks transformers 5 for a property under its old name.
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 @pytest.mark.parametrize(("rank", "scale"), [(2, 1), (3, 2)])
-def test_lora_is_pefts(rank: int, scale: int) -> None:
+def test_lora_matches_peft(rank: int, scale: int) -> None:
     model = make_model("bert").double()
     bank = make_bank(model, {"preset": "lora", "rank": rank, "scale": float(scale)})
     forms, _ = _numbers(bank, model)
@@ -187,7 +187,7 @@ def test_lora_is_pefts(rank: int, scale: int) -> None:
     torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_houlsby_initialisation_is_a_normal_cut_at_two_sigma() -> None:
+def test_houlsby_initialisation_is_a_normal_truncated_at_two_sigma() -> None:
     config = BertConfig(hidden_size=256, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8, vocab_size=9)
     bank = make_bank(BertModel(config), "houlsby")
     weights = torch.cat(
@@ -201,7 +201,7 @@ def test_houlsby_initialisation_is_a_normal_cut_at_two_sigma() -> None:
 
 @pytest.mark.parametrize("insertion", ["sequential", "parallel"])
 @torch.no_grad()
-def test_a_norm_behind_an_adapter_is_that_of_adapters(insertion: str) -> None:
+def test_output_norm_matches_adapters(insertion: str) -> None:
     """`adapters` 1.3.0, methods/modeling.py: ``ln_after`` acts on ``up(f(down(x)))``, and then the residual is added."""
     generator = torch.Generator().manual_seed(3)
     row = {"form": "bottleneck", "modifies": "ffn", "insertion": insertion, "bottleneck": 3, "output_norm": True}
@@ -215,7 +215,7 @@ def test_a_norm_behind_an_adapter_is_that_of_adapters(insertion: str) -> None:
     np.testing.assert_allclose(form.change(h, x).numpy(), expected, rtol=0, atol=1e-12)
 
 
-def test_a_fresh_adapter_with_a_norm_behind_it_changes_nothing() -> None:
+def test_fresh_adapter_with_output_norm_is_the_identity() -> None:
     model = make_model("bert")
     bank = make_bank(model, {"preset": "scaled_parallel", "bottleneck": 3, "output_norm": True})
     plain = model(**INPUTS).last_hidden_state

@@ -154,7 +154,7 @@ def _states(model: Any, bank: Bank, inputs: dict[str, Tensor]) -> Tensor:
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("make", [_bert, _gpt2])
-def test_a_prefix_is_pefts_without_the_shift_of_positions(make: Any, attention: str) -> None:
+def test_prefix_matches_peft_without_position_shift(make: Any, attention: str) -> None:
     model = make()
     model.set_attn_implementation(attention)
     bank = _bank(model, PREFIX)
@@ -172,7 +172,7 @@ def test_a_prefix_is_pefts_without_the_shift_of_positions(make: Any, attention: 
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_a_prefix_of_barts_decoder_is_pefts_with_every_second_prefix(attention: str) -> None:
+def test_bart_decoder_prefix_matches_peft(attention: str) -> None:
     model = _bart()
     model.set_attn_implementation(attention)
     # peft has no prefix across to the encoder; ours cannot be heard there once the projection behind it is zero.
@@ -196,7 +196,7 @@ def test_a_prefix_of_barts_decoder_is_pefts_with_every_second_prefix(attention: 
 
 
 @pytest.mark.parametrize("make", [_bert, _gpt2])
-def test_a_prompt_is_pefts_without_positions(make: Any) -> None:
+def test_prompt_matches_peft_without_positions(make: Any) -> None:
     model = make()
     bank = _bank(model, PROMPT)
     ours = _states(model, bank, INPUTS)
@@ -213,7 +213,7 @@ def test_a_prompt_is_pefts_without_positions(make: Any) -> None:
     torch.testing.assert_close(ours, expected[:, LENGTH:], rtol=0, atol=1e-12)
 
 
-def test_a_prompt_of_barts_encoder_is_pefts_without_positions() -> None:
+def test_bart_encoder_prompt_matches_peft_without_positions() -> None:
     model = _bart()
     bank = _bank(model, PROMPT)
     ours = _states(model, bank, BART_INPUTS)
@@ -238,7 +238,7 @@ IA3 = {
 
 
 @pytest.mark.parametrize("make", IA3)
-def test_learned_factors_are_pefts(make: Any) -> None:
+def test_ia3_matches_peft(make: Any) -> None:
     model, inputs = make(), BART_INPUTS if make is _bart else INPUTS
     bank = make_bank(model, {"modifications": [{**RESCALE, "modifies": m} for m in ("key", "value", "ffn_inner")]})
     generator = torch.Generator().manual_seed(5)
@@ -275,7 +275,7 @@ DORA_MODULES = {
 
 
 @pytest.mark.parametrize("make", DORA_MODULES)
-def test_decomposed_projections_and_their_gradients_are_pefts(make: Any) -> None:
+def test_dora_and_its_gradients_match_peft(make: Any) -> None:
     model, inputs = make(), BART_INPUTS if make is _bart else INPUTS
     sites, modules = DORA_MODULES[make]
     bank = make_bank(model, {"modifications": [{**DORA, "modifies": site} for site in sites]}).double()
@@ -311,7 +311,7 @@ def test_decomposed_projections_and_their_gradients_are_pefts(make: Any) -> None
         torch.testing.assert_close(mine.grad, other.grad, rtol=1e-9, atol=1e-10)
 
 
-def test_a_fresh_decomposed_projection_has_the_magnitudes_of_pefts() -> None:
+def test_fresh_dora_magnitudes_match_peft() -> None:
     model = _bert().float()
     bank = make_bank(model, {"modifications": [{**DORA, "modifies": "query"}]})
     get_peft_model(model, LoraConfig(r=3, lora_alpha=6, use_dora=True, target_modules=["query"]))
@@ -329,7 +329,7 @@ _LINEAR = {"MLP": ("into", "middle.0", "out"), "LSTM": ("into", "out")}
     [("MLP", {"reparametrise": "mlp", "depth": 2}), ("LSTM", {"reparametrise": "lstm", "mlp_width": 10})],
 )
 @torch.no_grad()
-def test_an_encoder_of_prompts_can_have_the_shape_of_pefts(kind: str, options: dict[str, Any]) -> None:
+def test_prompt_encoders_can_match_peft(kind: str, options: dict[str, Any]) -> None:
     config = PromptEncoderConfig(
         task_type="FEATURE_EXTRACTION", num_virtual_tokens=LENGTH, token_dim=WIDTH, num_transformer_submodules=1,
         encoder_reparameterization_type=kind, encoder_hidden_size=5,

@@ -32,7 +32,7 @@ def _drawn(dtype: torch.dtype, std: float, *, length: int = 5, keys: int = 7, se
     ("dtype", "std", "tolerance"), [(torch.float64, 1, 1e-12), (torch.float64, 8, 1e-12), (torch.float32, 1, 1e-5)]
 )
 @pytest.mark.parametrize("length", [1, 5, 30])
-def test_concatenation_is_gated_addition(dtype: torch.dtype, std: float, tolerance: float, length: int) -> None:
+def test_concatenation_equals_gated_addition(dtype: torch.dtype, std: float, tolerance: float, length: int) -> None:
     q, k, v, key, value, bias = _drawn(dtype, std, length=length)
     concatenated, share = plain_prefix("concatenated", q, k, v, key, value, bias=bias)
     gated, _ = plain_prefix("gated", q, k, v, key, value, bias=bias)
@@ -42,7 +42,7 @@ def test_concatenation_is_gated_addition(dtype: torch.dtype, std: float, toleran
 
 
 @pytest.mark.parametrize("scale", [None, 1.0])
-def test_the_loops_are_torchs_attention(scale: float | None) -> None:
+def test_loops_match_torch_attention(scale: float | None) -> None:
     q, k, v, key, value, bias = _drawn(torch.float64, 1.0)
     seen = torch.cat([torch.zeros(2, 1, 1, key.shape[1], dtype=torch.float64), bias], dim=-1)
     k_all, v_all = (torch.cat([p.expand(2, -1, -1, -1), own], dim=2) for p, own in ((key, k), (value, v)))
@@ -115,7 +115,7 @@ def registered() -> Any:
 
 @pytest.mark.parametrize("form", ["concatenated", "gated"])
 @pytest.mark.parametrize("case", [case for case in CASES if case.endswith("_prefix_flat")])
-def test_the_loops_are_adapterhubs_flat_prefix(case: str, form: str, registered: Any) -> None:
+def test_loops_match_adapterhub_flat_prefix(case: str, form: str, registered: Any) -> None:
     golden = load(case)
     model = backbone(golden)
     prefixes, forms = registered

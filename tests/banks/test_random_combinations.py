@@ -150,7 +150,7 @@ def _check(family: str, data: st.DataObject) -> None:
 @pytest.mark.parametrize("family", walk(FAMILIES))
 @QUICK
 @given(data=st.data())
-def test_any_legal_bank(family: str, data: st.DataObject) -> None:
+def test_any_legal_bank_works(family: str, data: st.DataObject) -> None:
     _check(family, data)
 
 
@@ -158,12 +158,12 @@ def test_any_legal_bank(family: str, data: st.DataObject) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 @LONG
 @given(data=st.data())
-def test_any_legal_bank_many_times(family: str, data: st.DataObject) -> None:
+def test_any_legal_bank_works_many_examples(family: str, data: st.DataObject) -> None:
     _check(family, data)
 
 
 @pytest.mark.parametrize("layers", ["2", "0-2", "0,5", "top-3"])
-def test_a_layer_that_is_not_there_is_refused(layers: str) -> None:
+def test_unknown_layer_is_refused(layers: str) -> None:
     spec = BankSpec.model_validate({"layernorms": "own", "layers": layers})
     model, sites, _ = _prepared("bert")
     with pytest.raises(InputError, match=rf"^bank: layers '{layers}' names .* 2 layers, 0 to 1"):

@@ -50,7 +50,7 @@ def test_every_preset_has_a_recipe_whatever_its_size(preset: str) -> None:
         ({"modifications": []}, "probe"),
     ],
 )
-def test_other_banks_are_trained_as_what_they_are_most_like(bank: dict[str, Any], like: str) -> None:
+def test_custom_banks_use_the_recipe_of_the_most_similar_preset(bank: dict[str, Any], like: str) -> None:
     assert recipe_of(BankChoice.model_validate(bank).resolve()) == RECIPES[like]
 
 
@@ -94,7 +94,7 @@ def _allowed(preset: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_every_option_is_tried() -> None:
+def test_every_option_is_covered() -> None:
     named = {name for preset in PRESETS for choice in _allowed(preset) for name in choice}
     # Rank and length are other names of the bottleneck; modifications are no option of a preset.
     assert named == set(BankChoice.model_fields) - {"rank", "length", "modifications"}
@@ -124,7 +124,7 @@ PROMPT = {"form": "prompt", "modifies": "input", "composition": "prepend", "leng
         ([{"form": "additive", "modifies": "bias"}, {**ADAPTER, "modifies": "ffn", "bottleneck": 4}], 1.5e-3),
     ],
 )  # fmt: skip
-def test_a_bank_like_no_preset_has_the_smallest_rate_of_its_forms(modifications: list[Any], rate: float) -> None:
+def test_unmatched_bank_uses_the_smallest_rate_of_its_forms(modifications: list[Any], rate: float) -> None:
     assert recipe_of(
         BankChoice(modifications=tuple(map(Modification.model_validate, modifications))).resolve()
     ) == Recipe(rate, 8)
@@ -141,7 +141,7 @@ def test_every_form_has_a_recipe() -> None:
     assert forms == set(get_args(Form))
 
 
-def test_what_is_said_stays_and_null_opens_it_again() -> None:
+def test_explicit_values_win_and_null_restores_the_default() -> None:
     tasks = [_task("a"), _task("b", training={"learning_rate": None}), _task("c", bank="lora", training={"epochs": 4})]
     full, lora = RECIPES["full"], RECIPES["lora"]
     assert _resolved(bank="full", training={"learning_rate": 0.5}, tasks=tasks) == {
@@ -153,13 +153,13 @@ def test_what_is_said_stays_and_null_opens_it_again() -> None:
     assert _resolved(bank="full", training={"learning_rate": 0.5}, tasks=tasks)["c"] == (lora.learning_rate, 4)
 
 
-def test_a_bank_with_the_settings_of_another_has_its_recipe() -> None:
+def test_bank_started_from_another_uses_its_recipe() -> None:
     tasks = [_task("a", bank="bitfit"), _task("b", bank={"start_from": "a"})]
     found = _resolved(bank="full", tasks=tasks)
     assert found["b"] == found["a"] == (RECIPES["bitfit"].learning_rate, RECIPES["bitfit"].epochs)
 
 
-def test_the_certificate_holds_what_it_was_trained_with(backbone_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_certificate_records_the_training_settings(backbone_folder: Callable[..., Path], tmp_path: Path) -> None:
     training = {"learning_rate": None, "epochs": None, "batch_size": 8, "precision": "fp32"}
     made = stream(backbone_folder("bert"), [task("a")], bank="bitfit", training=training)
     run = learn(made, run_dir=tmp_path / "run")

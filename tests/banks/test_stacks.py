@@ -28,7 +28,7 @@ from tests.tiny import make_model
 CPU = torch.device("cpu")
 
 
-def test_a_stack_is_kept_filled_again_and_dropped() -> None:
+def test_stack_is_cached_refilled_and_dropped() -> None:
     model = make_model("bert")
     banks = [learned_bank(model, "houlsby", seed) for seed in range(4)]
     expected = [dict(bank.named_parameters()) for bank in banks]
@@ -55,7 +55,7 @@ def test_a_stack_is_kept_filled_again_and_dropped() -> None:
     assert stacks.num_users == 0
 
 
-def test_a_bank_that_was_made_in_inference_mode_is_read_anew_each_time() -> None:
+def test_bank_created_in_inference_mode_is_always_restacked() -> None:
     with torch.inference_mode():
         model = make_model("bert")
         banks = [learned_bank(model, "lora", seed) for seed in range(2)]
@@ -73,7 +73,7 @@ def test_a_bank_that_was_made_in_inference_mode_is_read_anew_each_time() -> None
         assert torch.equal(again.matrix(name, torch.float32)[0], others[0].get_parameter(name))
 
 
-def test_rows_that_are_not_those_of_the_batch_are_noticed() -> None:
+def test_models_that_change_the_number_of_rows_are_detected() -> None:
     with pytest.raises(
         RuntimeError, match="what a form reads has 3 rows where 2 were expected: this model changes the rows"
     ):
@@ -99,7 +99,7 @@ class _OnePlus(nn.Module):
         return torch.nn.functional.normalize(x, dim=-1) * (1 + self.weight)
 
 
-def test_a_norm_of_another_arithmetic_is_not_taken_for_one_that_can_be_per_row() -> None:
+def test_norm_with_other_arithmetic_is_not_applied_per_row() -> None:
     assert per_row(nn.LayerNorm(16), "weight")
     assert per_row(nn.RMSNorm(16), "weight")
     assert not per_row(_OnePlus(), "weight")
@@ -117,7 +117,7 @@ def test_a_norm_of_another_arithmetic_is_not_taken_for_one_that_can_be_per_row()
         ("deberta", "bitfit", "it has its own q_bias in .*self, a DisentangledSelfAttention"),
     ],
 )
-def test_why_a_bank_is_alone(family: str, preset: str, reason: str) -> None:
+def test_reasons_for_running_a_bank_alone(family: str, preset: str, reason: str) -> None:
     model = make_model(family)
     spec: BankSpec = BankChoice.model_validate(small(preset)).resolve()
     why = why_alone(spec, model, Sites(find_anatomy(model.config.model_type), model))
@@ -125,7 +125,7 @@ def test_why_a_bank_is_alone(family: str, preset: str, reason: str) -> None:
     assert re.search(reason, why)
 
 
-def test_a_part_that_nobody_knows_how_to_stack_is_an_error() -> None:
+def test_unknown_part_cannot_be_stacked() -> None:
     bank = learned_bank(make_model("bert"), "houlsby", 0)
     placement = bank.placements()[0]
     placement.delta.add_module("gate", nn.Bilinear(2, 2, 2))
@@ -135,7 +135,7 @@ def test_a_part_that_nobody_knows_how_to_stack_is_an_error() -> None:
         stacked(placement.delta, "here", Stack({}, 1), Layout(0, [1], 1, CPU))
 
 
-def test_what_is_kept_of_a_single_bank_counts_with_the_tensors_that_it_keeps_in_memory() -> None:
+def test_cached_single_bank_counts_towards_memory() -> None:
     model = make_model("bert").requires_grad_(False)
     stacks, made = Stacks(max_bytes=2**16), []
     for seed in range(30):

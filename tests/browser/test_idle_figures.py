@@ -45,9 +45,7 @@ def below(page: Page) -> int:
 
 
 @pytest.mark.parametrize("idle", ["", NO_IDLE], ids=["idle", "no-idle"])
-def test_a_page_that_nobody_scrolls_ends_with_every_figure_drawn_once(
-    browser: Browser, report: Path, idle: str
-) -> None:
+def test_unscrolled_page_draws_every_figure_once(browser: Browser, report: Path, idle: str) -> None:
     with tab(browser, report, first=COUNTED + idle) as opened:
         page = opened.page
         assert page.evaluate("'requestIdleCallback' in globalThis") is not bool(idle)
@@ -64,7 +62,7 @@ def test_a_page_that_nobody_scrolls_ends_with_every_figure_drawn_once(
         ], "details of other tasks are read when somebody asks for them"
 
 
-def test_while_somebody_scrolls_only_what_comes_near_is_drawn(browser: Browser, report: Path) -> None:
+def test_scrolling_draws_only_nearby_figures(browser: Browser, report: Path) -> None:
     scrolls = "setInterval(() => dispatchEvent(new Event('scroll')), 20);"
     with tab(browser, report, first=COUNTED + scrolls) as opened:
         page = opened.page
@@ -75,7 +73,7 @@ def test_while_somebody_scrolls_only_what_comes_near_is_drawn(browser: Browser, 
         assert set(page.locator(".plot").evaluate_all(TIMES)) == {1}
 
 
-def test_a_figure_that_cannot_be_seen_waits_until_it_can(browser: Browser, report: Path, tmp_path: Path) -> None:
+def test_hidden_figure_is_drawn_when_it_becomes_visible(browser: Browser, report: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(report.parent, tmp_path / "report")
     text = report.read_text("utf-8")
     shut, count = re.subn(
@@ -107,7 +105,7 @@ def num_nodes(opened: Tab) -> int:
     return found
 
 
-def test_leafing_through_tasks_keeps_no_figure_of_those_before(browser: Browser, report: Path) -> None:
+def test_browsing_tasks_releases_earlier_figures(browser: Browser, report: Path) -> None:
     with tab(browser, report) as opened:
         page = opened.page
 
@@ -125,7 +123,7 @@ def test_leafing_through_tasks_keeps_no_figure_of_those_before(browser: Browser,
         assert num_nodes(opened) - before < one_figure, "16 figures and more were drawn and are gone"
 
 
-def test_a_served_page_that_is_drawn_anew_keeps_its_place_and_draws_nothing_twice(
+def test_refreshed_page_keeps_its_position_and_draws_nothing_twice(
     browser: Browser, learned: Path, tmp_path: Path
 ) -> None:
     run = shutil.copytree(learned, tmp_path / "banks")

@@ -43,7 +43,7 @@ def column(page: Page, number: int) -> list[str]:
     return rows.locator(f":nth-child({number + 1})").all_inner_texts()
 
 
-def test_it_opens_from_a_disk_and_draws_every_figure(desk: Tab, report: Path) -> None:
+def test_report_opens_from_disk_and_draws_every_figure(desk: Tab, report: Path) -> None:
     page = desk.page
     assert page.locator(".plot").count() >= 9
     assert page.title() == "tiny"
@@ -65,7 +65,7 @@ def test_it_opens_from_a_disk_and_draws_every_figure(desk: Tab, report: Path) ->
     assert all(url.startswith(("file://", "data:")) for url in desk.asked), "nothing comes over a network"
 
 
-def test_tables_sort_by_click_and_by_keyboard_and_numbers_stand_beside_figures(desk: Tab) -> None:
+def test_tables_sort_by_click_and_keyboard_and_figures_have_numbers(desk: Tab) -> None:
     page = desk.page
     heads = page.locator("#certificates thead th")
     sizes = [heads.all_inner_texts().index(name) for name in ("parameters", "task")]
@@ -98,7 +98,7 @@ def test_tables_sort_by_click_and_by_keyboard_and_numbers_stand_beside_figures(d
     )
 
 
-def test_the_command_is_copied_with_and_without_a_clipboard(desk: Tab) -> None:
+def test_command_is_copied_with_and_without_clipboard_api(desk: Tab) -> None:
     page, command = desk.page, desk.page.locator("#verify").inner_text()
     page.get_by_role("button", name="Copy").click()
     page.get_by_role("button", name="Copied").wait_for()
@@ -112,7 +112,7 @@ def test_the_command_is_copied_with_and_without_a_clipboard(desk: Tab) -> None:
     assert page.evaluate("navigator.clipboard.readText()") == command
 
 
-def test_every_control_is_reached_by_keyboard_and_is_seen_to_be(desk: Tab) -> None:
+def test_controls_are_reachable_by_keyboard_with_visible_focus(desk: Tab) -> None:
     page = desk.page
     desk.draw()
     start = "() => { document.body.tabIndex = -1; document.body.focus(); document.body.removeAttribute('tabindex'); }"
@@ -146,7 +146,7 @@ def test_every_control_is_reached_by_keyboard_and_is_seen_to_be(desk: Tab) -> No
     assert page.locator("table:not(:has(caption)), th:not([scope])").count() == 0
 
 
-def test_light_and_dark_follow_the_system_until_the_button_says_otherwise(browser: Browser, report: Path) -> None:
+def test_theme_follows_the_system_until_the_button_is_used(browser: Browser, report: Path) -> None:
     with tab(browser, report, color_scheme="dark", reduced_motion="reduce") as opened:
         page = opened.page
         button = page.get_by_role("button", name="Dark page")
@@ -171,7 +171,7 @@ def test_light_and_dark_follow_the_system_until_the_button_says_otherwise(browse
         )
 
 
-def test_a_phone_scrolls_up_and_down_alone(browser: Browser, report: Path) -> None:
+def test_phone_layout_scrolls_only_vertically(browser: Browser, report: Path) -> None:
     with tab(browser, report, **PHONE) as opened:
         opened.draw()
         assert opened.page.evaluate("document.documentElement.scrollWidth") == 390
@@ -181,7 +181,7 @@ def test_a_phone_scrolls_up_and_down_alone(browser: Browser, report: Path) -> No
         assert opened.axe() == []
 
 
-def test_a_thousand_tasks_are_shown_page_by_page_and_printed_whole(
+def test_thousand_tasks_are_paged_and_printed_completely(
     browser: Browser, learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Details of the first task alone are drawn: a thousand files are what takes long.
@@ -217,9 +217,7 @@ def test_a_thousand_tasks_are_shown_page_by_page_and_printed_whole(
         page.wait_for_function("() => document.querySelector('.plot .main-svg').width.baseVal.value > 680")
 
 
-def test_a_long_run_makes_rows_and_details_when_they_are_looked_at(
-    browser: Browser, learned: Path, tmp_path: Path
-) -> None:
+def test_long_run_builds_rows_and_details_on_demand(browser: Browser, learned: Path, tmp_path: Path) -> None:
     count = MAX_ROWS + 200
     file = write_report(tmp_path, many(read_facts(learned), count))
     with tab(browser, file) as opened:
@@ -258,13 +256,13 @@ def test_a_long_run_makes_rows_and_details_when_they_are_looked_at(
         )
 
 
-def test_a_browser_that_cannot_unpack_details_says_so(browser: Browser, learned: Path, tmp_path: Path) -> None:
+def test_browser_without_decompression_shows_a_message(browser: Browser, learned: Path, tmp_path: Path) -> None:
     file = write_report(tmp_path, many(read_facts(learned), MAX_TASKS + 1))
     with tab(browser, file, first="delete globalThis.DecompressionStream;") as opened:
         opened.page.get_by_text("This browser cannot unpack the details").wait_for()
 
 
-def test_several_runs_side_by_side_are_a_page_like_any_other(browser: Browser, comparison: Path) -> None:
+def test_comparison_page_works_like_a_report(browser: Browser, comparison: Path) -> None:
     with tab(browser, comparison) as opened:
         opened.draw()
         assert opened.page.locator(".plot").count() >= 4
@@ -272,7 +270,7 @@ def test_several_runs_side_by_side_are_a_page_like_any_other(browser: Browser, c
         assert opened.page.title().count(" vs. ") == 1
 
 
-def test_a_comparison_fits_into_a_window_of_1280_pixels(browser: Browser, learned: Path, tmp_path: Path) -> None:
+def test_comparison_fits_into_1280_pixels(browser: Browser, learned: Path, tmp_path: Path) -> None:
     facts = read_facts(learned)
     whole = ["houlsby-bottleneck-64", "lora_rank_8_alpha_16_on_query_and_value", "runs/august/prefix-30", "a", "b"]
     runs = [dataclasses.replace(facts, name=name) for name in whole]
@@ -288,7 +286,7 @@ def test_a_comparison_fits_into_a_window_of_1280_pixels(browser: Browser, learne
             assert max(heights) < 100, "no row takes more than four lines"
 
 
-def test_without_a_browser_tests_are_skipped_but_never_where_one_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_browser_tests_are_skipped_unless_a_browser_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CHROMIUM", raising=False)
     monkeypatch.delenv(chromium.REQUIRED, raising=False)

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 Folder = Callable[..., Path]
 
 
-def test_a_new_task_comes_onto_the_open_page_and_the_reader_stays(
+def test_new_task_appears_on_the_open_page_without_scrolling(
     browser: Browser, learned: Path, backbone_folder: Folder, tmp_path: Path
 ) -> None:
     run = shutil.copytree(learned, tmp_path / "banks")

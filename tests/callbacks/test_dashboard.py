@@ -45,7 +45,7 @@ def curves(run: Run) -> dict[str, list[tuple[int, float | None]]]:
     return points
 
 
-def test_the_points_of_all_curves_of_the_report_are_on_one_axis(logged: tuple[Run, Recording]) -> None:
+def test_all_curves_share_one_step_axis(logged: tuple[Run, Recording]) -> None:
     run, logger = logged
     expected = curves(run)
     assert len(expected["train/loss"]) == 12
@@ -55,7 +55,7 @@ def test_the_points_of_all_curves_of_the_report_are_on_one_axis(logged: tuple[Ru
     assert logger.ended == ["success"]
 
 
-def test_after_each_task_the_numbers_of_the_course_are_those_of_its_results(logged: tuple[Run, Recording]) -> None:
+def test_logged_run_metrics_match_the_results_after_each_task(logged: tuple[Run, Recording]) -> None:
     run, logger = logged
     results, growth = run.results, run.growth
     assert logger.points("run/acc")[-1] == (12, results.acc)
@@ -85,7 +85,7 @@ def test_logging_changes_no_bank(logged: tuple[Run, Recording], plain: Path) -> 
 LOGGED = ("train/loss", "val/accuracy", "epoch", "task", "run/acc", "run/bwt", "score/one", "growth/parameters")
 
 
-def test_a_logger_that_fails_stops_nothing_and_gets_the_rest_the_next_time(
+def test_failing_logger_does_not_stop_training_and_catches_up_later(
     logged: tuple[Run, Recording], backbone_folder: Folder, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     fails, works = Recording(fails_at=5), Recording()
@@ -107,7 +107,7 @@ def test_a_logger_that_fails_stops_nothing_and_gets_the_rest_the_next_time(
 @pytest.mark.parametrize(
     ("what", "fails_at", "num_tasks"), [("growth", 1, 0), ("growth", 3, 1), ("read_results", 1, 0)]
 )
-def test_a_run_that_cannot_be_read_for_the_loggers_stops_nothing_and_is_told_once(
+def test_unreadable_run_is_reported_once_and_does_not_stop_training(
     logged: tuple[Run, Recording], backbone_folder: Folder, tmp_path: Path, caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch, what: str, fails_at: int, num_tasks: int, error: Exception,
 ) -> None:  # fmt: skip
@@ -136,7 +136,7 @@ def test_a_run_that_cannot_be_read_for_the_loggers_stops_nothing_and_is_told_onc
     assert {name: logger.points(name) for name in LOGGED} == {name: logged[1].points(name) for name in LOGGED}
 
 
-def test_a_logger_that_joins_gets_the_tasks_before_it_from_one_look_at_them(
+def test_added_logger_receives_earlier_tasks_with_one_read(
     logged: tuple[Run, Recording], plain: Path, backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = []
@@ -153,9 +153,7 @@ def test_a_logger_that_joins_gets_the_tasks_before_it_from_one_look_at_them(
 
 
 @pytest.mark.slow
-def test_a_fit_that_goes_on_logs_nothing_twice(
-    logged: tuple[Run, Recording], backbone_folder: Folder, tmp_path: Path
-) -> None:
+def test_resumed_fit_logs_nothing_twice(logged: tuple[Run, Recording], backbone_folder: Folder, tmp_path: Path) -> None:
     logger = Recording()
     for stop in (StopAt(2), StopAt(3)):
         with pytest.raises(KeyboardInterrupt):
@@ -167,7 +165,7 @@ def test_a_fit_that_goes_on_logs_nothing_twice(
 
 
 @pytest.mark.slow
-def test_a_fit_that_begins_again_begins_behind_what_was_logged(
+def test_restarted_fit_continues_after_the_logged_steps(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logger = Recording()
@@ -189,7 +187,7 @@ class Elsewhere(Dashboard):
     def on_train_epoch_end(self, *args: Any) -> None: ...
 
 
-def test_points_of_a_fit_elsewhere_come_at_its_end_and_a_task_that_is_replaced_has_a_new_column(
+def test_remote_fit_is_logged_at_its_end_and_replaced_task_gets_a_new_column(
     plain: Path, backbone_folder: Folder, tmp_path: Path
 ) -> None:
     logger, folder = Recording(), shutil.copytree(plain, tmp_path / "run")
@@ -202,7 +200,7 @@ def test_points_of_a_fit_elsewhere_come_at_its_end_and_a_task_that_is_replaced_h
     assert logger.steps == sorted(logger.steps)
 
 
-def test_numbers_of_sampled_rows_are_left_out_as_in_the_results() -> None:
+def test_metrics_of_sampled_rows_are_omitted() -> None:
     results, numbers = NO_TASKS, []
     for row in ({"a": 0.5}, {"a": 0.25, "b": 1.0}, {"c": 0.75}, {"a": 0.5, "b": 1.0, "c": 0.5, "d": 1.0}):
         cells = [
@@ -224,7 +222,7 @@ def test_numbers_of_sampled_rows_are_left_out_as_in_the_results() -> None:
     assert "run/forgetting" not in whole, "a row in between did not look at the best scores"
 
 
-def test_a_replay_gives_what_is_known(logged: tuple[Run, Recording]) -> None:
+def test_replay_logs_known_values(logged: tuple[Run, Recording]) -> None:
     results = read_results(logged[0].store)
     assert [sorted(name for name in numbers_after(results, count) if "score/" in name) for count in (1, 2, 3)] == [
         ["score/one"], ["score/one", "score/two"], ["score/one", "score/three", "score/two"],
@@ -232,7 +230,7 @@ def test_a_replay_gives_what_is_known(logged: tuple[Run, Recording]) -> None:
     assert numbers_after(first(results, 2), 2) == numbers_after(results, 2)
 
 
-def test_a_damaged_axis_is_told_and_stops_nothing(
+def test_damaged_axis_file_is_reported_and_does_not_stop_training(
     backbone_folder: Folder, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     axes = tmp_path / "run" / "logs" / "axes.json"
@@ -248,7 +246,7 @@ def test_a_damaged_axis_is_told_and_stops_nothing(
         Axes(axes)
 
 
-def test_the_axes_are_plain_json(logged: tuple[Run, Recording]) -> None:
+def test_axes_file_is_plain_json(logged: tuple[Run, Recording]) -> None:
     axes = json.loads((logged[0].store.folder / "logs" / "axes.json").read_text())
     assert axes["loggers"]["Recording"] == {
         "id": None, "logged": 12, "task": "three", "begins": 8, "loss": 4, "score": 4, "done": 2,
@@ -263,7 +261,7 @@ def test_the_axes_are_plain_json(logged: tuple[Run, Recording]) -> None:
         ([Recording()], True, "log_banks: only W&B stores banks"),
     ],
 )
-def test_loggers_that_cannot_be_are_refused(kinds: list[Any], log_banks: bool, message: str) -> None:
+def test_invalid_loggers_are_refused(kinds: list[Any], log_banks: bool, message: str) -> None:
     with pytest.raises(InputError, match=message):
         Dashboard(kinds, log_banks=log_banks)
 
@@ -286,7 +284,7 @@ class Heard(StreamCallback):
             raise self._error
 
 
-def test_a_callback_that_raises_at_the_end_keeps_it_from_no_other(
+def test_raising_callback_does_not_block_the_end_hook_of_others(
     plain: Path, backbone_folder: Folder, tmp_path: Path
 ) -> None:
     heard = [Heard(RuntimeError("no")), Heard()]

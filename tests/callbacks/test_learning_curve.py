@@ -45,7 +45,7 @@ def progress(tmp_path: Path) -> Path:
     return tmp_path / "run" / ".progress" / "one"
 
 
-def test_a_validation_puts_the_curve_so_far_on_disk(backbone_folder: Folder, tmp_path: Path, progress: Path) -> None:
+def test_curve_is_written_after_each_validation(backbone_folder: Folder, tmp_path: Path, progress: Path) -> None:
     looking = Looking(progress)
     run = learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[looking])
     assert looking.seen[:5] == [None] * 5, "the first epoch took less than the seconds between two writes"
@@ -61,7 +61,7 @@ def test_a_validation_puts_the_curve_so_far_on_disk(backbone_folder: Folder, tmp
 
 
 @pytest.mark.parametrize(("seconds", "writes"), [(1.0, 15), (2.0, 7), (1e9, 0)])
-def test_losses_are_written_once_in_so_many_seconds(
+def test_losses_are_written_at_most_every_few_seconds(
     tmp_path: Path, seconds: float, writes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(learning_curve, "SECONDS", seconds)
@@ -75,7 +75,7 @@ def test_losses_are_written_once_in_so_many_seconds(
 
 
 @pytest.mark.parametrize("at", [7, 12])
-def test_a_task_that_resumes_replaces_points_behind_its_checkpoint(
+def test_resumed_task_replaces_points_after_its_checkpoint(
     backbone_folder: Folder, tmp_path: Path, progress: Path, at: int
 ) -> None:
     learn(tasks_of(backbone_folder()), tmp_path / "whole")
@@ -91,9 +91,7 @@ def test_a_task_that_resumes_replaces_points_behind_its_checkpoint(
     assert run.store.history("one") == Run(tmp_path / "whole").store.history("one")
 
 
-def test_a_task_that_begins_again_begins_without_a_curve(
-    backbone_folder: Folder, tmp_path: Path, progress: Path
-) -> None:
+def test_restarted_task_starts_with_an_empty_curve(backbone_folder: Folder, tmp_path: Path, progress: Path) -> None:
     with pytest.raises(Interrupted):
         learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[SignalAt(7)])
     assert read_curve(progress) is not None
@@ -103,7 +101,7 @@ def test_a_task_that_begins_again_begins_without_a_curve(
     assert looking.seen[0] is None
 
 
-def test_a_curve_that_cannot_be_written_stops_the_fit_like_any_other_write(
+def test_unwritable_curve_stops_the_fit(
     backbone_folder: Folder, tmp_path: Path, progress: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(path: Path, value: Any) -> None:

@@ -32,7 +32,7 @@ from tests.streams_in_code import stream, task
 Folder = Callable[..., Path]
 
 
-def test_csv_and_tensorboard_hold_the_same_numbers_and_go_on(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_csv_and_tensorboard_agree_and_resume(backbone_folder: Folder, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     run = tmp_path / "run"
     for names in (("one",), ("one", "two")):
@@ -76,7 +76,7 @@ def test_csv_and_tensorboard_hold_the_same_numbers_and_go_on(backbone_folder: Fo
     assert settings <= set(plugin_data.session_start_info.hparams)
 
 
-def test_a_logger_whose_package_is_missing_is_refused_before_anything_is_learned(
+def test_logger_with_missing_package_is_refused_before_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], backbone_folder: Folder
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -179,7 +179,7 @@ def test_wandb_gets_figures_tables_and_banks_with_their_origin(backbone_folder: 
     assert len(many["R"][1]) == 3
 
 
-def test_a_run_that_goes_on_keeps_its_id_and_its_axis(tmp_path: Path) -> None:
+def test_resumed_run_keeps_its_wandb_id_and_axis(tmp_path: Path) -> None:
     made: list[str | None] = []
 
     def make(run_id: str | None) -> WandbLogger:
@@ -197,7 +197,7 @@ def test_a_run_that_goes_on_keeps_its_id_and_its_axis(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_run_of_wandb_that_was_made_for_a_course_ends_with_it_also_if_it_failed(tmp_path: Path, fails: bool) -> None:
+def test_wandb_run_ends_with_the_run_even_after_a_failure(tmp_path: Path, fails: bool) -> None:
     ended = []
 
     class Run(FakeRun):
@@ -217,7 +217,7 @@ def test_a_run_of_wandb_that_was_made_for_a_course_ends_with_it_also_if_it_faile
     assert ended == [int(fails)]
 
 
-def test_an_open_run_of_wandb_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_wandb_run_of_the_user_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wandb.run", FakeRun())
     with pytest.raises(InputError, match=r"a W&B run is open in this process. End it .*, or log into it"):
         loggers.made("wandb", tmp_path, None)
@@ -254,7 +254,7 @@ def _ended(file: Path) -> list[Any]:
 
 
 @pytest.mark.slow
-def test_an_offline_run_of_wandb_can_be_read_again(backbone_folder: Folder, nobody: Path) -> None:
+def test_offline_wandb_run_can_be_read(backbone_folder: Folder, nobody: Path) -> None:
     folder = nobody / "run"
     for names in (("one",), ("one", "two")):
         tasks = tasks_of(backbone_folder(), *names, epochs=1)

@@ -36,7 +36,7 @@ def tasks_of(backbone: Path, *names: str, **more: Any) -> Any:
 
 
 @given(limit=st.integers(1, 25), start=st.integers(0, 120), last=st.integers(1, 120))
-def test_every_task_takes_its_turn_again_and_again(limit: int, start: int, last: int) -> None:
+def test_every_task_is_checked_in_rotation(limit: int, start: int, last: int) -> None:
     """Task 0..start are there at first, and one more joins at every turn."""
     waited: dict[str, int] = {}
     for turn in range(start, start + last):
@@ -63,7 +63,7 @@ def test_an_unknown_policy_is_refused() -> None:
         ("full", "digests and probe, bit for bit", "full"),
     ],
 )
-def test_what_was_checked_and_what_it_cost_is_kept_and_told(
+def test_checks_and_their_cost_are_recorded_and_reported(
     backbone_folder: Folder, tmp_path: Path, policy: Any, how: str, kind: str
 ) -> None:
     buffer = io.StringIO()
@@ -81,7 +81,7 @@ def test_what_was_checked_and_what_it_cost_is_kept_and_told(
 @pytest.mark.parametrize(
     "policy", ["probe", *(pytest.param(policy, marks=pytest.mark.slow) for policy in ("digests", "full"))]
 )
-def test_every_policy_notices_a_changed_bank_and_a_broken_chain(
+def test_every_policy_detects_a_changed_bank_and_a_broken_chain(
     backbone_folder: Folder, tmp_path: Path, policy: Any
 ) -> None:
     learn(tasks_of(backbone_folder(), "one", "two"), tmp_path / "run")
@@ -98,7 +98,7 @@ def test_every_policy_notices_a_changed_bank_and_a_broken_chain(
         learn(more, tmp_path / "run", callbacks=[NoForgetting(policy)])
 
 
-def test_what_goes_missing_after_the_commit_is_noticed(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_files_lost_after_the_commit_are_detected(backbone_folder: Folder, tmp_path: Path) -> None:
     class Thief(StreamCallback):
         def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
             if event.task == "two":
@@ -110,7 +110,7 @@ def test_what_goes_missing_after_the_commit_is_noticed(backbone_folder: Folder, 
         learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[Thief(), NoForgetting("digests")])
 
 
-def test_full_tells_rows_that_are_gone_from_rows_that_answer_otherwise(
+def test_full_policy_distinguishes_missing_rows_from_changed_answers(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learn(tasks_of(backbone_folder(), "one"), tmp_path / "run")
@@ -126,7 +126,7 @@ def test_full_tells_rows_that_are_gone_from_rows_that_answer_otherwise(
         learn(tasks_of(backbone_folder(), "two", "three"), tmp_path / "run", callbacks=[NoForgetting("full")])
 
 
-def test_the_policy_can_be_chosen_at_the_command_line(
+def test_policy_can_be_chosen_on_the_command_line(
     backbone_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "stream.yaml").write_text(dump_stream(tasks_of(backbone_folder(), "one", "two").spec))

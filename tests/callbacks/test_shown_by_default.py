@@ -29,7 +29,7 @@ LINE = "task 1 of 1: one"
         ("a notebook", {}, 1),
     ],
 )
-def test_progress_is_shown_where_a_person_watches(
+def test_progress_is_shown_in_terminals_and_notebooks(
     backbone_folder: Callable[..., Path],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

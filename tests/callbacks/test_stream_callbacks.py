@@ -45,7 +45,7 @@ class Heard(StreamCallback):
         self.said.append(f"end {event.task} {event.index + 1}/{event.num_tasks} store={event.store.tasks} {row}")
 
 
-def test_hooks_come_in_the_order_of_the_course(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_hooks_are_called_in_order(backbone_folder: Folder, tmp_path: Path) -> None:
     heard = Heard()
     tasks = stream(backbone_folder(), [task(name, num_rows=16) for name in ("one", "two")], training=QUICK)
     learn(tasks, tmp_path / "run", callbacks=[heard])
@@ -82,7 +82,7 @@ def test_a_users_own_lightning_callback_is_called_for_every_task(backbone_folder
     assert len(count.trainers) == 3, "every task has a Trainer of its own"
 
 
-def test_parameter_growth_against_a_count_by_hand(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_parameter_growth_matches_a_manual_count(backbone_folder: Folder, tmp_path: Path) -> None:
     # BERT of width D=16, FFN 32, 2 layers, 95 words, 64 positions, 2 segments.
     layer = 4 * (16 * 16 + 16) + (16 * 32 + 32) + (32 * 16 + 16) + 2 * 32
     backbone = (95 + 64 + 2) * 16 + 32 + 2 * layer + (16 * 16 + 16)
@@ -127,7 +127,7 @@ def test_no_forgetting_checks_a_sample_of_the_earlier_tasks(backbone_folder: Fol
         NoForgetting(limit=0)
 
 
-def test_no_forgetting_wants_a_continual_learner() -> None:
+def test_no_forgetting_requires_a_continual_learner() -> None:
     class Plain(L.LightningModule):
         pass
 
@@ -136,7 +136,7 @@ def test_no_forgetting_wants_a_continual_learner() -> None:
         NoForgetting().on_fit_start(trainer, Plain())
 
 
-def test_an_error_in_a_callback_leaves_a_run_that_can_go_on(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_run_can_resume_after_an_error_in_a_callback(backbone_folder: Folder, tmp_path: Path) -> None:
     class Fails(StreamCallback):
         def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
             if event.task == "two":
@@ -156,7 +156,7 @@ def test_an_error_in_a_callback_leaves_a_run_that_can_go_on(backbone_folder: Fol
     assert len([line for line in run.store.results() if line.type == "task"]) == 3
 
 
-def test_the_learners_scores_reach_a_logger_of_ones_own(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_learner_scores_reach_a_custom_logger(backbone_folder: Folder, tmp_path: Path) -> None:
     desk = Desk(three(backbone_folder()), tmp_path)
     trainer = desk.fit("one", max_epochs=1)
     assert {"train/loss", "val/accuracy", "val/macro_f1", "val/matthews"} <= set(trainer.callback_metrics)

@@ -91,7 +91,7 @@ def shown(live: LiveProgress, width: int) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
-def test_the_display_fits_a_terminal_of_any_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_display_fits_any_terminal_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     live, _ = drawn(width, monkeypatch)
     lines = shown(live, width)
     assert max(map(len, lines)) <= width
@@ -106,13 +106,13 @@ def test_the_display_fits_a_terminal_of_any_width(width: int, monkeypatch: pytes
         assert lines[-1].count("0.5000") == 3
 
 
-def test_a_terminal_that_is_resized_is_drawn_in_its_new_width(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_display_adapts_to_a_resized_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     live, _ = drawn(100, monkeypatch)
     live._console.width = 40
     assert max(map(len, shown(live, 40))) <= 40
 
 
-def test_a_terminal_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_state_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     live, file = drawn(80, monkeypatch)
     assert "\x1b[?25l" in file.getvalue(), "the cursor is hidden while something is drawn"
     live.on_run_end(cast(Any, None), None)
@@ -121,22 +121,20 @@ def test_a_terminal_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("variables", [{"TERM": "dumb"}, {"TERM": "unknown"}])
-def test_a_terminal_that_cannot_move_its_cursor_gets_lines(
-    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dumb_terminal_gets_plain_lines(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     _, file = drawn(80, monkeypatch, **variables)
     assert "\x1b" not in file.getvalue()
     assert "  learned: test accuracy 0.5000 on 4 rows" in file.getvalue()
 
 
-def test_without_colours_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_color_disables_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     _, file = drawn(80, monkeypatch, NO_COLOR="1")
     assert not re.search(_COLOUR, file.getvalue())
     _, file = drawn(80, monkeypatch, COLORTERM="truecolor", NO_COLOR="")
     assert re.search(_COLOUR, file.getvalue()), "the test of the test"
 
 
-def test_a_log_file_gets_plain_lines_even_where_colours_are_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_file_gets_plain_lines_even_with_forced_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.setenv(variable, "1")
     assert not can_draw(Console(file=io.StringIO()))
@@ -148,7 +146,7 @@ def test_a_log_file_gets_plain_lines_even_where_colours_are_forced(monkeypatch: 
     assert buffer.getvalue() == f"task 1 of 4: [red]{'y' * 50}\n", "a line is one line"
 
 
-def test_verbose_says_where_time_went_and_what_the_row_is() -> None:
+def test_verbose_shows_phase_times_and_the_row() -> None:
     buffer = io.StringIO()
     progress = Progress(Console(file=buffer), verbose=True)
     progress.on_task_end(event("b", 1), cells(["[a]", "b"]))
@@ -165,7 +163,7 @@ def test_verbose_says_where_time_went_and_what_the_row_is() -> None:
         (["not measured", "not measured"], "; 0 of 2 earlier tasks were re-measured"),
     ],
 )
-def test_a_learned_task_says_how_many_earlier_ones_were_measured_again(statuses: list[str], said: str) -> None:
+def test_learned_line_counts_remeasured_tasks(statuses: list[str], said: str) -> None:
     buffer = io.StringIO()
     row = [cell | {"status": status} for cell, status in zip(cells(["a", "b"]), statuses, strict=True)]
     Progress(Console(file=buffer, width=200)).on_task_end(event("c", 2), [*row, *cells(["c"])])
@@ -182,7 +180,7 @@ class Closed(io.StringIO):
         return True
 
 
-def test_a_reader_that_goes_away_ends_the_lines_and_not_the_course(
+def test_closed_pipe_stops_the_lines_but_not_the_run(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
@@ -203,7 +201,7 @@ KEYS = {
 }
 
 
-def test_events_are_json_lines_with_the_documented_keys(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_events_are_json_lines_with_documented_keys(backbone_folder: Folder, tmp_path: Path) -> None:
     file = io.StringIO()
     lines = EventLines(file)
     with pytest.raises(KeyboardInterrupt):
@@ -225,7 +223,7 @@ def test_events_are_json_lines_with_the_documented_keys(backbone_folder: Folder,
     assert [each["task"] for each in said[-3]["row"]] == ["one", "two"]
 
 
-def test_the_end_is_told_of_a_folder_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_end_event_is_sent_for_an_unreadable_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def unreadable(store: Store) -> list[str]:
         raise StoreError("damaged")
 
@@ -236,7 +234,7 @@ def test_the_end_is_told_of_a_folder_that_cannot_be_read(monkeypatch: pytest.Mon
     assert (said["state"], said["num_tasks"], said["message"]) == ("failed", None, "what stopped it")
 
 
-def test_time_left_is_not_guessed() -> None:
+def test_remaining_time_is_unknown_until_it_can_be_estimated() -> None:
     pace = Pace(100, 20, now=0.0)
     assert pace.left(50.0) is None, "no step is done"
     pace.done = 24
@@ -259,7 +257,7 @@ def test_time_left_is_not_guessed() -> None:
     assert [in_words(value) for value in (None, 0, 59.6, 3599, 90_000)] == ["?", "0 s", "1:00", "59:59", "1 days 1 h"]
 
 
-def test_of_many_tasks_the_newest_are_shown_and_the_others_in_one_column() -> None:
+def test_many_tasks_show_the_newest_and_summarise_the_rest() -> None:
     rows = [
         NewestRow(task=f"t{n}", number=n + 1, scores={f"t{m}": None if m == 3 else m / 1000 for m in range(n + 1)})
         for n in range(994, 1000)
@@ -278,7 +276,7 @@ def _resize(descriptor: int, columns: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_course_in_a_pseudo_terminal_that_is_resized(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_run_in_a_resized_pseudo_terminal(backbone_folder: Folder, tmp_path: Path) -> None:
     (tmp_path / "tasks.yaml").write_text(dump_stream(tasks_of(backbone_folder(), "one", "two", epochs=8).spec))
     master, slave = pty.openpty()
     _resize(master, 40)

@@ -17,7 +17,7 @@ from tests.cli.bench import Bench
 SPANS = [(0, 0), (0, 1), (1, 1)]
 
 
-def test_a_table_json_and_a_page(bench: Bench, capsys: Any) -> None:
+def test_ablate_prints_a_table_json_and_a_page(bench: Bench, capsys: Any) -> None:
     before = bench.learned()
     assert bench.main("ablate", "FOLDER/run", "--output", "FOLDER/a.json", "--html", "FOLDER/a.html") == 0
     shown = capsys.readouterr().out
@@ -43,7 +43,7 @@ def test_spans_and_split_can_be_chosen(bench: Bench, capsys: Any) -> None:
         assert found["split"] == "test"
 
 
-def test_tasks_without_anything_in_layers_are_left_out_and_told(bench: Bench, capsys: Any) -> None:
+def test_tasks_without_modified_layers_are_skipped_and_reported(bench: Bench, capsys: Any) -> None:
     assert (
         bench.main("run", "FOLDER/stream.yaml", "--run-dir", "FOLDER/run", "--quiet", "--tasks.other.bank", "probe")
         == 0
@@ -81,7 +81,7 @@ def test_tasks_without_anything_in_layers_are_left_out_and_told(bench: Bench, ca
         (["--html", "FOLDER/run/banks/a.html"], "inside the run, which is only read"),
     ],
 )
-def test_what_cannot_be_done_is_refused_before_anything_is_measured(
+def test_invalid_request_is_refused_before_evaluating(
     bench: Bench, capsys: Any, monkeypatch: pytest.MonkeyPatch, words: list[str], says: str
 ) -> None:
     def never(*_: object) -> None:
@@ -96,14 +96,14 @@ def test_what_cannot_be_done_is_refused_before_anything_is_measured(
     assert bench.learned() == before
 
 
-def test_a_run_with_nothing_learned_says_so(bench: Bench, tmp_path: Path, capsys: Any) -> None:
+def test_run_without_learned_tasks_is_reported(bench: Bench, tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "run").mkdir()
     shutil.copy(bench.folder / "run" / "stream.yaml", tmp_path / "run")
     assert bench.main("ablate", str(tmp_path / "run")) == 0
     assert "no task is learned yet" in capsys.readouterr().out
 
 
-def test_on_a_terminal_a_bar_is_drawn_on_standard_error(
+def test_progress_bar_is_drawn_on_a_terminals_standard_error(
     bench: Bench, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_console, "can_draw", lambda console: True)

@@ -56,7 +56,7 @@ OF_THE_TRAINER = [
 
 
 @pytest.mark.parametrize("case", OF_THE_TRAINER, ids=lambda case: case.name.replace(" ", "-"))
-def test_trainer_arguments_that_cannot_be_used(bench: Bench, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_trainer_arguments_are_refused(bench: Bench, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
     bench.refuses(case, capsys)
 
 
@@ -139,7 +139,7 @@ OF_THE_BACKBONE = [
 
 @pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("case", OF_THE_BACKBONE, ids=lambda case: case.name.replace(" ", "-"))
-def test_a_backbone_that_does_not_fit(
+def test_unsuitable_backbone_is_refused(
     bench: Bench, case: Case, backbone_folder: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in SPOILT & {option.removeprefix("FOLDER/") for option in case.options}:

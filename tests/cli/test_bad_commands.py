@@ -100,12 +100,12 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
-def test_a_command_with_a_mistake(bench: Bench, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_command_is_refused(bench: Bench, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
     bench.refuses(case, capsys)
     assert not (bench.folder / "no").exists()
 
 
-def test_texts_are_read_whole(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_texts_with_line_breaks_are_read_whole(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     """Line breaks of other kinds, and inside quotation marks, belong to the text."""
     (bench.folder / "in.csv").write_text('text,n\n"w1\nw2",1\nw3\u2028w4,2\n', encoding="utf-8")
     (bench.folder / "in.jsonl").write_text('{"text": "w1\u2028w2"}\n\n{"text": "w3"}\n', encoding="utf-8")

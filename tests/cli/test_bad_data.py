@@ -169,11 +169,11 @@ CASES = [
 
 @pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
-def test_data_that_cannot_be_used(bench: Bench, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_data_is_refused(bench: Bench, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
     bench.refuses(case, capsys)
 
 
-def test_a_table_with_row_numbers_is_read(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_with_row_numbers_is_accepted(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     """A data frame is often written with its index, in a column without a name; long texts are no mistake either."""
     lines = [f"{number},{row['text']},{row['label']}" for number, row in enumerate(ROWS)]
     lines.append(f"99,{'w1 ' * 60_000},yes")

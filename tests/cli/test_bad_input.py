@@ -95,18 +95,18 @@ OF_THE_COMMAND = [
 
 
 @pytest.mark.parametrize("case", IN_THE_FILE, ids=lambda case: case.name)
-def test_a_stream_file_with_a_mistake(bench: Bench, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_stream_file_is_refused(bench: Bench, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
     first = bench.refuses(case, capsys)
     assert bench.main(*case.command, "--dry-run") == 2
     assert capsys.readouterr().err == first
 
 
 @pytest.mark.parametrize("case", OF_THE_COMMAND, ids=lambda case: case.name.replace(" ", "-"))
-def test_a_command_with_a_mistake(bench: Bench, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_command_is_refused(bench: Bench, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
     bench.refuses(case, capsys)
 
 
-def test_a_later_task_is_refused_before_the_first_is_learned(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_later_task_is_refused_before_training(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     """Two of four tasks are wrong; both are told, and the one between them is not learned."""
     bench.stream += "  - {name: third, kind: classification, data: data/single, columns: {text: body}}\n"
     bench.stream += "  - {name: fourth, kind: classification, data: data/nope}\n"
@@ -124,7 +124,7 @@ def test_a_later_task_is_refused_before_the_first_is_learned(bench: Bench, capsy
     assert not (bench.folder / "new").exists()
 
 
-def test_what_is_told_and_not_refused(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_suspicious_input_is_reported_but_accepted(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     """Long texts, rows in train and test, and a class without rows: counted, in dry run, progress and bank.json."""
     edits = [(", pooling: mean", ", pooling: mean, max_length: 6"), (DATA, f"{DATA}\n    labels: [no, yes, 'may[b]e']")]
     bench.apply(Case("", [], edits, {"data/other/test.jsonl": json_lines(ROWS[:5])}))

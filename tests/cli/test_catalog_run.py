@@ -72,7 +72,7 @@ def test_classic5_is_learned_from_local_copies(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "family", "preset"), [("unified-view", "t5", "mam"), ("long15", "bert", "houlsby")])
-def test_a_stream_is_resolved_from_copies_in_the_format_of_the_hub(
+def test_stream_is_resolved_from_copies_in_hub_format(
     name: str,
     family: str,
     preset: str,
@@ -103,7 +103,7 @@ def test_a_stream_is_resolved_from_copies_in_the_format_of_the_hub(
     assert all(fact["num_steps"] > 0 for fact in facts)
 
 
-def test_all_missing_copies_are_named_at_once(
+def test_all_missing_copies_are_named(
     data: Path, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("yelp", "yahoo"):
@@ -118,7 +118,7 @@ def test_all_missing_copies_are_named_at_once(
     assert not run.exists()
 
 
-def test_streams_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_catalog_streams_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["streams"]) == 0
     table = capsys.readouterr().out
     assert main(["streams", "--json"]) == 0

@@ -74,7 +74,7 @@ def test_run_shows_matrix_scores_costs_and_verdict(
         assert fragment in shown.err
 
 
-def test_run_twice_learns_nothing_and_json_is_json(run_dir: Path, stream_file: Path, capsys: Any) -> None:
+def test_second_run_learns_nothing_and_prints_valid_json(run_dir: Path, stream_file: Path, capsys: Any) -> None:
     assert main(["run", str(stream_file), "--run-dir", str(run_dir), "--json"]) == 0
     shown = capsys.readouterr()
     found = json.loads(shown.out)
@@ -85,7 +85,7 @@ def test_run_twice_learns_nothing_and_json_is_json(run_dir: Path, stream_file: P
     assert all(check["ok"] for check in found["checks"])
 
 
-def test_overrides_reach_the_stream(stream_file: Path, tmp_path: Path) -> None:
+def test_overrides_are_applied_to_the_stream(stream_file: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     options = [
         "--training.epochs",
@@ -102,7 +102,7 @@ def test_overrides_reach_the_stream(stream_file: Path, tmp_path: Path) -> None:
     assert [row["form"] for row in manifest["bank"]["modifications"]] == ["lowrank", "lowrank"]
 
 
-def test_dry_run_resolves_everything_and_writes_nothing(stream_file: Path, tmp_path: Path, capsys: Any) -> None:
+def test_dry_run_resolves_everything_without_writing(stream_file: Path, tmp_path: Path, capsys: Any) -> None:
     assert main(["run", str(stream_file), "--run-dir", str(tmp_path / "run"), "--dry-run"]) == 0
     shown = capsys.readouterr().out
     for fragment in ("single", "pair", "train 40", "classification, accuracy", "10"):
@@ -116,7 +116,7 @@ def test_dry_run_resolves_everything_and_writes_nothing(stream_file: Path, tmp_p
     assert not (tmp_path / "run").exists()
 
 
-def test_a_dry_run_needs_no_data_of_learned_tasks(
+def test_dry_run_does_not_need_data_of_learned_tasks(
     stream_file: Path, run_dir: Path, tmp_path: Path, capsys: Any
 ) -> None:
     shutil.rmtree(tmp_path / "data" / "single")
@@ -153,7 +153,7 @@ def test_learn_adds_a_task_without_the_old_data(run_dir: Path, tmp_path: Path, c
     assert "already has another task 'later'" in capsys.readouterr().err
 
 
-def test_a_task_that_was_stopped_may_come_back_otherwise(run_dir: Path, tmp_path: Path, capsys: Any) -> None:
+def test_interrupted_task_can_be_learned_with_changed_settings(run_dir: Path, tmp_path: Path, capsys: Any) -> None:
     write_rows(tmp_path / "rows", "later")
     file = tmp_path / "task.yaml"
 
@@ -170,7 +170,7 @@ def test_a_task_that_was_stopped_may_come_back_otherwise(run_dir: Path, tmp_path
     assert "3 of 3 tasks unchanged" in capsys.readouterr().out
 
 
-def test_progress_bars_keep_off_standard_output(
+def test_progress_bars_are_not_on_standard_output(
     stream_file: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with ``--json > result.json`` in a terminal."""
@@ -179,7 +179,7 @@ def test_progress_bars_keep_off_standard_output(
     assert json.loads(capsys.readouterr().out)["results"]["forgetting"] == 0
 
 
-def test_verify_passes_and_then_names_what_was_changed(run_dir: Path, capsys: Any) -> None:
+def test_verify_passes_and_then_names_the_changed_file(run_dir: Path, capsys: Any) -> None:
     assert main(["verify", str(run_dir), "--data", "--json"]) == 0
     assert [check["ok"] for check in json.loads(capsys.readouterr().out)] == [True, True]
     file = run_dir / "banks" / "pair" / "bank.safetensors"
@@ -223,14 +223,14 @@ def test_predict_from_arguments_standard_input_and_files(
         (["--task", "single", "--input", "rows.xml"], ["rows.xml", "ends in '.xml'; allowed are .jsonl"]),
     ],
 )
-def test_predict_says_what_is_wrong(run_dir: Path, options: list[str], fragments: list[str], capsys: Any) -> None:
+def test_predict_reports_invalid_input(run_dir: Path, options: list[str], fragments: list[str], capsys: Any) -> None:
     assert main(["predict", str(run_dir), *options]) == 2
     shown = capsys.readouterr().err
     assert all(fragment in shown for fragment in fragments)
     assert "Traceback" not in shown
 
 
-def test_report_reads_the_folder_alone(run_dir: Path, tmp_path: Path, capsys: Any) -> None:
+def test_report_needs_only_the_run_folder(run_dir: Path, tmp_path: Path, capsys: Any) -> None:
     shutil.copytree(run_dir, tmp_path / "elsewhere")
     shutil.rmtree(tmp_path / "data")
     assert main(["report", str(tmp_path / "elsewhere")]) == 0
@@ -245,7 +245,7 @@ def test_report_reads_the_folder_alone(run_dir: Path, tmp_path: Path, capsys: An
     assert single["num_examples"] > 0
 
 
-def test_schema_is_the_schema_of_stream_files(capsys: Any) -> None:
+def test_schema_prints_the_stream_schema(capsys: Any) -> None:
     assert main(["schema"]) == 0
     schema = json.loads(capsys.readouterr().out)
     assert {"name", "tasks", "backbone", "bank", "training"} <= set(schema["properties"])
@@ -266,14 +266,14 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path, capsys: Any) -> None:
         ["init", "LONG.csv"],
     ],
 )
-def test_a_name_that_no_file_can_have_is_told(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_file_name_is_reported(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([word.replace("LONG", "z" * 300) for word in command]) == 2
     told = capsys.readouterr().err
     assert "zzzz" in told
     assert "Traceback" not in told
 
 
-def test_an_option_that_some_tasks_do_not_take_over_is_told(
+def test_option_ignored_by_some_tasks_is_reported(
     stream_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     argv = ["run", str(stream_file), "--run-dir", str(tmp_path / "run"), "--dry-run", "--tasks.pair.bank", "lora"]
@@ -284,7 +284,9 @@ def test_an_option_that_some_tasks_do_not_take_over_is_told(
     assert capsys.readouterr().err == f"continual-petl: {told}one task, --tasks.*.bank.bottleneck for all\n"
 
 
-def test_a_stream_is_no_task(stream_file: Path, run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stream_file_is_refused_as_a_task_file(
+    stream_file: Path, run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["learn", str(run_dir), str(stream_file)]) == 2
     told = capsys.readouterr().err
     assert "this is the file of a stream; a single task is expected here, an entry of such a list" in told

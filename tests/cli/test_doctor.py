@@ -18,7 +18,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
 
-def test_everything_that_a_bug_report_needs_is_told(capsys: Any, tmp_path: Path) -> None:
+def test_doctor_prints_everything_for_a_bug_report(capsys: Any, tmp_path: Path) -> None:
     assert main(["doctor", "--run-dir", str(tmp_path / "not" / "yet")]) == 0
     shown = capsys.readouterr().out
     for fragment in (
@@ -47,7 +47,7 @@ def test_sentences_are_wrapped_and_paths_are_not(capsys: Any, tmp_path: Path, mo
     assert " ".join(shown.split()).count(" ".join(sentence.split())) == 1
 
 
-def test_as_json(capsys: Any, tmp_path: Path) -> None:
+def test_doctor_prints_json(capsys: Any, tmp_path: Path) -> None:
     assert main(["doctor", "--json", "--run-dir", str(tmp_path)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert set(found) == {"packages", "machine", "devices", "W&B", "Hub", "settings", "disk"}
@@ -77,7 +77,7 @@ def test_no_key_user_host_or_home_is_printed(capsys: Any, tmp_path: Path, monkey
     assert "sent" in shown
 
 
-def test_what_is_broken_is_told_and_the_rest_too(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_package_is_reported_with_the_rest(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def no_wandb(name: str, *more: Any) -> Any:
@@ -92,7 +92,7 @@ def test_what_is_broken_is_told_and_the_rest_too(capsys: Any, tmp_path: Path, mo
     assert "free " in shown
 
 
-def test_what_is_missing_and_what_cannot_be_written_are_problems(
+def test_missing_packages_and_unwritable_folders_are_problems(
     capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor_checks, "PACKAGES", ("torch", "no-such-package"))
@@ -103,7 +103,7 @@ def test_what_is_missing_and_what_cannot_be_written_are_problems(
     assert "cannot be written to" in found["disk"]["problem"]
 
 
-def test_a_key_of_wandb_is_found_where_wandb_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_key_is_found_in_its_usual_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.delenv("WANDB_BASE_URL", raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
@@ -122,7 +122,7 @@ def test_a_key_of_wandb_is_found_where_wandb_keeps_it(tmp_path: Path, monkeypatc
     assert doctor_checks.tracking()["numbers are"] == "kept on disk"
 
 
-def test_the_hub_is_tried_unless_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_is_contacted_unless_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
 
     def refused(*_: object) -> Any:

@@ -74,7 +74,7 @@ def meant(backbone_folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("offline", "meant")
 @pytest.mark.parametrize("words", [["--dry-run"], ["--quiet"]])
-def test_mistakes_of_every_sort_are_told_in_one_pass(bench: Bench, words: list[str], capsys: Any) -> None:
+def test_all_mistakes_are_reported_in_one_pass(bench: Bench, words: list[str], capsys: Any) -> None:
     told = _told(bench, STREAM, capsys, *words)
     assert list(told) == list(SAYS)
     for line, says in SAYS.items():
@@ -93,7 +93,7 @@ def test_mistakes_of_every_sort_are_told_in_one_pass(bench: Bench, words: list[s
         ("data: data/gone.csv", "limits: {train: -1}", 10),
     ],
 )
-def test_a_mistake_of_one_task_hides_none_of_the_others_nor_moves_their_lines(
+def test_mistake_in_one_task_does_not_hide_others_or_shift_lines(
     bench: Bench, old: str, new: str, at: int, capsys: Any
 ) -> None:
     told = _told(bench, STREAM.replace(old, new, 1), capsys)
@@ -103,28 +103,26 @@ def test_a_mistake_of_one_task_hides_none_of_the_others_nor_moves_their_lines(
 
 
 @pytest.mark.usefixtures("offline", "meant")
-def test_where_every_task_has_a_mistake_the_backbone_is_checked_all_the_same(bench: Bench, capsys: Any) -> None:
+def test_backbone_is_checked_even_if_every_task_has_a_mistake(bench: Bench, capsys: Any) -> None:
     told = _told(bench, STREAM.replace("kind: classification", "kind: clasification"), capsys)
     assert list(told) == [4, 5, 9, 12, 18, 22, 24]
 
 
 @pytest.mark.usefixtures("offline", "meant")
-def test_of_a_misspelt_key_the_rest_is_checked_unless_it_may_say_how_rows_are_read(bench: Bench, capsys: Any) -> None:
+def test_misspelt_key_does_not_stop_other_checks_unless_it_affects_reading(bench: Bench, capsys: Any) -> None:
     assert list(_told(bench, STREAM.replace("training:", "trainign:"), capsys)) == sorted({6, *SAYS})
     # Without its folder no file is found, which is no mistake of the tasks.
     assert list(_told(bench, STREAM.replace("training: {epochs: 1}", "data_dri: copies"), capsys)) == [6, 24]
 
 
-def test_a_length_that_the_backbone_does_not_take_is_told_with_the_rest(
-    bench: Bench, backbone_folder: Any, capsys: Any
-) -> None:
+def test_unsupported_length_is_reported_with_other_mistakes(bench: Bench, backbone_folder: Any, capsys: Any) -> None:
     told = _told(bench, STREAM.replace("minlm", str(backbone_folder())), capsys)
     assert list(told) == [line for line in SAYS if line != 4]
     assert told[5].startswith("key backbone.max_length: backbone.max_length: got 4096, but the model takes 64 tokens")
 
 
 @pytest.mark.parametrize("words", [["--dry-run"], ["--quiet"]])
-def test_on_a_backbone_that_loads_banks_and_data_are_told_together(
+def test_bank_and_data_mistakes_are_reported_together(
     bench: Bench, backbone_folder: Any, words: list[str], capsys: Any
 ) -> None:
     loads = STREAM.replace("minlm", str(backbone_folder())).replace("  max_length: 4096", "  pooling: mean")
@@ -136,7 +134,7 @@ def test_on_a_backbone_that_loads_banks_and_data_are_told_together(
 
 @pytest.mark.usefixtures("offline", "meant")
 @pytest.mark.parametrize("preset", ["houlsbi", "houlsby"])
-def test_of_a_stream_that_is_refused_anyway_nothing_is_fetched(
+def test_invalid_stream_downloads_nothing(
     bench: Bench, preset: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setattr("continual_petl.streams.sources.read.from_hub", lambda *_, **__: pytest.fail("fetched"))
@@ -147,7 +145,7 @@ def test_of_a_stream_that_is_refused_anyway_nothing_is_fetched(
     assert list(told) == [line for line in SAYS if line not in ((10,) if preset == "houlsbi" else (10, 24))]
 
 
-def test_a_single_mistake_is_one_paragraph_with_its_line(bench: Bench, capsys: Any) -> None:
+def test_single_mistake_is_one_paragraph_with_its_line(bench: Bench, capsys: Any) -> None:
     (bench.folder / "data" / "other" / "train.jsonl").unlink()
     assert bench.main("run", "FOLDER/stream.yaml", "--run-dir", "FOLDER/new") == 2
     (said,) = capsys.readouterr().err.splitlines()
@@ -155,7 +153,7 @@ def test_a_single_mistake_is_one_paragraph_with_its_line(bench: Bench, capsys: A
 
 
 @pytest.mark.parametrize("where", ["a misspelt key", "a missing file"])
-def test_a_mistake_is_reported_without_importing_what_learns(bench: Bench, where: str) -> None:
+def test_mistake_is_reported_without_importing_training_libraries(bench: Bench, where: str) -> None:
     if where == "a misspelt key":
         (bench.folder / "typo.yaml").write_text(STREAM.split("tasks:")[0].replace("training:", "trainign:"))
     heavy = {"torch", "transformers", "lightning", "torchmetrics", "wandb", "tokenizers"}

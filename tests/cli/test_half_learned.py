@@ -32,7 +32,7 @@ def half(backbone_folder: Callable[..., Path], tmp_path_factory: pytest.TempPath
     return folder
 
 
-def test_below_the_table_stands_what_is_half_learned(half: Path, tmp_path: Path, capsys: Any) -> None:
+def test_list_shows_unfinished_tasks_below_the_table(half: Path, tmp_path: Path, capsys: Any) -> None:
     assert main(["list", str(half)]) == 0
     assert capsys.readouterr().out.endswith(f" on disk\n{LINE}")
     assert main(["show", str(half)]) == 0
@@ -46,7 +46,7 @@ def test_below_the_table_stands_what_is_half_learned(half: Path, tmp_path: Path,
     assert capsys.readouterr().out == LINE
 
 
-def test_damaged_progress_is_listed_all_the_same(half: Path, tmp_path: Path, capsys: Any) -> None:
+def test_damaged_progress_is_still_listed(half: Path, tmp_path: Path, capsys: Any) -> None:
     run = shutil.copytree(half, tmp_path / "run")
     (run / ".progress" / "two" / POSITION).write_bytes(b"\0{")
     assert main(["list", str(run)]) == 0
@@ -59,7 +59,7 @@ def test_damaged_progress_is_listed_all_the_same(half: Path, tmp_path: Path, cap
     assert "half learned" not in capsys.readouterr().out
 
 
-def test_what_a_learned_task_is_to_be_replaced_by_is_told(half: Path, tmp_path: Path, capsys: Any) -> None:
+def test_pending_replacement_is_reported(half: Path, tmp_path: Path, capsys: Any) -> None:
     run = shutil.copytree(half, tmp_path / "run")
     (run / ".progress" / "two").rename(run / ".progress" / "one")
     assert main(["list", str(run)]) == 0
@@ -71,7 +71,7 @@ def test_what_a_learned_task_is_to_be_replaced_by_is_told(half: Path, tmp_path: 
     assert "half learned" not in capsys.readouterr().out
 
 
-def test_a_half_learned_task_can_be_dropped(half: Path, tmp_path: Path, capsys: Any) -> None:
+def test_unfinished_task_can_be_dropped(half: Path, tmp_path: Path, capsys: Any) -> None:
     run = shutil.copytree(half, tmp_path / "run")
     assert main(["forget", str(run), "two"]) == 0
     assert "remaining tasks: one" in capsys.readouterr().out
@@ -83,7 +83,9 @@ def test_a_half_learned_task_can_be_dropped(half: Path, tmp_path: Path, capsys: 
     assert "task 'two' is not learned in " in capsys.readouterr().err
 
 
-def test_one_that_was_forgotten_before_can_be_dropped_too(backbone_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_previously_forgotten_unfinished_task_can_be_dropped(
+    backbone_folder: Callable[..., Path], tmp_path: Path
+) -> None:
     tasks = [task(name, num_rows=16, training={"batch_size": 5}) for name in ("one", "two")]
     learn(stream(backbone_folder(), tasks), tmp_path / "run")
     assert main(["forget", str(tmp_path / "run"), "two"]) == 0
@@ -96,7 +98,7 @@ def test_one_that_was_forgotten_before_can_be_dropped_too(backbone_folder: Calla
 
 
 @pytest.mark.parametrize("command", [["show", "RUN", "two"], ["predict", "RUN", "--task", "two", "w1"]])
-def test_who_asks_for_a_half_learned_task_hears_how_it_goes_on(half: Path, command: list[str], capsys: Any) -> None:
+def test_commands_on_an_unfinished_task_say_how_to_resume(half: Path, command: list[str], capsys: Any) -> None:
     assert main([word.replace("RUN", str(half)) for word in command]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert f"task 'two' is half learned in {half}; a run whose stream names it resumes it; learned tasks: one" in said
@@ -104,6 +106,6 @@ def test_who_asks_for_a_half_learned_task_hears_how_it_goes_on(half: Path, comma
     assert "task 'three' is not learned in " in capsys.readouterr().err
 
 
-def test_a_predictor_says_so_too(half: Path) -> None:
+def test_predictor_says_how_to_resume_an_unfinished_task(half: Path) -> None:
     with pytest.raises(InputError, match=r"task 'two' is half learned in .*; learned tasks: one"):
         Run(half).predict(["w1"], task="two")

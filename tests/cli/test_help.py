@@ -114,7 +114,7 @@ def test_commands_and_flags_are_frozen() -> None:
         (ZeroDivisionError("x"), 3),
     ],
 )
-def test_exit_codes(
+def test_exit_code_matches_the_error(
     error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from continual_petl.cli import schema

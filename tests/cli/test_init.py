@@ -54,7 +54,7 @@ def test_two_csv_files_become_a_verified_run(here: Path, backbone_folder: Folder
     assert main(["predict", "run", "--task", "questions", "w1 w2"]) == 0
 
 
-def test_the_file_that_a_task_was_learned_from_can_be_asked(here: Path, backbone_folder: Folder, capsys: Any) -> None:
+def test_predict_accepts_the_training_file(here: Path, backbone_folder: Folder, capsys: Any) -> None:
     rows = classification_rows("q", 40, pairs=True)
     with (here / "stsb.csv").open("w", newline="") as file:
         writer = csv.writer(file)
@@ -76,7 +76,9 @@ def test_the_file_that_a_task_was_learned_from_can_be_asked(here: Path, backbone
         pytest.param("causal-lm", "gpt2", marks=pytest.mark.slow),
     ],
 )
-def test_other_kinds_pass_a_dry_run(here: Path, backbone_folder: Folder, kind: str, family: str, capsys: Any) -> None:
+def test_drafts_of_other_kinds_pass_a_dry_run(
+    here: Path, backbone_folder: Folder, kind: str, family: str, capsys: Any
+) -> None:
     draw = random.Random(0)
     lines = "".join(json.dumps(row_of_kind(kind, draw)) + "\n" for _ in range(400))
     (here / "rows.jsonl").write_text(lines)
@@ -87,7 +89,7 @@ def test_other_kinds_pass_a_dry_run(here: Path, backbone_folder: Folder, kind: s
     assert kind in capsys.readouterr().out
 
 
-def test_nothing_is_written_over_in_silence(here: Path, capsys: Any) -> None:
+def test_existing_file_is_not_overwritten_silently(here: Path, capsys: Any) -> None:
     (here / "stream.yaml").write_text("mine")
     assert main(["init", "questions.csv"]) == 2
     assert "stream.yaml already exists; give another name, or --force" in capsys.readouterr().err
@@ -97,7 +99,7 @@ def test_nothing_is_written_over_in_silence(here: Path, capsys: Any) -> None:
     assert (told["backbone"], told["problems"], told["tasks"][0]["name"]) == ("minilm", [], "questions")
 
 
-def test_rows_that_must_be_mended_are_told(here: Path, capsys: Any) -> None:
+def test_invalid_rows_are_reported(here: Path, capsys: Any) -> None:
     with (here / "questions.csv").open("a") as file:
         file.write("60,,no\n")
     assert main(["init", "questions.csv"]) == 1
@@ -115,7 +117,7 @@ def test_rows_that_must_be_mended_are_told(here: Path, capsys: Any) -> None:
         (["empty.csv"], "no kind of task was found"),
     ],
 )
-def test_what_cannot_be_done_is_told_and_leaves_nothing(here: Path, words: list[str], says: str, capsys: Any) -> None:
+def test_failing_init_is_reported_and_writes_nothing(here: Path, words: list[str], says: str, capsys: Any) -> None:
     (here / "empty.csv").write_text("a,b\n1,2\n")
     assert main(["init", *words]) == 2
     shown = capsys.readouterr().err
@@ -124,7 +126,7 @@ def test_what_cannot_be_done_is_told_and_leaves_nothing(here: Path, words: list[
     assert sorted(path.name for path in here.iterdir()) == ["empty.csv", "pairs.csv", "questions.csv"]
 
 
-def test_names_of_labels_beside_the_data_are_taken(here: Path) -> None:
+def test_label_names_next_to_the_data_are_used(here: Path) -> None:
     (here / "set").mkdir()
     rows = [{"text": row["text"], "label": int(row["label"] == "yes")} for row in classification_rows("s", 40)]
     (here / "set" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -152,7 +154,7 @@ def reviews(here: Path) -> Path:
 @pytest.mark.parametrize(
     ("answer", "pair"), [("y", "about"), ("Yes ", "about"), ("", None), ("n", None), ("?", None), (None, None)]
 )
-def test_at_a_terminal_a_text_that_is_left_is_asked_about(
+def test_unused_text_column_is_asked_about_in_a_terminal(
     reviews: Path, monkeypatch: pytest.MonkeyPatch, answer: str | None, pair: str | None
 ) -> None:
     asked: list[str] = []
@@ -174,7 +176,7 @@ def test_at_a_terminal_a_text_that_is_left_is_asked_about(
 
 
 @pytest.mark.parametrize("terminal", ["stdin", "stdout"])
-def test_without_a_terminal_a_text_that_is_left_is_said_and_never_asked_about(
+def test_unused_text_column_is_only_reported_without_a_terminal(
     reviews: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch, terminal: str, capsys: Any
 ) -> None:
     monkeypatch.setattr("builtins.input", lambda _: pytest.fail("asked"))
@@ -187,7 +189,7 @@ def test_without_a_terminal_a_text_that_is_left_is_said_and_never_asked_about(
     assert says in " ".join(capsys.readouterr().out.split())
 
 
-def test_prompts_without_an_end_are_shown_with_what_the_model_reads(
+def test_prompts_without_separator_are_shown_as_the_model_reads_them(
     here: Path, backbone_folder: Folder, capsys: Any
 ) -> None:
     texts = [row["text"] for row in classification_rows("r", 40)]
@@ -204,14 +206,14 @@ def test_prompts_without_an_end_are_shown_with_what_the_model_reads(
     assert "without a separator" not in capsys.readouterr().out
 
 
-def test_the_learning_rate_is_that_of_the_preset_whichever_is_chosen(here: Path) -> None:
+def test_learning_rate_follows_the_chosen_preset(here: Path) -> None:
     assert main(["init", "questions.csv"]) == 0
     for preset in ("houlsby", "lora", "prompt"):
         spec = load_stream("stream.yaml", [("bank", preset)])
         assert spec.resolved_training(spec.tasks[0]).learning_rate == RECIPES[preset].learning_rate
 
 
-def test_a_causal_backbone_of_the_hub_writes_by_itself(here: Path, capsys: Any) -> None:
+def test_causal_hub_backbone_is_recognised(here: Path, capsys: Any) -> None:
     rows = [{"prompt": f"w{n} w1", "response": f"w{n * n} w{n}"} for n in range(60)]
     (here / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert main(["init", "chats.jsonl", "--backbone", "openai-community/gpt2"]) == 0

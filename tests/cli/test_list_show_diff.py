@@ -36,7 +36,7 @@ def runs(backbone_folder: Callable[..., Path], tmp_path_factory: pytest.TempPath
     return folder
 
 
-def test_a_list_fits_into_eighty_columns(runs: Path, capsys: Any) -> None:
+def test_list_fits_into_80_columns(runs: Path, capsys: Any) -> None:
     assert main(["list", str(runs / "one")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(len(line.rstrip()) for line in lines) <= 80
@@ -50,7 +50,7 @@ def test_a_list_fits_into_eighty_columns(runs: Path, capsys: Any) -> None:
     assert (found[0]["preset"], found[0]["short"]) == ("houlsby", "houlsby 4")
 
 
-def test_a_list_of_many_tasks_needs_no_stream(runs: Path, tmp_path: Path, capsys: Any) -> None:
+def test_list_of_many_tasks_does_not_read_the_stream(runs: Path, tmp_path: Path, capsys: Any) -> None:
     many = multiply(shutil.copytree(runs / "other", tmp_path / "many"), 60)
     (many / "stream.yaml").write_text("as large as it likes")
     assert main(["list", str(many)]) == 0
@@ -93,13 +93,13 @@ def lines_of(shown: Any, width: int) -> list[str]:
     ("width", "name"),
     [(80, "t{}"), (80, "[b]{}"), (80, "\u6587{}"), (60, "t{}"), (80, "a-name-that-is-to-be-folded-{}")],
 )
-def test_a_list_of_very_many_tasks_looks_like_any_other(width: int, name: str) -> None:
+def test_list_of_very_many_tasks_has_the_same_format(width: int, name: str) -> None:
     found = entries(task_lines._LAID_OUT + 1, name)
     rows = [task_lines._cells(each) for each in found]
     assert lines_of(task_table(found), width) == lines_of(task_lines._laid_out(rows), width)
 
 
-def test_a_list_reads_nothing_but_the_index_and_without_one_every_manifest_once(
+def test_list_reads_only_the_index_or_each_manifest_once(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     many = multiply(shutil.copytree(runs / "one", tmp_path / "many"), 80)
@@ -140,7 +140,7 @@ ANSWERS_WITHOUT_THE_MODEL = {
 
 
 @pytest.mark.parametrize("command", ANSWERS_WITHOUT_THE_MODEL)
-def test_what_answers_without_the_model_imports_nothing_that_computes(runs: Path, command: str) -> None:
+def test_commands_without_a_model_do_not_import_torch(runs: Path, command: str) -> None:
     words = [str(runs / "one") if word == "RUN" else word for word in ANSWERS_WITHOUT_THE_MODEL[command]]
     code = (
         "import sys; from continual_petl.cli.main import main; code = main(sys.argv[1:]); "
@@ -153,7 +153,7 @@ def test_what_answers_without_the_model_imports_nothing_that_computes(runs: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["report", "predict", "verify"])
-def test_what_reads_a_run_imports_nothing_that_learns(runs: Path, tmp_path: Path, command: str) -> None:
+def test_reading_a_run_does_not_import_training_libraries(runs: Path, tmp_path: Path, command: str) -> None:
     more = {"report": ["--output", str(tmp_path)], "predict": ["--task", "both", "a text"], "verify": []}[command]
     unused = {"lightning", "torchmetrics", "wandb", "datasets", "pandas", "pyarrow"}
     if command == "report":
@@ -167,7 +167,7 @@ def test_what_reads_a_run_imports_nothing_that_learns(runs: Path, tmp_path: Path
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_everything_of_one_task_is_shown(runs: Path, capsys: Any) -> None:
+def test_show_prints_everything_about_a_task(runs: Path, capsys: Any) -> None:
     assert main(["show", str(runs / "one"), "both"]) == 0
     shown = capsys.readouterr().out
     manifest = json.loads((runs / "one" / "banks" / "both" / "bank.json").read_text())
@@ -188,7 +188,7 @@ def test_everything_of_one_task_is_shown(runs: Path, capsys: Any) -> None:
     assert found["tensors"] == manifest["tensors"]
 
 
-def test_without_a_task_those_that_there_are_are_listed(runs: Path, tmp_path: Path, capsys: Any) -> None:
+def test_show_without_a_task_lists_the_tasks(runs: Path, tmp_path: Path, capsys: Any) -> None:
     assert main(["list", str(runs / "one")]) == 0
     listed = capsys.readouterr().out
     assert main(["show", str(runs / "one")]) == 0
@@ -200,14 +200,12 @@ def test_without_a_task_those_that_there_are_are_listed(runs: Path, tmp_path: Pa
     assert "no task is learned yet" in capsys.readouterr().out
 
 
-def test_a_folder_of_runs_names_them(runs: Path, capsys: Any) -> None:
+def test_folder_of_runs_lists_them(runs: Path, capsys: Any) -> None:
     assert main(["list", str(runs)]) == 2
     assert "no run here, but it contains the runs one, other: give one of them" in capsys.readouterr().err
 
 
-def test_a_run_with_a_name_like_one_that_is_there_is_guessed(
-    runs: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_misspelt_run_name_gets_a_suggestion(runs: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["list", str(runs / "othr")]) == 2
     assert f"(did you mean '{runs / 'other'}'?)" in capsys.readouterr().err
     monkeypatch.chdir(runs)
@@ -220,7 +218,7 @@ def test_a_run_with_a_name_like_one_that_is_there_is_guessed(
     assert "(did you mean 'runs/other'?)" in capsys.readouterr().err
 
 
-def test_a_name_like_none_that_is_there_gets_no_hint(runs: Path, capsys: Any) -> None:
+def test_unknown_run_name_gets_no_suggestion(runs: Path, capsys: Any) -> None:
     for wanted in ("zzz", "x\0y", "z" * 300):
         assert main(["list", str(runs / wanted)]) == 2
         assert "did you mean" not in capsys.readouterr().err
@@ -229,7 +227,7 @@ def test_a_name_like_none_that_is_there_gets_no_hint(runs: Path, capsys: Any) ->
     assert f"(did you mean '{runs / 'one'}'?)" in capsys.readouterr().err
 
 
-def test_what_to_type_next_can_be_pasted(runs: Path, tmp_path: Path, capsys: Any) -> None:
+def test_suggested_commands_can_be_pasted(runs: Path, tmp_path: Path, capsys: Any) -> None:
     folder = shutil.copytree(runs / "one", tmp_path / "my runs")
     assert main(["show", str(folder)]) == 0
     assert f"continual-petl show '{folder}' number\n" in capsys.readouterr().out
@@ -237,7 +235,7 @@ def test_what_to_type_next_can_be_pasted(runs: Path, tmp_path: Path, capsys: Any
     assert f"continual-petl verify '{folder}' --task both\n" in capsys.readouterr().out
 
 
-def test_losses_that_are_not_finite_are_shown_as_such(runs: Path) -> None:
+def test_non_finite_losses_are_shown(runs: Path) -> None:
     store = Store(runs / "one")
     history = store.history("both")
     assert history is not None
@@ -249,7 +247,7 @@ def test_losses_that_are_not_finite_are_shown_as_such(runs: Path) -> None:
     assert f"{first.loss:.4f} to not finite in {last.step} steps" in shown.get()
 
 
-def test_a_run_is_the_same_as_itself_and_as_a_copy(runs: Path, tmp_path: Path, capsys: Any) -> None:
+def test_diff_finds_no_difference_with_a_copy(runs: Path, tmp_path: Path, capsys: Any) -> None:
     shutil.copytree(runs / "one", tmp_path / "copy")
     assert main(["diff", str(runs / "one"), str(tmp_path / "copy")]) == 0
     assert "3 of 3 shared tasks have the same bank, bit for bit\nthe runs are the same" in capsys.readouterr().out
@@ -257,7 +255,7 @@ def test_a_run_is_the_same_as_itself_and_as_a_copy(runs: Path, tmp_path: Path, c
     assert json.loads(capsys.readouterr().out)["same"] is True
 
 
-def test_what_differs_is_told_in_a_few_lines(runs: Path, capsys: Any) -> None:
+def test_diff_summarises_differences(runs: Path, capsys: Any) -> None:
     assert main(["diff", str(runs / "one"), str(runs / "other")]) == 1
     shown = capsys.readouterr().out
     assert f"only in {runs / 'one'}: 1: number" in shown
@@ -277,7 +275,7 @@ def test_what_differs_is_told_in_a_few_lines(runs: Path, capsys: Any) -> None:
     assert found["tasks"]["apart"]["bank"] is False
 
 
-def test_a_score_may_be_not_defined_and_any_other_value_none(runs: Path) -> None:
+def test_undefined_scores_are_distinguished_from_missing_values(runs: Path) -> None:
     found = differences(Store(runs / "one"), Store(runs / "other"))
     found["tasks"]["apart"] |= {
         "score": [None, 0.5],
@@ -292,7 +290,7 @@ def test_a_score_may_be_not_defined_and_any_other_value_none(runs: Path) -> None
     assert sum("not defined" in line for line in lines) == 1
 
 
-def test_what_is_no_run_and_what_is_damaged_is_told(runs: Path, tmp_path: Path, capsys: Any) -> None:
+def test_non_runs_and_damaged_runs_are_reported(runs: Path, tmp_path: Path, capsys: Any) -> None:
     for command in (["list"], ["show", "both"], ["diff", str(runs / "one")]):
         assert main([command[0], str(tmp_path), *command[1:]]) == 2
         assert "no run here" in capsys.readouterr().err
@@ -305,7 +303,7 @@ def test_what_is_no_run_and_what_is_damaged_is_told(runs: Path, tmp_path: Path, 
         assert "Traceback" not in said
 
 
-def test_nothing_is_learned_yet(runs: Path, tmp_path: Path, capsys: Any) -> None:
+def test_empty_run_is_reported(runs: Path, tmp_path: Path, capsys: Any) -> None:
     shutil.copy(runs / "one" / "stream.yaml", tmp_path / "stream.yaml")
     for command in ("list", "verify", "report"):
         assert main([command, str(tmp_path)]) == 0
@@ -321,11 +319,11 @@ def test_nothing_is_learned_yet(runs: Path, tmp_path: Path, capsys: Any) -> None
     ("num_bytes", "words"),
     [(0, "0 bytes"), (999, "999 bytes"), (1_000, "1.0 kB"), (99_600, "100 kB"), (24_190_000, "24.2 MB")],
 )
-def test_sizes_in_words(num_bytes: int, words: str) -> None:
+def test_sizes_are_formatted(num_bytes: int, words: str) -> None:
     assert size(num_bytes) == words
 
 
-def test_of_a_thousand_names_those_like_the_wanted_one_come_first() -> None:
+def test_similar_names_are_listed_first() -> None:
     known = [f"task-{number:03}" for number in range(1000)]
     said = known_names(known, "tsk-777")
     assert said.startswith("task-777, ")
@@ -335,6 +333,6 @@ def test_of_a_thousand_names_those_like_the_wanted_one_come_first() -> None:
     assert known_names([], "x") == "none"
 
 
-def test_a_misspelt_task_is_answered_with_the_nearest_name(runs: Path, capsys: Any) -> None:
+def test_misspelt_task_gets_a_suggestion(runs: Path, capsys: Any) -> None:
     assert main(["show", str(runs / "one"), "bothh"]) == 2
     assert "(did you mean 'both'?); learned tasks: " in capsys.readouterr().err

@@ -13,7 +13,7 @@ from continual_petl.report.console import SafeConsole
 
 
 @pytest.mark.parametrize("stream", ["rich", "print"])
-def test_output_that_nobody_reads(stream: str) -> None:
+def test_closed_output_pipe_ends_the_command(stream: str) -> None:
     script = (
         "import sys, types\n"
         "from continual_petl.cli import main as cli\n"
@@ -38,7 +38,7 @@ def test_output_that_nobody_reads(stream: str) -> None:
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_a_console_whose_reader_went_away_does_not_end_the_program() -> None:
+def test_closed_console_pipe_does_not_end_the_program() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with pytest.raises(BrokenPipeError), open(writer, "w", closefd=True, buffering=1) as file:

@@ -72,16 +72,14 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".jsonl.gz", ".parquet"])
 @pytest.mark.parametrize("name", ["topics", "twice", "entities"])
-def test_rows_stand_in_the_columns_of_the_data_or_in_the_standard_ones(
-    run: Path, name: str, suffix: str, tmp_path: Path
-) -> None:
+def test_columns_may_be_the_datas_or_the_standard_ones(run: Path, name: str, suffix: str, tmp_path: Path) -> None:
     rows = ROWS[name]
     expected = [answer.value for answer in Run(run).predict(rows, name)]
     for names in (OWN[name], STANDARD[name]):
         assert answers(run, name, file_of(tmp_path / f"rows{suffix}", names, rows, same="yes")) == expected
 
 
-def test_answers_have_the_standard_names_whatever_the_file_has(run: Path, tmp_path: Path, capsys: Any) -> None:
+def test_answers_have_standard_column_names(run: Path, tmp_path: Path, capsys: Any) -> None:
     source = file_of(tmp_path / "rows.csv", OWN["twice"], ROWS["twice"])
     assert main(["predict", str(run), "--task", "twice", "--input", str(source), "--json"]) == 0
     records = json.loads(capsys.readouterr().out)
@@ -89,7 +87,7 @@ def test_answers_have_the_standard_names_whatever_the_file_has(run: Path, tmp_pa
     assert set(records[0]) == {"text", "text_pair", "answer", "probabilities"}
 
 
-def test_rows_of_several_tasks_each_in_their_own_columns(run: Path, tmp_path: Path) -> None:
+def test_rows_of_several_tasks_use_their_own_columns(run: Path, tmp_path: Path) -> None:
     source, target = tmp_path / "rows.jsonl", tmp_path / "answers.jsonl"
     asked = [(name, names[name], ROWS[name][0]) for names in (OWN, STANDARD) for name in OWN]
     write(source, [{"which": name} | record_of(names, row) for name, names, row in asked])
@@ -107,7 +105,7 @@ def test_rows_of_several_tasks_each_in_their_own_columns(run: Path, tmp_path: Pa
         ({"other": "w2", "text_pair": "w4", "text": "w3", "same": 1}, ("w3", "w4")),
     ],
 )
-def test_the_columns_of_the_data_come_first_and_are_read_together(
+def test_columns_of_the_data_take_precedence_as_a_group(
     run: Path, record: dict[str, Any], taken: tuple[str, str], tmp_path: Path, capsys: Any
 ) -> None:
     write(tmp_path / "rows.jsonl", [record])
@@ -135,7 +133,7 @@ def test_the_columns_of_the_data_come_first_and_are_read_together(
          "reads the column 'words' as a list of words, or as text with spaces between the words; here it holds ['w1', 2]."),
     ],
 )  # fmt: skip
-def test_what_is_not_there_is_told_with_both_names(
+def test_missing_column_error_gives_both_names(
     run: Path, name: str, record: dict[str, Any], says: str, tmp_path: Path, capsys: Any
 ) -> None:
     good = record_of(OWN[name], ROWS[name][0])
@@ -146,9 +144,7 @@ def test_what_is_not_there_is_told_with_both_names(
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_a_row_that_leaves_its_own_columns_to_other_tasks_is_not_guessed_at(
-    run: Path, suffix: str, tmp_path: Path, capsys: Any
-) -> None:
+def test_row_with_empty_own_columns_is_refused(run: Path, suffix: str, tmp_path: Path, capsys: Any) -> None:
     """Every row of a table has every column: empty, or null."""
     source = tmp_path / f"rows{suffix}"
     rows = [{"which": "topics", "question": "w1"}, {"which": "plain", "text": "w2"}, {"which": "topics", "text": "w3"}]
@@ -160,7 +156,7 @@ def test_a_row_that_leaves_its_own_columns_to_other_tasks_is_not_guessed_at(
     assert "leaves empty while it fills 'text'; it is not clear which is meant. Fill the former" in said
 
 
-def test_for_one_task_alone_an_empty_cell_is_its_row(run: Path, tmp_path: Path, capsys: Any) -> None:
+def test_empty_cell_is_a_row_if_there_is_only_one_task(run: Path, tmp_path: Path, capsys: Any) -> None:
     write(tmp_path / "rows.csv", [{"question": "w1", "text": "a note"}, {"question": "", "text": "a note"}])
     assert main(["predict", str(run), "--task", "topics", "--input", str(tmp_path / "rows.csv")]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
@@ -168,7 +164,7 @@ def test_for_one_task_alone_an_empty_cell_is_its_row(run: Path, tmp_path: Path, 
 
 @pytest.mark.parametrize("names", [OWN["twice"], STANDARD["twice"]])
 @pytest.mark.parametrize("column", OWN["twice"])
-def test_a_column_cannot_name_the_task_and_be_its_row(
+def test_task_column_cannot_also_be_an_input_column(
     run: Path, names: tuple[str, ...], column: str, tmp_path: Path, capsys: Any
 ) -> None:
     rows = [{column: "plain", "text": "w1"}, record_of(names, ("w1", "w2")) | {column: "twice"}]
@@ -181,13 +177,13 @@ def test_a_column_cannot_name_the_task_and_be_its_row(
     assert "give the column that names the tasks another one" in said
 
 
-def test_a_column_that_only_other_tasks_read_may_name_the_tasks(run: Path, tmp_path: Path, capsys: Any) -> None:
+def test_task_column_may_be_an_input_column_of_unused_tasks(run: Path, tmp_path: Path, capsys: Any) -> None:
     source = file_of(tmp_path / "rows.csv", ("text",), ROWS["plain"], question="plain")
     assert main(["predict", str(run), "--task-column", "question", "--input", str(source)]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(ROWS["plain"])
 
 
-def test_a_task_that_left_the_stream_file_has_the_standard_names(
+def test_task_missing_from_the_stream_file_uses_standard_columns(
     run: Path, tasks: Any, backbone_folder: Callable[..., Path], tmp_path: Path, capsys: Any
 ) -> None:
     shorter = tmp_path / "run"
@@ -201,7 +197,7 @@ def test_a_task_that_left_the_stream_file_has_the_standard_names(
     assert "own.csv:2: task 'topics' reads the column 'text'; found 'question'." in said
 
 
-def test_columns_that_do_not_fit_what_was_learned_are_not_read(run: Path) -> None:
+def test_columns_contradicting_the_certificate_are_not_used(run: Path) -> None:
     """The stream file was edited: it describes a task of another kind, or without the second text."""
     store, specs = Store(run), {spec.name: spec for spec in Run(run).session.spec.tasks}
     other = TaskColumns.of(store.manifest("entities"), specs["topics"])
@@ -210,7 +206,7 @@ def test_columns_that_do_not_fit_what_was_learned_are_not_read(run: Path) -> Non
     assert TaskColumns.of(store.manifest("twice"), specs["twice"]).own == ("question", "other")
 
 
-def test_a_task_is_looked_up_once_however_many_rows_it_has(run: Path, tmp_path: Path) -> None:
+def test_task_is_looked_up_once_for_many_rows(run: Path, tmp_path: Path) -> None:
     store, looked_up = Store(run), []
 
     def columns_of(name: str) -> TaskColumns:

@@ -44,7 +44,7 @@ def parquet(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
-def test_all_columns_of_the_input_stay_and_the_answers_come_behind_them(run: Path, suffix: str, tmp_path: Path) -> None:
+def test_input_columns_are_kept_and_answers_appended(run: Path, suffix: str, tmp_path: Path) -> None:
     source = tmp_path / f"rows{suffix}"
     write(source, ROWS)
     values = [answer.value for answer in Run(run).predict(TEXTS, "yesno")]
@@ -60,7 +60,7 @@ def test_all_columns_of_the_input_stay_and_the_answers_come_behind_them(run: Pat
     assert [row["answer"] for row in rows] == values
 
 
-def test_a_column_keeps_the_name_that_the_file_has_for_it(run: Path, tmp_path: Path) -> None:
+def test_column_names_are_kept(run: Path, tmp_path: Path) -> None:
     source = tmp_path / "rows.jsonl"
     write(source, [{"question": "w1", "task": "yesno", "id": 7}, {"text": "w2", "task": "number"}])
     found = [
@@ -74,7 +74,7 @@ def test_a_column_keeps_the_name_that_the_file_has_for_it(run: Path, tmp_path: P
     assert [(row["question"], row["text"], row["id"]) for row in table] == [("w1", None, 7), (None, "w2", None)]
 
 
-def test_types_of_parquet_stay_and_those_of_json_lines_lose_nothing(run: Path, tmp_path: Path) -> None:
+def test_parquet_types_and_json_values_are_preserved(run: Path, tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -121,7 +121,7 @@ def test_types_of_parquet_stay_and_those_of_json_lines_lose_nothing(run: Path, t
         ('{"text": "w1", "id": "a\\ud800"}', r"rows.jsonl:2: column 'id' holds half of a character ('\ud800')"),
     ],
 )
-def test_what_cannot_be_copied_is_refused_before_anything_is_answered(
+def test_uncopyable_column_is_refused_before_predicting(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, says: str
 ) -> None:
     source = tmp_path / "rows.jsonl"
@@ -133,7 +133,7 @@ def test_what_cannot_be_copied_is_refused_before_anything_is_answered(
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
 
 
-def test_bytes_are_copied_to_parquet_alone(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bytes_are_only_copied_to_parquet(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "rows.parquet"
     write(source, [{"text": "w1", "raw": b"\x00"}])
     argv = ["predict", str(run), "--task", "yesno", "--input", str(source), "--output", str(tmp_path / "a.jsonl")]

@@ -71,7 +71,7 @@ def wanted(run: Path, rows: Sequence[Any], tasks: str | Sequence[str]) -> list[t
         ("words", ".csv", ".csv"),
     ],
 )
-def test_every_format_gives_what_python_gives_to_the_last_digit(
+def test_all_formats_match_python_to_the_last_digit(
     run: Path, name: str, suffix: str, out: str, tmp_path: Path, capsys: Any
 ) -> None:
     rows = ROWS[name]
@@ -133,7 +133,7 @@ def rows_file(folder: Path, name: str, content: str) -> list[str]:
         ("r.csv", "text\nw1\n", ["--task", "yesno", "w1"], "texts and --input were both given"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_used_is_told_before_anything_is_answered(
+def test_invalid_input_is_reported_before_predicting(
     run: Path, tmp_path: Path, capsys: Any, name: str, content: str, options: list[str], says: str
 ) -> None:
     output = tmp_path / "answers.csv"
@@ -147,12 +147,12 @@ def test_what_cannot_be_used_is_told_before_anything_is_answered(
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted({name, "answers.csv"})
 
 
-def test_a_task_column_needs_a_file(run: Path, capsys: Any) -> None:
+def test_task_column_requires_an_input_file(run: Path, capsys: Any) -> None:
     assert main(["predict", str(run), "--task-column", "t", "w1"]) == 2
     assert "names a column of a file" in capsys.readouterr().err
 
 
-def test_rows_are_taken_only_as_they_are_answered(run: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_read_lazily(run: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Standard input of any length: never more than one window of it is held."""
     taken, asked = [0], []
 
@@ -182,7 +182,7 @@ def test_rows_are_taken_only_as_they_are_answered(run: Path, capsys: Any, monkey
     assert len(capsys.readouterr().out.splitlines()) == 300
 
 
-def test_a_mistake_behind_the_first_window_leaves_no_output(run: Path, tmp_path: Path, capsys: Any) -> None:
+def test_mistake_after_the_first_window_leaves_no_output(run: Path, tmp_path: Path, capsys: Any) -> None:
     """Words beyond what the backbone takes are found only when they are tokenised."""
     rows = [["w1"]] * 40 + [["w1"] * 2000]
     source, target = tmp_path / "rows.jsonl", tmp_path / "answers.jsonl"
@@ -194,13 +194,13 @@ def test_a_mistake_behind_the_first_window_leaves_no_output(run: Path, tmp_path:
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
 
 
-def test_what_was_written_is_told_as_json(run: Path, tmp_path: Path, capsys: Any) -> None:
+def test_json_reports_the_written_file(run: Path, tmp_path: Path, capsys: Any) -> None:
     target = tmp_path / "answers.csv"
     assert main(["predict", str(run), "--task", "yesno", "--json", "--output", str(target), "w1", "w2"]) == 0
     assert json.loads(capsys.readouterr().out) == {"output": str(target), "answers": {"yesno": 2}}
 
 
-def test_a_number_has_six_digits_in_a_line_and_all_of_them_in_json(run: Path, capsys: Any) -> None:
+def test_numbers_have_six_digits_in_text_and_all_in_json(run: Path, capsys: Any) -> None:
     argv = ["predict", str(run), "--task", "number", *ROWS["number"]]
     values = [value for value, _ in wanted(run, ROWS["number"], "number")]
     assert main(argv) == 0
@@ -217,7 +217,7 @@ def test_a_number_has_six_digits_in_a_line_and_all_of_them_in_json(run: Path, ca
         (["--task", "yesno", "-5 degrees", "-w3"], ["-5 degrees", "-w3"]),
     ],
 )
-def test_texts_may_stand_anywhere_and_look_like_options(
+def test_texts_may_be_anywhere_and_look_like_options(
     run: Path, words: list[str], texts: list[str], capsys: Any
 ) -> None:
     assert main(["predict", str(run), "--json", *words]) == 0

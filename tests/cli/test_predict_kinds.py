@@ -49,7 +49,7 @@ def records(predict: Callable[..., str], kind: str, *words: str) -> list[dict[st
     return found
 
 
-def test_multilabel(predict: Callable[..., str]) -> None:
+def test_predict_multilabel(predict: Callable[..., str]) -> None:
     one, two = records(predict, "multilabel", "w10 w11", "w12")
     assert set(one) == {"text", "answer", "probabilities"}
     assert one["answer"] == [name for name, share in one["probabilities"].items() if share > 0.5]
@@ -59,7 +59,7 @@ def test_multilabel(predict: Callable[..., str]) -> None:
     assert lines[1] == wanted
 
 
-def test_words(predict: Callable[..., str], tmp_path: Path) -> None:
+def test_predict_token_classification(predict: Callable[..., str], tmp_path: Path) -> None:
     (record,) = records(predict, "token-classification", "w10 w11 w12")
     assert record["tokens"] == ["w10", "w11", "w12"]
     assert len(record["answer"]) == 3
@@ -76,7 +76,7 @@ def test_words(predict: Callable[..., str], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["seq2seq", "causal-lm"])
-def test_texts(predict: Callable[..., str], tmp_path: Path, kind: str) -> None:
+def test_predict_generated_texts(predict: Callable[..., str], tmp_path: Path, kind: str) -> None:
     (record,) = records(predict, kind, "w10 w11")
     assert set(record) == {"source", "answer"}
     assert predict(kind, "w10 w11") == f"{record['answer']}\n"
@@ -88,12 +88,12 @@ def test_texts(predict: Callable[..., str], tmp_path: Path, kind: str) -> None:
     assert records(predict, kind, "--input", str(file)) == [record]
 
 
-def test_a_text_without_any_token(predict: Callable[..., str]) -> None:
+def test_text_without_tokens_is_refused(predict: Callable[..., str]) -> None:
     shown = predict("causal-lm", "w10", "", code=2)
     assert "task 'causal-lm', rows to answer, row 2: '' gives no tokens with this tokenizer" in " ".join(shown.split())
 
 
-def test_images(predict: Callable[..., str], tmp_path: Path) -> None:
+def test_predict_images(predict: Callable[..., str], tmp_path: Path) -> None:
     Image = pytest.importorskip("PIL.Image")
     path = tmp_path / "light.png"
     Image.fromarray(np.full((6, 6, 3), 240, dtype=np.uint8)).save(path)
@@ -107,7 +107,7 @@ def test_images(predict: Callable[..., str], tmp_path: Path) -> None:
         assert records(predict, IMAGES, "--input", str(table)) == [record]
 
 
-def test_an_image_that_is_not_there(predict: Callable[..., str], tmp_path: Path) -> None:
+def test_missing_image_is_reported(predict: Callable[..., str], tmp_path: Path) -> None:
     pytest.importorskip("PIL.Image")
     shown = predict(IMAGES, str(tmp_path / "none.png"), code=2)
     assert "none.png" in shown
@@ -130,7 +130,7 @@ def test_an_image_that_is_not_there(predict: Callable[..., str], tmp_path: Path)
         ),
     ],
 )
-def test_rows_in_other_columns(predict: Callable[..., str], tmp_path: Path, kind: str, line: str, says: str) -> None:
+def test_rows_in_custom_columns(predict: Callable[..., str], tmp_path: Path, kind: str, line: str, says: str) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text(line + "\n")
     told = " ".join(predict(kind, "--input", str(file), code=2).split())
@@ -138,16 +138,14 @@ def test_rows_in_other_columns(predict: Callable[..., str], tmp_path: Path, kind
     assert says in told
 
 
-def test_a_line_break_in_a_text_does_not_end_its_line(
-    predict: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_line_breaks_in_texts_are_escaped(predict: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "continual_petl.predictor.row_checks.decode", lambda tokenizer, rows, stop: ["a\nb" for _ in rows]
     )
     assert predict("seq2seq", "w10") == "a\\nb\n"
 
 
-def test_the_forms_of_answers_are_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_answer_formats_are_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["predict", "--help"])
     shown = capsys.readouterr().out

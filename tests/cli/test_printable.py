@@ -40,11 +40,11 @@ SHOWN = r"\x1b[2J\x1b]0;x\x07\r\u202e<b>[bold]"
         ("Zürich, 東京 \u3000 \u200d \U0001f600", "Zürich, 東京 \u3000 \u200d \U0001f600"),
     ],
 )
-def test_what_commands_a_terminal_is_written_out(text: str, shown: str) -> None:
+def test_terminal_control_characters_are_escaped(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 
-def test_line_feeds_stay_where_they_are_meant() -> None:
+def test_intended_line_feeds_are_kept() -> None:
     assert printable("a\nb\r", keep="\n") == "a\nb\\r"
 
 
@@ -59,7 +59,7 @@ def check(task: str, problem: str) -> TaskCheck:
     )
 
 
-def test_tables_and_problems() -> None:
+def test_tables_and_problems_are_escaped() -> None:
     shown, buffer = console()
     shown.print(check_table([check(EVIL, "")]))
     results = Results(
@@ -80,7 +80,7 @@ def test_tables_and_problems() -> None:
     assert not set("\x1b\x07\r\u202e") & set(buffer.getvalue())
 
 
-def test_notices_of_a_course() -> None:
+def test_notices_of_a_run_are_escaped() -> None:
     shown, buffer = console()
     Progress(shown).on_run_start((EVIL,))
     assert buffer.getvalue() == f"{SHOWN}\n"
@@ -99,7 +99,7 @@ def evil_run(backbone_folder: Callable[..., Path], tmp_path_factory: pytest.Temp
     return folder
 
 
-def test_answers(evil_run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_answers_are_escaped(evil_run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     argv = ["predict", str(evil_run), "--task", "a", "w10 w11"]
     capsys.readouterr()
     assert main(argv) == 0
@@ -116,7 +116,7 @@ def test_answers(evil_run: Path, capsys: pytest.CaptureFixture[str], tmp_path: P
 
 
 @pytest.mark.parametrize("words", [["show", "RUN", "a"], ["list", "RUN"], ["diff", "RUN", "RUN"]])
-def test_what_is_known_of_tasks(evil_run: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_task_facts_are_escaped(evil_run: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert main([str(evil_run) if word == "RUN" else word for word in words]) == 0
     shown = capsys.readouterr().out
@@ -135,13 +135,15 @@ def test_what_is_known_of_tasks(evil_run: Path, words: list[str], capsys: pytest
         ("regression", 12345678.0, "1.23457e+07"),
     ],
 )
-def test_answers_of_other_kinds(evil_run: Path, kind: str, value: list[str] | str | float, line: str) -> None:
+def test_answers_of_other_kinds_are_escaped(
+    evil_run: Path, kind: str, value: list[str] | str | float, line: str
+) -> None:
     manifest = Store(evil_run).manifest("a").model_copy(update={"kind": kind, "labels": (EVIL, "O")})
     shares = {EVIL: 0.75, "O": 0.25} if kind == "multilabel" else None
     assert line_of(Answer(value=value, probabilities=shares), manifest) == line
 
 
-def test_errors(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_escaped(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     path = bench.folder / "evil.yaml"
     path.write_text(json.dumps({"name": "a", "backbone": "minilm", "tasks": [], EVIL: 1}))
     assert main(["run", str(path)]) == 2
@@ -151,7 +153,7 @@ def test_errors(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     assert shown.count("\n") >= 3  # its own lines stay lines
 
 
-def test_a_fault_of_ours(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_internal_errors_are_escaped(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def fail(*_: object) -> int:
         raise RuntimeError(EVIL)
 

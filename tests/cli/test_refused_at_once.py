@@ -74,7 +74,7 @@ def light(bench: Bench, words: list[str]) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_refused_does_not_wait_for_what_computes(bench: Bench, case: str) -> None:
+def test_invalid_commands_fail_without_importing_torch(bench: Bench, case: str) -> None:
     words, says = REFUSED[case]
     (bench.folder / "task.yaml").write_text("name: new\nkind: clasification\ndata: data/other\n")
     (bench.folder / "again.yaml").write_text("name: single\nkind: classification\ndata: data/other\n")
@@ -85,7 +85,7 @@ def test_what_is_refused_does_not_wait_for_what_computes(bench: Bench, case: str
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
-def test_a_misspelt_key_is_reported_with_what_is_wrong_in_the_rows_without_datasets(bench: Bench, suffix: str) -> None:
+def test_misspelt_key_and_invalid_rows_are_reported_without_importing_datasets(bench: Bench, suffix: str) -> None:
     folder = bench.folder / "data" / "other"
     rows = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
     for file in folder.iterdir():
@@ -105,7 +105,7 @@ def test_a_misspelt_key_is_reported_with_what_is_wrong_in_the_rows_without_datas
     assert "'yes'" in said
 
 
-def test_a_misspelt_key_is_reported_without_numpy_where_no_rows_can_be_read(bench: Bench) -> None:
+def test_misspelt_key_without_rows_is_reported_without_importing_numpy(bench: Bench) -> None:
     text = bench.stream.replace("training:", "trainign:").replace("data/single", "{path: some-user/some-data}")
     (bench.folder / "stream.yaml").write_text(text.replace("data/other", "https://localhost:1/b.csv"))
     code, said, imported = light(bench, ["run", "FOLDER/stream.yaml"])
@@ -113,7 +113,7 @@ def test_a_misspelt_key_is_reported_without_numpy_where_no_rows_can_be_read(benc
     assert "key trainign: unknown key" in said
 
 
-def test_a_task_is_forgotten_without_what_computes(bench: Bench) -> None:
+def test_forget_does_not_import_torch(bench: Bench) -> None:
     assert light(bench, ["forget", "FOLDER/run", "single"]) == (0, "", "")
     assert not (bench.folder / "run" / "banks" / "single").exists()
 
@@ -121,11 +121,11 @@ def test_a_task_is_forgotten_without_what_computes(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("words", "imported"), [(["--json"], "numpy"), (["--output", "FOLDER/report"], "numpy plotly")]
 )
-def test_a_report_imports_nothing_of_the_model(bench: Bench, words: list[str], imported: str) -> None:
+def test_report_does_not_import_torch(bench: Bench, words: list[str], imported: str) -> None:
     assert light(bench, ["report", "FOLDER/run", *words]) == (0, "", imported)
 
 
-def test_a_report_finds_a_changed_bank_without_what_computes(bench: Bench) -> None:
+def test_report_finds_a_changed_bank_without_importing_torch(bench: Bench) -> None:
     bank = bench.folder / "run" / "banks" / "single" / "bank.safetensors"
     content = bytearray(bank.read_bytes())
     content[-1] ^= 1
@@ -136,7 +136,7 @@ def test_a_report_finds_a_changed_bank_without_what_computes(bench: Bench) -> No
 
 @pytest.mark.parametrize("preset", ["houlsby, bottleneck: 4", "lora, rank: 4", "probe"])
 @pytest.mark.parametrize("command", ["run", "learn"])
-def test_a_missing_file_is_reported_with_what_else_is_wrong_before_the_model_is_loaded(
+def test_missing_file_is_reported_with_other_mistakes_before_loading_the_model(
     bench: Bench, command: str, preset: str
 ) -> None:
     if command == "run":
@@ -166,7 +166,7 @@ bank: {preset: houlsby, bottleneck: 17}
 
 
 @pytest.mark.parametrize("words", [[], ["--dry-run"]])
-def test_mistakes_in_the_file_of_a_task_have_their_lines(
+def test_mistakes_in_a_task_file_are_reported_with_lines(
     bench: Bench, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = bench.folder / "task.yaml"
@@ -184,9 +184,7 @@ def test_mistakes_in_the_file_of_a_task_have_their_lines(
 
 @pytest.mark.parametrize("words", [[], ["--dry-run"]])
 @pytest.mark.parametrize("wrong", ["bank: houlsbi", "training: {epochs: none}", "trainign: {epochs: 1}"])
-def test_of_the_file_of_a_task_with_a_misspelt_key_the_data_is_checked_in_the_same_pass(
-    bench: Bench, words: list[str], wrong: str
-) -> None:
+def test_data_of_a_task_file_is_checked_despite_a_misspelt_key(bench: Bench, words: list[str], wrong: str) -> None:
     text = f"name: new\nkind: classification\n{wrong}\ndata: data/other\ncolumns: {{text: txt}}\nlabels: [no, maybe]\n"
     (bench.folder / "task.yaml").write_text(text)
     code, said, imported = light(bench, ["learn", "FOLDER/run", "FOLDER/task.yaml", *words])
@@ -201,13 +199,13 @@ def test_of_the_file_of_a_task_with_a_misspelt_key_the_data_is_checked_in_the_sa
     assert "key labels: task 'new', split train" in told[1]
 
 
-def test_of_the_file_of_a_task_with_a_wrong_kind_no_data_is_read(bench: Bench) -> None:
+def test_data_of_a_task_file_with_a_wrong_kind_is_not_read(bench: Bench) -> None:
     (bench.folder / "task.yaml").write_text("name: new\nkind: clasification\ndata: nowhere\n")
     code, said, imported = light(bench, ["learn", "FOLDER/run", "FOLDER/task.yaml"])
     assert (code, len(said.splitlines()), imported) == (2, 2, "")
 
 
-def test_what_is_not_in_the_file_of_a_task_has_no_line_of_it() -> None:
+def test_mistakes_outside_the_task_file_have_no_line() -> None:
     problems = Problems()
     for key in (("backbone", "name"), ("tasks", 1, "data", "path"), ("tasks", 1)):
         problems.found.append((key, f"{key[-1]} is wrong"))

@@ -37,14 +37,14 @@ RUN = "FOLDER/run"
         (["FOLDER/data"], "no run here"),
     ],
 )
-def test_what_cannot_be_is_told(bench: Bench, words: list[str], says: str, capsys: Any) -> None:
+def test_invalid_report_request_is_reported(bench: Bench, words: list[str], says: str, capsys: Any) -> None:
     before = bench.learned()
     assert bench.main("report", *words) == 2
     assert says in capsys.readouterr().err
     assert bench.learned() == before
 
 
-def test_a_page_is_written_where_it_is_said(bench: Bench, capsys: Any) -> None:
+def test_report_is_written_to_the_output_folder(bench: Bench, capsys: Any) -> None:
     assert bench.main("report", RUN, "--output", "FOLDER/page") == 0
     page = bench.folder / "page" / "index.html"
     assert f"report: {page}" in capsys.readouterr().out
@@ -53,7 +53,7 @@ def test_a_page_is_written_where_it_is_said(bench: Bench, capsys: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["banks/single/history.json", "banks/single/bank.json", "results.jsonl"])
-def test_of_a_damaged_run_the_rest_is_printed_with_what_is_wrong(bench: Bench, name: str, capsys: Any) -> None:
+def test_damaged_run_is_reported_with_what_can_be_read(bench: Bench, name: str, capsys: Any) -> None:
     file = bench.folder / "run" / name
     file.write_bytes(file.read_bytes().replace(b"single", b"SINGLE"))
     assert bench.main("report", RUN) == 1
@@ -67,13 +67,13 @@ def test_of_a_damaged_run_the_rest_is_printed_with_what_is_wrong(bench: Bench, n
     assert shown.err == ""
 
 
-def test_several_runs_as_json(bench: Bench, tmp_path: Path, capsys: Any) -> None:
+def test_comparison_is_printed_as_json(bench: Bench, tmp_path: Path, capsys: Any) -> None:
     shutil.copytree(bench.folder / "run", tmp_path / "again")
     assert bench.main("report", RUN, str(tmp_path / "again"), "--json") == 0
     assert [each["stream"] for each in json.loads(capsys.readouterr().out)] == ["files", "files"]
 
 
-def test_misread_rows_are_on_the_page_of_who_asks(bench: Bench, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_misread_rows_are_included_on_request(bench: Bench, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     page = bench.folder / "run/report/index.html"
     assert bench.main("report", RUN) == 0
     assert 'id="misread"' not in page.read_text()
@@ -93,7 +93,7 @@ def test_misread_rows_are_on_the_page_of_who_asks(bench: Bench, capsys: Any, mon
     assert "no rows are shown: its test rows are not available: the file is &lt;gone&gt;." in page.read_text()
 
 
-def test_of_many_tasks_the_newest_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_newest_of_many_tasks_are_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("continual_petl.cli.report.MAX_TASKS", 1)
     run = Asked()
     assert [found.task for found in _misread(run, ["one", "two"])] == ["two"]  # type: ignore[arg-type]
@@ -106,14 +106,14 @@ class Asked:
         return MisreadRows(task=task, split="test")
 
 
-def test_a_port_that_is_taken_is_told(bench: Bench, capsys: Any) -> None:
+def test_occupied_port_is_reported(bench: Bench, capsys: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert bench.main("report", RUN, "--serve", "--port", port) == 2
     assert f"--port: {port} cannot be used" in capsys.readouterr().err
 
 
-def test_a_served_page_shows_whatever_becomes_of_the_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_served_page_follows_changes_of_the_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     run, page = bench.folder / "run", bench.folder / "run/report/index.html"
     bank = run / "banks/single"
 

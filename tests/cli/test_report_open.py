@@ -15,14 +15,14 @@ def _none() -> Any:
 
 
 @pytest.mark.parametrize("get", [_none, lambda: webbrowser.GenericBrowser("w3m")])
-def test_without_a_browser_the_address_is_told(get: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_address_is_printed_without_a_browser(get: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(webbrowser, "get", get)
     monkeypatch.setattr(webbrowser, "open", lambda address: pytest.fail("nothing may be started"))
     _open("http://127.0.0.1:1/")
     assert capsys.readouterr().out == "no browser was found; the address is http://127.0.0.1:1/\n"
 
 
-def test_a_browser_is_given_the_address(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_browser_is_opened_with_the_address(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     given: list[str] = []
     monkeypatch.setattr(webbrowser, "get", lambda: webbrowser.BackgroundBrowser("browser"))
 

@@ -76,7 +76,7 @@ def refused(bench: Bench, command: str, file: str, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_strange_file(bench: Bench, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hostile_file_is_refused(bench: Bench, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     for name, (content, says) in FILES.items():
         file = bench.folder / name
         file.write_bytes(content)
@@ -87,7 +87,7 @@ def test_a_strange_file(bench: Bench, command: str, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_parquet_file_without_rows(bench: Bench, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_parquet_file_without_rows_is_refused(bench: Bench, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     file = write_table(bench.folder / "none.parquet", table(["a"]).slice(1))
     assert "none.parquet: there are no rows in this file; give one with rows" in refused(
         bench, command, str(file), capsys
@@ -95,7 +95,7 @@ def test_a_parquet_file_without_rows(bench: Bench, command: str, capsys: pytest.
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_what_is_no_regular_file(bench: Bench, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_irregular_file_is_refused(bench: Bench, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     (bench.folder / "endless.csv").symlink_to("/dev/zero")
     for file in ("/dev/zero", str(bench.folder / "endless.csv")):
         said = refused(bench, command, file, capsys)
@@ -103,7 +103,7 @@ def test_what_is_no_regular_file(bench: Bench, command: str, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_limit_can_be_raised(bench: Bench, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_limits_can_be_raised(bench: Bench, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     file = bench.folder / "long.csv"
     file.write_text(csv_text([*ROWS, {"text": "word " * 5000, "label": "y"}]), encoding="utf-8")
     if "run" in command:
@@ -118,7 +118,7 @@ def test_a_limit_can_be_raised(bench: Bench, command: str, capsys: pytest.Captur
         assert "limits: {cell_mb: 0.05}" in (bench.folder / "new.yaml").read_text()
 
 
-def test_predict_reads_what_its_task_was_learned_from(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predict_uses_the_limits_of_the_task(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     kept = bench.folder / "run" / "stream.yaml"
     kept.write_text(kept.read_text().replace("cell_mb: 4.0", "cell_mb: 0.000002", 1))
     file = bench.folder / "rows.csv"
@@ -136,20 +136,20 @@ def test_predict_reads_what_its_task_was_learned_from(bench: Bench, capsys: pyte
         ("init", ["--rows", "0"], "--rows: got 0; allowed are whole numbers from 1"),
     ],
 )
-def test_limits_that_are_none(
+def test_invalid_limits_are_refused(
     bench: Bench, command: str, option: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert says in refused(bench, command, str(bench.folder / "data" / "single" / "train.jsonl"), capsys, *option)
 
 
-def test_a_text_for_predict_may_be_too_long(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_long_text_for_predict_is_refused(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main("predict", "FOLDER/run", "--task", "single", "w1 " * 900, "--limits.cell_mb", "0.002") == 2
     said = capsys.readouterr().err
     assert "text 1: a text of more than 0.002 million characters (limits.cell_mb). If the file" in said
     assert "--limits.cell_mb 0.005 for init" in said
 
 
-def test_rows_that_init_looks_at(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_reads_a_limited_number_of_rows(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     file = bench.folder / "rows.csv"
     file.write_text(csv_text(), encoding="utf-8")
     assert bench.main("init", str(file), "--output", "FOLDER/new.yaml", "--rows", "30") == 0
@@ -161,7 +161,7 @@ PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "abfs": "adlfs", "sftp": "paramiko"}
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("protocol", PACKAGES)
-def test_an_address_that_needs_a_package(
+def test_address_that_needs_a_package_is_refused(
     bench: Bench, command: str, protocol: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, PACKAGES[protocol], None)
@@ -173,7 +173,7 @@ def test_an_address_that_needs_a_package(
         assert f"pip install {PACKAGES[protocol]}, or download the files and give their paths." in said
 
 
-def test_a_byte_order_mark_of_utf_8_is_read(bench: Bench, tmp_path: Path) -> None:
+def test_utf_8_byte_order_mark_is_accepted(bench: Bench, tmp_path: Path) -> None:
     file = tmp_path / "marked.csv"
     file.write_bytes(codecs.BOM_UTF8 + csv_text().encode())
     assert bench.main("predict", "FOLDER/run", "--task", "single", "--input", str(file)) == 0

@@ -54,13 +54,13 @@ SCHEMA = {
 """The part of the format's own schema (https://github.com/citation-file-format, schema.json of 1.2.0) that is used here."""
 
 
-def test_it_has_the_form() -> None:
+def test_citation_file_has_required_fields() -> None:
     jsonschema.validate(CITATION, SCHEMA)
     assert CITATION["license"] == "Apache-2.0"
     assert "Apache License" in (ROOT / "LICENSE").read_text(encoding="utf-8").split("TERMS")[0]
 
 
-def test_it_cites_the_two_papers() -> None:
+def test_citation_file_cites_both_papers() -> None:
     cited = {reference["authors"][0]["family-names"]: reference["year"] for reference in CITATION["references"]}
     assert cited == {"Houlsby": 2019, "He": 2022}
 
@@ -68,6 +68,6 @@ def test_it_cites_the_two_papers() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"cff-version": "1.1"}, {"authors": []}, {"doi": ""}, {"references": [{"type": "x"}]}]
 )
-def test_another_form_is_noticed(wrong: dict[str, Any]) -> None:
+def test_malformed_citation_is_reported(wrong: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(CITATION | wrong, SCHEMA)

@@ -20,7 +20,7 @@ def rooms(line: str) -> list[str]:
     return [a or b for a, b in names]
 
 
-def test_the_map_has_every_room_and_top_floors_first() -> None:
+def test_layout_map_lists_every_package_top_level_first() -> None:
     lines = [rooms(line) for line in HOUSE.splitlines()]
     found = [room for line in lines for room in line]
     files = {"__main__", "digests", "errors", "seeding", "_frozen", "_lazy", "_notebook", "_version"}
@@ -29,14 +29,14 @@ def test_the_map_has_every_room_and_top_floors_first() -> None:
 
 
 @pytest.mark.parametrize(("room", "drawn"), list(zip(INSIDE, MAPS, strict=True)), ids=list(INSIDE))
-def test_the_map_inside_a_room_is_the_one_of_the_code(room: str, drawn: str) -> None:
+def test_layout_map_inside_a_package_matches_the_code(room: str, drawn: str) -> None:
     floor = {part: number for number, floor in enumerate(INSIDE[room]) for part in floor}
     found = [part for line in drawn.splitlines() for part in re.split(r"\s{2,}", line)[0].split(", ")]
     assert set(found) == set(floor) - {"stream"}
     assert all(floor[one] <= floor[other] for one, other in pairwise(found))
 
 
-def test_every_folder_and_file_that_is_named_is_there() -> None:
+def test_named_files_and_folders_exist() -> None:
     named = set(re.findall(r"`((?:continual_petl|streams|callbacks|tests|docs)/[\w./-]*)`", TEXT))
     links = {link.partition("#")[0] for link in re.findall(r"\]\((docs/[^)]*)\)", TEXT)}
     assert len(named) > 10

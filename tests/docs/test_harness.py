@@ -60,25 +60,25 @@ def page(*blocks: str) -> str:
         (["json\n{}"], "language 'json'"),
     ],
 )
-def test_a_broken_block_is_told_with_its_page_and_line(blocks: list[str], says: str, folder: Path) -> None:
+def test_broken_block_is_reported_with_page_and_line(blocks: list[str], says: str, folder: Path) -> None:
     with pytest.raises(BrokenPage, match=says) as caught:
         run_page("page.md", page(*blocks), folder)
     assert str(caught.value).startswith("page.md:")
 
 
-def test_an_indented_block_is_refused() -> None:
+def test_indented_code_block_is_refused() -> None:
     with pytest.raises(BrokenPage, match=r"page.md:3: an indented block"):
         blocks_of("page.md", "Text\n\n    x = 1\n")
 
 
-def test_a_command_that_is_only_parsed_has_to_be_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parsed_only_commands_must_be_valid(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = "continual-petl run x --jobs many"
     monkeypatch.setitem(not_run.COMMANDS, wrong, "a reason")
     with pytest.raises(BrokenPage, match="is refused by the parser"):
         run_page("page.md", page(f"bash\n{wrong}"), folder)
 
 
-def test_a_sound_page_runs_in_order_and_says_what_it_left_out(folder: Path) -> None:
+def test_valid_page_runs_in_order_and_lists_skipped_blocks(folder: Path) -> None:
     used = run_page(
         "page.md",
         page(
@@ -98,6 +98,6 @@ def test_a_sound_page_runs_in_order_and_says_what_it_left_out(folder: Path) -> N
     assert (folder / "stream.yaml").read_text() == STREAM
 
 
-def test_lines_and_words_are_a_shells() -> None:
+def test_lines_and_words_are_split_like_in_a_shell() -> None:
     assert list(lines_of("a b \\\n  c # d\n\n# e\nf")) == ["a b    c # d", "f"]
     assert words_of("a 'b # c' > d;e # f") == ["a", "b # c", ">", "d", ";", "e"]

@@ -20,7 +20,9 @@ DIFFS = [block for block in BLOCKS if block.language == "diff"]
 
 
 @pytest.mark.slow
-def test_a_package_with_these_changes_learns_the_kind(backbone_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_package_with_the_documented_changes_learns_the_new_kind(
+    backbone_folder: Callable[..., Path], tmp_path: Path
+) -> None:
     package = tmp_path / "package"
     for folder in ("continual_petl", "streams", "callbacks"):
         inside = package / "continual_petl" if folder == "continual_petl" else package / "continual_petl" / folder
@@ -45,7 +47,7 @@ def test_a_package_with_these_changes_learns_the_kind(backbone_folder: Callable[
     assert (tmp_path / "runs" / "counting" / "banks" / "tens" / "bank.json").is_file()
 
 
-def test_every_file_of_the_table_is_there() -> None:
+def test_files_in_the_table_exist() -> None:
     text = (ROOT / PAGE).read_text(encoding="utf-8")
     listed = [line.split("`")[1] for line in text.split("## 6. Tests")[1].splitlines() if line.startswith("| `")]
     assert listed

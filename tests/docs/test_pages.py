@@ -30,7 +30,7 @@ SLOW = {
 @pytest.mark.parametrize(
     "page", [pytest.param(page, marks=pytest.mark.slow) if page in SLOW else page for page in PAGES]
 )
-def test_a_page_does_what_it_shows(page: str, minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_blocks_of_page_run(page: str, minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     stand_in(monkeypatch, minilm)
     if page in DATA:
@@ -38,7 +38,7 @@ def test_a_page_does_what_it_shows(page: str, minilm: Path, tmp_path: Path, monk
     run_page(page, (ROOT / page).read_text(encoding="utf-8"), tmp_path)
 
 
-def test_nothing_is_excused_that_no_page_shows() -> None:
+def test_skip_list_has_no_unused_entries() -> None:
     shown = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
     commands = {" ".join(words_of(line)) for line in shown.splitlines() if line.startswith("continual-petl ")}
     assert set(COMMANDS) - commands == set()

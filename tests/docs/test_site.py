@@ -23,14 +23,14 @@ from tests.docs.blocks import ROOT
 REFERENCE = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "reference").glob("*.md")}
 
 
-def test_every_public_name_is_in_the_reference() -> None:
+def test_public_names_are_in_the_reference() -> None:
     shown = {name.rsplit(".", 1)[1] for text in REFERENCE.values() for name in re.findall(r"^::: (\S+)", text, re.M)}
     shown |= set(re.findall(r"\w+Error|Interrupted", (ROOT / "continual_petl" / "errors.py").read_text("utf-8")))
     public = {*continual_petl.__all__, *streams.__all__} | {name for name in vars(callbacks) if name[0].isupper()}
     assert public - shown == set()
 
 
-def test_every_key_of_a_stream_file_has_its_row() -> None:
+def test_stream_file_keys_have_a_row() -> None:
     page = made_pages.stream_file_page()
     schema = json_schema()
     definitions = [schema, *(made_pages._mapping(below) for below in schema["$defs"].values())]
@@ -51,7 +51,7 @@ def test_every_key_of_a_stream_file_has_its_row() -> None:
         "| `labels` | text, or list of text, or whole number, or `null` | `null` |",
     ],
 )
-def test_rows_say_type_bounds_default_and_meaning(row: str) -> None:
+def test_rows_show_type_bounds_default_and_meaning(row: str) -> None:
     assert row in made_pages.stream_file_page()
 
 
@@ -61,7 +61,7 @@ def test_a_mapping_without_a_section_is_an_error(monkeypatch: pytest.MonkeyPatch
         made_pages.stream_file_page()
 
 
-def test_every_command_has_its_section() -> None:
+def test_commands_have_a_section() -> None:
     page = made_pages.command_line_page()
     names = re.search(r"\{(.+?)\}", build_parser().format_usage().replace("\n", "")) or re.search("()", "")
     shown = re.findall(r"^## (.+)$", page, re.M)
@@ -69,7 +69,7 @@ def test_every_command_has_its_section() -> None:
     assert all(f"usage: continual-petl {name}" in page for name in shown), names
 
 
-def test_contributing_links_into_the_site() -> None:
+def test_contributing_links_are_relative_to_docs() -> None:
     assert made_pages.contributing_page("see [x](docs/a.md)") == "see [x](a.md)"
 
 
@@ -82,7 +82,7 @@ def test_contributing_links_into_the_site() -> None:
         '<img src="http://example.org/x.png">',
     ],
 )
-def test_a_page_that_loads_from_the_network_ends_the_build(html: str, tmp_path: Path) -> None:
+def test_page_loading_from_the_network_fails_the_build(html: str, tmp_path: Path) -> None:
     config = MkDocsConfig()
     config.load_dict({"site_name": "x", "site_dir": str(tmp_path)})
     (tmp_path / "a.html").write_text('<a href="https://example.org">fine</a><img src="x.png"><link rel="canonical">')
@@ -92,7 +92,7 @@ def test_a_page_that_loads_from_the_network_ends_the_build(html: str, tmp_path: 
         offline.on_post_build(config)
 
 
-def test_every_page_has_its_place() -> None:
+def test_every_page_is_in_the_navigation() -> None:
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").split("nav:")[-1]
     listed = set(re.findall(r"([\w/-]+\.md)", nav))
     on_disk = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}

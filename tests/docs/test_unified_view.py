@@ -26,7 +26,7 @@ def change(modification: Modification) -> str:
     return f"{'softmax' if modification.composition == 'gated' else 'φ'}(x W_q P_kᵀ) P_v"
 
 
-def test_every_preset_of_the_four_dimensions_has_its_rows() -> None:
+def test_presets_of_the_unified_view_have_rows() -> None:
     expected = {
         name: spec.modifications
         for name, spec in PRESETS.items()
@@ -41,5 +41,5 @@ def test_every_preset_of_the_four_dimensions_has_its_rows() -> None:
 
 
 @pytest.mark.parametrize("preset", ["lora", "mam"])
-def test_a_preset_of_two_changes_has_two_rows(preset: str) -> None:
+def test_preset_with_two_modifications_has_two_rows(preset: str) -> None:
     assert sum(row[0] == preset for row in ROWS) == 2
