@@ -16,7 +16,7 @@ import numpy as np
 from continual_petl.router.sums import ONE, QUANTILES, Array, TaskSums, shrunk, square
 
 SHRINKAGE = 0.003
-"""Weight of the scaled identity in the shared covariance; chosen on validation rows of `experiments/routing`."""
+"""Weight of the scaled identity in the shared covariance."""
 KNOWN = 0.99
 """Share of a task's validation rows that are nearer than its threshold; a row beyond that is unknown."""
 MAX_PRECISIONS = 32

@@ -24,7 +24,7 @@ ONE = 2**30
 QUANTILES = np.linspace(0.0, 1.0, 201)
 """Of the distances of validation rows, from which the threshold for unknown rows is taken."""
 OWN_SHRINKAGE = 0.2
-"""Weight of the scaled identity in a task's own covariance; chosen on validation rows of `experiments/routing`."""
+"""Weight of the scaled identity in a task's own covariance."""
 _DTYPES = {
     "layers_K": np.int64,
     "count": np.int64,
