@@ -14,7 +14,7 @@ from continual_petl.store.store import Store
 
 
 class Rechecked(Protocol):
-    """The result of answering a task's rows again."""
+    """The result of predicting a task's rows again."""
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -68,7 +68,7 @@ class Session:
 
     @property
     def num_tasks(self) -> int:
-        """Number of tasks that are learned or in the stream: a stream may leave out some of the learned ones."""
+        """Number of tasks that have been learned or are in the stream, which may omit learned ones."""
         return len({*self.store.tasks, *(task.name for task in self.spec.tasks)})
 
     def check_backbone(self) -> None:

@@ -95,7 +95,7 @@ def cl_score(criteria_C: Scores, weights_C: Scores) -> Scores:
 
     Args:
         criteria_C: the criteria, such as ``average_accuracy_tri``, ``rem``, ``bwt_plus``, ``ms``.
-        weights_C: how much each counts; not negative, together 1.
+        weights_C: the weight of each; non-negative, with a sum of 1.
 
     Shape:
         ``(C,)``, ``(C,)`` to ``()``, float64.

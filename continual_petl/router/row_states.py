@@ -1,7 +1,7 @@
-"""What the router reads of a row: mean states of some layers of the frozen backbone, with no bank attached.
+"""What the router reads from a row: mean states of some layers of the frozen backbone, with no bank attached.
 
 The mean is taken over the tokens that are not padding (over all patches of an image) and scaled to length one, so that long
-rows and layers with large states do not dominate. Encoder-decoders are read in their encoder. The pass ends at the highest
+rows and layers with large states do not dominate. Of encoder-decoders, the encoder is read. The pass ends at the highest
 layer that is read.
 
 Shape suffixes: N rows, B rows of a batch, T tokens, K layers read, D width of the backbone, F = K * D.

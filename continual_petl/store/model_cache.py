@@ -1,7 +1,7 @@
 """A run in memory: tokenizer or image processing, backbones by precision, and banks within a memory limit.
 
 A bank in memory answers only while its certificate is the one on disk, so it is never stale. Answering needs no learner;
-`resident` puts a bank into one for measuring with Lightning.
+`resident` loads a bank into a learner, so that Lightning can evaluate it.
 """
 
 from __future__ import annotations

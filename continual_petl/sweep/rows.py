@@ -1,7 +1,7 @@
 """``rows.json``: digests of every task's data when its sweep started, to detect later changes.
 
 The digests in `Record.data` are of the rows that a trial learned from. If these are held out or limited by seed, they do
-not apply to trials with another seed. So the whole splits are digested here, before anything is taken from them.
+not apply to trials with another seed. So the digests here are of the whole splits, before rows are removed.
 """
 
 from __future__ import annotations

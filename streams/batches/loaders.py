@@ -75,7 +75,7 @@ class TrainLoader:
         return -(-len(self.order) // self.world_size)
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        # A generator: nothing of this runs before the first batch is drawn. Lightning calls iter() while it sets
+        # A generator: none of this runs before the first batch is drawn. Lightning calls iter() while it sets
         # up, before its own counters are in place.
         epoch, done = self._place() or self._next
         if done >= len(self):

@@ -22,7 +22,7 @@ from continual_petl.errors import InputError
 
 PLACE, BOUND = "CONTINUAL_PETL_CACHE", "CONTINUAL_PETL_CACHE_BYTES"
 MAX_BYTES = 2 * 2**30
-"""Default limit for the files of one folder together."""
+"""Default limit on the total size of the files in one folder."""
 _READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 """Do not follow links, and do not wait for pipes."""
 _SUFFIX, _BESIDE = ".cache", ".part"

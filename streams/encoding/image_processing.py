@@ -226,7 +226,7 @@ def _resized(values_3HW: Tensor, to: Size | int, mode: str) -> Tensor:
 
 
 def _nearest(before: int, after: int) -> Tensor:
-    """Return the source pixel of each new one: steps are summed in double precision, which matters between two pixels."""
+    """Return the source pixel of each new one: summed in double precision, which matters at the border of two pixels."""
     step = before / after
     return torch.from_numpy(np.cumsum([0.5 * step, *[step] * (after - 1)]).astype(np.int64))
 

@@ -48,7 +48,7 @@ class Column:
     distinct: tuple[str, ...] = ()
     """For names, the different values, in order."""
     letters: float = 0.0
-    """Mean number of characters of a text."""
+    """Mean number of characters per text."""
     longest: int = 0
     """Length in characters that 99 of 100 texts do not exceed."""
     lengths: tuple[int, ...] = ()

@@ -179,7 +179,7 @@ class MainLine:
         return not link.aside and not self.followers(link) and self._root(link) is not None
 
     def other_end(self, link: Link) -> Link | None:
-        """Return the newest entry that is not on an entry's side of the fork."""
+        """Return the newest entry on the other side of the fork."""
         root = self._root(link)
         if root is None:
             return None

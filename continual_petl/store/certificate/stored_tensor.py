@@ -1,4 +1,4 @@
-"""A tensor as a file holds it: its bytes, which need no torch until they are computed with."""
+"""A tensor as stored in a file: raw bytes, so that torch is needed only to compute with it."""
 
 from __future__ import annotations
 

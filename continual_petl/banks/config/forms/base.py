@@ -155,7 +155,7 @@ class FormConfig:
 
 
 def check_has_no_identity(modification: ModificationLike) -> None:
-    """Raise `ValueError` if a change that is never the identity is initialised as one."""
+    """Raise `ValueError` if a form that cannot be the identity is to be initialised as one."""
     if modification.init == "lora" and modification.composition in ("gated", "prepend"):
         raise ValueError(
             f"init lora makes a change zero, but a {modification.composition} composition is never the identity: "
