@@ -59,7 +59,7 @@ def files_of(folder: Path) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("instants", [QUICK, SLOW])
-def test_killed_at_any_instant_the_course_goes_on_to_the_same_banks(
+def test_run_killed_at_any_point_resumes_to_the_same_banks(
     backbone_folder: Folder, tmp_path: Path, uninterrupted: dict[str, str], instants: tuple[str, ...]
 ) -> None:
     spec = tasks_of(backbone_folder()).spec
@@ -87,7 +87,7 @@ def test_killed_at_any_instant_the_course_goes_on_to_the_same_banks(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_ends_and_goes_on(
+def test_signal_saves_exits_and_run_resumes(
     backbone_folder: Folder, tmp_path: Path, uninterrupted: dict[str, str], number: int
 ) -> None:
     with start(str(backbone_folder()), str(tmp_path / "run")) as process:

@@ -174,7 +174,9 @@ def _wrong(found: Command, calls: list[int], numbers: Callable[[int], tuple[int 
         ("report", "write report/.index.html", (None,)),
     ],
 )
-def test_some_calls(command: Callable[[str], Command], name: str, call: str, numbers: tuple[int | None, ...]) -> None:
+def test_interrupted_calls_leave_no_leftovers(
+    command: Callable[[str], Command], name: str, call: str, numbers: tuple[int | None, ...]
+) -> None:
     found = command(name)
     number = next(number for number, each in enumerate(found.calls) if each.startswith(call))
     wrong = _wrong(found, [number], lambda _: numbers)
@@ -183,7 +185,7 @@ def test_some_calls(command: Callable[[str], Command], name: str, call: str, num
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["run", "learn", "forget", "replace", "report", "sweep"])
-def test_every_call_that_writes(command: Callable[[str], Command], name: str) -> None:
+def test_every_interrupted_write_leaves_no_leftovers(command: Callable[[str], Command], name: str) -> None:
     found = command(name)
     calls = range(len(found.calls))
     print(f"{name}: {sum(len(faults(name, call)) for call in calls)} faults in {len(calls)} calls")
