@@ -89,28 +89,28 @@ def drawn(place: Place, files: tuple[str, ...], count: int, seed: int) -> Iterat
         yield file, draw.randrange(8 * size)
 
 
-def test_one_bit_of_a_run(place: Place) -> None:
+def test_flipped_bit_in_a_run_is_detected(place: Place) -> None:
     assert slipped(place, drawn(place, OF_RUN, 24, seed=0)) == []
 
 
-def test_one_bit_of_a_backbone(place: Place) -> None:
+def test_flipped_bit_in_a_backbone_is_detected(place: Place) -> None:
     assert slipped(place, drawn(place, OF_BACKBONE, 8, seed=0)) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 4))
-def test_one_hundred_bits_of_a_run(place: Place, seed: int) -> None:
+def test_hundred_flipped_bits_in_a_run_are_detected(place: Place, seed: int) -> None:
     assert slipped(place, drawn(place, OF_RUN, 120, seed)) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 4))
-def test_eighty_bits_of_a_backbone(place: Place, seed: int) -> None:
+def test_eighty_flipped_bits_in_a_backbone_are_detected(place: Place, seed: int) -> None:
     assert slipped(place, drawn(place, OF_BACKBONE, 80, seed)) == []
 
 
 @pytest.mark.slow
-def test_every_byte_at_the_end_of_the_results(place: Place) -> None:
+def test_every_byte_at_the_end_of_the_results_is_protected(place: Place) -> None:
     draw, size = random.Random(0), place.path("results.jsonl").stat().st_size
     places = [("results.jsonl", 8 * byte + draw.randrange(8)) for byte in range(size - 100, size)]
     assert slipped(place, iter(places)) == []
@@ -118,6 +118,6 @@ def test_every_byte_at_the_end_of_the_results(place: Place) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file", [*OF_RUN[:3:2], "model.safetensors"])
-def test_every_byte_at_the_begin_of_a_header(place: Place, file: str) -> None:
+def test_every_byte_at_the_start_of_a_header_is_protected(place: Place, file: str) -> None:
     draw = random.Random(0)
     assert slipped(place, ((file, 8 * byte + draw.randrange(8)) for byte in range(200))) == []

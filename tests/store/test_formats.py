@@ -37,6 +37,6 @@ def test_files_of_another_format_are_refused(folder: Path, file: str, named: str
         Run(folder).predict(["w0"], task="one")
 
 
-def test_a_copy_of_the_store_elsewhere_holds_too(folder: Path, tmp_path: Path) -> None:
+def test_copied_store_is_verified(folder: Path, tmp_path: Path) -> None:
     shutil.move(folder, tmp_path / "elsewhere" / "mine")
     assert problems(tmp_path / "elsewhere" / "mine") == {}
