@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_study_runs_quickly_and_is_not_run_again(name: str, tmp_path: Path) -> None:
+def test_quick_study_runs_and_is_not_repeated(name: str, tmp_path: Path) -> None:
     heard: list[str] = []
     study, request = find(name), Request(data=None, out=tmp_path, scale=QUICK)
     assert run_studies([study], request, heard.append)

@@ -108,7 +108,7 @@ def test_non_file_instead_of_a_file_is_refused(folder: Path, tmp_path: Path, fil
 
 
 @pytest.mark.parametrize("place", few(["banks", "tombstones", "banks/one"]))
-def test_linked_or_missing_bank_folder_is_refused(folder: Path, tmp_path: Path, place: str) -> None:
+def test_linked_or_replaced_folder_is_refused(folder: Path, tmp_path: Path, place: str) -> None:
     path, elsewhere = folder / place, tmp_path / "elsewhere"
     path.rename(elsewhere) if path.exists() else elsewhere.mkdir()
     path.symlink_to(elsewhere)

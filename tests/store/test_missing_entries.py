@@ -190,7 +190,7 @@ def test_missing_replacement_is_reported(folder: Path, backbone_folder: Folder) 
         learn_one_more(backbone_folder(), folder)
 
 
-def test_restored_run_is_valid_again(folder: Path, backbone_folder: Folder) -> None:
+def test_restored_bank_is_valid_again(folder: Path, backbone_folder: Folder) -> None:
     """A missing bank that was dropped on record, and is found and put back after all, counts again."""
     before = bank_digests(Run(folder))
     kept = shutil.move(folder / "banks" / "three", folder.parent / "three")

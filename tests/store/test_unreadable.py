@@ -46,7 +46,7 @@ def test_unreadable_folder_is_reported(forbidden: Path, command: str, capsys: py
     assert Store(forbidden).has("one")
 
 
-def test_stray_file_among_the_banks(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stray_file_among_the_banks_is_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "banks" / "readme.txt").write_text("what is here")
     expected = "banks/readme.txt: this is a file, but only the folders of tasks belong here. Move it out of the run."
     assert expected in problems(folder)["readme.txt"]
