@@ -1,4 +1,4 @@
-"""An ablation measures what the bank without some layers answers, changes nothing, and says why where it cannot."""
+"""An ablation evaluates a bank without some layers, changes nothing, and explains refusals."""
 
 from __future__ import annotations
 

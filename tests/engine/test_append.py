@@ -1,4 +1,4 @@
-"""A task that arrives later is learned from the saved banks alone; and how each cell of R is known."""
+"""A later task is learned from the saved banks alone; the status of each cell of R."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_later_task_does_not_need_earlier_data(backbone_folder: Folder, tmp_path
     assert "test rows are not available" in found["one"].problems[0]
     assert (found["one"].ok, found["one"].verdict) == (False, "rows not checked")
     assert (found["three"].problems, found["three"].verdict) == ((), "unchanged")
-    # The third bank is that of a run in which nothing was ever missing, and answers go on.
+    # The third bank equals that of a run without missing data, and predictions still work.
     shutil.rmtree(data)
     alone = learn(stream(backbone_folder(), [task_on_disk("three", data)]), tmp_path / "alone")
     assert bank_digests(run) == before | bank_digests(alone)
@@ -120,7 +120,7 @@ def test_evaluation_cost_does_not_grow_with_the_number_of_tasks(
         return statuses(learn(stream(backbone_folder(), FOUR, training=QUICK, evaluate=policy), tmp_path / policy))
 
     sample, certified, auto = map(learned, ("sample", "certified", "auto"))
-    # One measured and one certified beside the new task; the last row leaves nothing out.
+    # One measured and one certified besides the new task; the last row is complete.
     assert sample[:2] == ["m", "mm"]
     assert sorted(sample[2]) == sorted("cmm")
     assert sorted(sample[3]) == sorted("ccmm")

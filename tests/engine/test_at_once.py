@@ -1,4 +1,4 @@
-"""Many tasks at once: workers learn, one process commits, and the store ends as that of a run in one process."""
+"""Parallel tasks: workers learn, one process commits, and the store equals that of a single-process run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A budget of tokens through a whole run: steps counted as they are taken, and refused before anything is learned."""
+"""Token budgets in a whole run: exact step counts, and refusals before training."""
 
 from __future__ import annotations
 

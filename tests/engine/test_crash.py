@@ -1,4 +1,4 @@
-"""Real processes, really interrupted: by a signal that asks, and by kills at every kind of instant."""
+"""Real processes, interrupted by signals and by kills at every kind of point."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_signal_saves_exits_and_run_resumes(
         assert process.stdout is not None
         for _ in range(5):
             assert process.stdout.readline() == "step\n"
-        # Meanwhile nobody else may write.
+        # Meanwhile no other process may write.
         with pytest.raises(StoreError, match="another process is writing to this run"):
             learn(tasks_of(backbone_folder()), tmp_path / "run")
         process.send_signal(number)

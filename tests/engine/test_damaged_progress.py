@@ -1,4 +1,4 @@
-"""What was saved half-way and is damaged is told, and never learned on."""
+"""Damaged progress is reported and never used."""
 
 from __future__ import annotations
 

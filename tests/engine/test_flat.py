@@ -1,4 +1,4 @@
-"""What a task costs does not grow with the number of earlier tasks: counted in reading, places and lines, not in seconds."""
+"""The cost of a task does not grow with the number of earlier tasks: measured in reads, calls and lines, not in seconds."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_reads_per_task_do_not_grow_with_the_number_of_tasks(
             counts = _Counts(Looks(folder, patch), folder)
             watching = [NoForgetting("digests", most=2), counts]
             learn(stream(backbone_folder(), tasks, training=QUICK, evaluate="certified"), folder, callbacks=watching)
-        # The first task stands behind the opening, and the last row of a stream is complete.
+        # The first task includes opening the store, and the last row of a stream is complete.
         found[count] = counts.found["b"]
     opened, asked = found[6]
     assert found[30][0] == opened

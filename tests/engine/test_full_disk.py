@@ -1,4 +1,4 @@
-"""Every write of a run fails once: a clear error, the store as before, and the same command resumes."""
+"""Every write of a run fails once: a clear error, the store unchanged, and the same command resumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a task that was stopped half-way: how long it was trained in all, and where it goes on."""
+"""Facts about an interrupted task: its total training time, and where it resumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a task was learned is kept with its bank: bounded, the same after an interruption, part of the certificate."""
+"""The training history of a task is stored with its bank: bounded, the same after an interruption, certified."""
 
 from __future__ import annotations
 

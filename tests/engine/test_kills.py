@@ -1,4 +1,4 @@
-"""SIGKILL at random instants of real processes: a store is never half written, and the run ends in the same banks."""
+"""SIGKILL at random times: the store is never half written, and the run ends with the same banks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run over tasks of every kind: learned, certified, answered as measured, stopped and gone on with."""
+"""A run over tasks of every kind: learned, certified, predicted, interrupted and resumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task that is added to a run of many costs what it costs within one command: some certificates are checked, not all."""
+"""Adding a task to a run of many costs as much as within one command: a sample of certificates is checked."""
 
 from __future__ import annotations
 

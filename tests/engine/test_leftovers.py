@@ -1,4 +1,4 @@
-"""Whatever call a command fails or is killed in, the next one leaves the folder that an undisturbed command leaves.
+"""Wherever a command fails or is killed, the next one leaves the folder as an undisturbed command would.
 
 The slow test kills each command in every call that writes, and has the call fail as well; `learn` and `sweep`, which take
 longer, meet one fault in each call: a kill, a full disk and a broken disk in turn. All faults in every call of all commands::
@@ -97,7 +97,7 @@ class Command:
 
 
 def left_in(folder: Path) -> dict[str, object]:
-    """Return all that lies in a folder by name: what is in the files of a run, but for times and what follows from them."""
+    """Return the content of a folder by name, without times and anything derived from them."""
     found: dict[str, object] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))

@@ -1,4 +1,4 @@
-"""The rows that a bank misreads are those that its certified scores count as wrong, for every kind of task."""
+"""Misread rows are those that the certified scores count as wrong, for every task kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A missing file is reported without the model only where the model could not find another mistake."""
+"""A missing file is reported without loading the model only if the model could not reveal another mistake."""
 
 from __future__ import annotations
 

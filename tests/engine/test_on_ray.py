@@ -1,4 +1,4 @@
-"""Many tasks at once on a Ray cluster of two workers: the store ends as that of a run in one process."""
+"""Parallel tasks on a Ray cluster of two workers: the store equals that of a single-process run."""
 
 from __future__ import annotations
 

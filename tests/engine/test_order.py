@@ -1,4 +1,4 @@
-"""A bank is a function of its own task: order, company, and what else drew random numbers change nothing."""
+"""A bank depends only on its own task, not on order, other tasks, or other uses of random numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers to texts are those that the bank gave to the same texts when it was measured."""
+"""Predictions for texts match the bank's evaluated answers to the same texts."""
 
 from __future__ import annotations
 

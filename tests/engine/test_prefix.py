@@ -1,4 +1,4 @@
-"""What is kept of the frozen layers changes no answer, and is kept where it can be and pays."""
+"""Cached states of the frozen layers change no answer, and are cached where possible and useful."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def whole(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 class Recomputed:
-    """Plain restatement of what is kept: the states of each row, computed anew in each step, in its canonical batch."""
+    """Plain restatement of the cache: the states of each row, recomputed in each step, in its canonical batch."""
 
     def __init__(self, course: Open) -> None:
         self._course = course

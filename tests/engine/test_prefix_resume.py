@@ -1,4 +1,4 @@
-"""Kept states are the same whenever they are made, go with the task's progress, and are never those of something else."""
+"""Cached states are reproducible, belong to the task's progress, and are never mixed up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is found wrong before the first step of a run, and what waits for its turn."""
+"""Which problems are reported before the first step of a run, and which only when a task starts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_number_of_tasks_checked_ahead_is_limited(
         with pytest.raises(InputError, match=r"task 'second', split train .*columns\.label is 'score'"):
             learn(tasks, tmp_path / str(number_read))
         assert (tmp_path / str(number_read) / "banks" / "first").is_dir() == learned
-    # What is learned already is not read again, here as ever.
+    # Learned tasks are not read again.
     monkeypatch.setattr(preflight, "CHECKED_TASKS", 20)
     with pytest.raises(InputError, match="'score'"):
         learn(tasks, tmp_path / "1")
@@ -122,7 +122,7 @@ def test_unsupported_kind_is_refused_before_reading_data(
 
 
 def test_revision_of_a_local_folder_is_refused_only_for_new_runs(backbone_folder: Folder, tmp_path: Path) -> None:
-    """A run that was begun with one, before it was refused, is verified and goes on: its backbone is pinned by content."""
+    """A run started with one, before it was refused, can be verified and resumed: its backbone is pinned by content."""
     folder, first = backbone_folder(), task("first", num_rows=16)
     asked = {"name": str(folder), "pooling": "mean", "revision": "main"}
     with_revision = stream(folder, [first], training=QUICK, backbone=asked)

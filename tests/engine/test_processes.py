@@ -1,4 +1,4 @@
-"""A worker process: it ends with its run, also while it is being started, and says what keeps it from beginning."""
+"""A worker process ends with its run, even while starting, and reports why it cannot start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any short stream: learned, gone on with, and verified, it keeps every promise at once."""
+"""Any short stream, learned, continued and verified, keeps all guarantees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One task on two processes of Lightning's DDP: the same bank in both, the scores of one process, task after task."""
+"""One task on two DDP processes: the same bank in both, and the scores of one process, task after task."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TASKS: list[dict[str, Any]] = [
 
 
 class Notes(L.Callback):
-    """Write down in each process the seed and rows of every step, and the validation scores; die once, if told to."""
+    """Record in each process the seed and rows of every step, and the validation scores; die once on request."""
 
     def __init__(self, folder: Path, die_in: str = "") -> None:
         self.folder, self.die_in = str(folder), die_in
@@ -133,7 +133,7 @@ def test_rank_failing_after_another_was_killed_is_not_a_task_failure(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: bool
 ) -> None:
     class Place:
-        """The first one tells that its connection was reset; that the second was killed is known a moment later."""
+        """The first one reports a reset connection; the kill of the second is known a moment later."""
 
         def __init__(self, brief: Any, environment: dict[str, str]) -> None:
             self.rank = environment["LOCAL_RANK"]

@@ -1,4 +1,4 @@
-"""Scores of earlier tasks whose data is gone come from their certificates, and are never called measured."""
+"""Scores of earlier tasks with missing data come from their certificates, and are never called measured."""
 
 from __future__ import annotations
 

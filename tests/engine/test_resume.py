@@ -1,4 +1,4 @@
-"""A task that was stopped anywhere and went on ends in the bank of a task that was never stopped."""
+"""A task interrupted anywhere and resumed ends with the same bank as an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_progress_of_another_task_is_not_resumed(
             heard.extend(event.notices)
 
     assert bank_digests(learn(changed, tmp_path / "run", callbacks=[Listener()])) == fresh
-    # The loss of work is told, with its cause.
+    # The loss of work is reported, with its cause.
     ((group, value),) = change.items()
     cause = next(iter(value)) if isinstance(value, dict) else group
     assert "'one': its saved progress no longer fits (" in " ".join(heard)

@@ -1,4 +1,4 @@
-"""A signal in any phase of a run: it stops at the next safe place, says so by its exit code, and goes on."""
+"""A signal in any phase of a run: it stops at the next safe point, sets the exit code, and can be resumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``start_from``: a bank begins as a copy of an earlier one, which stays what it is; the certificate says so."""
+"""``start_from``: a bank starts as a copy of an earlier one, which is unchanged; the certificate records it."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_settings_are_inherited_along_a_chain(backbone_folder: Folder, tmp_path:
     banks = [spec.resolved_bank(each) for each in spec.tasks]
     assert [bank.start_from for bank in banks] == [None, "one", "two"]
     assert {bank.model_copy(update={"start_from": None}) for bank in banks} == {banks[0]}
-    # What a task was learned with counts, whatever the stream says of it today.
+    # The settings a task was learned with count, whatever the stream says now.
     session = Session(stream(backbone_folder(), [ONE, two()], bank="lora", training=QUICK).spec, Store(tmp_path))
     learn(stream(backbone_folder(), [ONE], training=QUICK), tmp_path)
     assert session.bank(session.spec.tasks[1]).modifications[0].form == "bottleneck"

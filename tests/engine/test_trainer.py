@@ -1,4 +1,4 @@
-"""What users give to Lightning's Trainer: nothing of it makes a task depend on another, or a run fail half-way."""
+"""Users' Trainer settings: none makes a task depend on another, or a run fail half-way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits for whom when many tasks are learned at once, and what becomes of the rest when one fails; nothing is learned."""
+"""Scheduling of parallel tasks: dependencies, and what happens when one fails; nothing is trained."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Unsendable(L.Callback):
 
 
 class Told:
-    """Learns nothing: says of every task what it was told to say, and takes note of what is asked of it."""
+    """Trains nothing: returns a given report for every task, and records the requests."""
 
     retries = 2
 
@@ -72,7 +72,7 @@ class Told:
 
 
 class Committed(list[str]):
-    """The tasks that were committed, in order; a stand-in for the store and its session."""
+    """The committed tasks, in order; a stand-in for the store and its session."""
 
     def __init__(self, tasks: TaskStream, monkeypatch: pytest.MonkeyPatch) -> None:
         spec = tasks.spec

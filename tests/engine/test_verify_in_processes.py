@@ -1,4 +1,4 @@
-"""Certificates that several processes check: the same verdicts, whatever becomes of the processes."""
+"""Verification in several processes: the same verdicts, whatever happens to the processes."""
 
 from __future__ import annotations
 

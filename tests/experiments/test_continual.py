@@ -1,4 +1,4 @@
-"""The pages of the continual-learning studies, from ledgers that were made up: nothing is learned here."""
+"""The pages of the continual-learning studies, from invented ledgers; nothing is trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The frame of the benchmarks: turns, results, options, workers. Nothing here is timed."""
+"""The framework of the benchmarks: turns, results, options, workers. Nothing is timed."""
 
 from __future__ import annotations
 

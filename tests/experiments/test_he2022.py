@@ -1,4 +1,4 @@
-"""The studies of He et al. 2022: budgets are what they claim, pages and verdicts come from the ledger; nothing is learned."""
+"""The studies of He et al. 2022: budgets are met, pages and verdicts come from the ledger; nothing is trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MAM on MRPC with more epochs: what is chosen there and held against what; nothing is learned."""
+"""MAM on MRPC with more epochs: choices and comparisons; nothing is trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sequential fine-tuning at other rates: which trials it takes, and what is said of them; nothing is learned."""
+"""Sequential fine-tuning at other rates: its trials and its report; nothing is trained."""
 
 from __future__ import annotations
 

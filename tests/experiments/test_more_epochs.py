@@ -1,4 +1,4 @@
-"""Full copies with as many epochs as banks: chosen by validation rows, told by the means; nothing is learned."""
+"""Full copies with as many epochs as banks: chosen on validation rows, judged by means; nothing is trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One model for all tasks: with one task it is the library's full fine-tuning, with several it forgets or remembers."""
+"""One model for all tasks: with one task it matches full fine-tuning, with several it forgets or replays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of studies leave out no line, however many there are."""
+"""Figures of studies draw all lines, however many there are."""
 
 from __future__ import annotations
 

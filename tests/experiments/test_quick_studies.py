@@ -1,4 +1,4 @@
-"""Every study runs from beginning to end on rows that mean nothing, and goes on where it was."""
+"""Every study runs from start to end on made-up rows, and resumes."""
 
 from __future__ import annotations
 

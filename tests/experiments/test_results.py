@@ -1,4 +1,4 @@
-"""Committed results: the Markdown is that of the raw numbers, and README says what they say."""
+"""Committed results: the Markdown matches the raw numbers, and README matches both."""
 
 from __future__ import annotations
 

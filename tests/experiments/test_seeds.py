@@ -1,4 +1,4 @@
-"""Studies with fewer seeds: part of the same trials, pages without errors of means, and words for what one seed is."""
+"""Studies with fewer seeds: a subset of the trials, pages without standard errors, and statements about one seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The frame of the studies: trials, ledgers, choices, pages. Nothing is learned here."""
+"""The framework of the studies: trials, ledgers, choices, pages. Nothing is trained."""
 
 from __future__ import annotations
 

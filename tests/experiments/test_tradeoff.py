@@ -1,4 +1,4 @@
-"""Score against parameters: what a claim on all sizes comes from is said; nothing is learned."""
+"""Score against parameters: what a claim over all sizes is based on; nothing is trained."""
 
 from __future__ import annotations
 

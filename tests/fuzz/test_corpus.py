@@ -1,4 +1,4 @@
-"""What was found once is refused, or read, for good; and the harness notices what it is there for."""
+"""Past findings stay fixed, and the harness detects what it is meant to."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_slow_input_is_found() -> None:
 
 def test_memory_hungry_input_is_found() -> None:
     def grow(data: bytes) -> None:
-        # The peak only ever grows, so what lies between it and the use of now comes on top.
+        # The peak only grows, so add the difference between it and the current use.
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         now = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
         held.append(bytearray(b"x") * (max(peak - now, 0) + 64 * 2**20))

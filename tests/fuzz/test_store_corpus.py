@@ -1,4 +1,4 @@
-"""What strangers may put into a run folder is refused, or read; what once was not is tried again for good."""
+"""Untrusted content of a run folder is accepted or refused; past findings stay fixed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heads: what each computes, checked against the libraries' own losses; and answers in words."""
+"""Heads: their computations, checked against library losses; and answers in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores that mean what their names say."""
+"""Scores match their names."""
 
 from __future__ import annotations
 

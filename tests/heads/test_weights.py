@@ -1,4 +1,4 @@
-"""Class weights: scikit-learn's formula, names of labels, and what is not defined."""
+"""Class weights: scikit-learn's formula, label names, and undefined cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outputs of every kind of task are those of transformers' own models where a bank changes nothing, padded or not."""
+"""Outputs of every task kind match transformers' own models if the bank changes nothing, padded or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning with a Trainer of one's own: the data and the bank are those that the stream describes, or it is an error."""
+"""Learning with a custom Trainer: data and bank are those described by the stream, or it is an error."""
 
 from __future__ import annotations
 

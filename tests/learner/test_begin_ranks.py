@@ -1,4 +1,4 @@
-"""A Trainer of one's own with Lightning's DDP: three tasks, two processes, one bank of each."""
+"""A custom Trainer with Lightning's DDP: three tasks, two processes, one bank each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A loss that is not finite ends the task at once, says where, and leaves the rest alone."""
+"""A loss that is not finite stops the task at once, says where, and leaves everything else unchanged."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_diverged_run_continues_with_another_learning_rate(
         assert len(seen) <= 8, "the epoch in which it diverged is the last"
     before = content(tmp_path / "run")
     assert {name.split("/")[1] for name in before if name.startswith("banks/")} == {"one"}
-    # What is saved is finite: with the cause gone, also the same settings go on.
+    # The saved progress is finite: once the cause is removed, the same settings can resume.
     last = torch.load(tmp_path / "run" / ".progress" / "two" / "last.ckpt", weights_only=True)
     assert last["global_step"] <= 6
     assert all(tensor.isfinite().all() for tensor in last["state_dict"].values())

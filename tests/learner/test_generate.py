@@ -1,4 +1,4 @@
-"""Generated texts: those of the bank's own logits, step by step, whatever the checkpoint says and however rows are padded."""
+"""Generated texts follow the bank's logits, step by step, regardless of the checkpoint's settings and padding."""
 
 from __future__ import annotations
 

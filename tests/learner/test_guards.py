@@ -1,4 +1,4 @@
-"""Every guard of isolation fires: each is shown the accident that it is there for."""
+"""Every isolation guard fires on the mistake that it guards against."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning a second task leaves the first one's bank, the backbone and the answers as they were, bit for bit."""
+"""Learning a second task leaves the first bank, the backbone and the answers unchanged, bit for bit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 
 
 def own_learner(optimizer: str, *, set_to_none: bool) -> type[ContinualLearner]:
-    """Return a learner as a user would write it, with an optimizer and a way to clear gradients of its own."""
+    """Return a learner as a user would write it, with its own optimizer and its own way to clear gradients."""
 
     class Own(ContinualLearner):
         def configure_optimizers(self) -> Any:

@@ -1,4 +1,4 @@
-"""Every kind of task with a Trainer of one's own: it trains its bank alone, and its guards fire."""
+"""Every task kind with a custom Trainer: only its bank is trained, and its guards fire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory that runs out says in which batch, and what makes batches smaller; the run goes on from what it saved."""
+"""An out-of-memory error names the batch and how to reduce it; the run resumes from its checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backbones that move by themselves: they are held still, or what moved is named."""
+"""Backbones with mutable state: the state is frozen, or the change is detected and named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The optimizer is new, holds one bank, decays what the papers decay; the schedule warms up and falls to zero."""
+"""The optimizer is new, has one bank, decays what the papers decay; the schedule warms up and decays to zero."""
 
 from __future__ import annotations
 

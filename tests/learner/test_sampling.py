@@ -1,4 +1,4 @@
-"""Answers that are drawn, or that end at a text: one answer for a row whatever is beside it, by the right probabilities."""
+"""Sampled answers and stop texts: answers do not depend on the batch and follow the right probabilities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No copy of the backbone is ever made: everything that torch computes while a bank is learned is looked at."""
+"""No copy of the backbone is made: every tensor that torch computes during training is inspected."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Folder = Callable[..., Path]
 
 
 class Copies(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts what is computed and holds the values of a matrix of the backbone, in any order, in memory of its own."""
+    """Counts computed tensors with the values of a backbone matrix, in any order, in separate memory."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

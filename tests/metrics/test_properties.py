@@ -1,4 +1,4 @@
-"""What must hold for every result matrix: agreement with plain Python, exact zeros, invariances, strict NaN."""
+"""Properties of every result matrix: agreement with plain Python, exact zeros, invariances, strict NaN."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_average_is_invariant_to_task_order(course: tuple[Tensor, Tensor], data:
 @QUICK
 @given(course=courses(), data=st.data())
 def test_earlier_tasks_can_be_permuted(name: str, course: tuple[Tensor, Tensor], data: st.DataObject) -> None:
-    """Only the last task has a place of its own: R with rows and columns permuted alike has the same value."""
+    """Only the last task is special: R with rows and columns permuted in the same way has the same value."""
     last = len(course[1]) - 1
     order = [*data.draw(st.permutations(range(last))), last]
     R_TT, reference_T = course

@@ -1,4 +1,4 @@
-"""Many tasks on the same rows answer as each alone does, and what is frozen below them is computed once."""
+"""Many tasks on the same rows answer as each alone, and shared frozen layers are computed once."""
 
 from __future__ import annotations
 

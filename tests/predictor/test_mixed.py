@@ -1,4 +1,4 @@
-"""Rows of any tasks in one call: each is answered by its own bank, in the order of the rows, or the call is refused."""
+"""Rows of any tasks in one call: each is answered by its own bank, in order, or the call is refused."""
 
 from __future__ import annotations
 

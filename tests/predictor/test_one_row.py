@@ -1,4 +1,4 @@
-"""One row by itself is one row, and its answer comes by itself; rows in a list are answered by a list."""
+"""A single row returns a single answer; a list of rows returns a list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An ablation says one thing as JSON, as a figure, as a table and as a page, and refuses what contradicts itself."""
+"""An ablation is consistent as JSON, figure, table and page, and refuses contradictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several runs side by side: tasks are matched by name, what makes them hard to compare is said."""
+"""Several runs side by side: tasks are matched by name, and what limits the comparison is reported."""
 
 from __future__ import annotations
 

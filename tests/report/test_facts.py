@@ -1,4 +1,4 @@
-"""What is read of a run is what lies in its folder; what is damaged, gone or not there yet is reported."""
+"""Facts about a run come from its folder; damaged or missing parts are reported."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_damage_is_reported_and_the_rest_is_read(learned: Path, tmp_path: Path, 
     assert len(facts.tasks) == (3 if damage in {"manifest", "gone"} else 4)
     told = " ".join(problem for check in facts.checks for problem in check.problems)
     assert {"results": "results.jsonl", "pin": "backbone.json", "predecessor": "copy"}.get(damage, "two") in told
-    # Whatever needs no backbone is told as `verify` tells it.
+    # Findings that need no backbone are reported as by `verify`.
     found = {text for check in Run(run).verify() for text in check.problems}
     here = {text for check in facts.others for text in check.problems}
     assert here <= found

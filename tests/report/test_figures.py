@@ -1,4 +1,4 @@
-"""Every number of a figure is one of the store: held against the files, or against answers that are computed anew."""
+"""Every number in a figure comes from the store: checked against the files, or against recomputed answers."""
 
 from __future__ import annotations
 

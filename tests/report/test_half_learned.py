@@ -1,4 +1,4 @@
-"""The page shows the learning curve so far of a task that is half learned, and follows it."""
+"""The page shows and updates the learning curve of an unfinished task."""
 
 from __future__ import annotations
 

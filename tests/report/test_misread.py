@@ -1,4 +1,4 @@
-"""Rows that a bank misreads are shown as texts, in a section that is there only if someone asked for it."""
+"""Misread rows are shown as text, in a section that is only included on request."""
 
 from __future__ import annotations
 

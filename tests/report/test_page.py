@@ -1,4 +1,4 @@
-"""The page says what the run is, needs nothing but its own folder, and shows every text of a run as a text."""
+"""The page describes the run, needs only its own folder, and escapes every text of the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server of a report: for this machine alone, for the report alone, not stopped by a run that is being written."""
+"""The report server: only this machine, only the report, and robust against a run that is being written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A score on validation rows is marked wherever the page shows it, and a line explains the mark."""
+"""A score on validation rows is marked wherever the page shows it, and a note explains the mark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same facts give the same files; what did not change stays; no text of a run is read as anything but a text."""
+"""The same facts give the same files; unchanged files are kept; every text of a run is escaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One writer at a time, and a kill at any instant leaves the old state or the new one."""
+"""One writer at a time, and a kill at any time leaves the old state or the new one."""
 
 from __future__ import annotations
 

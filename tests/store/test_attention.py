@@ -1,4 +1,4 @@
-"""A run goes on with the attention it began with, and a certificate is replayed with the one it names."""
+"""A run keeps the attention it started with, and a certificate is replayed with the attention recorded in it."""
 
 from __future__ import annotations
 

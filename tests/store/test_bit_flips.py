@@ -1,4 +1,4 @@
-"""One flipped bit, anywhere in a run folder or in the files of its backbone, is told, and the file is named."""
+"""One flipped bit, anywhere in a run folder or in the backbone's files, is reported with the file name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class Place:
-    """A run of two tasks and a tombstone, on a backbone of its own."""
+    """A run of two tasks and a tombstone, on its own backbone."""
 
     def __init__(self, folder: Path, backbone: Path) -> None:
         self.backbone = shutil.copytree(backbone, folder / "backbone")
@@ -42,7 +42,7 @@ class Place:
         return (self.backbone if file in OF_BACKBONE else self.run) / file
 
     def told(self, file: str) -> list[str]:
-        """Return what a user is told by verify, where any file of the backbone is read anew."""
+        """Return the output of verify, with all files of the backbone reread."""
         session = self.session if file in OF_RUN and file != "backbone.json" else None
         try:
             return [text for check in Run(self.run, session=session).verify() for text in check.problems]
@@ -56,7 +56,7 @@ def place(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def slipped(place: Place, flips: Iterator[tuple[str, int]]) -> list[str]:
-    """Return the flips that are not told, or not with the file's name, or that raise something else."""
+    """Return the flips that are not reported, or without the file's name, or that raise something else."""
     wrong = []
     for file, bit in flips:
         path, where = place.path(file), f"{file}, byte {bit // 8}, bit {bit % 8}"

@@ -1,4 +1,4 @@
-"""A failed check says what, where, and how it was, to people and to programs."""
+"""A failed check reports what, where, and the expected value, for people and for programs."""
 
 from __future__ import annotations
 

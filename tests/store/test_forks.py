@@ -1,4 +1,4 @@
-"""A chain that forked: nothing is learned on either side until one of them is dropped on record."""
+"""A forked chain: nothing is learned until one side is dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What another release wrote is refused with the reason; a run folder can lie anywhere."""
+"""Files of another format are refused with the reason; a run folder can be moved."""
 
 from __future__ import annotations
 

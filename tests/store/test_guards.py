@@ -1,4 +1,4 @@
-"""Whatever is changed in the files of a bank is noticed and named."""
+"""Any change in the files of a bank is detected and named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that resumes in a changed run folder, or measures something else, says so."""
+"""A run that resumes in a changed run folder, or measures different scores, reports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stranger may put into a run folder is refused, with the file's name, before anything is allocated or followed."""
+"""Hostile content of a run folder is refused, with the file name, before anything is allocated or followed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index saves reading, and says nothing that the manifests do not say: whatever lies in its place."""
+"""The index saves reading and always agrees with the manifests, whatever is in the index file."""
 
 from __future__ import annotations
 

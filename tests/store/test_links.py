@@ -1,4 +1,4 @@
-"""A link inside a run folder leads nowhere: what is written would be written, and deleted, elsewhere."""
+"""Links inside a run folder are not followed: files elsewhere would be written or deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One writer at a time: the second is told who the first is, or waits; who was killed holds nothing."""
+"""One writer at a time: the second gets an error naming the first, or waits; a killed process releases the lock."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = [
 
 
 def in_a_process(act: Callable[[], object]) -> int:
-    """Start a process that acts; return its number. It ends with 0, or 1 if it was told who holds the lock."""
+    """Start a process that runs a function; return its id. It exits with 0, or with 1 if the lock is held."""
     child = os.fork()
     if child:
         return child

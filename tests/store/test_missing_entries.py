@@ -1,4 +1,4 @@
-"""What a run is known to have had and has no more: nothing is learned until it is restored, or dropped on record."""
+"""Missing entries of a run: nothing is learned until they are restored, or dropped."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def test_older_copy_of_a_replaced_bank_is_not_accepted(folder: Path, backbone_fo
 
 
 def test_missing_bank_and_changed_stream_are_both_reported(folder: Path, backbone_folder: Folder) -> None:
-    """Neither waits for the other: what is missing is dropped, and the stream is written anew by the next run."""
+    """They are independent: the missing entry is dropped, and the next run rewrites the stream."""
     path = folder / "stream.yaml"
     path.write_text(path.read_text().replace("name: tiny", "name: tint", 1))
     shutil.rmtree(folder / "banks" / "three")

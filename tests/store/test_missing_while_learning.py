@@ -1,4 +1,4 @@
-"""What goes missing, or comes back, while a task is learned: it is noticed before anything is committed on top."""
+"""Entries that are lost or restored during training are detected before anything is committed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The probe of every kind of task: small, seeded, sensitive, and what another environment may do to it."""
+"""The probe of every task kind: small, seeded, sensitive, and its tolerance in other environments."""
 
 from __future__ import annotations
 

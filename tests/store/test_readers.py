@@ -1,4 +1,4 @@
-"""Who reads a run while another process writes to it sees the state before or after, never a mixture."""
+"""Readers of a run that is being written see the state before or after, never a mixture."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def interleaved(
 ) -> tuple[Any, bool]:
     """Return what a reader sees when all steps are done before it opens its file number ``at``; and whether it came to that.
 
-    With a pause between them the steps are done beside the reader.
+    With a pause between them, the steps run concurrently with the reader.
     """
     shutil.copytree(states.before, folder)
     real, opened, writers = reading_module._opened, [0], []

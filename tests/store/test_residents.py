@@ -1,4 +1,4 @@
-"""Banks in memory: within a budget, the one asked for longest ago goes first, and none answers that was replaced on disk."""
+"""Cached banks: within a budget, least recently used ones are evicted, and replaced banks are never used."""
 
 from __future__ import annotations
 

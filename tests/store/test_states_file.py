@@ -1,4 +1,4 @@
-"""A file of states gives back what was written, and is used only if it is whole and bound to what is asked for."""
+"""A states file returns what was written, and is used only if it is complete and matches its binding."""
 
 from __future__ import annotations
 

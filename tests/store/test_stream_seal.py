@@ -1,4 +1,4 @@
-"""The run's own stream.yaml decides what is learned next: a change of it is reported, and nothing is learned from it."""
+"""The run's stream.yaml determines later tasks: a change is reported, and such a file is not used."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["learn", str(folder), str(folder.parent / "new.yaml"), "--quiet"]) == 1
     assert CHANGED in capsys.readouterr().err
     assert Store(folder).tasks == ["one", "two", "three"]
-    # What is dropped is dropped; the file is not written anew, which would seal what it says.
+    # The task is dropped; the file is not rewritten, which would seal its content.
     other = shutil.copytree(folder, folder.parent / "forgetting")
     forget(other, "two")
     assert Store(other).tasks == ["one", "three"]
@@ -67,7 +67,7 @@ def test_changed_value_is_reported(
         raise AssertionError(found["(stream.yaml)"])
     assert any(CHANGED in problem for check in read_facts(folder).others for problem in check.problems)
     refused(folder, capsys)
-    # A stream of one's own is not read from there, and is written anew.
+    # A stream given by the user is not read from there, and is rewritten.
     notices: list[str] = []
 
     class Listener(StreamCallback):

@@ -1,4 +1,4 @@
-"""A backbone, tokenizer or mode other than that of the certificate is noticed and named."""
+"""A backbone, tokenizer or mode that differs from the certificate is detected and named."""
 
 from __future__ import annotations
 

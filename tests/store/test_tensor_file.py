@@ -1,4 +1,4 @@
-"""Tensors read from a file without torch have the digests of tensors, and become the same tensors."""
+"""Tensors read from a file without torch have the same digests and values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task leaves a run only on purpose and on record, and no other task notices."""
+"""Dropping a task is explicit and recorded, and does not affect other tasks."""
 
 from __future__ import annotations
 

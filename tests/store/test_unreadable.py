@@ -1,4 +1,4 @@
-"""What does not belong into a run folder, or may not be read there, is reported in one paragraph."""
+"""Unexpected or unreadable content of a run folder is reported in one paragraph."""
 
 from __future__ import annotations
 

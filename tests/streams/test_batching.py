@@ -1,4 +1,4 @@
-"""Batches: every row once, like lengths together, a function of seed and epoch."""
+"""Batches: every row once, similar lengths together, determined by seed and epoch."""
 
 from __future__ import annotations
 

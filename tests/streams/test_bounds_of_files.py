@@ -1,4 +1,4 @@
-"""What a file unpacks to, and how long its cells are, is bounded: refused while it is read, with how to raise the bound."""
+"""Unpacked size and cell length of files are bounded while reading; errors say how to raise the limit."""
 
 from __future__ import annotations
 

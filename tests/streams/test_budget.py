@@ -1,4 +1,4 @@
-"""Budgets of tokens: every row once, no batch above its budget, as many batches in every epoch, going on exactly."""
+"""Token budgets: every row once, no batch above its budget, equal batch counts in every epoch, exact resuming."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that may be lost: whole or not there, bounded, refused where they could be somebody else's."""
+"""Cache files: complete or absent, bounded, refused if another user could have written them."""
 
 from __future__ import annotations
 

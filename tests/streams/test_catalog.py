@@ -1,4 +1,4 @@
-"""The stream files that come with the package are valid, in the published orders, and quickstart needs nothing else."""
+"""Packaged stream files are valid, in the published orders, and quickstart needs nothing else."""
 
 from __future__ import annotations
 

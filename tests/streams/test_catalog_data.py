@@ -1,4 +1,4 @@
-"""Every task of the catalog is read from the Hub's format, from a copy in that format, and from a copy with usual columns."""
+"""Every catalog task is read from the Hub's format, from a copy in that format, and from a copy with standard columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that cannot be learned from are refused, with their numbers."""
+"""Unusable rows are refused, with their numbers."""
 
 from __future__ import annotations
 

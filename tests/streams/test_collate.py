@@ -1,4 +1,4 @@
-"""Batches of every kind: nothing of a row is lost, what is added can be told from it."""
+"""Batches of every kind: no data of a row is lost, and padding can be distinguished from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/tasks.md says what the code does."""
+"""docs/tasks.md matches the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The embedded stream is fixed by its text alone, balanced, free of copies across splits, and big enough."""
+"""The embedded stream is determined by its text, balanced, free of duplicates across splits, and large enough."""
 
 from __future__ import annotations
 

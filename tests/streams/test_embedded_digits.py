@@ -1,4 +1,4 @@
-"""The embedded images are fixed by their pixels alone, in the same split in every task."""
+"""The embedded images are determined by their pixels, and in the same split in every task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of which a tokenizer leaves nothing have no answer."""
+"""Rows without any token cannot be answered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stream files of strangers: whatever is too large, too deep or half a character is refused with a reason."""
+"""Hostile stream files: too large, too deep or malformed content is refused with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a vision backbone is shown: as its folder says, the same numbers everywhere."""
+"""Image processing follows the backbone's folder and gives the same numbers everywhere."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_resizing_matches_pillow(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (8, 50), (50, 40), (7, 100)])
 def test_nearest_resizing_matches_pillow(tmp_path: Path, height: int, width: int) -> None:
-    """Between two pixels as well: from 32 to 24, every third new pixel lies just between two."""
+    """Also between two pixels: from 32 to 24, every third new pixel is exactly between two."""
     Image = pytest.importorskip("PIL.Image")
     settings = VIT | {"size": {"height": 24, "width": 24}, "resample": 0, "do_rescale": False, "do_normalize": False}
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))

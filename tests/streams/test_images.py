@@ -1,4 +1,4 @@
-"""Images in whatever form, and what is none. Files are read by Pillow, here by a stand-in where it is missing."""
+"""Images in every format, and invalid ones. Files are read by Pillow, or by a stand-in if it is missing."""
 
 from __future__ import annotations
 

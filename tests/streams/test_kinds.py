@@ -1,4 +1,4 @@
-"""Every kind of task as data: what it reads, what it has no use for, and back through YAML."""
+"""Every task kind as data: its keys, unsupported keys, and a YAML round trip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several labels a row: lists of names, tags of words, and what is neither."""
+"""Several labels per row: lists of names, tags of words, and invalid lists."""
 
 from __future__ import annotations
 

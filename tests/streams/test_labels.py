@@ -1,4 +1,4 @@
-"""Labels: names, numbers, positions, and all the ways in which they can be wrong."""
+"""Labels: names, numbers, indices, and invalid ones."""
 
 from __future__ import annotations
 

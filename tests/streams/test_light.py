@@ -1,4 +1,4 @@
-"""Small files are checked without ``datasets``, and the values are those with which it learns."""
+"""Small files are checked without ``datasets``, with the same values as with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A local copy is read where the stream has a data_dir: what it may look like, and what is said when it does not."""
+"""Local copies are read if the stream has a data_dir: their format, and the errors."""
 
 from __future__ import annotations
 

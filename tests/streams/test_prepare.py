@@ -1,4 +1,4 @@
-"""From a task to tokenised splits: which rows, which labels, which notices."""
+"""From a task to tokenised splits: rows, labels and notices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kind of task, from its rows to its numbers: the same promises for all of them."""
+"""Every task kind, from rows to numbers: the same guarantees for all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of columns that a task does not read, and of sources and targets with nothing between them."""
+"""Remarks about unused columns, and about sources and targets without a separator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that was interrupted anywhere sees exactly the batches that an uninterrupted one sees."""
+"""An interrupted run sees exactly the batches of an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from continual_petl.streams.schema.stream_spec import TaskSpec
 # lightning 2.6.6 with torch 2.13: lightning/pytorch/utilities/_pytree.py makes a LeafSpec.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning"),
-    # Python 3.12 and later, when a worker process is forked beside the threads of torch.
+    # Python 3.12 and later, when a worker process is forked while torch has threads.
     pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning"),
 ]
 

@@ -1,4 +1,4 @@
-"""A run of any kind of task that was interrupted sees exactly the batches that an uninterrupted one sees."""
+"""An interrupted run of any task kind sees exactly the batches of an uninterrupted one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream as data: what a task gets from its stream, and what is refused."""
+"""A stream as data: what a task inherits from its stream, and what is refused."""
 
 from __future__ import annotations
 

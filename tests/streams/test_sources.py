@@ -1,4 +1,4 @@
-"""Every source gives the same rows; a source that cannot be read says why and what to do."""
+"""Every source gives the same rows; an unreadable source says why and what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A first stream file: what columns hold, what task that makes, and a text that is read back."""
+"""Drafting a stream file: recognising columns and tasks, and a YAML round trip of texts."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_task_is_named_after_its_data(data: str, name: str) -> None:
 @given(st.text(min_size=1, max_size=40))
 def test_any_text_roundtrips(text: str) -> None:
     found = parse(f"key: {quoted(text)}\n")
-    if not found.problems:  # letters that no file may hold are told of
+    if not found.problems:  # characters that no file may contain are reported
         assert found.tree == {"key": text}
 
 

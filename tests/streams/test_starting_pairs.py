@@ -1,4 +1,4 @@
-"""A first stream file on pairs of texts: which columns are taken together, and what is said of a text that is left."""
+"""Drafting a stream file for text pairs: which columns form a pair, and unused text columns."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_instruction_and_input_form_the_source(tmp_path: Path, inputs: list[str]
         if inputs[1]:
             assert task.data.templates == {"source": "{instruction}\n{input}"}  # type: ignore[union-attr]
             assert (task.columns.source, task.columns.target) == ("source", "output")
-        else:  # nothing stands there in any row
+        else:  # empty in every row
             assert (task.columns.source, task.columns.target) == ("instruction", "output")
 
 

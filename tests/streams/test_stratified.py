@@ -1,4 +1,4 @@
-"""Validation rows that are held out of train: every label among them, equal inputs on one side."""
+"""Held-out validation rows: every label is included, and equal inputs stay in one split."""
 
 from __future__ import annotations
 

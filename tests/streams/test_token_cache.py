@@ -1,4 +1,4 @@
-"""Token ids from the cache are those of the tokenizer, or are made again and told."""
+"""Cached token ids match the tokenizer, or are rebuilt and reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flat token ids: the same as the tokenizer gives, cut where they must be, counted."""
+"""Flat token ids match the tokenizer, with truncation counted."""
 
 from __future__ import annotations
 

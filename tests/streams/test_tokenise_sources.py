@@ -1,4 +1,4 @@
-"""Sources and targets: where a row ends, what is cut, and what fills it."""
+"""Sources and targets: row ends, truncation and padding."""
 
 from __future__ import annotations
 

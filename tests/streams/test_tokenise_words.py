@@ -1,4 +1,4 @@
-"""Words with tags: which token is tagged, what is cut, and tokenizers that read words otherwise."""
+"""Tagged words: which token is tagged, truncation, and tokenizers with special word handling."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from continual_petl.streams.encoding.tokenise import tokenise_words
 
 
 def _pieces(special: bool = True) -> PreTrainedTokenizerFast:
-    """Every letter is a token of its own; accents and invisible characters vanish."""
+    """Every letter is a separate token; accents and invisible characters vanish."""
     letters = {letter: number for number, letter in enumerate(["[UNK]", "[CLS]", "[SEP]", *"abc", "##a", "##b", "##c"])}
     backend = Tokenizer(WordPiece(letters, unk_token="[UNK]"))
     backend.normalizer = normalizers.Replace("_", "")

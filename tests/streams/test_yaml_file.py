@@ -1,4 +1,4 @@
-"""What a good stream file means: values, paths, and the way back to YAML."""
+"""The meaning of a valid stream file: values, paths, and writing it back to YAML."""
 
 from __future__ import annotations
 

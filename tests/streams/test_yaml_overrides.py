@@ -1,4 +1,4 @@
-"""Dotted overrides: what they reach, what their values mean, and what is said when they are wrong."""
+"""Dotted overrides: which keys they set, how values are parsed, and the errors."""
 
 from __future__ import annotations
 

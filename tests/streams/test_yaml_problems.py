@@ -1,4 +1,4 @@
-"""Every mistake of a stream file is reported at once, at its line, in words a person can act on."""
+"""All mistakes in a stream file are reported at once, at their lines, with clear messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Optuna is asked: settings that depend on what ended before alone, and which trials are hopeless."""
+"""Optuna: settings depend only on finished trials, and which trials are pruned."""
 
 from __future__ import annotations
 

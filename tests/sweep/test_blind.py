@@ -1,4 +1,4 @@
-"""No test row decides anything: the test split is not read."""
+"""Test rows do not influence any choice: the test split is not read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trial fails by its settings alone, and is counted; what is wrong around it ends the sweep with its own message."""
+"""A trial fails only because of its settings, and is counted; other problems stop the sweep with their own message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A grid: every combination once for each task, the best by validation chosen, and the stream with them runs."""
+"""A grid: every combination once per task, the best by validation is chosen, and the chosen stream runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sweep on a Ray cluster of two workers finds what one process finds."""
+"""A sweep on a Ray cluster of two workers gives the same result as one process."""
 
 from __future__ import annotations
 

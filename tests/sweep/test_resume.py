@@ -1,4 +1,4 @@
-"""A sweep that is stopped or killed goes on: what is finished is not done again, and nothing else is tried."""
+"""A stopped or killed sweep resumes: finished trials are not repeated, and no other settings are tried."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data that changed while a sweep was away is noticed; once it is back, the sweep goes on."""
+"""Data that changed during a sweep is detected; once it is restored, the sweep resumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call for some tasks takes nothing from others: not what was chosen, nor what is half-learned, nor what is kept."""
+"""Sweeping some tasks keeps the choices, unfinished trials and kept folders of the others."""
 
 from __future__ import annotations
 

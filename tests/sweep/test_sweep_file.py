@@ -1,4 +1,4 @@
-"""A sweep file is checked whole: every mistake at once, with its line, what came and what is allowed."""
+"""A sweep file is fully checked: all mistakes at once, with line, value and what is allowed."""
 
 from __future__ import annotations
 

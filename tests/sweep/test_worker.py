@@ -1,4 +1,4 @@
-"""What a worker process tells the sweep that started it, and what becomes of it when it cannot."""
+"""What a worker process reports to the sweep, and what happens if it cannot."""
 
 from __future__ import annotations
 
