@@ -1,4 +1,4 @@
-"""Every test is seeded, runs on one thread, and finds tiny backbones on disk as a user would have them."""
+"""Every test is seeded, runs on one thread, and uses tiny backbones on disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-# What the tests read and write lies in folders of their own; those that look at the cache give it one.
+# Tests use their own folders; tests of the cache set its folder.
 os.environ["CONTINUAL_PETL_CACHE"] = "off"
 # More threads only get in each other's way on models of this size, also in processes that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"

@@ -1,4 +1,4 @@
-"""Tasks at hand for a learner and a Trainer of one's own, without a run; and what a run's banks are."""
+"""Tasks for a learner and a custom Trainer, without a run; and digests of a run's banks."""
 
 from __future__ import annotations
 

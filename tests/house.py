@@ -1,4 +1,4 @@
-"""The rules of the house as functions: which room may import which, and what no committed file may hold.
+"""The architecture rules as functions: which package may import which, and what committed files may not contain.
 
 Pure functions of source text, so that ``test_house.py`` can show each of them a file that breaks it.
 """

@@ -1,4 +1,4 @@
-"""What every test would wait for again and again, and none looks at: done once, or not at all.
+"""Slow set-up that no test depends on is done once, or not at all.
 
 Nothing here changes what a function returns or which errors it raises. Processes that tests start, rather than fork, do
 without it.

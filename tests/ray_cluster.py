@@ -23,7 +23,7 @@ def two_workers() -> Iterator[Any]:
     """Start a cluster and yield the module `ray`."""
     ray = importlib.import_module("ray")
     with pytest.MonkeyPatch.context() as patch:
-        # Ray's workers stand back for everything else that runs, other tests included.
+        # Ray's workers have a lower priority than everything else, including other tests.
         patch.setenv("RAY_worker_niceness", "0")
         for left in (2, 1, 0):
             try:

@@ -1,4 +1,4 @@
-"""Every preset in a size that fits the tiny backbones of the tests, whose hidden size is 16."""
+"""Every preset in a size that fits the tiny test backbones, whose hidden size is 16."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small streams with rows in code: learnable tasks over the tiny tokenizer's hundred words."""
+"""Small streams with rows from Python: learnable tasks over the tiny tokenizer's hundred words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TRAINING = {"epochs": 2, "batch_size": 8, "learning_rate": 0.02, "precision": "f
 
 
 def classification_rows(name: str, num_rows: int, *, pairs: bool = False) -> list[dict[str, Any]]:
-    """Return rows whose label is told by one word in the text; no two rows are the same."""
+    """Return distinct rows whose label is determined by one word in the text."""
     draw = random.Random(name)
     rows: list[dict[str, Any]] = []
     seen: set[tuple[str, ...]] = set()
@@ -70,7 +70,7 @@ def stream(backbone: Path, /, tasks: Sequence[dict[str, Any]], **more: Any) -> T
 
 
 def row_of_kind(kind: str, draw: random.Random) -> dict[str, Any]:
-    """Return a row whose answer is told by what goes in: by single words of it, or by its brightness."""
+    """Return a row whose answer is determined by its input: by single words, or by its brightness."""
     words = draw.choices(WORDS[10:40], k=draw.randint(2, 5))
     match kind:
         case "multilabel":

@@ -1,4 +1,4 @@
-"""The examples in docstrings run, and a wrong one is noticed."""
+"""The examples in docstrings pass, and a wrong one is detected."""
 
 from __future__ import annotations
 

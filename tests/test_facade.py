@@ -1,4 +1,4 @@
-"""Every name that a package exports is there, is the same for type checkers, and is all that guides import."""
+"""Every exported name exists, is the same for type checkers, and guides import nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The house stands: arrows point down, nothing is pickled, no machine is named, light modules stay light.
+"""Architecture rules: imports point down, no pickle, no machine paths, light modules stay light.
 
 Each rule is shown a file that breaks it, since a check that never fires proves nothing.
 """

@@ -1,4 +1,4 @@
-"""In a notebook every object says in a few lines what it is: never rows, never weights, never an error, no text as HTML."""
+"""In a notebook every object has a short summary: no rows, no weights, no errors, no unescaped HTML."""
 
 from __future__ import annotations
 

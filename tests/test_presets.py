@@ -1,4 +1,4 @@
-"""Presets are rows of data; a stream file reaches each by name or by its dimensions, and nonsense is refused."""
+"""Presets are rows of data; a stream file selects each by name or by its dimensions, and invalid ones are refused."""
 
 from __future__ import annotations
 

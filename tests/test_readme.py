@@ -1,4 +1,4 @@
-"""What README shows works: its Python blocks run, its YAML is a stream, its commands and names exist."""
+"""README works: its Python blocks run, its YAML is a valid stream, its commands and names exist."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def make_model(family: str) -> PreTrainedModel:
     arguments = {"add_pooling_layer": False} if family in _WITHOUT_POOLER else {}
     model: PreTrainedModel = kind(kind.config_class(**settings), **arguments)
     if family == "mt5":
-        # As published (and in T5 1.1): a head of its own, which the configuration cannot say; the file says it.
+        # As published (and in T5 1.1): an untied head, which only the weights file shows, not the configuration.
         head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
         head.weight = nn.Parameter(torch.randn(len(VOCABULARY), 16))
     # Biases and LayerNorms start as zeros and ones; random ones show more.
@@ -169,14 +169,14 @@ PREPROCESSOR = {
     "image_mean": [0.5, 0.5, 0.5],
     "image_std": [0.5, 0.5, 0.5],
 }
-"""What lies beside the weights of a ViT."""
+"""The files next to the weights of a ViT."""
 
 IDS = torch.tensor([[2, 10, 11, 12, 3], [2, 20, 21, 3, 0]])
 INPUTS = {"input_ids": IDS, "attention_mask": (IDS != 0).long()}
 
 
 def make_inputs(family: str) -> dict[str, Tensor]:
-    """Return two rows that the family's model takes; encoder-decoders get tokens to go on from."""
+    """Return two rows that the family's model takes; encoder-decoders also get decoder tokens."""
     if family == "vit":
         return {"pixel_values": torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(3))}
     if family in ENCODER_DECODERS:

@@ -1,4 +1,4 @@
-"""Backbones that bring Python code of their own, which leaves a trace where it is executed."""
+"""Backbones with their own Python code, which leaves a trace when it is executed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class OwnTokenizerFast(PreTrainedTokenizerFast):
 
 
 def bring_code(backbone: Path, folder: Path, *, model_type: str = "bert", tokenizer: bool = False) -> Path:
-    """Copy a BERT, give it code of its own for the model or the tokenizer, and return the trace that the code leaves."""
+    """Copy a BERT, add Python code for the model or the tokenizer, and return the file that the code writes."""
     shutil.copytree(backbone, folder)
     trace = folder / "trace"
     (folder / "own.py").write_text(CODE.format(model_type=model_type))

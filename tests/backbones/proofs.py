@@ -1,4 +1,4 @@
-"""What has to be true of a description, checked on what a model does with real numbers."""
+"""Checks of an anatomy description against what the model computes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def check_results(model: PreTrainedModel, sites: Sites, inputs: dict[str, Tensor
         wanted = norms[-1].output if layer.stack.norm_first else norms[-2].output
         for projection in sites.into(layer):
             close(single(calls, layer.full(projection.path)).inputs[0], wanted)
-        # In eval mode nothing but dropout lies between the last projection and the result.
+        # In eval mode there is only dropout between the last projection and the result.
         for sub, result in zip(subs, results, strict=True):
             close(single(calls, layer.full(sub.out)).output, result)
 

@@ -1,4 +1,4 @@
-"""The attention of a resident backbone is changed for a while, to the bit as if it had been loaded so."""
+"""Switching the attention of a loaded backbone gives the same bits as loading it with that attention."""
 
 from __future__ import annotations
 

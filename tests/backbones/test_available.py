@@ -1,4 +1,4 @@
-"""A backbone that is nowhere: the Hub is asked once, or not at all, and a name that is written much alike is said."""
+"""A backbone that does not exist: the Hub is queried at most once, and a similar name is suggested."""
 
 from __future__ import annotations
 

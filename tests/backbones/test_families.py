@@ -1,4 +1,4 @@
-"""The table of families says what is so: each fact in it is checked on what a tiny model really does."""
+"""The table of families: each fact is checked on a tiny model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A backbone knows the digest of every tensor, what its configuration says, and the files that it was loaded from."""
+"""A backbone records the digest of every tensor, its configuration, and the files that it was loaded from."""
 
 from __future__ import annotations
 

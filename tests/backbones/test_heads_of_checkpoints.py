@@ -1,4 +1,4 @@
-"""A language-modelling head is taken from the checkpoint or left out, never made up; packed weights are refused."""
+"""A language-modelling head is loaded from the checkpoint or omitted, never initialised; packed weights are refused."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def test_output_head_is_loaded_from_the_checkpoint(family: str, tmp_path: Path) 
 def test_base_model_checkpoint_generates_only_with_a_tied_head(family: str, tmp_path: Path) -> None:
     if family == "mt5":
         make_model(family).save_pretrained(tmp_path)
-        # As published; transformers 5.23 ties the head all the same where the file lacks it, and forgets this key.
+        # As published; transformers 5.23 still ties the head if the file lacks it, and ignores this key.
         change(tmp_path, drop="lm_head.weight", tie_word_embeddings=False)
     else:
         cast(PreTrainedModel, make_model(family).base_model).save_pretrained(tmp_path)
     backbone = load_backbone(str(tmp_path))
-    # A tied head is the embeddings; one of its own is not there, and nothing takes its place.
+    # A tied head is the embeddings; an untied one is missing, and nothing replaces it.
     assert backbone.generates == (family not in OWN_HEAD)
     assert hasattr(backbone.model, "lm_head") == backbone.generates
     with torch.no_grad():

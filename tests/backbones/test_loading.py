@@ -1,4 +1,4 @@
-"""A backbone is loaded strictly, frozen, pinned by its digest, and never random in any part."""
+"""A backbone is loaded strictly, frozen, pinned by its digest, and has no randomly initialised part."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_sdpa_and_eager_agree(backbone_folder: Folder, family: str) -> None:
             first_tensor(load_backbone(str(backbone_folder(family)), attention=way).model(**make_inputs(family))[0])
             for way in ("eager", "sdpa")
         )
-    # What padding in the input itself becomes is nobody's concern.
+    # The states of padding tokens do not matter.
     seen = INPUTS["attention_mask"] if one.shape[:2] == IDS.shape and family != "vit" else torch.ones(one.shape[:2])
     torch.testing.assert_close(one[seen == 1], other[seen == 1], atol=1e-5, rtol=1e-4)
 

@@ -1,4 +1,4 @@
-"""Backbones whose tables move with the length of rows: held still by a limit on it, or refused with the reason."""
+"""Backbones with rotary tables that depend on the length of rows are limited in length, or refused with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pooling does what its names say, on rows padded on either side, and is refused where it means nothing."""
+"""Pooling matches its names, with padding on either side, and is refused where it is meaningless."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code that lies beside a backbone is executed only where the user says so, and then counts among its files."""
+"""Remote code of a backbone is executed only on request, and is then recorded among its files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokenizers of all text families load as their folder has them."""
+"""Tokenizers of all text families load as they were saved."""
 
 from __future__ import annotations
 

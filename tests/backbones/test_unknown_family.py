@@ -1,4 +1,4 @@
-"""A family that is not in the table: the error shows what to write, and docs/backbones.md is right about all of it."""
+"""An unknown family: the error shows how to register it, and the examples in docs/backbones.md work."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_error_shows_how_to_register_the_family(tmp_path: Path) -> None:
     assert "\n" not in message
     for words in ("'starcoder2' has no anatomy", "known are bart, bert", 'family="starcoder2"', "docs/backbones.md"):
         assert words in message
-    # What is shown is a whole description: written down as it stands, it makes an Anatomy.
+    # The error shows a complete description, which can be used as an Anatomy as is.
     shown = message[message.index("otherwise register_anatomy(") + len("otherwise register_anatomy(") :]
     made = eval(shown[: shown.index("), with the module path")], vars(anatomy))
     assert isinstance(made, Anatomy)

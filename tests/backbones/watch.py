@@ -1,4 +1,4 @@
-"""Watches what goes through the modules of a model, and what reaches its attention functions."""
+"""Records what passes through the modules of a model and what reaches its attention functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a bank on a tiny backbone counts, and whether it is refused, worked out from its specification by hand.
+"""Parameter counts and refusals of a bank on a tiny backbone, derived independently from its specification.
 
 Nothing here asks the library: widths are those written in `tests.tiny`, the layer of a parameter is read off its name.
 """

@@ -1,4 +1,4 @@
-"""The papers' models on the meta device (no weights, no memory), and what a bank on them counts.
+"""The papers' models on the meta device (no weights, no memory), and the parameter counts of banks on them.
 
 Percentages are worked out in integers, so that a digit is never a matter of rounding errors.
 """

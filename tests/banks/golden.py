@@ -1,4 +1,4 @@
-"""Reads the files of tests/golden; tests/golden/make_golden.py says what is in them."""
+"""Reads the files of tests/golden; tests/golden/make_golden.py describes their content."""
 
 from __future__ import annotations
 

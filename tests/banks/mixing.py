@@ -1,4 +1,4 @@
-"""Banks as they are after learning, and batches of several of them, compared with each bank on its own rows."""
+"""Trained-like banks, and mixed batches compared with each bank on its own rows."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _parts(value: Tensor, counts: Sequence[int]) -> Sequence[Tensor]:
 def together(
     model: PreTrainedModel, family: str, banks: Sequence[Bank], counts: Sequence[int], stacks: Stacks | None = None
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the states of each bank's rows from one pass over all rows, and from a pass of its own."""
+    """Return the states of each bank's rows from one pass over all rows, and from a separate pass."""
     inputs = batch_of(family, sum(counts))
     shares = [Share(bank, count) for bank, count in zip(banks, counts, strict=True)]
     found = _parts(run_together(model, shares, inputs, stacks).last_hidden_state, counts)

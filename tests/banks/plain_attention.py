@@ -8,7 +8,7 @@ He et al. 2022 (https://arxiv.org/abs/2110.04366), equations 7 to 10. For one he
 
 The paper leaves s out of its notation. Written as in the paper, lambda is infinity over infinity in float32 once a logit
 passes 88; it is the sigmoid of the difference of two logsumexp, which is finite for any logits. Nothing here is fast and
-nothing is imported from the library: it is what faster code is held against.
+nothing is imported from the library: it is the reference for faster code.
 
 Shapes: B rows, N heads, Q queries, K keys, H width of a head, L length of the prefix.
 """

@@ -1,4 +1,4 @@
-"""Random banks out of the legal combinations: one to three modifications, any options, any layer range."""
+"""Random banks from the legal combinations: one to three modifications, any options, any layer range."""
 
 from __future__ import annotations
 

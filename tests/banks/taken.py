@@ -1,4 +1,4 @@
-"""Which presets a family cannot take, and what the refusal says."""
+"""The presets that a family does not support, and the error messages."""
 
 from __future__ import annotations
 

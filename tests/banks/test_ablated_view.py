@@ -1,4 +1,4 @@
-"""A layer without its modifications computes what the backbone does; all else of the bank stays as it was learned.
+"""A layer without its modifications computes what the backbone does; the rest of the bank is unchanged.
 
 The oracle is built another way: the weights that stay are written into a copy of the model, and the forms that stay are those
 of a second bank whose ``layers`` leave the others out, with the same tensors copied.
@@ -53,7 +53,7 @@ def states(model: PreTrainedModel, family: str, bank: Bank) -> Tensor:
 
 
 def layer_of(family: str, name: str) -> int | None:
-    """Return the layer that a parameter lies in, read off its name."""
+    """Return the layer of a parameter, from its name."""
     inside = re.search(r"(^|\.)(layers?|block|h)\.(\d+)\.", name)
     if inside is None:
         return None

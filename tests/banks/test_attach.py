@@ -1,4 +1,4 @@
-"""A bank acts for one forward pass and leaves the backbone as it was, in every family and for every preset."""
+"""A bank acts for one forward pass and leaves the backbone unchanged, for every family and preset."""
 
 from __future__ import annotations
 

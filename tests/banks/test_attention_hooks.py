@@ -1,4 +1,4 @@
-"""Inside attention heads: prefix equals the gated form, masks and caches keep working, rows do not see each other."""
+"""Prefixes equal the gated form, masks and caches keep working, and rows are independent."""
 
 from __future__ import annotations
 

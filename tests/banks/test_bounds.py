@@ -1,4 +1,4 @@
-"""A specification from a stranger can ask for no more than it says here; what bounds it is told."""
+"""An untrusted specification is limited in size, and the limits are reported."""
 
 from __future__ import annotations
 

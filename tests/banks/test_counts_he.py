@@ -43,7 +43,7 @@ def lora_ffn(rank: int) -> list[dict[str, Any]]:
 
 PREFIX_30 = {"form": "attention", "modifies": "heads", "insertion": "parallel", "composition": "gated", "length": 30}
 
-# Name, bank, the paper's integer, the biases beside it, the percentage that the paper prints.
+# Name, bank, the paper's integer, the additional biases, the paper's percentage.
 ROWS: list[tuple[str, dict[str, Any], int, int, str]] = [
     ("prefix 200", preset("prefix", length=200), 14_745_600, 0, "3.6"),
     ("prefix flat 200", preset("prefix_flat", length=200), 14_745_600, 0, "3.6"),
@@ -174,7 +174,7 @@ def test_a_prefix_in_training_has_one_mlp_for_each_kind_of_attention() -> None:
     ids=[row[0] for row in ROWS if row[0] in ON_MBART],
 )
 def test_mbart_large_has_the_same_counts(choice: dict[str, Any], formula: int, extra: int) -> None:
-    # The paper prints BART's percentages for mBART too, whose whole is larger by half.
+    # The paper prints BART's percentages for mBART too, which is half as large again.
     assert count("mbart-large", choice) == formula + extra
 
 

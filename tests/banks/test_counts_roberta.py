@@ -75,7 +75,7 @@ def test_counts_match_adapterhub(choice: dict[str, Any], theirs: int) -> None:
 @pytest.mark.parametrize(
     ("choice", "theirs", "stored"),
     [
-        # PrefixTuning through its MLP of 512; MAM's through one of 800, beside ParBn with 2.
+        # PrefixTuning through its MLP of 512; MAM's through one of 800, together with ParBn with 2.
         ({"preset": "prefix", "length": 30, "hidden": 512}, 9_872_384, 552_960),
         ({"preset": "mam", "length": 30, "bottleneck": 384}, 22_493_984, 552_960 + 7_091_712),
         ({"preset": "mam_flat", "length": 30, "bottleneck": 384}, 552_960 + 7_091_712, 552_960 + 7_091_712),

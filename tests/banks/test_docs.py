@@ -1,4 +1,4 @@
-"""docs/methods.md says what the code does: its rows are the legal ones, its presets and options exist."""
+"""docs/methods.md matches the code: legal combinations, presets and options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each form is described in one place and computed in another; nothing else asks which form a modification has."""
+"""Each form is described in one file and computed in another; no other code compares form names."""
 
 from __future__ import annotations
 

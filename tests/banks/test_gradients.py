@@ -57,7 +57,7 @@ def _model(family: str) -> PreTrainedModel:
 
 
 class _Pass(nn.Module):
-    """A pass with a bank as a module of the bank's parameters, and three random sums of what comes out."""
+    """A pass with a bank as a module of the bank's parameters, and three random sums of its outputs."""
 
     def __init__(self, family: str, spec: BankSpec) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A pass that is cut below a layer gives what the whole pass gives, bit for bit, and leaves nothing behind."""
+"""A pass that is cut below a layer gives the same bits as the whole pass and leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every choice of the four dimensions is legal or refused with the list of legal ones; an idle option is refused."""
+"""Every choice of the four dimensions is legal or refused with the legal ones; an unused option is refused."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OTHER: dict[str, Any] = {
 }
 
 
-# What an option needs beside it to act.
+# Other options that an option requires.
 BESIDE: dict[str, dict[str, Any]] = {
     "init_scale": {"init": "houlsby"},
     "hidden": {"reparametrise": "mlp"},

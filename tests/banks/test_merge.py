@@ -1,4 +1,4 @@
-"""A merged copy answers as backbone and bank do; what cannot be merged is refused."""
+"""A merged copy gives the same answers as backbone and bank; unmergeable forms are refused."""
 
 from __future__ import annotations
 

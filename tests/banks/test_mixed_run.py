@@ -1,4 +1,4 @@
-"""A row of a mixed batch gets what its own bank alone gives it, for every preset, and sees nothing of any other bank."""
+"""A row of a mixed batch gets the answer of its own bank, for every preset, independent of the other banks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fresh bank hardly changes the backbone: not a bit where its last factor is zero, by sigma squared where it is small.
+"""A fresh bank hardly changes the backbone: not a bit if its last factor is zero, by sigma squared if it is small.
 
 Houlsby et al. 2019, section 2.1: with a near-identity initialisation the network is unaffected when training starts; section
 3.6 tries sigma from 1e-7 to 1 and finds all up to 1e-2 good.

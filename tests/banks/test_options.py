@@ -1,4 +1,4 @@
-"""An option that changes nothing is an error, also where it is another option that takes its effect away."""
+"""An option without effect is an error, also if another option disables it."""
 
 from __future__ import annotations
 

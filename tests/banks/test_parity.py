@@ -1,4 +1,4 @@
-"""Every form against another statement of the same formula, element by element in float64.
+"""Every form against another implementation of the same formula, element by element in float64.
 
 The oracle writes the sub-layers of BERT out by hand from the papers' equations; it shares no code with the library.
 LoRA is compared with live `peft`.

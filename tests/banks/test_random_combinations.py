@@ -1,4 +1,4 @@
-"""Any legal combination on any family: what it counts, how it is drawn, trained, stored and read back; or its refusal."""
+"""Any legal combination on any family: counts, initialisation, training, storing and loading, or the refusal."""
 
 from __future__ import annotations
 

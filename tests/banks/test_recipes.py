@@ -1,4 +1,4 @@
-"""What a stream leaves open about training is taken from the recipe of its bank."""
+"""Training settings that a stream leaves out come from the recipe of the bank."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ CHANGED = {
 
 
 def _allowed(preset: str) -> list[dict[str, Any]]:
-    """Return each option that a preset allows, beside what it needs."""
+    """Return each option that a preset allows, with the options it requires."""
     found = []
     for option, values in OTHERS.items():
         for value in values:

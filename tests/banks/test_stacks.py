@@ -1,4 +1,4 @@
-"""Stacks hold what banks are now; guards of shared passes fire where a model does not keep its rows."""
+"""Stacks follow changes of their banks; guards of mixed batches fire if a model does not keep its rows."""
 
 from __future__ import annotations
 

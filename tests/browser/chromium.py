@@ -1,4 +1,4 @@
-"""Reports in a real Chromium, the one that the system has: nothing is downloaded.
+"""Reports in the system's Chromium: nothing is downloaded.
 
 Where there is none, tests are skipped with the reason; with ``CONTINUAL_PETL_BROWSER=required``, as in CI, they fail.
 """

@@ -1,4 +1,4 @@
-"""One browser for all tests of a file, and runs that are made once."""
+"""One browser for all tests of a file, and cached runs."""
 
 from __future__ import annotations
 
@@ -52,6 +52,6 @@ def report(learned: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def comparison(learned: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the page of that run beside itself."""
+    """Return the page comparing that run with itself."""
     facts = read_facts(learned)
     return write_comparison(tmp_path_factory.mktemp("comparison"), [facts, facts])

@@ -1,4 +1,4 @@
-"""``python -m tests.browser.picture RUN docs/report.png``: take the picture of a report that README shows.
+"""``python -m tests.browser.picture RUN docs/report.png``: take the screenshot of a report for README.
 
 ``--dark``, ``--width``, ``--height`` and ``--whole`` take others, for people to look at after a change of the page.
 """

@@ -1,4 +1,4 @@
-"""Figures that nobody scrolls to are drawn too, while the browser is idle: each once, and only those that can be seen."""
+"""Figures outside the window are drawn while the browser is idle: each once, and only visible ones."""
 
 from __future__ import annotations
 

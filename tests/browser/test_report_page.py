@@ -1,4 +1,4 @@
-"""A report in a real browser: from the disk, by mouse, keyboard and screen reader, on a screen, a phone and paper."""
+"""A report in a real browser: from disk, by mouse, keyboard and screen reader, on a screen, a phone and paper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report that is served while a run goes on: each new task comes onto the open page, and the reader stays in place."""
+"""A served report during a run: new tasks appear on the open page without moving the reader."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_new_task_appears_on_the_open_page_without_scrolling(
             page.evaluate("globalThis.same = true")
             before = page.evaluate(where)
 
-            (run / "report" / "half").write_text("")  # what else lies in a run folder is in nobody's way
+            (run / "report" / "half").write_text("")  # other files in a run folder do not matter
             learn(stream(backbone_folder(), [*tasks_of_the_run(), task("four", num_rows=16)], training=QUICK), run)
             page.locator("#certificates tbody tr").nth(3).wait_for(state="attached")
 

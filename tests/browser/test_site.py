@@ -1,4 +1,4 @@
-"""The built documentation in a real browser: at 1280 pixels every table and every line of code is seen whole."""
+"""The built documentation in a real browser: at 1280 pixels, no table or line of code is clipped."""
 
 from __future__ import annotations
 

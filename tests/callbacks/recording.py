@@ -1,4 +1,4 @@
-"""A logger that remembers what it was given, and a run to log."""
+"""A logger that records what it receives, and a run to log."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ NAMES = ("one", "two", "three")
 
 
 class Recording(Logger):
-    """Remembers steps and values, and fails if it is told to.
+    """Records steps and values, and fails on request.
 
     Args:
-        fails_at: the number of the call that fails, from 0, and all behind it; None: none does.
+        fails_at: the number of the first call that fails, from 0; all later ones fail too; None: none does.
     """
 
     def __init__(self, fails_at: int | None = None) -> None:

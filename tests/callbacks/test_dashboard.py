@@ -1,4 +1,4 @@
-"""Loggers see what the report shows, on one axis that never turns back, and change nothing."""
+"""Loggers receive what the report shows, on one axis that never goes back, and do not change the run."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ Folder = Callable[..., Path]
 
 
 class Looking(L.Callback):
-    """Note what lies on disk as each batch begins."""
+    """Record the file's content at the start of each batch."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

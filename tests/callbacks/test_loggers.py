@@ -1,4 +1,4 @@
-"""Loggers by name: files that can be read again, W&B without an account, and what is missing."""
+"""Loggers by name: readable files, W&B without an account, and missing packages."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_logger_with_missing_package_is_refused_before_training(
 
 @pytest.fixture
 def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Return the home of somebody whom W&B does not know."""
+    """Return a home folder without a W&B login."""
     for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_BASE_URL", "NETRC"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -126,7 +126,7 @@ def test_without_an_account_wandb_stays_on_disk_and_says_so(nobody: Path, monkey
 
 
 class FakeRun:
-    """What stands for a W&B run: it drops what is behind its axis, as W&B does."""
+    """A fake W&B run: it drops points before its current step, as W&B does."""
 
     def __init__(self) -> None:
         self.id, self.step = "fake", 0

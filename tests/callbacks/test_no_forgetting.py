@@ -1,4 +1,4 @@
-"""What each policy of NoForgetting looks at, what it costs, and that it notices what it claims to."""
+"""What each policy of NoForgetting checks, what it costs, and that it detects what it claims to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``learn`` in Python shows its progress where a person watches, and writes nothing into logs unless it is asked to."""
+"""``learn`` in Python shows progress in terminals and notebooks, and writes no logs by default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Callbacks of a run: what they hear, in which order, and what the project's own ones see."""
+"""Callbacks of a run: which hooks are called in which order, and what the built-in callbacks see."""
 
 from __future__ import annotations
 

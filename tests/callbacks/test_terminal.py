@@ -1,4 +1,4 @@
-"""What a run says in a terminal, a narrow one, a log file, a pipe that closes, and to a program."""
+"""Output of a run in a terminal, a narrow terminal, a log file and a closed pipe, and as JSON."""
 
 from __future__ import annotations
 

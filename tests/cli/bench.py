@@ -1,4 +1,4 @@
-"""A stream file with its data and a run that has learned the first of its two tasks, to try mistakes on."""
+"""A stream file with its data and a run that has learned the first of its two tasks, for testing mistakes."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class Case:
 
     name: str
     says: Sequence[str]
-    """Fragments of the message; FOLDER stands for the bench."""
+    """Fragments of the message; FOLDER is replaced by the bench's folder."""
     edits: Sequence[tuple[str, str]] = ()
     """Replacements in the stream file."""
     files: Mapping[str, str | bytes | None] = field(default_factory=dict)
-    """Files beside it: their content, or None to remove one."""
+    """Other files: their content, or None to remove one."""
     options: Sequence[str] = ()
     """Options of ``run``, or with ``command`` all words of the command."""
     command: Sequence[str] = ("run", "FOLDER/stream.yaml", "--run-dir", "FOLDER/run", "--quiet")
@@ -74,7 +74,7 @@ class Bench:
         (folder / "stream.yaml").write_text(self.stream)
 
     def copy(self, folder: Path) -> Bench:
-        """Return a bench of its own for one case."""
+        """Return a separate bench for one case."""
         shutil.copytree(self.folder, folder, dirs_exist_ok=True)
         other = object.__new__(Bench)
         other.folder, other.stream = folder, self.stream

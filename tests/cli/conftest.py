@@ -1,4 +1,4 @@
-"""A bench for every test, copied from one on which the first task was learned once."""
+"""A bench for every test, copied from one whose first task was learned once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of files as a user has them, and the answers in files, in every format that `predict` knows."""
+"""Rows and answers as files in every format that `predict` supports."""
 
 from __future__ import annotations
 

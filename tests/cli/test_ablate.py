@@ -1,4 +1,4 @@
-"""``ablate``: a table by default, JSON for programs, one page for people, and a run that is only read."""
+"""``ablate``: a table by default, JSON for programs, one page for people, without changing the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backbones and Trainer arguments that cannot be used: refused before anything is learned."""
+"""Invalid backbones and Trainer arguments are refused before training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes in the files and options of learn and predict; texts are answered whole or not at all."""
+"""Mistakes in the files and options of learn and predict."""
 
 from __future__ import annotations
 

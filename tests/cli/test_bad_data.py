@@ -1,4 +1,4 @@
-"""Data that cannot be used: refused before anything is learned, with task, split, row and column."""
+"""Invalid data is refused before training, with task, split, row and column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes in stream files and commands: refused with a place and a remedy, and what is learned stays untouched."""
+"""Mistakes in stream files and commands are refused with position and remedy; learned tasks are untouched."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAME, KIND = "- name: other", "kind: classification\n"
 
 
 def bank(text: str) -> list[tuple[str, str]]:
-    """Give the second task a bank of its own."""
+    """Give the second task its own bank."""
     return [(DATA, f"{DATA}\n    bank: {text}")]
 
 
@@ -107,7 +107,7 @@ def test_invalid_command_is_refused(bench: Bench, case: Case, capsys: pytest.Cap
 
 
 def test_invalid_later_task_is_refused_before_training(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two of four tasks are wrong; both are told, and the one between them is not learned."""
+    """Two of four tasks are wrong; both are reported, and the one between them is not learned."""
     bench.stream += "  - {name: third, kind: classification, data: data/single, columns: {text: body}}\n"
     bench.stream += "  - {name: fourth, kind: classification, data: data/nope}\n"
     says = [

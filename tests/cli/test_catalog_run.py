@@ -1,4 +1,4 @@
-"""A catalog stream by name, from local copies, end to end: a dry run, a run, a prediction, what its certificates say."""
+"""A catalog stream by name, from local copies, end to end: dry run, run, prediction, certificates."""
 
 from __future__ import annotations
 

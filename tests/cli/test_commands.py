@@ -1,4 +1,4 @@
-"""Every command, end to end in this process, on a tiny backbone and files as a user has them."""
+"""Every command, end to end in this process, on a tiny backbone and typical files."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_report_needs_only_the_run_folder(run_dir: Path, tmp_path: Path, capsys:
     assert main(["report", str(tmp_path / "elsewhere"), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["results"]["tasks"] == ["single", "pair"]
-    # R holds one score of a task; here stand all of them, with the number of rows that they rest on.
+    # R has one score per task; here are all of them, with the number of rows.
     single = report["scores"]["single"]["test"]
     assert {"accuracy", "macro_f1"} <= set(single["scores"])
     assert single["scores"]["accuracy"] == report["results"]["R"][0][0]

@@ -1,4 +1,4 @@
-"""``doctor`` tells what there is, names nobody, and does not stop at what is broken."""
+"""``doctor`` reports the environment without personal data, and continues after a broken package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes of every sort in one stream file are reported in one pass, each with its line."""
+"""All mistakes in a stream file are reported in one pass, each with its line."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SAYS = {
 
 
 def _told(bench: Bench, text: str, capsys: Any, *words: str) -> dict[int, str]:
-    """Return what is said of each line of a stream file that is refused."""
+    """Return the messages for each line of a refused stream file."""
     (bench.folder / "wrong.yaml").write_text(text)
     capsys.readouterr()
     assert bench.main("run", "FOLDER/wrong.yaml", "--run-dir", "FOLDER/new", *words) == 2
@@ -64,7 +64,7 @@ def _told(bench: Bench, text: str, capsys: Any, *words: str) -> dict[int, str]:
 
 @pytest.fixture
 def meant(backbone_folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have something small stand in for the packaged MiniLM's configuration."""
+    """Replace the packaged MiniLM's configuration by a small one."""
     import transformers
 
     config = transformers.BertConfig(max_position_embeddings=512)

@@ -1,4 +1,4 @@
-"""A task that was stopped half-way is not learned, and not invisible either."""
+"""An unfinished task is not learned, but it is shown and can be resumed or dropped."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_pending_replacement_is_reported(half: Path, tmp_path: Path, capsys: Any
     assert main(["list", str(run)]) == 0
     told = "unchanged so far: one; the replacement is half learned, and run --replace resumes it\n"
     assert capsys.readouterr().out.endswith(f"\n{told}")
-    # As after a kill right behind its commit: what is left is of its own beginning.
+    # As after a kill right after its commit: the remaining progress is the task's own.
     (run / "results.jsonl").unlink()
     assert main(["list", str(run)]) == 0
     assert "half learned" not in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Help answers at once, because nothing heavy is imported for it; flags are frozen; exit codes are promises."""
+"""Help is fast because nothing heavy is imported; flags and exit codes are stable."""
 
 from __future__ import annotations
 

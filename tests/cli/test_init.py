@@ -1,4 +1,4 @@
-"""``init``: files as people have them become a stream file that runs, and what stands in the way is told."""
+"""``init``: typical files become a stream file that runs, and problems are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``list``, ``show`` and ``diff``: what a run holds, read from its folder alone, and in words that fit a terminal."""
+"""``list``, ``show`` and ``diff``: read from the run folder alone, formatted for a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reader that goes away, as in ``| head``, is told by the exit code, and by nothing else."""
+"""A closed pipe, as in ``| head``, only changes the exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``predict`` of files with the columns that a task was learned from, or with the standard ones."""
+"""``predict`` with files that have the columns of the training data or the standard ones."""
 
 from __future__ import annotations
 

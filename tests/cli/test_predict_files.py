@@ -1,4 +1,4 @@
-"""``predict`` from and to files: the same answers in every format, rows of several tasks, mistakes, few rows at a time."""
+"""``predict`` from and to files: equal answers in every format, rows of several tasks, mistakes, streaming."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_task_column_requires_an_input_file(run: Path, capsys: Any) -> None:
 
 
 def test_rows_are_read_lazily(run: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Standard input of any length: never more than one window of it is held."""
+    """Standard input of any length: never more than one window of it is in memory."""
     taken, asked = [0], []
 
     def lines() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""``predict`` for every kind of task: rows as arguments and in files; lines for people, JSON and tables for programs."""
+"""``predict`` for every task kind: rows as arguments and in files; lines for people, JSON and tables for programs."""
 
 from __future__ import annotations
 

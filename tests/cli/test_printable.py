@@ -1,4 +1,4 @@
-"""Names and texts of strangers command no terminal: people see them written out, programs get them unchanged."""
+"""Untrusted names and texts cannot control a terminal: they are escaped for people, unchanged for programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What answers without the model, and what is refused before it is needed, imports nothing that computes."""
+"""Commands that do not need the model, or fail before they need it, import no heavy libraries."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ REFUSED = {
 
 
 def light(bench: Bench, words: list[str]) -> tuple[int, str, str]:
-    """Run a command in a process of its own; return its exit code, standard error, and what it imported of `HEAVY`."""
+    """Run a command in a new process; return its exit code, standard error, and the modules of `HEAVY` it imported."""
     code = (
         "import sys; from continual_petl.cli.main import main; code = main(sys.argv[1:]); "
         f"print('imported:', *sorted({HEAVY} & set(sys.modules))); sys.exit(code)"

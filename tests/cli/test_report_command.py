@@ -1,4 +1,4 @@
-"""``report``: what does not go together is told before anything is drawn."""
+"""``report``: invalid combinations are reported before anything is drawn."""
 
 from __future__ import annotations
 

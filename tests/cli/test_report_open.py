@@ -1,4 +1,4 @@
-"""``report --open`` where there is no browser with a window: the address is told, and nothing takes the terminal."""
+"""``report --open`` without a graphical browser prints the address and does not block the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data files as strangers send them: each command that reads data refuses them in one paragraph, with file and place."""
+"""Hostile data files: each command that reads data refuses them in one paragraph, with file and position."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ COMMANDS = {
 
 
 def refused(bench: Bench, command: str, file: str, capsys: pytest.CaptureFixture[str], *options: str) -> str:
-    """Return what a command says of a file that it refuses."""
+    """Return a command's error message for a file that it refuses."""
     (bench.folder / "stream.yaml").write_text(bench.stream.replace(DATA, f"data: {file}"))
     before = bench.learned()
     capsys.readouterr()

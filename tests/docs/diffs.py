@@ -1,4 +1,4 @@
-"""Diff blocks: changes of the package that a page shows, applied to a copy of it."""
+"""Diff blocks: changes of the package shown on a page, applied to a copy of it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tests.docs.blocks import ROOT, Block
 def applied(block: Block, root: Path = ROOT) -> tuple[str, str]:
     """Return the file that a diff block changes, and its new text.
 
-    The block names the file in a line ``--- FILE``. Each hunk begins with ``@@``; its lines are kept (a space), taken
-    away (-) or put in (+). What it keeps and takes away has to stand in the file exactly once.
+    The block names the file in a line ``--- FILE``. Each hunk begins with ``@@``; its lines are kept (a space), removed (-)
+    or added (+). The kept and removed lines must occur in the file exactly once.
 
     Raises:
         BrokenPage: if the file is not there, or a hunk does not fit.

@@ -1,4 +1,4 @@
-"""What the pages show and no test runs, each with the reason. All of it is parsed or compiled; anything else runs.
+"""Blocks of the pages that are not run, each with the reason. They are parsed or compiled; all others run.
 
 An entry that no page uses any more fails a test, and so does a block that cannot be run and is not here.
 """
@@ -24,7 +24,7 @@ COMMANDS: dict[str, str] = {
     "continual-petl run stream.yaml --jobs 4": "needs four cores; tests/engine/test_at_once.py has jobs",
     "continual-petl sweep stream.yaml sweep.yaml --jobs 4": "needs four cores; tests/sweep/test_grid.py has jobs",
 }
-"""Commands of continual-petl that the real parser reads and nobody runs."""
+"""Commands of continual-petl that are parsed but not run."""
 
 SCRIPTS: dict[str, str] = {
     "python try_it.py minilm": "needs the changes that docs/how-to/new-kind.md makes; tests/docs/test_new_kind.py has it",

@@ -1,4 +1,4 @@
-"""Run the lines of a bash block as a shell would, as far as the pages need it: our commands in this process.
+"""Run the lines of a bash block like a shell, as far as the pages need it: our commands in this process.
 
 What can be run: ``continual-petl`` (with ``> FILE``, or behind ``echo`` or ``cat``), ``python FILE`` with a file of the page,
 ``rm`` inside the page's folder. `tests.docs.not_run` lists what is only parsed. Anything else is an error.
@@ -97,7 +97,7 @@ def _run(block: Block, words: list[str], expected: int, folder: Path, used: set[
 
 
 def _redirected(block: Block, words: list[str], folder: Path) -> tuple[str, list[str], Path | None]:
-    """Take what comes in and where the output goes off a command."""
+    """Split off a command's input and output redirections."""
     stdin, output = "", None
     if "|" in words:
         feeder, words = words[: words.index("|")], words[words.index("|") + 1 :]

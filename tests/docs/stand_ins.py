@@ -1,4 +1,4 @@
-"""The one place where a page does not get what it names: small things stand in for large ones, and made data for yours.
+"""Stand-ins for what pages refer to: small models for large ones, and generated data for the reader's.
 
 * ``minilm`` is a random BERT with MiniLM's six layers, 64 wide.
 * A browser is not opened.
@@ -26,7 +26,7 @@ _SIZE: dict[str, Any] = {"vocab_size": len(VOCABULARY), "intermediate_size": 64,
 
 
 def make_minilm(folder: Path) -> Path:
-    """Write what stands in for the packaged MiniLM."""
+    """Write the stand-in for the packaged MiniLM."""
     torch.manual_seed(1)
     config = transformers.BertConfig(hidden_size=64, num_hidden_layers=6, num_attention_heads=4, **_SIZE)
     transformers.BertModel(config).save_pretrained(folder)
@@ -144,4 +144,4 @@ DATA: dict[str, Callable[[Path], None]] = {
     "docs/how-to/sweep.md": _support_desk,
     "docs/many-machines.md": _support_desk,
 }
-"""What lies in a page's folder before its first block."""
+"""Creates the files in a page's folder before its first block."""

@@ -1,4 +1,4 @@
-"""CITATION.cff is what the Citation File Format 1.2.0 asks for."""
+"""CITATION.cff follows the Citation File Format 1.2.0."""
 
 from __future__ import annotations
 

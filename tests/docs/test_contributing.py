@@ -1,4 +1,4 @@
-"""CONTRIBUTING says what the house is: its map is the one that tests hold the code to, and what it names is there."""
+"""CONTRIBUTING matches the code: its layout is the one that tests enforce, and the files it names exist."""
 
 from __future__ import annotations
 

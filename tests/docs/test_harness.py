@@ -1,4 +1,4 @@
-"""The harness notices a page that is broken, and where; a page that is sound passes in silence."""
+"""The harness detects a broken page and where it is broken; a valid page passes silently."""
 
 from __future__ import annotations
 

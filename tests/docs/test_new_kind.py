@@ -1,4 +1,4 @@
-"""docs/how-to/new-kind.md is all that a new kind needs: its changes, applied to a copy of the package, learn such a task."""
+"""The changes in docs/how-to/new-kind.md, applied to a copy of the package, are enough to learn such a task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documentation is whole: every public name, key and command has its place, and nothing is loaded from the network."""
+"""The documentation is complete: every public name, key and command is included, and nothing loads from the network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of the unified view is the one of the presets."""
+"""The table of the unified view matches the presets."""
 
 from __future__ import annotations
 

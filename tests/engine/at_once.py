@@ -1,4 +1,4 @@
-"""A small run for many tasks at once, and callbacks that kill a worker, or wait until there are two."""
+"""A small run for parallel tasks, and callbacks that kill a worker, or wait until there are two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worker processes that start in less time than a user's."""
+"""Worker processes that start faster than a user's."""
 
 from __future__ import annotations
 

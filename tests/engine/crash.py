@@ -1,8 +1,8 @@
-"""A process that learns one small run and is killed, without warning, at a named instant of it.
+"""A process that learns one small run and is killed, without warning, at a named point.
 
 `deaths` forks one child per instant, so that torch is not imported again; the run folder of an instant is FOLDER/INSTANT,
-where the first of two tasks may be learned already. ``main(BACKBONE, FOLDER)`` tells every step, waits in the fifth for a
-line on standard input, and ends with 100 plus the number of the signal that stopped it.
+where the first of two tasks may be learned already. ``main(BACKBONE, FOLDER)`` reports every step, waits in the fifth
+for a line on standard input, and ends with 100 plus the number of the signal that stopped it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A disk that refuses the k-th thing it is asked for, or whose process is killed there.
+"""A disk on which the k-th operation fails, or where the process is killed at that point.
 
-`FaultyDisk` stands for ``os`` in the module that writes. `Everywhere` replaces functions of ``os`` itself, in a process of
-its own, and so also meets what pathlib, shutil and other packages do below a folder.
+`FaultyDisk` replaces ``os`` in the module that writes. `Everywhere` replaces functions of ``os`` itself, in a separate
+process, and so also covers calls of pathlib, shutil and other packages below a folder.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Everywhere:
     """Counts the calls of this process that change something below a folder, and fails or is killed in one of them.
 
     Args:
-        folder: what lies in it counts, but for the lock.
+        folder: calls below it count, except for the lock.
         at: number of the call, from 0; None only counts.
         number: of the error; None: the process ends there, without any cleaning up.
     """
@@ -110,7 +110,7 @@ def in_a_child(act: Callable[[], object], folder: Path, at: int, number: int | N
     """Act in a process whose call fails, or in which it is killed.
 
     Returns:
-        Whether it ended well all the same, and what it raised; nothing if it was killed, or reported a `StoreError`.
+        Whether it still succeeded, and what it raised; nothing if it was killed, or reported a `StoreError`.
     """
     said, says = os.pipe()
     child = os.fork()

@@ -1,4 +1,4 @@
-"""A run whose task can keep the states below its bank, begun by hand or as a stream."""
+"""A run whose task can cache the states below its bank."""
 
 from __future__ import annotations
 

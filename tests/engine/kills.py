@@ -1,4 +1,4 @@
-"""Processes that learn a small run and are killed from outside at random instants, in which phase they know."""
+"""Processes that learn a small run and are killed from outside at random times, in a known phase."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PHASES: dict[str, tuple[Any, str]] = {
 
 
 class Kills:
-    """Kills, restarts in the same folder until the run is learned, goes on in a fresh folder.
+    """Kills and restarts in the same folder until the run is learned, then continues in a new folder.
 
     Args:
         tasks: the run.

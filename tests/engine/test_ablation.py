@@ -1,4 +1,4 @@
-"""An ablation measures what the bank without some layers answers, changes nothing, and says why where it cannot."""
+"""An ablation evaluates a bank without some layers, changes nothing, and explains refusals."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def outputs(run: Run, name: str, bank: Bank) -> tuple[Tensor, dict[str, float]]:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_removing_nothing_is_the_certified_score_and_every_span_is_a_cell(learned: Path, name: str) -> None:
+def test_full_score_matches_the_certificate_and_every_span_has_a_cell(learned: Path, name: str) -> None:
     run = Run(learned)
     found, manifest = run.ablate(name), run.store.manifest(name)
     assert found.scores == manifest.scores["validation"].scores
@@ -89,7 +89,7 @@ def test_removing_nothing_is_the_certified_score_and_every_span_is_a_cell(learne
 
 
 @pytest.mark.parametrize("name", ["lora", "mam", "upper"])
-def test_without_all_layers_the_frozen_backbone_answers_through_that_head(learned: Path, name: str) -> None:
+def test_ablating_all_layers_uses_the_frozen_backbone_with_the_head(learned: Path, name: str) -> None:
     run = Run(learned)
     held = run.session.models.held(name)
     probe = build_bank(held.plan.model_copy(update={"bank": BankSpec()}), held.backbone)
@@ -102,7 +102,7 @@ def test_without_all_layers_the_frozen_backbone_answers_through_that_head(learne
 
 
 @pytest.mark.parametrize("gone", [0, 1])
-def test_without_a_layer_it_is_the_bank_of_the_other_layer(learned: Path, gone: int) -> None:
+def test_ablating_a_layer_equals_a_bank_on_the_other_layer(learned: Path, gone: int) -> None:
     run = Run(learned)
     held = run.session.models.held("lora")
     left = held.plan.bank.model_copy(update={"layers": str(1 - gone)})
@@ -113,7 +113,7 @@ def test_without_a_layer_it_is_the_bank_of_the_other_layer(learned: Path, gone: 
     assert run.ablate("lora", [(gone, gone)])[gone, gone].scores == scores
 
 
-def test_nothing_is_changed_and_other_tasks_answer_as_before(learned: Path, tmp_path: Path) -> None:
+def test_ablation_does_not_change_the_run_or_other_tasks(learned: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(learned, tmp_path / "run")
     before, run = files(folder), Run(folder)
     texts = [f"w{number} w30" for number in range(6)]
@@ -137,9 +137,7 @@ def test_nothing_is_changed_and_other_tasks_answer_as_before(learned: Path, tmp_
     assert {name: Run(folder).ablate(name) for name in PRESETS} == found
 
 
-def test_rows_are_read_once_and_what_removes_the_same_is_measured_once(
-    learned: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_read_once_and_equivalent_spans_evaluated_once(learned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(learned)
     measured, read = MagicMock(wraps=evaluate), MagicMock(wraps=run.session.split)
     told: list[tuple[int, int]] = []
@@ -153,7 +151,7 @@ def test_rows_are_read_once_and_what_removes_the_same_is_measured_once(
     assert found[0, 1].scores == found[1, 1].scores
 
 
-def test_an_encoder_decoder_counts_its_encoder_first(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_encoder_layers_are_numbered_before_decoder_layers(backbone_folder: Folder, tmp_path: Path) -> None:
     folder = backbone_folder("bart")
     spec = task_of_kind("seq2seq", num_rows=16)
     run = learn(
@@ -167,14 +165,14 @@ def test_an_encoder_decoder_counts_its_encoder_first(backbone_folder: Folder, tm
 
 
 @pytest.mark.parametrize("kind", ["regression", "multilabel", "token-classification"])
-def test_other_kinds_are_held_against_their_own_metric(backbone_folder: Folder, tmp_path: Path, kind: str) -> None:
+def test_ablation_uses_the_metric_of_the_task(backbone_folder: Folder, tmp_path: Path, kind: str) -> None:
     run = learn(stream(backbone_folder(), [task_of_kind(kind, num_rows=16)], training={"epochs": 1}), tmp_path / "run")
     found, manifest = run.ablate(kind), run.store.manifest(kind)
     assert (found.metric, found.scores) == (manifest.metric, manifest.scores["validation"].scores)
     assert all(cell.score == cell.scores.get(found.metric) for cell in found.cells)
 
 
-def test_a_score_that_is_not_defined_has_no_change(
+def test_undefined_score_has_no_relative_change(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = learn(
@@ -193,7 +191,7 @@ def test_a_score_that_is_not_defined_has_no_change(
     assert {(cell.score, cell.relative) for cell in found.cells} == {(None, None)}
 
 
-def test_a_shared_bank_is_the_one_that_was_committed_with_its_task(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_shared_task_is_ablated_in_the_bank_committed_with_it(backbone_folder: Folder, tmp_path: Path) -> None:
     bank = {"preset": "lora", "rank": 4, "scope": "shared"}
     run = learn(stream(backbone_folder(), [task("first", **FEW), task("second", **FEW)], bank=bank), tmp_path / "run")
     for name in ("first", "second"):
@@ -202,7 +200,7 @@ def test_a_shared_bank_is_the_one_that_was_committed_with_its_task(backbone_fold
         assert found.notices == ()
 
 
-def test_the_test_split_can_be_asked_for(learned: Path) -> None:
+def test_split_can_be_chosen(learned: Path) -> None:
     run = Run(learned)
     found = run.ablate("houlsby", "single", "test")
     assert found.scores == run.store.manifest("houlsby").scores["test"].scores
@@ -217,7 +215,7 @@ def test_the_test_split_can_be_asked_for(learned: Path) -> None:
         ("layernorm", "it only has its head; LayerNorms of its own"),
     ],
 )
-def test_a_bank_with_nothing_in_layers_is_refused_with_what_it_has(learned: Path, name: str, says: str) -> None:
+def test_bank_without_modified_layers_is_refused(learned: Path, name: str, says: str) -> None:
     with pytest.raises(InputError, match=f"task '{name}': its bank has no modification in any layer") as caught:
         Run(learned).ablate(name)
     assert says in str(caught.value)
@@ -229,7 +227,7 @@ def test_an_unknown_task_is_refused(learned: Path) -> None:
 
 
 @pytest.mark.parametrize("spans", [[], ["0-2"], ["1-0"], ["x"], ["-1"], [(0, 2)], [(1, 0)], [(0,)], [(True, 1)], "0-2"])
-def test_spans_that_are_none_are_refused(learned: Path, spans: Any) -> None:
+def test_invalid_spans_are_refused(learned: Path, spans: Any) -> None:
     with pytest.raises(
         InputError, match=r"spans: (none was given|.* is not a span of layers here.*has the layers 0 to 1$)"
     ):
@@ -237,7 +235,7 @@ def test_spans_that_are_none_are_refused(learned: Path, spans: Any) -> None:
 
 
 @given(st.integers(1, 40))
-def test_a_backbone_of_so_many_layers_has_so_many_spans(count: int) -> None:
+def test_number_of_spans(count: int) -> None:
     spans = chosen_spans(None, count)
     assert len(spans) == count * (count + 1) // 2
     assert spans == list(combinations_with_replacement(range(count), 2)) == sorted(spans)
@@ -257,7 +255,7 @@ def on_disk(backbone: Path, folder: Path, *, with_test: bool = True) -> Path:
     return folder / "run"
 
 
-def test_data_that_is_gone_or_changed_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_missing_or_changed_data_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
     folder = on_disk(backbone_folder(), tmp_path, with_test=False)
     assert Run(folder).ablate("one").notices == ()
     with pytest.raises(InputError, match=r"task 'one': it has no test split; its certificate has validation"):
@@ -272,7 +270,7 @@ def test_data_that_is_gone_or_changed_is_refused(backbone_folder: Folder, tmp_pa
         Run(folder).ablate("one")
 
 
-def test_a_task_that_the_stream_names_no_more_is_refused(learned: Path) -> None:
+def test_task_missing_from_the_stream_is_refused(learned: Path) -> None:
     run = Run(learned)
     left = tuple(spec for spec in run.session.spec.tasks if spec.name != "lora")
     run.session.spec = run.session.spec.model_copy(update={"tasks": left})
@@ -280,7 +278,7 @@ def test_a_task_that_the_stream_names_no_more_is_refused(learned: Path) -> None:
         run.ablate("lora")
 
 
-def test_a_whole_bank_that_scores_otherwise_now_is_told(learned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_full_score_is_reported(learned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def other(*given: Any) -> Any:
         return evaluate(*given).model_copy(update={"predictions": "another"})

@@ -1,4 +1,4 @@
-"""A task that arrives later is learned from the saved banks alone; and how each cell of R is known."""
+"""A later task is learned from the saved banks alone; the status of each cell of R."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def task_on_disk(name: str, folder: Path) -> dict[str, Any]:
     return {"name": name, "kind": "classification", "data": str(folder / name)}
 
 
-def test_a_later_task_needs_no_earlier_data(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_later_task_does_not_need_earlier_data(backbone_folder: Folder, tmp_path: Path) -> None:
     data = tmp_path / "data"
     tasks = [task_on_disk(name, data) for name in ("one", "two", "three")]
     before = bank_digests(learn(stream(backbone_folder(), tasks[:2]), tmp_path / "run"))
@@ -59,14 +59,14 @@ def test_a_later_task_needs_no_earlier_data(backbone_folder: Folder, tmp_path: P
     assert "test rows are not available" in found["one"].problems[0]
     assert (found["one"].ok, found["one"].verdict) == (False, "rows not checked")
     assert (found["three"].problems, found["three"].verdict) == ((), "unchanged")
-    # The third bank is that of a run in which nothing was ever missing, and answers go on.
+    # The third bank equals that of a run without missing data, and predictions still work.
     shutil.rmtree(data)
     alone = learn(stream(backbone_folder(), [task_on_disk("three", data)]), tmp_path / "alone")
     assert bank_digests(run) == before | bank_digests(alone)
     assert len(Run(tmp_path / "run").predict(["w0 w30"], task="one")) == 1
 
 
-def test_a_run_folder_copied_elsewhere_goes_on(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_copied_run_folder_can_be_continued(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = [task(name, num_rows=24) for name in ("one", "two", "three")]
     learn(stream(backbone_folder(), tasks[:2]), tmp_path / "here")
     moved = tmp_path / "another place" / "run"
@@ -98,7 +98,9 @@ def statuses(run: Run) -> list[str]:
         ],
     ),
 )
-def test_evaluate_of_few_tasks(backbone_folder: Folder, tmp_path: Path, policy: str, letters: list[str]) -> None:
+def test_evaluate_options_with_few_tasks(
+    backbone_folder: Folder, tmp_path: Path, policy: str, letters: list[str]
+) -> None:
     run = learn(stream(backbone_folder(), FOUR, training=QUICK, evaluate=policy), tmp_path / "run")
     assert statuses(run) == letters
     R = run.results.R
@@ -107,7 +109,7 @@ def test_evaluate_of_few_tasks(backbone_folder: Folder, tmp_path: Path, policy: 
 
 
 @pytest.mark.slow
-def test_evaluate_of_many_tasks_costs_no_more(
+def test_evaluation_cost_does_not_grow_with_the_number_of_tasks(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the limits set down to 1 task, four are many."""
@@ -118,7 +120,7 @@ def test_evaluate_of_many_tasks_costs_no_more(
         return statuses(learn(stream(backbone_folder(), FOUR, training=QUICK, evaluate=policy), tmp_path / policy))
 
     sample, certified, auto = map(learned, ("sample", "certified", "auto"))
-    # One measured and one certified beside the new task; the last row leaves nothing out.
+    # One measured and one certified besides the new task; the last row is complete.
     assert sample[:2] == ["m", "mm"]
     assert sorted(sample[2]) == sorted("cmm")
     assert sorted(sample[3]) == sorted("ccmm")
@@ -143,9 +145,7 @@ def test_an_undefined_score_is_not_forgetting(backbone_folder: Folder, tmp_path:
     assert all(check.ok for check in run.verify())
 
 
-def test_a_course_that_learns_nothing_leaves_later_tasks_as_they_would_have_been(
-    backbone_folder: Folder, tmp_path: Path
-) -> None:
+def test_run_without_new_tasks_does_not_change_later_defaults(backbone_folder: Folder, tmp_path: Path) -> None:
     folder, one = backbone_folder(), task("one", num_rows=16)
     learn(stream(folder, [one], training=QUICK), tmp_path / "run")
     changed = stream(folder, [one], training={"epochs": 2, "learning_rate": 0.5}, bank="lora", evaluate="certified")
@@ -160,14 +160,14 @@ def test_a_course_that_learns_nothing_leaves_later_tasks_as_they_would_have_been
     assert Run(tmp_path / "run").session.spec.training.epochs == 2
 
 
-def test_rows_that_are_answered_again_are_called_what_they_are(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_verify_names_the_split_it_evaluates(backbone_folder: Folder, tmp_path: Path) -> None:
     rows = classification_rows("one", 32)
     one = {"name": "one", "kind": "classification", "data": {"train": rows[:16], "validation": rows[16:]}}
     run = learn(stream(backbone_folder(), [one], training=QUICK), tmp_path / "run")
     assert [check.how for check in run.verify(data=True)] == ["digests and probe, bit for bit, validation rows"]
 
 
-def test_a_run_folder_never_contradicts_itself(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_merged_stream_settings_stay_consistent(backbone_folder: Folder, tmp_path: Path) -> None:
     """Settings of two streams that are sound by themselves may not go together."""
     folder, one, two = backbone_folder(), task("one", num_rows=16, bank="lora"), task("two", num_rows=16)
     copies = stream(folder, [one, two], training=QUICK, bank={"preset": "lora", "start_from": "one"})
@@ -181,7 +181,7 @@ def test_a_run_folder_never_contradicts_itself(backbone_folder: Folder, tmp_path
     assert all(check.ok for check in Run(tmp_path / "training").verify())
 
 
-def test_settings_that_a_forgotten_task_alone_has_read_go_with_it(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_settings_used_only_by_a_forgotten_task_are_removed(backbone_folder: Folder, tmp_path: Path) -> None:
     by_sgd = task("one", num_rows=16, training={"optimizer": "sgd"})
     both = [by_sgd, task("two", num_rows=16)]
     learn(stream(backbone_folder(), both, training={"epochs": 1, "momentum": 0.5}), tmp_path / "run")

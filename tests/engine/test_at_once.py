@@ -1,4 +1,4 @@
-"""Many tasks at once: workers learn, one process commits, and the store ends as that of a run in one process."""
+"""Parallel tasks: workers learn, one process commits, and the store equals that of a single-process run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Folder = Callable[..., Path]
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes")
 @pytest.mark.usefixtures("imported_twice")
-def test_two_processes_leave_the_bytes_of_one_also_where_a_worker_is_killed_and_then_all_are_stopped(
+def test_two_processes_match_one_byte_for_byte_after_kills_and_stops(
     backbone_folder: Folder, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tasks = stream(backbone_folder(), TASKS, training=TRAINING)
@@ -47,7 +47,7 @@ def test_two_processes_leave_the_bytes_of_one_also_where_a_worker_is_killed_and_
 
 
 @pytest.mark.parametrize("alike", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_what_a_worker_stages_is_committed_with_the_bytes_of_a_course(
+def test_staged_bank_is_committed_byte_for_byte(
     backbone_folder: Folder,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -81,7 +81,7 @@ def test_what_a_worker_stages_is_committed_with_the_bytes_of_a_course(
     assert ("its rows are answered again here" in caplog.text) is not alike
 
 
-def test_a_worker_tells_what_went_wrong_in_plain_values(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_worker_errors_are_sent_as_plain_values(backbone_folder: Folder, tmp_path: Path) -> None:
     bad = task("one", num_rows=16, training={"learning_rate": 1e30, "gradient_clip": None})
     tasks = stream(backbone_folder(), [bad])
     session = Session(tasks.spec, Store(tmp_path / "run"))

@@ -1,4 +1,4 @@
-"""A budget of tokens through a whole run: steps counted as they are taken, and refused before anything is learned."""
+"""Token budgets in a whole run: exact step counts, and refusals before training."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _stream(folder: Folder, **training: Any) -> TaskStream:
     return stream(folder(), [task("one", num_rows=40)], training=settings)
 
 
-def test_the_schedule_and_a_dry_run_count_the_steps_that_are_taken(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_schedule_and_dry_run_count_the_actual_steps(backbone_folder: Folder, tmp_path: Path) -> None:
     (facts,) = dry_run(Session(_stream(backbone_folder).spec, Store(tmp_path / "dry")))
     steps = Steps()
     run = learn(_stream(backbone_folder), tmp_path / "run", callbacks=[steps])
@@ -54,9 +54,7 @@ def test_the_schedule_and_a_dry_run_count_the_steps_that_are_taken(backbone_fold
     assert all(check.ok for check in run.verify(data=True))
 
 
-def test_a_row_that_no_batch_can_hold_is_told_before_anything_is_learned(
-    backbone_folder: Folder, tmp_path: Path
-) -> None:
+def test_row_exceeding_the_token_budget_is_reported_before_training(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = _stream(backbone_folder, max_tokens=10)
     message = r"task 'one', train: training\.max_tokens: got 10, but \d+ of 40 rows are longer"
     with pytest.raises(InputError, match=message):
@@ -66,7 +64,7 @@ def test_a_row_that_no_batch_can_hold_is_told_before_anything_is_learned(
     assert not Store(tmp_path / "run").tasks
 
 
-def test_memory_that_runs_out_names_the_budget(
+def test_out_of_memory_error_names_the_budget(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk = Desk(_stream(backbone_folder), tmp_path)

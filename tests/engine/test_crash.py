@@ -1,4 +1,4 @@
-"""Real processes, really interrupted: by a signal that asks, and by kills at every kind of instant."""
+"""Real processes, interrupted by signals and by kills at every kind of point."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def files_of(folder: Path) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("instants", [QUICK, SLOW])
-def test_killed_at_any_instant_the_course_goes_on_to_the_same_banks(
+def test_run_killed_at_any_point_resumes_to_the_same_banks(
     backbone_folder: Folder, tmp_path: Path, uninterrupted: dict[str, str], instants: tuple[str, ...]
 ) -> None:
     spec = tasks_of(backbone_folder()).spec
@@ -87,14 +87,14 @@ def test_killed_at_any_instant_the_course_goes_on_to_the_same_banks(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_ends_and_goes_on(
+def test_signal_saves_exits_and_run_resumes(
     backbone_folder: Folder, tmp_path: Path, uninterrupted: dict[str, str], number: int
 ) -> None:
     with start(str(backbone_folder()), str(tmp_path / "run")) as process:
         assert process.stdout is not None
         for _ in range(5):
             assert process.stdout.readline() == "step\n"
-        # Meanwhile nobody else may write.
+        # Meanwhile no other process may write.
         with pytest.raises(StoreError, match="another process is writing to this run"):
             learn(tasks_of(backbone_folder()), tmp_path / "run")
         process.send_signal(number)

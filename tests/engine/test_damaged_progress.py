@@ -1,4 +1,4 @@
-"""What was saved half-way and is damaged is told, and never learned on."""
+"""Damaged progress is reported and never used."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def flip(path: Path, draw: random.Random) -> str:
 
 
 @pytest.mark.parametrize("flips", [range(3), pytest.param(range(3, 60), marks=pytest.mark.slow)])
-def test_a_flipped_bit_is_told_or_changes_nothing(half: HalfLearned, tmp_path: Path, flips: range) -> None:
+def test_flipped_bit_is_reported_or_harmless(half: HalfLearned, tmp_path: Path, flips: range) -> None:
     wrong, num_told = [], 0
     for seed in flips:
         run, draw = shutil.copytree(half.folder, tmp_path / str(seed)), random.Random(seed)
@@ -69,7 +69,7 @@ def test_a_flipped_bit_is_told_or_changes_nothing(half: HalfLearned, tmp_path: P
 
 
 @pytest.mark.parametrize("content", ["[]", '{"decides": {"a": NaN}, "seal": ""}', "[" * 100_000])
-def test_a_plan_that_is_none_is_told(tmp_path: Path, content: str) -> None:
+def test_invalid_plan_is_reported(tmp_path: Path, content: str) -> None:
     (tmp_path / "plan.json").write_text(content)
     with pytest.raises(StoreError, match=r"plan\.json, saved half-way through training, is damaged"):
         read_plan(tmp_path / "plan.json")
@@ -77,9 +77,7 @@ def test_a_plan_that_is_none_is_told(tmp_path: Path, content: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*FILES, "no " + BEST])
-def test_what_the_message_says_helps(
-    half: HalfLearned, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_suggested_fix_works(half: HalfLearned, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     run = shutil.copytree(half.folder, tmp_path / "run")
     if name.startswith("no "):
         (run / ONE / BEST).unlink()
@@ -96,7 +94,7 @@ def test_what_the_message_says_helps(
 
 
 @pytest.mark.slow
-def test_a_best_bank_without_a_checkpoint_is_made_again(half: HalfLearned, tmp_path: Path) -> None:
+def test_best_bank_without_a_checkpoint_is_rebuilt(half: HalfLearned, tmp_path: Path) -> None:
     run = shutil.copytree(half.folder, tmp_path / "run")
     (run / ONE / LAST).unlink()
     (run / ONE / BEST).write_bytes(b"of another epoch")

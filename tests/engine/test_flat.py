@@ -1,4 +1,4 @@
-"""What a task costs does not grow with the number of earlier tasks: counted in reading, places and lines, not in seconds."""
+"""The cost of a task does not grow with the number of earlier tasks: measured in reads, calls and lines, not in seconds."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def first(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> 
     return folder
 
 
-def test_learning_looks_at_as_much_after_few_tasks_as_after_many(
+def test_reads_per_task_do_not_grow_with_the_number_of_tasks(
     first: Path, tmp_path: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(result_row, "_CHECKED", 2)
@@ -65,7 +65,7 @@ def test_learning_looks_at_as_much_after_few_tasks_as_after_many(
             counts = _Counts(Looks(folder, patch), folder)
             watching = [NoForgetting("digests", limit=2), counts]
             learn(stream(backbone_folder(), tasks, training=QUICK, evaluate="certified"), folder, callbacks=watching)
-        # The first task stands behind the opening, and the last row of a stream is complete.
+        # The first task includes opening the store, and the last row of a stream is complete.
         found[count] = counts.found["b"]
     opened, asked = found[6]
     assert found[30][0] == opened
@@ -74,7 +74,7 @@ def test_learning_looks_at_as_much_after_few_tasks_as_after_many(
     assert abs(found[30][1] - asked) <= 12
 
 
-def test_a_row_that_measures_all_grows(first: Path, tmp_path: Path, backbone_folder: Folder) -> None:
+def test_row_that_measures_all_tasks_grows(first: Path, tmp_path: Path, backbone_folder: Folder) -> None:
     """The counting sees growth where there is some."""
     found = []
     for count in (2, 6):
@@ -88,13 +88,13 @@ def test_a_row_that_measures_all_grows(first: Path, tmp_path: Path, backbone_fol
 
 
 @pytest.mark.parametrize("limit", [1, 3, 20])
-def test_every_turn_checks_as_many(limit: int) -> None:
+def test_every_rotation_checks_the_same_number(limit: int) -> None:
     for count in range(4 * limit + 3):
         tasks = [str(number) for number in range(count)]
         assert len(rotating(tasks, count, limit)) == min(count, limit)
 
 
-def test_a_writer_hears_of_banks_that_come_and_go(first: Path, tmp_path: Path) -> None:
+def test_writer_notices_added_and_removed_banks(first: Path, tmp_path: Path) -> None:
     folder = multiply(shutil.copytree(first, tmp_path / "run"), 4)
     store = Store(folder)
     with store.lock():
@@ -109,7 +109,7 @@ def test_a_writer_hears_of_banks_that_come_and_go(first: Path, tmp_path: Path) -
     assert store.links() is not links, "who holds no lock looks every time"
 
 
-def test_a_bank_that_goes_while_a_task_is_learned_is_told(first: Path, tmp_path: Path, backbone_folder: Folder) -> None:
+def test_bank_lost_during_training_is_reported(first: Path, tmp_path: Path, backbone_folder: Folder) -> None:
     folder = multiply(shutil.copytree(first, tmp_path / "run"), 4)
 
     class Thief(StreamCallback):
@@ -121,7 +121,7 @@ def test_a_bank_that_goes_while_a_task_is_learned_is_told(first: Path, tmp_path:
         learn(tasks, folder, callbacks=[Thief(), NoForgetting("digests", limit=1)])
 
 
-def test_results_are_appended_without_reading_what_lies_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_appended_without_reading_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = TaskLine(task="t", index=0, certificate="0" * 64, seconds={})
     path, lines = tmp_path / "results.jsonl", [done.model_copy(update={"task": f"t{n}"}) for n in range(60)]
     sizes: list[int] = []
@@ -137,7 +137,7 @@ def test_results_are_appended_without_reading_what_lies_there(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 64])
-def test_the_tail_of_a_file_is_what_reading_all_of_it_finds(
+def test_reading_the_tail_matches_reading_the_whole_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     monkeypatch.setattr(reading, "_TAIL", size)
@@ -152,7 +152,7 @@ def test_the_tail_of_a_file_is_what_reading_all_of_it_finds(
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression", "token-classification", "multilabel"])
-def test_answers_without_a_trainer_are_lightnings(
+def test_predictions_without_a_trainer_match_lightning(
     tmp_path: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     made: dict[str, Any] = {"classification": task, "regression": regression_task}
@@ -182,11 +182,11 @@ def test_answers_without_a_trainer_are_lightnings(
         ({"accelerator": "cpu", "deterministic": True}, False),
     ],
 )
-def test_a_trainer_is_made_where_it_does_more(arguments: dict[str, Any], here: bool) -> None:
+def test_trainer_is_created_only_if_needed(arguments: dict[str, Any], here: bool) -> None:
     assert answers_here(arguments) is here
 
 
-def test_a_task_that_is_not_learned_is_told_with_those_that_are(first: Path, tmp_path: Path) -> None:
+def test_unknown_task_error_lists_the_learned_tasks(first: Path, tmp_path: Path) -> None:
     from continual_petl import Run
 
     run = Run(multiply(shutil.copytree(first, tmp_path / "run"), 3))
@@ -194,7 +194,7 @@ def test_a_task_that_is_not_learned_is_told_with_those_that_are(first: Path, tmp
         run.predict(["w1"], task="two")
 
 
-def test_what_the_row_has_certified_is_not_checked_again_in_the_same_turn(
+def test_certificate_checked_for_the_row_is_not_checked_twice(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked: list[tuple[str, str]] = []

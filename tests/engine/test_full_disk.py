@@ -1,4 +1,4 @@
-"""Every write of a run fails once: a clear error, the store as before, and the same command resumes."""
+"""Every write of a run fails once: a clear error, the store unchanged, and the same command resumes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -
     return Learned(backbone_folder(), tmp_path_factory.mktemp("learned"))
 
 
-def test_some_failing_writes(learned: Learned, tmp_path: Path) -> None:
+def test_failing_writes_leave_the_run_unchanged(learned: Learned, tmp_path: Path) -> None:
     last_rename = len(learned.calls) - 1 - learned.calls[::-1].index("rename")
     # What follows the commit's rename is the flush of its folder: open, fsync.
     for call, number in ((last_rename + 2, errno.EIO), (last_rename - 9, errno.ENOSPC)):
@@ -86,7 +86,7 @@ def test_some_failing_writes(learned: Learned, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_failing_write(learned: Learned, tmp_path: Path) -> None:
+def test_every_failing_write_leaves_the_run_unchanged(learned: Learned, tmp_path: Path) -> None:
     wrong, cases = [], [(call, ERRORS[call % 2]) for call in range(len(learned.calls))]
     for call, number in cases:
         wrong += learned.fails_at(call, number, tmp_path / "run")
@@ -94,7 +94,7 @@ def test_every_failing_write(learned: Learned, tmp_path: Path) -> None:
     assert wrong == []
 
 
-def test_the_command_line_tells_of_a_full_disk(
+def test_full_disk_is_reported_on_the_command_line(
     learned: Learned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "tasks.yaml").write_text(dump_stream(learned.tasks.spec))
@@ -124,9 +124,7 @@ def _steps(folder: Path) -> list[tuple[str, Callable[[], object]]]:
 
 
 @pytest.mark.parametrize("number", ERRORS)
-def test_each_step_of_each_kind_of_write_is_undone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_every_step_of_every_write_is_rolled_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     count = 0
     for kind in range(len(_steps(tmp_path))):
         call, failed, told = 0, True, ""
@@ -158,7 +156,7 @@ def test_each_step_of_each_kind_of_write_is_undone(
     assert count >= 25
 
 
-def test_a_write_that_cannot_be_taken_back_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_rollback_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Dead(FaultyDisk):
         def __getattr__(self, name: str) -> Any:
             if "replace" in self.calls:
@@ -188,7 +186,7 @@ class Stop(L.Callback):
         RuntimeError("PytorchStreamWriter failed writing file data/1: file write failed"),
     ],
 )
-def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(
+def test_unwritable_checkpoint_leaves_the_old_one(
     learned: Learned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     with pytest.raises(Interrupted):
@@ -213,7 +211,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes")
-def test_a_process_that_may_write_no_more(learned: Learned, tmp_path: Path) -> None:
+def test_file_size_limit_of_the_system_is_handled(learned: Learned, tmp_path: Path) -> None:
     """No injection: the system refuses files above a size, which the bank reaches and the small files do not."""
     run = shutil.copytree(learned.folder, tmp_path / "run")
     size = (run / "banks" / "one" / "bank.safetensors").stat().st_size

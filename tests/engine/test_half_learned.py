@@ -1,4 +1,4 @@
-"""What is known of a task that was stopped half-way: how long it was trained in all, and where it goes on."""
+"""Facts about an interrupted task: its total training time, and where it resumes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Heard(StreamCallback):
         self.heard += [notice for notice in event.notices if "resumes" in notice]
 
 
-def test_training_counts_over_all_starts_and_changes_no_byte_of_what_is_kept(half: Half, tmp_path: Path) -> None:
+def test_training_time_counts_all_starts_without_changing_saved_bytes(half: Half, tmp_path: Path) -> None:
     run = half.copy(tmp_path / "run")
     with pytest.raises(Interrupted):
         learn(half.tasks, run, callbacks=[SignalAt(8)])
@@ -88,7 +88,7 @@ def test_training_counts_over_all_starts_and_changes_no_byte_of_what_is_kept(hal
     assert files_of(run) == half.whole
 
 
-def test_a_worker_counts_the_starts_before_it(half: Half, tmp_path: Path) -> None:
+def test_worker_counts_earlier_starts(half: Half, tmp_path: Path) -> None:
     run = half.copy(tmp_path / "run")
     worker = Worker(brief_of(Session(half.tasks.spec, Store(run)), ()), ())
     report = worker.learn("one")
@@ -96,7 +96,7 @@ def test_a_worker_counts_the_starts_before_it(half: Half, tmp_path: Path) -> Non
     assert LONG < trained(run / ONE / "learned") < 2 * LONG
 
 
-def test_processes_that_share_a_fit_count_the_starts_before_them(half: Half, tmp_path: Path) -> None:
+def test_ddp_processes_count_earlier_starts(half: Half, tmp_path: Path) -> None:
     """The one that fits notes the time of all starts; the run adds what it read before."""
     run = half.copy(tmp_path / "run")
     report = Worker(brief_of(Session(half.tasks.spec, Store(run)), ()), ()).fit("one")
@@ -107,7 +107,7 @@ def test_processes_that_share_a_fit_count_the_starts_before_them(half: Half, tmp
     assert LONG < found.seconds < 2 * LONG
 
 
-def test_a_stop_between_commit_and_results_loses_no_seconds(half: Half, tmp_path: Path) -> None:
+def test_stop_between_commit_and_results_keeps_the_time(half: Half, tmp_path: Path) -> None:
     class AtTaskEnd(StreamCallback):
         def on_task_end(self, *args: Any) -> None:
             raise KeyboardInterrupt
@@ -123,7 +123,7 @@ def test_a_stop_between_commit_and_results_loses_no_seconds(half: Half, tmp_path
     assert not (run / ONE).exists()
 
 
-def test_a_task_that_begins_again_counts_from_zero(backbone_folder: Folder, half: Half, tmp_path: Path) -> None:
+def test_restarted_task_counts_from_zero(backbone_folder: Folder, half: Half, tmp_path: Path) -> None:
     run = half.copy(tmp_path / "run")
     other = stream(backbone_folder(), [task("one", num_rows=ROWS)], training=TRAINING | {"learning_rate": 0.01})
     learn(other, run)
@@ -144,7 +144,7 @@ def test_progress_without_its_position_is_resumed(half: Half, tmp_path: Path) ->
     assert files_of(run) == half.whole
 
 
-def test_a_kill_between_position_and_checkpoint_loses_no_seconds(half: Half, tmp_path: Path) -> None:
+def test_kill_between_position_and_checkpoint_keeps_the_time(half: Half, tmp_path: Path) -> None:
     run, heard = half.copy(tmp_path / "run"), Heard()
     at = read_position(run / ONE)
     assert at is not None
@@ -160,7 +160,7 @@ def test_a_kill_between_position_and_checkpoint_loses_no_seconds(half: Half, tmp
     "content",
     [b"", b"{", b"[]", b"[" * 100_000, b'{"seconds": NaN}\n', b"\xff", json_bytes({"format_version": 1, "seal": ""})],
 )
-def test_a_damaged_position_is_told_and_costs_its_seconds_alone(half: Half, tmp_path: Path, content: bytes) -> None:
+def test_damaged_position_is_reported_and_loses_only_its_time(half: Half, tmp_path: Path, content: bytes) -> None:
     run, heard = half.copy(tmp_path / "run"), Heard()
     (run / ONE / POSITION).write_bytes(content)
     with pytest.raises(StoreError, match=r"position\.json"):
@@ -178,7 +178,7 @@ def test_a_damaged_position_is_told_and_costs_its_seconds_alone(half: Half, tmp_
     "edit",
     [{"seconds": -1.0}, {"seconds": 10**400}, {"step": 1.5}, {"epoch": "2"}, {"more": 1}, {"checkpoint": None}],
 )
-def test_a_position_that_fits_its_seal_and_nothing_else_is_refused(half: Half, tmp_path: Path, edit: Any) -> None:
+def test_sealed_but_invalid_position_is_refused(half: Half, tmp_path: Path, edit: Any) -> None:
     run = half.copy(tmp_path / "run")
     content = json.loads((run / ONE / POSITION).read_bytes())
     write_sealed(run / ONE / POSITION, content | edit)
@@ -187,7 +187,7 @@ def test_a_position_that_fits_its_seal_and_nothing_else_is_refused(half: Half, t
     assert half_learned(Store(run)) == {"one": None}
 
 
-def test_where_it_goes_on_is_told_to_people_and_programs_and_kept_nowhere(half: Half, tmp_path: Path) -> None:
+def test_resume_point_is_reported_but_not_stored(half: Half, tmp_path: Path) -> None:
     run = half.copy(tmp_path / "run")
     lines, events = io.StringIO(), io.StringIO()
     learn(half.tasks, run, callbacks=[Progress(Console(file=lines)), EventLines(events)])
@@ -199,7 +199,7 @@ def test_where_it_goes_on_is_told_to_people_and_programs_and_kept_nowhere(half: 
     assert files_of(run) == half.whole
 
 
-def test_a_link_and_a_stray_file_in_the_place_of_progress_are_no_half_learned_task(half: Half, tmp_path: Path) -> None:
+def test_link_or_stray_file_is_not_treated_as_progress(half: Half, tmp_path: Path) -> None:
     run = half.copy(tmp_path / "run")
     (run / ".progress" / "two").symlink_to(run / ONE, target_is_directory=True)
     (run / ".progress" / "three").write_bytes(b"")

@@ -1,4 +1,4 @@
-"""How a task was learned is kept with its bank: bounded, the same after an interruption, part of the certificate."""
+"""The training history of a task is stored with its bank: bounded, the same after an interruption, certified."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.usual import few
 Folder = Callable[..., Path]
 
 
-def test_losses_and_scores_of_a_fit_are_kept(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_history_has_the_losses_and_scores_of_a_fit(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = stream(backbone_folder(), [task("one", num_rows=24)], training={"batch_size": 5, "epochs": 3})
     run = learn(tasks, tmp_path / "run")
     history = run.store.history("one")
@@ -48,7 +48,7 @@ def test_losses_and_scores_of_a_fit_are_kept(backbone_folder: Folder, tmp_path: 
     assert manifest.scores["validation"].scores["accuracy"] == pytest.approx(best)
 
 
-def test_a_long_fit_is_kept_in_few_points(
+def test_history_of_a_long_fit_is_thinned(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(learning_curve, "MAX_LOSSES", 20)
@@ -59,7 +59,7 @@ def test_a_long_fit_is_kept_in_few_points(
 
 
 @pytest.mark.parametrize("at", few([7, 3, 12]))
-def test_an_interrupted_fit_keeps_the_same_history(backbone_folder: Folder, tmp_path: Path, at: int) -> None:
+def test_interrupted_fit_has_the_same_history(backbone_folder: Folder, tmp_path: Path, at: int) -> None:
     training = {"batch_size": 5, "epochs": 3, "checkpoint_every": 2, "head_dropout": 0.3}
     tasks = stream(backbone_folder(), [task("one", num_rows=24)], training=training)
     learn(tasks, tmp_path / "whole")
@@ -70,7 +70,7 @@ def test_an_interrupted_fit_keeps_the_same_history(backbone_folder: Folder, tmp_
     assert one.read_bytes() == other.read_bytes()
 
 
-def test_gradients_that_are_summed_leave_the_loss_what_it_is(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_gradient_accumulation_does_not_change_the_recorded_loss(backbone_folder: Folder, tmp_path: Path) -> None:
     curves = []
     for number, training in enumerate(({"batch_size": 4}, {"batch_size": 2, "accumulate": 2})):
         tasks = stream(
@@ -83,7 +83,7 @@ def test_gradients_that_are_summed_leave_the_loss_what_it_is(backbone_folder: Fo
     assert curves[0] == pytest.approx(curves[1], abs=1e-5)
 
 
-def test_a_confusion_adds_up_to_the_rows_and_to_the_accuracy(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_confusion_matrix_adds_up_to_rows_and_accuracy(backbone_folder: Folder, tmp_path: Path) -> None:
     run = learn(stream(backbone_folder(), [task("one")]), tmp_path / "run")
     history, scores = run.store.history("one"), run.store.manifest("one").scores
     for split, answered in history.answered.items():
@@ -93,7 +93,7 @@ def test_a_confusion_adds_up_to_the_rows_and_to_the_accuracy(backbone_folder: Fo
         assert right / scores[split].num_examples == pytest.approx(scores[split].scores["accuracy"])
 
 
-def test_a_large_confusion_keeps_its_largest_cells_and_counts_the_others() -> None:
+def test_large_confusion_matrix_keeps_its_largest_cells() -> None:
     draw = torch.Generator().manual_seed(0)
     labels, said = (torch.randint(300, (50_000,), generator=draw) for _ in range(2))
     found = _confusion(labels, said, 300)
@@ -101,14 +101,14 @@ def test_a_large_confusion_keeps_its_largest_cells_and_counts_the_others() -> No
     assert sum(count for *_, count in found.cells) + found.others == 50_000
 
 
-def test_numbers_are_kept_with_those_that_were_true(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_history_pairs_targets_and_predictions(backbone_folder: Folder, tmp_path: Path) -> None:
     history = learn(stream(backbone_folder(), [regression_task("one")]), tmp_path / "run").store.history("one")
     points = history.answered["test"]
     assert isinstance(points, Points)
     assert len(points.pairs) == 16
 
 
-def test_answers_that_are_no_numbers_are_kept_as_unknown() -> None:
+def test_non_finite_predictions_are_stored_as_unknown() -> None:
     said = torch.tensor([0.5, torch.nan, torch.inf])
     assert _points(torch.tensor([1.0, 2.0, 3.0]), said).pairs == ((1.0, 0.5), (2.0, None), (3.0, None))
     many = _points(torch.arange(2000.0), torch.arange(2000.0)).pairs
@@ -116,7 +116,7 @@ def test_answers_that_are_no_numbers_are_kept_as_unknown() -> None:
     assert many[:2] == ((0.0, 0.0), (4.0, 4.0))
 
 
-def test_labels_are_counted_each_for_itself(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_multilabel_counts_are_per_label(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = stream(backbone_folder(), [task_of_kind("multilabel", num_rows=20)])
     run = learn(tasks, tmp_path / "run")
     history = run.store.history("multilabel")
@@ -128,7 +128,7 @@ def test_labels_are_counted_each_for_itself(backbone_folder: Folder, tmp_path: P
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-def test_texts_of_the_data_are_kept_only_where_the_stream_keeps_rows(
+def test_target_texts_are_stored_only_if_the_probe_has_rows(
     backbone_folder: Folder, tmp_path: Path, keeps: bool
 ) -> None:
     more = {"probe": "validation"} if keeps else {}
@@ -142,7 +142,7 @@ def test_texts_of_the_data_are_kept_only_where_the_stream_keeps_rows(
 
 
 @pytest.mark.parametrize("damage", ["changed", "gone"])
-def test_a_history_that_is_not_the_certified_one_is_told(backbone_folder: Folder, tmp_path: Path, damage: str) -> None:
+def test_changed_history_is_reported(backbone_folder: Folder, tmp_path: Path, damage: str) -> None:
     learn(stream(backbone_folder(), [task("one")]), tmp_path / "run")
     file = tmp_path / "run/banks/one/history.json"
     if damage == "gone":
@@ -159,7 +159,7 @@ def test_a_history_that_is_not_the_certified_one_is_told(backbone_folder: Folder
         run.store.history("one")
 
 
-def test_a_history_of_very_many_labels_can_be_read_again(tmp_path: Path) -> None:
+def test_history_with_many_labels_roundtrips(tmp_path: Path) -> None:
     counts = PerLabel(counts=((1_000_000, 1_000_000, 1_000_000),) * 60_000)
     made = History(task="wide", curve=Curve(losses=(), scores=()), kept=None, answered={"test": counts})
     manifest = SimpleNamespace(task="wide", files={HISTORY: write_history(tmp_path / HISTORY, made)})
@@ -167,12 +167,12 @@ def test_a_history_of_very_many_labels_can_be_read_again(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("content", ["{", '{"losses": 1}', "{}\n"])
-def test_a_damaged_curve_says_how_its_task_is_kept(tmp_path: Path, content: str) -> None:
+def test_damaged_curve_error_says_how_to_keep_the_task(tmp_path: Path, content: str) -> None:
     (tmp_path / "curve.json").write_text(content)
     with pytest.raises(StoreError, match=r"curve\.json: .*if there is no copy, remove it, and the task is kept"):
         history_of(tmp_path, cast(TaskPlan, None), {})
 
 
-def test_places_are_spaced_evenly() -> None:
+def test_points_are_spaced_evenly() -> None:
     assert _spaced(3, 5) == [0, 1, 2]
     assert _spaced(10, 5) == [0, 2, 4, 6, 8]

@@ -1,4 +1,4 @@
-"""SIGKILL at random instants of real processes: a store is never half written, and the run ends in the same banks."""
+"""SIGKILL at random times: the store is never half written, and the run ends with the same banks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Folder = Callable[..., Path]
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes and signals")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 @pytest.mark.parametrize("count", [8, pytest.param(200, marks=pytest.mark.slow)])
-def test_killed_at_random_instants(backbone_folder: Folder, tmp_path: Path, count: int) -> None:
+def test_run_killed_at_random_times_resumes(backbone_folder: Folder, tmp_path: Path, count: int) -> None:
     training = {"batch_size": 5, "learning_rate": 0.05, "checkpoint_every": 1, "head_dropout": 0.3, "epochs": 1}
     names = ["one"] if count < 100 else ["one", "two"]
     tasks = stream(backbone_folder(), [task(name, num_rows=20) for name in names], training=training)

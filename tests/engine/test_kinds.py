@@ -1,4 +1,4 @@
-"""A run over tasks of every kind: learned, certified, answered as measured, stopped and gone on with."""
+"""A run over tasks of every kind: learned, certified, predicted, interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def learned(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.mark.parametrize("family", COURSES)
-def test_it_is_learned_and_certified(learned: dict[str, Path], family: str) -> None:
+def test_kind_is_learned_and_certified(learned: dict[str, Path], family: str) -> None:
     run = Run(learned[family])
     assert run.store.tasks == list(COURSES[family])
     assert len(COURSES[family]) == 1 or run.results.forgetting == 0.0
@@ -73,7 +73,7 @@ def inputs_of(tasks: TaskStream, kind: str) -> list[Any]:
 
 
 @pytest.mark.parametrize(("family", "kind"), [(family, kind) for family in COURSES for kind in COURSES[family]])
-def test_answers_are_the_measured_ones(learned: dict[str, Path], family: str, kind: str) -> None:
+def test_predictions_match_the_scores(learned: dict[str, Path], family: str, kind: str) -> None:
     """To the bit, and those that the certificate of the scores has a digest of."""
     run = Run(learned[family])
     session, manifest = run.session, run.store.manifest(kind)
@@ -100,7 +100,7 @@ def test_answers_are_the_measured_ones(learned: dict[str, Path], family: str, ki
 
 @pytest.mark.parametrize("family", few(list(COURSES)))
 @pytest.mark.parametrize("bank", ["houlsby", pytest.param("prefix", marks=pytest.mark.slow)])
-def test_stopped_and_gone_on_with_ends_in_the_same_banks(
+def test_interrupted_run_ends_with_the_same_banks(
     backbone_folder: Folder, tmp_path: Path, family: str, bank: str
 ) -> None:
     tasks = course(backbone_folder(family), COURSES[family][:2], bank=small(bank))
@@ -113,14 +113,14 @@ def test_stopped_and_gone_on_with_ends_in_the_same_banks(
 
 
 @pytest.mark.slow
-def test_the_order_of_kinds_does_not_matter(backbone_folder: Folder, learned: dict[str, Path], tmp_path: Path) -> None:
+def test_order_of_kinds_does_not_matter(backbone_folder: Folder, learned: dict[str, Path], tmp_path: Path) -> None:
     kinds = COURSES["bart"]
     run = learn(course(backbone_folder("bart"), tuple(reversed(kinds))), tmp_path)
     assert bank_digests(run) == bank_digests(Run(learned["bart"]))
 
 
 @pytest.mark.parametrize(("family", "kind"), few([("bart", "seq2seq"), ("t5", "seq2seq"), ("gpt2", "causal-lm")]))
-def test_a_text_is_learned_and_ends_where_it_should(
+def test_generated_text_is_learned_and_ends_correctly(
     backbone_folder: Folder, tmp_path: Path, family: str, kind: str
 ) -> None:
     rows = [{"source": f"w{number} w50", "target": "w7 w8 w9"} for number in range(10, 46)]
@@ -134,7 +134,7 @@ def test_a_text_is_learned_and_ends_where_it_should(
     assert (scores["rougeL"], scores["rouge2"]) == (1.0, 1.0)
 
 
-def test_class_weights_enter_the_loss_and_the_manifest_but_no_score(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_class_weights_affect_loss_and_manifest_but_not_scores(backbone_folder: Folder, tmp_path: Path) -> None:
     rows = task("one", num_rows=24)["data"]
     counts = [sum(row["label"] == name for row in rows["train"]) for name in ("no", "yes")]
     settings: dict[str, Any] = {"plain": None, "balanced": "balanced", "named": {"yes": 50.0}}
@@ -153,16 +153,14 @@ def test_class_weights_enter_the_loss_and_the_manifest_but_no_score(backbone_fol
     assert manifests["named"].scores["test"].scores["accuracy"] == pytest.approx(share)
 
 
-def test_unknown_names_of_class_weights_are_found_before_the_first_task(
-    backbone_folder: Folder, tmp_path: Path
-) -> None:
+def test_unknown_class_weight_names_are_reported_before_training(backbone_folder: Folder, tmp_path: Path) -> None:
     second = task("second", num_rows=16, training={"class_weights": {"maybe": 2.0}})
     with pytest.raises(InputError, match=r"task 'second', training\.class_weights: 'maybe' is not a label"):
         learn(stream(backbone_folder(), [task("first", num_rows=16), second]), tmp_path / "run")
     assert Store(tmp_path / "run").tasks == []
 
 
-def test_words_that_do_not_fit_are_not_silently_untagged(learned: dict[str, Path]) -> None:
+def test_truncated_words_are_reported_not_silently_untagged(learned: dict[str, Path]) -> None:
     run = Run(learned["bart"])
     with pytest.raises(InputError, match=r"row 2 has 63 words, but only the first 62 fit into the 64 tokens"):
         run.predict([["w1"], ["w2"] * 63], "token-classification")
@@ -185,9 +183,7 @@ def test_rows_of_another_kind_are_refused(
         Run(learned[family]).predict([row], kind)
 
 
-def test_a_causal_lm_is_measured_as_it_was_learned_whatever_the_stream_says_now(
-    backbone_folder: Folder, tmp_path: Path
-) -> None:
+def test_causal_lm_is_evaluated_with_its_certified_settings(backbone_folder: Folder, tmp_path: Path) -> None:
     """A larger max_target_length would cut its sources shorter, another generation would not fit behind them."""
     draw = random.Random(1)
     rows = [{"source": " ".join(draw.choices(WORDS, k=50)), "target": draw.choice(WORDS[:4])} for _ in range(30)]

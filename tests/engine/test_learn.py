@@ -21,7 +21,7 @@ from tests.usual import few
 Folder = Callable[..., Path]
 
 
-def test_one_task_from_stream_to_a_verified_bank_on_disk(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_one_task_is_learned_and_verified(backbone_folder: Folder, tmp_path: Path) -> None:
     run = learn(stream(backbone_folder(), [task("first", num_rows=80)], training={"epochs": 6}), tmp_path / "run")
     assert sorted(p.name for p in (tmp_path / "run").iterdir() if not p.name.startswith(".")) == [
         "backbone.json",
@@ -69,7 +69,7 @@ def test_a_learned_stream_is_skipped(backbone_folder: Folder, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("preset", ["full", "lora"])
-def test_a_shared_bank_goes_on_and_is_measured_not_certified(
+def test_shared_bank_continues_and_is_measured_not_certified(
     backbone_folder: Folder, tmp_path: Path, preset: str
 ) -> None:
     opposite = task("second")
@@ -89,7 +89,7 @@ def test_a_shared_bank_goes_on_and_is_measured_not_certified(
     assert second.how == "digests and probe, bit for bit"
 
 
-def test_changed_settings_of_a_learned_task_are_told_and_it_stays(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_changed_settings_of_a_learned_task_are_reported_and_ignored(backbone_folder: Folder, tmp_path: Path) -> None:
     heard: list[str] = []
 
     class Listener(StreamCallback):
@@ -105,9 +105,7 @@ def test_changed_settings_of_a_learned_task_are_told_and_it_stays(backbone_folde
     assert (tmp_path / "run" / "banks" / "first" / "bank.json").read_bytes() == before
 
 
-def test_python_objects_for_the_trainer_are_not_written_into_the_stream(
-    backbone_folder: Folder, tmp_path: Path
-) -> None:
+def test_trainer_objects_are_not_written_to_the_stream(backbone_folder: Folder, tmp_path: Path) -> None:
     logger = CSVLogger(tmp_path / "logs")
     learn(
         stream(backbone_folder(), [task("first")]), tmp_path / "run", trainer={"logger": logger, "log_every_n_steps": 1}
@@ -117,7 +115,7 @@ def test_python_objects_for_the_trainer_are_not_written_into_the_stream(
     assert all(check.ok for check in Run(tmp_path / "run").verify())
 
 
-def test_a_bank_that_diverged_is_not_committed(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_diverged_bank_is_not_committed(backbone_folder: Folder, tmp_path: Path) -> None:
     """Its logits are NaN, and argmax would call every row by the first label."""
     training = {"learning_rate": 1e30, "gradient_clip": None}
     with pytest.raises(
@@ -128,7 +126,7 @@ def test_a_bank_that_diverged_is_not_committed(backbone_folder: Folder, tmp_path
     assert learn(stream(backbone_folder(), [task("first")]), tmp_path / "run").store.tasks == ["first"]
 
 
-def test_tasks_that_share_a_bank_pool_in_one_way(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_tasks_sharing_a_bank_must_use_the_same_pooling(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = [task("first", num_rows=16), task("second", num_rows=16, pooling="pooler")]
     with pytest.raises(
         InputError, match=r"task 'second': it answers through the pooler, but 'first', .* without the pooler"
@@ -136,7 +134,7 @@ def test_tasks_that_share_a_bank_pool_in_one_way(backbone_folder: Folder, tmp_pa
         learn(stream(backbone_folder(), tasks, bank={"preset": "full", "scope": "shared"}), tmp_path / "run")
 
 
-def test_a_shared_bank_cannot_go_on_in_another_form(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_shared_bank_cannot_change_its_form(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = [task("first", num_rows=16), task("second", num_rows=16)]
     lora = {"preset": "lora", "rank": 4, "scope": "shared"}
     learn(stream(backbone_folder(), tasks[:1], bank=lora, training={"epochs": 1}), tmp_path)
@@ -150,7 +148,7 @@ def test_a_shared_bank_cannot_go_on_in_another_form(backbone_folder: Folder, tmp
 
 
 @pytest.mark.parametrize("preset", ["full", "top_layers"])
-def test_a_shared_copy_with_a_pooler_meets_words_before_anything_is_learned(
+def test_shared_full_copy_with_pooler_is_refused_for_word_tasks(
     backbone_folder: Folder, tmp_path: Path, preset: str
 ) -> None:
     """The tags of words do not go through BERT's pooler, whatever the pooling is."""
@@ -165,9 +163,7 @@ def test_a_shared_copy_with_a_pooler_meets_words_before_anything_is_learned(
     assert Store(tmp_path / "run").tasks == []
 
 
-def test_a_learned_task_of_which_the_stream_now_says_another_kind_stays(
-    backbone_folder: Folder, tmp_path: Path
-) -> None:
+def test_learned_task_is_kept_if_the_stream_changes_its_kind(backbone_folder: Folder, tmp_path: Path) -> None:
     learn(stream(backbone_folder(), [task("first", num_rows=16)]), tmp_path / "run")
     tasks = [regression_task("first", num_rows=16), task("second", num_rows=16)]
     run = learn(stream(backbone_folder(), tasks), tmp_path / "run")
@@ -177,7 +173,7 @@ def test_a_learned_task_of_which_the_stream_now_says_another_kind_stays(
     assert all(check.ok for check in run.verify())
 
 
-def test_relative_paths_of_a_stream_in_python_mean_the_same_later(
+def test_relative_paths_still_resolve_from_another_folder(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_rows(tmp_path / "data" / "first", "first")

@@ -1,4 +1,4 @@
-"""A task that is added to a run of many costs what it costs within one command: some certificates are checked, not all."""
+"""Adding a task to a run of many costs as much as within one command: a sample of certificates is checked."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def learn_at_the_command_line(folder: Path, name: str = "new") -> int:
     return main(["learn", str(folder), str(folder.parent / "new.yaml"), "--quiet", "--check", "digests"])
 
 
-def test_as_many_banks_are_read_after_few_tasks_as_after_many(
+def test_banks_read_do_not_grow_with_the_number_of_tasks(
     many: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = {}
@@ -60,7 +60,7 @@ def test_as_many_banks_are_read_after_few_tasks_as_after_many(
     assert found[60] == found[90]
 
 
-def test_what_the_numbers_rest_on_is_said(
+def test_verdict_says_what_was_checked_and_carried_over(
     many: Callable[[int], Path], capsys: pytest.CaptureFixture[str], backbone_folder: Folder
 ) -> None:
     folder = many(6)
@@ -82,14 +82,14 @@ def test_what_the_numbers_rest_on_is_said(
     assert len(run.verify()) == 13
 
 
-def test_a_row_that_is_complete_carries_nothing(many: Callable[[int], Path]) -> None:
+def test_complete_row_carries_nothing_over(many: Callable[[int], Path]) -> None:
     folder = many(2)
     assert learn_at_the_command_line(folder) == 0
     results = Run(folder).results
     assert (results.carried, results.row_status(2)) == (0, ["certified", "certified", "measured"])
 
 
-def test_some_certificates_and_the_whole_chain(many: Callable[[int], Path]) -> None:
+def test_verify_sample_checks_some_certificates_and_the_whole_chain(many: Callable[[int], Path]) -> None:
     folder = many(30)
     run = Run(folder)
     some = {check.task for check in run.verify(limit=4)}
@@ -108,7 +108,7 @@ def test_some_certificates_and_the_whole_chain(many: Callable[[int], Path]) -> N
     assert after in {check.task for check in Run(folder).verify(limit=4) if not check.ok}
 
 
-def test_a_run_that_is_given_again_checks_some_too(
+def test_repeated_run_checks_a_sample(
     many: Callable[[int], Path], capsys: pytest.CaptureFixture[str], backbone_folder: Folder
 ) -> None:
     folder = many(30)

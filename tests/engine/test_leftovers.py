@@ -1,4 +1,4 @@
-"""Whatever call a command fails or is killed in, the next one leaves the folder that an undisturbed command leaves.
+"""Wherever a command fails or is killed, the next one leaves the folder as an undisturbed command would.
 
 The slow test kills each command in every call that writes, and has the call fail as well; `learn` and `sweep`, which take
 longer, meet one fault in each call: a kill, a full disk and a broken disk in turn. All faults in every call of all commands::
@@ -97,7 +97,7 @@ class Command:
 
 
 def left_in(folder: Path) -> dict[str, object]:
-    """Return all that lies in a folder by name: what is in the files of a run, but for times and what follows from them."""
+    """Return the content of a folder by name, without times and anything derived from them."""
     found: dict[str, object] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
@@ -174,7 +174,9 @@ def _wrong(found: Command, calls: list[int], numbers: Callable[[int], tuple[int 
         ("report", "write report/.index.html", (None,)),
     ],
 )
-def test_some_calls(command: Callable[[str], Command], name: str, call: str, numbers: tuple[int | None, ...]) -> None:
+def test_interrupted_calls_leave_no_leftovers(
+    command: Callable[[str], Command], name: str, call: str, numbers: tuple[int | None, ...]
+) -> None:
     found = command(name)
     number = next(number for number, each in enumerate(found.calls) if each.startswith(call))
     wrong = _wrong(found, [number], lambda _: numbers)
@@ -183,7 +185,7 @@ def test_some_calls(command: Callable[[str], Command], name: str, call: str, num
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["run", "learn", "forget", "replace", "report", "sweep"])
-def test_every_call_that_writes(command: Callable[[str], Command], name: str) -> None:
+def test_every_interrupted_write_leaves_no_leftovers(command: Callable[[str], Command], name: str) -> None:
     found = command(name)
     calls = range(len(found.calls))
     print(f"{name}: {sum(len(faults(name, call)) for call in calls)} faults in {len(calls)} calls")

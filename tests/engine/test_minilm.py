@@ -1,4 +1,4 @@
-"""The packaged MiniLM, for real: digest, two quickstart tasks of a few rows, certificates."""
+"""The real packaged MiniLM: digest, two quickstart tasks with a few rows, certificates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows that a bank misreads are those that its certified scores count as wrong, for every kind of task."""
+"""Misread rows are those that the certified scores count as wrong, for every task kind."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def right(run: Run, name: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("name", ["one", "pairs"])
-def test_as_many_rows_are_misread_as_the_accuracy_says(run: Run, name: str) -> None:
+def test_number_of_misread_rows_matches_the_accuracy(run: Run, name: str) -> None:
     found = run.misread(name)
     assert (found.split, found.num_rows, len(found.rows)) == ("test", 16, found.num_misread)
     assert 0 < found.num_misread == round(16 * (1 - right(run, name)["accuracy"]))
@@ -57,7 +57,7 @@ def test_as_many_rows_are_misread_as_the_accuracy_says(run: Run, name: str) -> N
         assert row.probability == pytest.approx(answer.probabilities[row.predicted], abs=1e-5)  # other padding
 
 
-def test_numbers_are_shown_by_their_errors(run: Run) -> None:
+def test_regression_rows_are_sorted_by_error(run: Run) -> None:
     found = run.misread("numbers", limit=5)
     assert (found.by_error, found.num_rows, len(found.rows)) == (True, 16, 5)
     errors = [abs(float(row.correct) - float(row.predicted)) for row in found.rows]
@@ -65,14 +65,14 @@ def test_numbers_are_shown_by_their_errors(run: Run) -> None:
     assert all(row.probability is None for row in found.rows)
 
 
-def test_several_labels_are_shown_as_lists(run: Run) -> None:
+def test_multilabel_answers_are_shown_as_lists(run: Run) -> None:
     found = run.misread("multilabel")
     assert 0 < found.num_misread <= found.num_rows == 12
     assert all(row.correct != row.predicted and row.probability is None for row in found.rows)
     assert all(set(row.predicted.split(", ")) <= {"x", "y", "z", "(none)"} for row in found.rows)
 
 
-def test_of_words_those_with_a_wrong_tag_are_shown(run: Run) -> None:
+def test_words_with_wrong_tags_are_shown(run: Run) -> None:
     found = run.misread("words")
     assert found.columns == ("tokens",)
     assert 0 < found.num_misread == len(found.rows)
@@ -84,7 +84,7 @@ def test_of_words_those_with_a_wrong_tag_are_shown(run: Run) -> None:
             assert true != said
 
 
-def test_only_so_many_rows_are_returned(run: Run) -> None:
+def test_number_of_rows_is_limited(run: Run) -> None:
     assert len(run.misread("one", limit=1).rows) == 1
     assert len(run.misread("words", limit=1).rows) == 1
     assert run.misread("one", limit=1).num_misread == run.misread("one").num_misread
@@ -93,7 +93,7 @@ def test_only_so_many_rows_are_returned(run: Run) -> None:
         run.misread("none")
 
 
-def test_generated_texts_are_left_out_in_plain_words(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_generated_texts_are_omitted_with_a_reason(backbone_folder: Folder, tmp_path: Path) -> None:
     folder = backbone_folder("bart")
     made = stream(folder, [task_of_kind("seq2seq", num_rows=12)], **{"backbone": {"name": str(folder)}})
     found = learn(made, tmp_path / "run").misread("seq2seq")
@@ -101,7 +101,7 @@ def test_generated_texts_are_left_out_in_plain_words(backbone_folder: Folder, tm
     assert str(found.why_none).startswith("Task 'seq2seq': no rows are shown: it generates texts")
 
 
-def test_long_texts_are_cut_visibly(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_long_texts_are_truncated_visibly(backbone_folder: Folder, tmp_path: Path) -> None:
     one = task("one", training={"epochs": 1, "learning_rate": 1e-4})
     for row in one["data"]["test"]:
         row["text"] += " w12" * 500
@@ -125,7 +125,7 @@ def test_images_are_shown_by_their_paths(backbone_folder: Folder, tmp_path: Path
 
 
 @pytest.mark.parametrize("change", ["gone", "changed", "no test"])
-def test_where_rows_are_not_those_that_were_certified_one_sentence_says_so(
+def test_rows_that_differ_from_the_certified_ones_are_reported(
     backbone_folder: Folder, tmp_path: Path, change: str
 ) -> None:
     write_rows(tmp_path / "data", "one")
@@ -145,7 +145,7 @@ def test_where_rows_are_not_those_that_were_certified_one_sentence_says_so(
     assert str(found.why_none).count("task 'one': its") == 0
 
 
-def test_an_answer_that_is_no_number_is_the_largest_error() -> None:
+def test_nan_prediction_counts_as_the_largest_error() -> None:
     errors = _errors(torch.tensor([0.5, torch.nan, torch.inf]), torch.tensor([0.5, 1.0, 2.0]))
     assert errors.tolist() == [0, torch.inf, torch.inf]
 
@@ -161,5 +161,5 @@ def test_an_answer_that_is_no_number_is_the_largest_error() -> None:
         ([[[0, 0, 0]]], "an image without a path"),
     ],
 )
-def test_what_went_in_is_shown_as_text(value: Any, says: str) -> None:
+def test_inputs_are_shown_as_text(value: Any, says: str) -> None:
     assert _shown(value) == says

@@ -1,4 +1,4 @@
-"""A missing file is reported without the model only where the model could not find another mistake."""
+"""A missing file is reported without loading the model only if the model could not reveal another mistake."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def refused(tasks: TaskStream) -> bool:
     return False
 
 
-def test_a_usual_task_is_refused_at_once(backbone_folder: Callable[..., Path]) -> None:
+def test_missing_file_is_reported_without_loading_the_backbone(backbone_folder: Callable[..., Path]) -> None:
     assert refused(stream(backbone_folder(), [GONE], bank={"preset": "houlsby", "bottleneck": 4}))
 
 
@@ -43,7 +43,7 @@ def test_a_usual_task_is_refused_at_once(backbone_folder: Callable[..., Path]) -
         {"kind": "image-classification"},
     ],
 )
-def test_what_only_the_model_can_judge_is_left_to_it(
+def test_bank_that_needs_the_model_to_check_is_not_refused_early(
     backbone_folder: Callable[..., Path], asked: dict[str, Any]
 ) -> None:
     others = {"name": "other", "kind": "classification", "data": {"train": []}}
@@ -55,7 +55,7 @@ def test_what_only_the_model_can_judge_is_left_to_it(
     "changes",
     [{"model_type": "unheard-of"}, {"hidden_size": None}, {"num_key_value_heads": 1}, {"intermediate_size": 2}],
 )
-def test_a_backbone_that_is_not_plain_to_see_is_loaded(
+def test_backbone_with_unclear_configuration_is_loaded(
     backbone_folder: Callable[..., Path], tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     config = json.loads((backbone_folder() / "config.json").read_text())

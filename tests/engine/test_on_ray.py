@@ -1,4 +1,4 @@
-"""Many tasks at once on a Ray cluster of two workers: the store ends as that of a run in one process."""
+"""Parallel tasks on a Ray cluster of two workers: the store equals that of a single-process run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def cluster() -> Iterator[Any]:
 @needs_ray
 @pytest.mark.slow
 @pytest.mark.filterwarnings(*UNTIDY)
-def test_a_cluster_of_two_leaves_the_bytes_of_one_process_also_where_a_worker_is_killed(
+def test_ray_cluster_matches_one_process_byte_for_byte_after_a_kill(
     backbone_folder: Folder, tmp_path: Path, cluster: Any
 ) -> None:
     tasks = stream(backbone_folder(), TASKS, training=TRAINING)
@@ -38,7 +38,7 @@ def test_a_cluster_of_two_leaves_the_bytes_of_one_process_also_where_a_worker_is
     assert cluster.is_initialized(), "a cluster that was there before stays"
 
 
-def test_without_ray_one_sentence_says_what_to_install(
+def test_missing_ray_error_says_what_to_install(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray_workers, "find_spec", lambda name: None)

@@ -1,4 +1,4 @@
-"""A bank is a function of its own task: order, company, and what else drew random numbers change nothing."""
+"""A bank depends only on its own task, not on order, other tasks, or other uses of random numbers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Noise(StreamCallback):
 
 
 @pytest.mark.slow
-def test_every_order_and_every_task_alone_give_the_same_banks(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_banks_do_not_depend_on_order_or_other_tasks(backbone_folder: Folder, tmp_path: Path) -> None:
     def digests(name: str, tasks: list[dict[str, Any]], **more: Any) -> dict[str, str]:
         return bank_digests(learn(stream(backbone_folder(), tasks, training=TRAINING), tmp_path / name, **more))
 
@@ -59,9 +59,7 @@ def test_every_order_and_every_task_alone_give_the_same_banks(backbone_folder: F
         assert digests(f"alone-{one['name']}", [one]) == {one["name"]: forwards[one["name"]]}
 
 
-def test_rows_in_another_order_of_the_stream_seed_and_of_names_change_the_bank(
-    backbone_folder: Folder, tmp_path: Path
-) -> None:
+def test_seed_and_task_name_change_the_bank(backbone_folder: Folder, tmp_path: Path) -> None:
     plain = stream(backbone_folder(), [task("one", num_rows=24)])
     other_seed = stream(backbone_folder(), [task("one", num_rows=24)], seed=4)
     renamed = stream(backbone_folder(), [{**task("one", num_rows=24), "name": "two"}])

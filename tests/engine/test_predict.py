@@ -1,4 +1,4 @@
-"""Answers to texts are those that the bank gave to the same texts when it was measured."""
+"""Predictions for texts match the bank's evaluated answers to the same texts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def left_padding(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize("tokens", ["usual", "padded on the left"])
 @pytest.mark.parametrize("spec", [task("one"), task("one", pairs=True), regression_task("one")])
-def test_predictions_are_the_measured_ones(
+def test_predictions_match_the_scores(
     backbone_folder: Folder, left_padding: Path, tmp_path: Path, tokens: str, spec: dict[str, Any]
 ) -> None:
     run = learn(stream(backbone_folder() if tokens == "usual" else left_padding, [spec]), tmp_path / "run")

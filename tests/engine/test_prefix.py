@@ -1,4 +1,4 @@
-"""What is kept of the frozen layers changes no answer, and is kept where it can be and pays."""
+"""Cached states of the frozen layers change no answer, and are cached where possible and useful."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def whole(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 class Recomputed:
-    """Plain restatement of what is kept: the states of each row, computed anew in each step, in its canonical batch."""
+    """Plain restatement of the cache: the states of each row, recomputed in each step, in its canonical batch."""
 
     def __init__(self, course: Open) -> None:
         self._course = course
@@ -55,7 +55,7 @@ class Recomputed:
         return {**batch, STATES: made}
 
 
-def test_learning_from_kept_states_is_learning_with_them_computed_in_every_step(
+def test_cached_states_train_like_states_computed_in_every_step(
     backbone_folder: Folder, tmp_path: Path, whole: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks = tasks_of(backbone_folder())
@@ -67,9 +67,7 @@ def test_learning_from_kept_states_is_learning_with_them_computed_in_every_step(
 
 
 @pytest.mark.slow
-def test_the_bank_is_that_of_plain_learning_but_for_rounding_and_says_so(
-    backbone_folder: Folder, tmp_path: Path
-) -> None:
+def test_bank_matches_uncached_training_up_to_rounding(backbone_folder: Folder, tmp_path: Path) -> None:
     runs = [learn(tasks_of(backbone_folder(), training={"prefix_cache": way}), tmp_path / way) for way in ("on", "off")]
     scores = [run.store.manifest("one").scores["test"].scores["accuracy"] for run in runs]
     # The same batches but other paddings of the frozen half: rounding of 1e-7 a step.
@@ -90,7 +88,7 @@ MORE_KINDS = [
 
 
 @pytest.mark.parametrize(("family", "kind"), [*KINDS, *(pytest.param(*k, marks=pytest.mark.slow) for k in MORE_KINDS)])
-def test_kept_states_give_the_answers_of_validation_bit_for_bit(
+def test_cached_states_give_bit_identical_validation_answers(
     backbone_folder: Folder, tmp_path: Path, family: str, kind: str
 ) -> None:
     tasks = stream(
@@ -113,7 +111,7 @@ def test_kept_states_give_the_answers_of_validation_bit_for_bit(
 @pytest.mark.parametrize(
     ("family", "kind"), [*MORE_KINDS, ("gpt2", "causal-lm"), ("qwen3", "causal-lm"), ("vit", "image-classification")]
 )
-def test_every_kind_learns_from_kept_states_and_is_certified(
+def test_every_kind_is_learned_from_cached_states_and_certified(
     backbone_folder: Folder, tmp_path: Path, family: str, kind: str
 ) -> None:
     tasks = stream(
@@ -125,7 +123,7 @@ def test_every_kind_learns_from_kept_states_and_is_certified(
 
 
 @pytest.mark.slow
-def test_a_probe_reads_what_comes_out_of_the_last_layer(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_probe_bank_caches_the_output_of_the_last_layer(backbone_folder: Folder, tmp_path: Path) -> None:
     course = Open(tasks_of(backbone_folder(), bank={"preset": "probe"}), tmp_path)
     kept = course.filled()
     assert kept.layer == 2
@@ -158,13 +156,13 @@ def test_a_probe_reads_what_comes_out_of_the_last_layer(backbone_folder: Folder,
         4,
     ),
 )
-def test_states_are_kept_by_themselves_where_it_can_be_done_and_pays(
+def test_auto_caches_states_if_possible_and_useful(
     backbone_folder: Folder, tmp_path: Path, changed: dict[str, Any], kept: bool
 ) -> None:
     assert (Open(tasks_of(backbone_folder(), **changed), tmp_path).decide() is not None) == kept
 
 
-def test_on_a_device_that_may_compute_faster_than_it_reads_states_are_kept_only_if_asked_for(
+def test_auto_does_not_cache_states_on_a_gpu(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state_cache, "device_of", lambda session: torch.device("cuda"))
@@ -188,7 +186,7 @@ def test_on_a_device_that_may_compute_faster_than_it_reads_states_are_kept_only_
         ({"epochs": 3}, {"max_steps": -1}, 3.0),
     ],
 )
-def test_uses_of_a_row_are_counted_as_lightning_counts_batches(
+def test_row_uses_are_counted_like_lightning_batches(
     training: dict[str, Any], arguments: dict[str, Any], uses: float
 ) -> None:
     settings = {"batch_size": 5, "learning_rate": 1e-3}
@@ -205,7 +203,7 @@ def test_uses_of_a_row_are_counted_as_lightning_counts_batches(
         ],
     ),
 )
-def test_asking_for_what_cannot_be_had_is_an_error_before_anything_is_learned(
+def test_impossible_cache_is_an_error_before_training(
     backbone_folder: Folder, tmp_path: Path, changed: dict[str, Any], why: str
 ) -> None:
     training = {"prefix_cache": "on", **changed.get("training", {})}
@@ -216,9 +214,7 @@ def test_asking_for_what_cannot_be_had_is_an_error_before_anything_is_learned(
     assert not (tmp_path / "run").exists()
 
 
-def test_two_stacks_are_an_error_where_states_are_asked_for_and_plain_where_not(
-    backbone_folder: Folder, tmp_path: Path
-) -> None:
+def test_encoder_decoder_is_an_error_with_on_and_uncached_with_auto(backbone_folder: Folder, tmp_path: Path) -> None:
     backbone = backbone_folder("bart")
     course = Open(tasks_of(backbone, backbone={"name": str(backbone)}), tmp_path)
     assert course.decide() is None
@@ -226,7 +222,7 @@ def test_two_stacks_are_an_error_where_states_are_asked_for_and_plain_where_not(
         learn(tasks_of(backbone, backbone={"name": str(backbone)}, training={"prefix_cache": "on"}), tmp_path / "run")
 
 
-def test_processes_that_share_a_fit_keep_nothing(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_ddp_processes_do_not_cache_states(backbone_folder: Folder, tmp_path: Path) -> None:
     def decided(way: str) -> StateCache | None:
         course = Open(tasks_of(backbone_folder(), training={"prefix_cache": way}), tmp_path)
         return decide_state_cache(course.run, num_processes=2)[0]
@@ -236,7 +232,7 @@ def test_processes_that_share_a_fit_keep_nothing(backbone_folder: Folder, tmp_pa
         decided("on")
 
 
-def test_a_split_is_kept_whole_or_not_at_all_within_the_budget(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_split_is_cached_completely_or_not_at_all(backbone_folder: Folder, tmp_path: Path) -> None:
     course = Open(tasks_of(backbone_folder()), tmp_path)
     train, validation = (int(rows.lengths.sum()) * 16 * 4 for rows in (course.data.train, course.data.validation))
 
@@ -260,7 +256,7 @@ def test_a_split_is_kept_whole_or_not_at_all_within_the_budget(backbone_folder: 
         within(train - 1, "on")
 
 
-def test_a_batch_of_other_rows_gets_no_states(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_batch_with_other_rows_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
     course = Open(tasks_of(backbone_folder()), tmp_path)
     kept, batch = course.filled(), next(iter(course.validation()))
     kept(batch, "validation")
@@ -272,7 +268,9 @@ def test_a_batch_of_other_rows_gets_no_states(backbone_folder: Folder, tmp_path:
         )
 
 
-def test_only_a_fit_reads_states(backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_final_scores_and_certificates_do_not_read_the_cache(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Final scores and certificates take the plain way, so that they hold where nothing is kept."""
     read: list[str] = []
     real = StateCache.__call__

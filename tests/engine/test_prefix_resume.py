@@ -1,4 +1,4 @@
-"""Kept states are the same whenever they are made, go with the task's progress, and are never those of something else."""
+"""Cached states are reproducible, belong to the task's progress, and are never mixed up."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def fills(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("batch", [4, pytest.param(0, marks=pytest.mark.slow), pytest.param(7, marks=pytest.mark.slow)])
-def test_a_course_that_was_stopped_goes_on_from_the_same_states(
+def test_stopped_run_resumes_with_the_same_states(
     backbone_folder: Folder, tmp_path: Path, whole: dict[str, str], fills: list[str], batch: int
 ) -> None:
     tasks = tasks_of(backbone_folder())
@@ -60,7 +60,7 @@ def test_a_course_that_was_stopped_goes_on_from_the_same_states(
 
 
 @pytest.mark.slow
-def test_states_that_were_lost_or_damaged_are_made_again_and_are_the_same(
+def test_lost_or_damaged_states_are_recomputed_identically(
     backbone_folder: Folder, tmp_path: Path, whole: dict[str, str], fills: list[str]
 ) -> None:
     tasks = tasks_of(backbone_folder())
@@ -87,7 +87,7 @@ class Nth:
 
 
 @pytest.mark.slow
-def test_a_stop_while_states_are_made_is_heeded_at_once(
+def test_stop_while_computing_states_takes_effect_at_once(
     backbone_folder: Folder, tmp_path: Path, whole: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks = tasks_of(backbone_folder())
@@ -100,7 +100,7 @@ def test_a_stop_while_states_are_made_is_heeded_at_once(
 
 
 @pytest.mark.slow
-def test_a_kill_while_states_are_made_leaves_a_half_that_is_never_used(
+def test_half_written_states_are_never_used(
     backbone_folder: Folder, tmp_path: Path, whole: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks = tasks_of(backbone_folder())
@@ -135,7 +135,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("change", few([*CHANGES, "tokenizer"]))
-def test_states_of_anything_else_are_made_again(
+def test_states_with_another_binding_are_recomputed(
     backbone_folder: Folder, tmp_path: Path, fills: list[str], monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     """Without the check of the half-learned task, which discards them before."""

@@ -1,4 +1,4 @@
-"""What is found wrong before the first step of a run, and what waits for its turn."""
+"""Which problems are reported before the first step of a run, and which only when a task starts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUICK = {"epochs": 1}
 WRONG = regression_task("second", num_rows=16) | {"columns": {"label": "score"}}
 
 
-def test_only_so_many_tasks_are_read_ahead(
+def test_number_of_tasks_checked_ahead_is_limited(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks = stream(backbone_folder(), [task("first", num_rows=16), WRONG], training=QUICK)
@@ -32,13 +32,13 @@ def test_only_so_many_tasks_are_read_ahead(
         with pytest.raises(InputError, match=r"task 'second', split train .*columns\.label is 'score'"):
             learn(tasks, tmp_path / str(number_read))
         assert (tmp_path / str(number_read) / "banks" / "first").is_dir() == learned
-    # What is learned already is not read again, here as ever.
+    # Learned tasks are not read again.
     monkeypatch.setattr(preflight, "CHECKED_TASKS", 20)
     with pytest.raises(InputError, match="'score'"):
         learn(tasks, tmp_path / "1")
 
 
-def test_everything_is_told_at_once(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_all_problems_are_reported_at_once(backbone_folder: Folder, tmp_path: Path) -> None:
     first = task("first", num_rows=16, bank={"preset": "lora", "layers": 5})
     wide = regression_task("third", num_rows=16, bank={"preset": "houlsby", "bottleneck": 17})
     with pytest.raises(StreamFileError) as caught:
@@ -80,7 +80,7 @@ def test_everything_is_told_at_once(backbone_folder: Folder, tmp_path: Path) -> 
         ("vit", "classification", "houlsby", "it reads images, not texts"),
     ],
 )
-def test_what_does_not_fit_the_backbone_is_refused_before_anything_is_learned(
+def test_bank_that_does_not_fit_the_backbone_is_refused_before_training(
     backbone_folder: Folder, tmp_path: Path, family: str, kind: str, bank: Any, says: str
 ) -> None:
     first = task_of_kind(kind, "first") | {"data": "./no/such/folder", "bank": bank}
@@ -90,7 +90,7 @@ def test_what_does_not_fit_the_backbone_is_refused_before_anything_is_learned(
     assert not (tmp_path / "run").exists()
 
 
-def test_another_backbone_is_refused_before_the_run_folder_says_so(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_changed_backbone_is_refused_before_writing(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = [task("first", num_rows=16), task("second", num_rows=16)]
     learn(stream(backbone_folder(), tasks[:1], training=QUICK), tmp_path)
     before = (tmp_path / "stream.yaml").read_bytes()
@@ -108,7 +108,7 @@ def test_another_backbone_is_refused_before_the_run_folder_says_so(backbone_fold
     ],
 )
 @pytest.mark.parametrize("act", [learn, lambda tasks, folder: dry_run(Session(tasks.spec, Store(folder)))])
-def test_a_kind_that_the_backbone_cannot_learn_is_refused_before_its_data_is_read(
+def test_unsupported_kind_is_refused_before_reading_data(
     backbone_folder: Folder, tmp_path: Path, family: str, kind: str, why: str, act: Any
 ) -> None:
     own = {"image-classification": task_of_kind("image-classification"), "bert": task("own", num_rows=16)}
@@ -121,8 +121,8 @@ def test_a_kind_that_the_backbone_cannot_learn_is_refused_before_its_data_is_rea
     assert not (tmp_path / "run").exists()
 
 
-def test_a_revision_of_a_folder_is_refused_where_a_run_begins_alone(backbone_folder: Folder, tmp_path: Path) -> None:
-    """A run that was begun with one, before it was refused, is verified and goes on: its backbone is pinned by content."""
+def test_revision_of_a_local_folder_is_refused_only_for_new_runs(backbone_folder: Folder, tmp_path: Path) -> None:
+    """A run started with one, before it was refused, can be verified and resumed: its backbone is pinned by content."""
     folder, first = backbone_folder(), task("first", num_rows=16)
     asked = {"name": str(folder), "pooling": "mean", "revision": "main"}
     with_revision = stream(folder, [first], training=QUICK, backbone=asked)
@@ -139,15 +139,13 @@ def test_a_revision_of_a_folder_is_refused_where_a_run_begins_alone(backbone_fol
     assert len(Run(tmp_path / "run").predict(["w1"], "first")) == 1
 
 
-def test_a_folder_that_cannot_be_written_to_is_refused(
-    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritable_folder_is_refused(backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # permissions do not stop root
     with pytest.raises(InputError, match=r"--run-dir .*run: .* cannot be written to; give another run folder"):
         learn(stream(backbone_folder(), [task("first", num_rows=16)]), tmp_path / "run")
 
 
-def test_a_dry_run_refuses_what_the_run_would(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_dry_run_refuses_the_same_input_as_a_run(backbone_folder: Folder, tmp_path: Path) -> None:
     kept = stream(backbone_folder(), [task("first", num_rows=16)], training={"prefix_cache": "on"})
     with pytest.raises(InputError, match=r"--replace other: this task is not learned in .*; learned tasks: none"):
         dry_run(Session(kept.spec, Store(tmp_path)), replace=["other"])

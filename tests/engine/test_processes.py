@@ -1,4 +1,4 @@
-"""A worker process: it ends with its run, also while it is being started, and says what keeps it from beginning."""
+"""A worker process ends with its run, even while starting, and reports why it cannot start."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ time.sleep(600)
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes as Linux shows them")
-def test_a_course_that_is_killed_takes_its_workers_along_also_those_that_are_being_started() -> None:
+def test_killing_the_run_ends_all_workers_even_starting_ones() -> None:
     with subprocess.Popen([sys.executable, "-c", COURSE], cwd=ROOT, stdout=subprocess.PIPE, text=True) as course:
         assert course.stdout is not None
         worker = int(course.stdout.readline())
@@ -53,7 +53,7 @@ def test_a_course_that_is_killed_takes_its_workers_along_also_those_that_are_bei
     assert not is_alive(worker)
 
 
-def test_a_worker_that_is_being_started_can_be_killed_and_is_known_not_to_have_begun() -> None:
+def test_worker_killed_while_starting_has_not_begun() -> None:
     slot = Slot(NO_BRIEF)
     slot.start()
     until = time.monotonic() + 60
@@ -66,7 +66,7 @@ def test_a_worker_that_is_being_started_can_be_killed_and_is_known_not_to_have_b
     slot.close()
 
 
-def test_a_process_that_the_system_does_not_start_is_one_that_did_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_cannot_be_started_has_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     class Full:
         def __init__(self, *args: Any, **more: Any) -> None: ...
 
@@ -83,7 +83,7 @@ def test_a_process_that_the_system_does_not_start_is_one_that_did_not_begin(monk
         assert not told.value.began
 
 
-def test_nothing_is_started_after_a_stop() -> None:
+def test_no_worker_is_started_after_a_stop() -> None:
     workers = Processes(NO_BRIEF, 1)
     workers.stop()
     with pytest.raises(WorkerDied):
@@ -91,13 +91,13 @@ def test_nothing_is_started_after_a_stop() -> None:
     assert multiprocessing.active_children() == []
 
 
-def test_a_worker_says_why_it_cannot_take_up_the_course(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_worker_reports_why_it_cannot_start(backbone_folder: Folder, tmp_path: Path) -> None:
     session = Session(stream(backbone_folder(), [task("one")]).spec, Store(tmp_path / "run"))
     assert "sees no run folder here" in processes._open(brief_of(session, ()))
     assert "a worker cannot open the run: AttributeError: " in processes._open(NO_BRIEF)
 
 
-def test_a_script_without_a_guard_is_told_so_and_does_not_wait_for_its_own_course(
+def test_script_without_main_guard_gets_an_error_instead_of_hanging(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As Python marks a process that imports the script of the one that starts it.

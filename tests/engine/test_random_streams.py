@@ -1,4 +1,4 @@
-"""Any short stream: learned, gone on with, and verified, it keeps every promise at once."""
+"""Any short stream, learned, continued and verified, keeps all guarantees."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def any_stream(num_examples: int) -> Callable[[Callable[..., None]], Callable[..
 
 
 @any_stream(1)
-def test_a_few_random_streams(
+def test_random_streams_few_examples(
     backbone_folder: Folder, tasks: list[dict[str, Any]], stop: int, data: st.DataObject
 ) -> None:
     check(backbone_folder(), tasks, stop, data)

@@ -1,4 +1,4 @@
-"""One task on two processes of Lightning's DDP: the same bank in both, the scores of one process, task after task."""
+"""One task on two DDP processes: the same bank in both, and the scores of one process, task after task."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TASKS: list[dict[str, Any]] = [
 
 
 class Notes(L.Callback):
-    """Write down in each process the seed and rows of every step, and the validation scores; die once, if told to."""
+    """Record in each process the seed and rows of every step, and the validation scores; die once on request."""
 
     def __init__(self, folder: Path, die_in: str = "") -> None:
         self.folder, self.die_in = str(folder), die_in
@@ -71,7 +71,7 @@ def told(tmp_path: Path, backbone: Path) -> LocalRanks:
     return LocalRanks(brief_of(session, ()), 2)
 
 
-def test_processes_that_end_with_different_banks_are_an_error(
+def test_different_banks_across_ranks_are_an_error(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ranks = told(tmp_path, backbone_folder())
@@ -81,7 +81,7 @@ def test_processes_that_end_with_different_banks_are_an_error(
         ranks.fit("one", StopRequest())
 
 
-def test_processes_that_are_killed_again_and_again_are_given_up(
+def test_repeatedly_killed_ranks_are_given_up(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ranks, times = told(tmp_path, backbone_folder()), []
@@ -96,7 +96,7 @@ def test_processes_that_are_killed_again_and_again_are_given_up(
     assert times == ["one"] * 3
 
 
-def test_processes_are_killed_where_the_start_of_one_of_them_is_cut_short(
+def test_ranks_are_killed_if_one_fails_to_start(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[str, Any]] = []
@@ -129,11 +129,11 @@ def test_processes_are_killed_where_the_start_of_one_of_them_is_cut_short(
 
 
 @pytest.mark.parametrize("dies", [True, False])
-def test_a_process_that_fails_because_another_was_killed_is_no_failure_of_the_task(
+def test_rank_failing_after_another_was_killed_is_not_a_task_failure(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: bool
 ) -> None:
     class Place:
-        """The first one tells that its connection was reset; that the second was killed is known a moment later."""
+        """The first one reports a reset connection; the kill of the second is known a moment later."""
 
         def __init__(self, brief: Any, environment: dict[str, str]) -> None:
             self.rank = environment["LOCAL_RANK"]
@@ -169,7 +169,7 @@ def test_a_process_that_fails_because_another_was_killed_is_no_failure_of_the_ta
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes")
 @pytest.mark.usefixtures("imported_twice")
-def test_three_tasks_one_after_the_other_on_two_processes(
+def test_three_tasks_in_sequence_on_two_ranks(
     backbone_folder: Folder, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tasks = stream(backbone_folder(), TASKS, training=TRAINING)

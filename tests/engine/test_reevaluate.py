@@ -1,4 +1,4 @@
-"""Scores of earlier tasks whose data is gone come from their certificates, and are never called measured."""
+"""Scores of earlier tasks with missing data come from their certificates, and are never called measured."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _as_json(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> 
     return found
 
 
-def test_a_task_learned_without_the_old_data_has_certified_scores_everywhere(
+def test_task_learned_without_old_data_has_certified_scores(
     backbone_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = _learned(backbone_folder(), tmp_path, "one")
@@ -67,9 +67,7 @@ def test_a_task_learned_without_the_old_data_has_certified_scores_everywhere(
 
 
 @pytest.mark.parametrize("why", ["other rows", "not in the stream"])
-def test_rows_that_are_not_the_certified_ones_are_not_measured(
-    backbone_folder: Folder, tmp_path: Path, why: str
-) -> None:
+def test_changed_rows_are_not_measured(backbone_folder: Folder, tmp_path: Path, why: str) -> None:
     backbone = backbone_folder()
     one, two = (task_on_disk(name, tmp_path) for name in ("one", "two"))
     learn(stream(backbone, [one], training=QUICK), tmp_path / "run")
@@ -81,7 +79,7 @@ def test_rows_that_are_not_the_certified_ones_are_not_measured(
     assert run.results.R[1, 0] == run.results.R[0, 0]
 
 
-def test_evaluate_at_the_command_line_of_learn(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_learn_evaluate_option(backbone_folder: Folder, tmp_path: Path) -> None:
     backbone, tasks = backbone_folder(), [task_on_disk(name, tmp_path) for name in ("one", "two", "three")]
     folder = tmp_path / "run"
     learn(stream(backbone, tasks[:1], training=QUICK), folder)
@@ -103,7 +101,7 @@ def copied(lacking: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(lacking, tmp_path / "run"))
 
 
-def test_earlier_rows_are_filled_in_and_no_line_is_changed(
+def test_earlier_rows_are_filled_in_without_changing_lines(
     copied: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert statuses(Run(copied)) == ["m", "nm", "nnm"]
@@ -129,7 +127,7 @@ def test_earlier_rows_are_filled_in_and_no_line_is_changed(
     assert (copied / "results.jsonl").read_bytes() == after
 
 
-def test_what_is_not_as_it_was_certified_is_not_filled_in(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_certificates_are_not_filled_in(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = copied / "banks" / "one" / "bank.safetensors"
     change_tensors(file, nudge(next(iter(load_file(file)))))
     assert main(["reevaluate", str(copied)]) == 1
@@ -137,7 +135,7 @@ def test_what_is_not_as_it_was_certified_is_not_filled_in(copied: Path, capsys: 
     assert statuses(Run(copied)) == ["m", "nm", "ncm"]
 
 
-def test_nothing_is_filled_in_on_a_broken_chain_another_backbone_or_without_permission(
+def test_broken_chain_other_backbone_or_read_only_folder_is_refused(
     copied: Path, backbone_folder: Folder, tmp_path: Path
 ) -> None:
     reevaluate(copied)  # what is complete is refused too
@@ -159,7 +157,7 @@ def test_nothing_is_filled_in_on_a_broken_chain_another_backbone_or_without_perm
     assert (copied / "results.jsonl").read_bytes() == before
 
 
-def test_a_measured_score_stays(copied: Path) -> None:
+def test_measured_scores_are_not_replaced(copied: Path) -> None:
     store = Store(copied)
     lines = [line for line in read_results(store.results_file) if isinstance(line, RowLine)]
     cell = lines[-1].cells[0]
@@ -191,7 +189,7 @@ def test_scores_of_shared_banks_are_not_carried_over(backbone_folder: Folder, tm
     assert statuses(Run(folder)) == ["m", "nm"]
 
 
-def test_nothing_is_filled_in_while_another_process_writes(copied: Path, tmp_path: Path) -> None:
+def test_locked_run_is_refused(copied: Path, tmp_path: Path) -> None:
     with held(copied), pytest.raises(RunInUseError):
         reevaluate(copied)
     with pytest.raises(InputError, match="no run here"):

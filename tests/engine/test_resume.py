@@ -1,4 +1,4 @@
-"""A task that was stopped anywhere and went on ends in the bank of a task that was never stopped."""
+"""A task interrupted anywhere and resumed ends with the same bank as an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _slow(cases: Sequence[object]) -> list[Any]:
         *_slow([("sgd, a checkpoint every step", 5)]),
     ],
 )
-def test_interrupted_equals_uninterrupted(
+def test_interrupted_run_equals_uninterrupted_run(
     backbone_folder: Folder, tmp_path: Path, uninterrupted: dict[str, dict[str, str]], settings: str, batch: int
 ) -> None:
     tasks, run_dir = tasks_of(backbone_folder(), settings), tmp_path / "run"
@@ -110,7 +110,7 @@ def test_interrupted_equals_uninterrupted(
 
 
 @pytest.mark.slow
-def test_interrupted_in_every_batch(
+def test_interruption_in_every_batch_gives_the_same_bank(
     backbone_folder: Folder, tmp_path: Path, uninterrupted: dict[str, dict[str, str]]
 ) -> None:
     tasks = tasks_of(backbone_folder(), "dropout, last bank")
@@ -121,7 +121,7 @@ def test_interrupted_in_every_batch(
 
 
 @pytest.mark.parametrize("batch", [3, 9])
-def test_a_fit_that_was_stopped_early_is_not_gone_on_with(backbone_folder: Folder, tmp_path: Path, batch: int) -> None:
+def test_early_stopped_fit_is_not_resumed(backbone_folder: Folder, tmp_path: Path, batch: int) -> None:
     """No later epoch is better than the first by so much, so the second is the last, of six; the signal comes in it."""
     tasks = stream(
         backbone_folder(), [task("one", num_rows=ROWS)], training={**TRAINING, "epochs": 6, "select": "last"}
@@ -139,14 +139,14 @@ def test_a_fit_that_was_stopped_early_is_not_gone_on_with(backbone_folder: Folde
     assert learned("run") == whole
 
 
-def test_signal_handlers_are_given_back(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_signal_handlers_are_restored(backbone_folder: Folder, tmp_path: Path) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with pytest.raises(Interrupted):
         learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[SignalAt(2, signal.SIGTERM)])
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_a_second_signal_ends_at_once_and_loses_only_what_was_not_saved(
+def test_second_signal_stops_at_once_and_loses_only_unsaved_steps(
     backbone_folder: Folder, tmp_path: Path, uninterrupted: dict[str, dict[str, str]]
 ) -> None:
     tasks = tasks_of(backbone_folder())
@@ -157,7 +157,7 @@ def test_a_second_signal_ends_at_once_and_loses_only_what_was_not_saved(
     assert bank_digests(learn(tasks, tmp_path / "run")) == uninterrupted["plain"]
 
 
-def test_a_signal_during_validation_waits_for_the_end_of_the_epoch(
+def test_signal_during_validation_takes_effect_after_the_epoch(
     backbone_folder: Folder, tmp_path: Path, uninterrupted: dict[str, dict[str, str]]
 ) -> None:
     class InValidation(L.Callback):
@@ -171,7 +171,7 @@ def test_a_signal_during_validation_waits_for_the_end_of_the_epoch(
     assert bank_digests(learn(tasks, tmp_path / "run")) == uninterrupted["plain"]
 
 
-def test_a_signal_between_two_tasks(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_signal_between_two_tasks_stops_the_run(backbone_folder: Folder, tmp_path: Path) -> None:
     class AtTaskEnd(StreamCallback):
         def on_task_end(self, *args: Any) -> None:
             signal.raise_signal(signal.SIGINT)
@@ -202,7 +202,7 @@ def test_a_signal_between_two_tasks(backbone_folder: Folder, tmp_path: Path) -> 
         ),
     ],
 )
-def test_progress_of_another_task_is_not_gone_on_from(
+def test_progress_of_another_task_is_not_resumed(
     backbone_folder: Folder, tmp_path: Path, change: dict[str, Any]
 ) -> None:
     more = dict(change)
@@ -220,14 +220,14 @@ def test_progress_of_another_task_is_not_gone_on_from(
             heard.extend(event.notices)
 
     assert bank_digests(learn(changed, tmp_path / "run", callbacks=[Listener()])) == fresh
-    # The loss of work is told, with its cause.
+    # The loss of work is reported, with its cause.
     ((group, value),) = change.items()
     cause = next(iter(value)) if isinstance(value, dict) else group
     assert "'one': its saved progress no longer fits (" in " ".join(heard)
     assert cause in " ".join(heard)
 
 
-def test_a_half_learned_run_folder_copied_elsewhere_goes_on(
+def test_copied_run_folder_with_progress_can_be_resumed(
     backbone_folder: Folder, tmp_path: Path, uninterrupted: dict[str, dict[str, str]]
 ) -> None:
     with pytest.raises(Interrupted):
@@ -253,7 +253,7 @@ class Epochs(L.Callback):
 
 
 @pytest.mark.parametrize("select", ["best", "last"])
-def test_the_selected_bank_is_the_one_committed(backbone_folder: Folder, tmp_path: Path, select: str) -> None:
+def test_selected_bank_is_committed(backbone_folder: Folder, tmp_path: Path, select: str) -> None:
     epochs = Epochs()
     training = TRAINING | {"epochs": 5, "learning_rate": 0.4, "schedule": "constant", "select": select}
     run = learn(
@@ -272,7 +272,7 @@ def test_no_validation_leaves_no_best_bank(backbone_folder: Folder, tmp_path: Pa
     learn(tasks_of(backbone_folder(), "dropout, last bank"), tmp_path / "last", trainer={"limit_val_batches": 0})
 
 
-def test_a_trainer_argument_that_would_break_going_on_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_trainer_argument_that_would_break_resuming_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"trainer\.val_check_interval: not allowed"):
         learn(tasks_of(backbone_folder()), tmp_path / "run", trainer={"val_check_interval": 2})
 

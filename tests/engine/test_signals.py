@@ -1,4 +1,4 @@
-"""A signal in any phase of a run: it stops at the next safe place, says so by its exit code, and goes on."""
+"""A signal in any phase of a run: it stops at the next safe point, sets the exit code, and can be resumed."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ PHASES: dict[str, tuple[Any, str, str]] = {
 @pytest.mark.parametrize(
     "phase", [phase if phase == "commit" else pytest.param(phase, marks=pytest.mark.slow) for phase in PHASES]
 )
-def test_a_signal_in_any_phase(
+def test_signal_in_any_phase_stops_cleanly(
     learned: Learned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, number: int
 ) -> None:
     where, name, message = PHASES[phase]
@@ -113,7 +113,7 @@ def test_a_signal_in_any_phase(
 
 
 @pytest.mark.slow
-def test_a_signal_that_is_ignored_when_a_course_begins_stays_ignored() -> None:
+def test_ignored_signal_stays_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with listening() as request:
@@ -125,7 +125,7 @@ def test_a_signal_that_is_ignored_when_a_course_begins_stays_ignored() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def test_a_second_sigterm_ends_at_once_with_its_own_code(learned: Learned, tmp_path: Path) -> None:
+def test_second_sigterm_exits_at_once_with_its_own_code(learned: Learned, tmp_path: Path) -> None:
     class Twice(L.Callback):
         def on_train_batch_start(self, *args: Any) -> None:
             signal.raise_signal(signal.SIGTERM)
@@ -138,7 +138,7 @@ def test_a_second_sigterm_ends_at_once_with_its_own_code(learned: Learned, tmp_p
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_command_that_learns_nothing_ends_with_the_code_too(
+def test_signal_exit_code_without_training(
     learned: Learned, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, code: int
 ) -> None:
     before = signal.getsignal(signal.SIGTERM)
@@ -150,7 +150,7 @@ def test_a_command_that_learns_nothing_ends_with_the_code_too(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes and signals")
-def test_signals_at_random_instants_of_the_command(learned: Learned, tmp_path: Path) -> None:
+def test_signals_at_random_times(learned: Learned, tmp_path: Path) -> None:
     """Send twenty of each to a process that runs the command; the same command resumes after each of them."""
     (tmp_path / "tasks.yaml").write_text(dump_stream(learned.tasks.spec))
     draw, codes = random.Random(4), Counter[tuple[str, int]]()

@@ -1,4 +1,4 @@
-"""``start_from``: a bank begins as a copy of an earlier one, which stays what it is; the certificate says so."""
+"""``start_from``: a bank starts as a copy of an earlier one, which is unchanged; the certificate records it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def with_two(backbone: Path, child: dict[str, Any], **more: Any) -> Any:
     return stream(backbone, [ONE, child], **({"training": QUICK} | more))
 
 
-def test_a_bank_begins_as_its_parent_which_stays_as_it_is(backbone_folder: Folder, folder: Path) -> None:
+def test_bank_starts_as_a_copy_and_parent_is_unchanged(backbone_folder: Folder, folder: Path) -> None:
     before = files_of(folder / "banks" / "one")
     child = two() | {"training": STILL}
     run = learn(with_two(backbone_folder(), child), folder)
@@ -79,7 +79,7 @@ def test_a_bank_begins_as_its_parent_which_stays_as_it_is(backbone_folder: Folde
 
 
 @pytest.mark.slow
-def test_it_learns_something_else_than_a_fresh_bank(backbone_folder: Folder, folder: Path, tmp_path: Path) -> None:
+def test_warm_started_bank_differs_from_a_fresh_one(backbone_folder: Folder, folder: Path, tmp_path: Path) -> None:
     warm = learn(with_two(backbone_folder(), two()), folder)
     fresh = learn(with_two(backbone_folder(), task("two", num_rows=16)), tmp_path / "fresh")
     assert tensors_of(fresh, "one") == tensors_of(warm, "one")
@@ -90,7 +90,7 @@ def test_it_learns_something_else_than_a_fresh_bank(backbone_folder: Folder, fol
     assert bank_digests(other)["two"] == bank_digests(warm)["two"]
 
 
-def test_the_head_is_fresh_where_kind_or_labels_differ(backbone_folder: Folder, folder: Path) -> None:
+def test_head_is_initialised_if_kind_or_labels_differ(backbone_folder: Folder, folder: Path) -> None:
     child = regression_task("two", num_rows=16, bank={"start_from": "one"}, training=STILL)
     run = learn(with_two(backbone_folder(), child), folder)
     mine, parents = tensors_of(run, "two"), tensors_of(run, "one")
@@ -100,9 +100,7 @@ def test_the_head_is_fresh_where_kind_or_labels_differ(backbone_folder: Folder, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", FITTING)
-def test_every_bank_that_is_stored_as_it_was_trained_can_be_started_from(
-    backbone_folder: Folder, tmp_path: Path, preset: str
-) -> None:
+def test_unfolded_banks_can_be_started_from(backbone_folder: Folder, tmp_path: Path, preset: str) -> None:
     parent = ONE | {"bank": small(preset)}
     for number, bank in enumerate(({}, small(preset))):
         child = two(**bank) | {"training": STILL}
@@ -111,19 +109,19 @@ def test_every_bank_that_is_stored_as_it_was_trained_can_be_started_from(
         assert all(check.ok for check in run.verify())
 
 
-def test_settings_are_taken_over_along_a_chain(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_settings_are_inherited_along_a_chain(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = [ONE | {"bank": {"preset": "lora", "rank": 3}}, two(), task("three", bank={"start_from": "two"})]
     spec = stream(backbone_folder(), tasks).spec
     banks = [spec.resolved_bank(each) for each in spec.tasks]
     assert [bank.start_from for bank in banks] == [None, "one", "two"]
     assert {bank.model_copy(update={"start_from": None}) for bank in banks} == {banks[0]}
-    # What a task was learned with counts, whatever the stream says of it today.
+    # The settings a task was learned with count, whatever the stream says now.
     session = Session(stream(backbone_folder(), [ONE, two()], bank="lora", training=QUICK).spec, Store(tmp_path))
     learn(stream(backbone_folder(), [ONE], training=QUICK), tmp_path)
     assert session.bank(session.spec.tasks[1]).modifications[0].form == "bottleneck"
 
 
-def test_another_activation_may_go_on_from_the_same_tensors(backbone_folder: Folder, folder: Path) -> None:
+def test_another_activation_may_start_from_the_same_tensors(backbone_folder: Folder, folder: Path) -> None:
     child = two(preset="houlsby", bottleneck=4, activation="tanh")
     run = learn(with_two(backbone_folder(), child), folder)
     assert run.store.manifest("two").bank.modifications[0].activation == "tanh"
@@ -138,7 +136,7 @@ class Stop(L.Callback):
 
 
 @pytest.mark.slow
-def test_it_goes_on_after_a_crash_to_the_same_bank_unless_the_parent_changed(
+def test_warm_start_resumes_to_the_same_bank_unless_the_parent_changed(
     backbone_folder: Folder, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def tasks(first: dict[str, Any] = ONE) -> Any:
@@ -172,7 +170,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 @pytest.mark.parametrize("act", [learn, lambda tasks, folder: dry_run(Session(tasks.spec, Store(folder)))])
-def test_what_cannot_be_copied_is_refused_before_anything_is_learned(
+def test_impossible_copy_is_refused_before_training(
     backbone_folder: Folder, tmp_path: Path, case: str, act: Any
 ) -> None:
     parent, child, says = REFUSED[case]
@@ -200,12 +198,12 @@ def test_what_cannot_be_copied_is_refused_before_anything_is_learned(
         ({"start_from": "a" * 65}, "start_from"),
     ],
 )
-def test_what_a_stream_cannot_say(backbone_folder: Folder, bank: Any, says: str) -> None:
+def test_invalid_start_from_is_refused(backbone_folder: Folder, bank: Any, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         stream(backbone_folder(), [ONE, task("two", bank=bank)])
 
 
-def test_a_circle_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_circular_start_from_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
     circle = [task("a", bank={"start_from": "b"}), task("b", bank={"start_from": "a"})]
     tasks = stream(backbone_folder(), circle)
     with pytest.raises(InputError, match="'a' starts from 'b' starts from 'a'"):
@@ -214,7 +212,7 @@ def test_a_circle_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
         learn(tasks, tmp_path / "run")
 
 
-def test_a_file_is_told_the_line(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_mistake_is_reported_with_its_line(backbone_folder: Folder, tmp_path: Path) -> None:
     task_of_a = "  - name: a\n    kind: regression\n    data: x.csv\n    bank: {start_from: a}\n"
     text = f"name: s\nbackbone: minilm\ntasks:\n{task_of_a}"
     (tmp_path / "s.yaml").write_text(text)
@@ -222,20 +220,20 @@ def test_a_file_is_told_the_line(backbone_folder: Folder, tmp_path: Path) -> Non
         load_stream(tmp_path / "s.yaml")
 
 
-def test_an_option_makes_it_a_bank_of_the_other_ones_settings(tmp_path: Path) -> None:
+def test_start_from_override_inherits_the_settings(tmp_path: Path) -> None:
     (tmp_path / "t.yaml").write_text("{name: two, kind: regression, data: x.csv}")
     task = load_task(tmp_path / "t.yaml", [("bank.start_from", "one")])
     assert task.bank is not None
     assert task.bank.inherits
 
 
-def test_a_dry_run_says_where_a_bank_starts(backbone_folder: Folder, folder: Path) -> None:
+def test_dry_run_shows_start_from(backbone_folder: Folder, folder: Path) -> None:
     facts = dry_run(Session(with_two(backbone_folder(), two()).spec, Store(folder)))
     assert [fact.start_from for fact in facts] == [None, "one"]
     assert facts[1].modifications == facts[0].modifications
 
 
-def test_a_run_whose_parent_is_gone_can_still_be_opened(backbone_folder: Folder, folder: Path) -> None:
+def test_run_with_missing_parent_can_be_opened(backbone_folder: Folder, folder: Path) -> None:
     learn(with_two(backbone_folder(), two()), folder)
     shutil.rmtree(folder / "banks" / "one")
     run = Run(folder)
@@ -244,7 +242,7 @@ def test_a_run_whose_parent_is_gone_can_still_be_opened(backbone_folder: Folder,
     assert torch.is_tensor(next(iter(run.store.tensors("two").values())))
 
 
-def test_a_bank_in_another_form_is_no_start_when_its_turn_comes_either(folder: Path, backbone_folder: Folder) -> None:
+def test_parent_with_another_form_is_refused_at_training_time(folder: Path, backbone_folder: Folder) -> None:
     tasks = stream(backbone_folder(), [ONE, two(preset="lora")], training=QUICK)
     session = Session(tasks.spec, Store(folder))
     plan = session.plan(tasks["two"], ("no", "yes"))

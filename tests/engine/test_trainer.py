@@ -1,4 +1,4 @@
-"""What users give to Lightning's Trainer: nothing of it makes a task depend on another, or a run fail half-way."""
+"""Users' Trainer settings: none makes a task depend on another, or a run fail half-way."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TASKS = [task(name, num_rows=16) for name in ("one", "two")]
         ({"fast_dev_run": True}, r"trainer\.fast_dev_run: not allowed here: a bank is committed only after"),
     ],
 )
-def test_what_a_course_cannot_do_is_refused(
+def test_unsupported_trainer_arguments_are_refused(
     backbone_folder: Folder, tmp_path: Path, arguments: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):

@@ -1,4 +1,4 @@
-"""Who waits for whom when many tasks are learned at once, and what becomes of the rest when one fails; nothing is learned."""
+"""Scheduling of parallel tasks: dependencies, and what happens when one fails; nothing is trained."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Unsendable(L.Callback):
 
 
 class Told:
-    """Learns nothing: says of every task what it was told to say, and takes note of what is asked of it."""
+    """Trains nothing: returns a given report for every task, and records the requests."""
 
     retries = 2
 
@@ -72,7 +72,7 @@ class Told:
 
 
 class Committed(list[str]):
-    """The tasks that were committed, in order; a stand-in for the store and its session."""
+    """The committed tasks, in order; a stand-in for the store and its session."""
 
     def __init__(self, tasks: TaskStream, monkeypatch: pytest.MonkeyPatch) -> None:
         spec = tasks.spec
@@ -103,7 +103,7 @@ def test_tasks_are_committed_in_the_order_of_the_stream(committed: Committed) ->
     assert elsewhere.asked == ["close"]
 
 
-def test_a_task_waits_for_the_bank_that_it_starts_from_and_for_the_one_that_it_shares(
+def test_task_waits_for_its_parent_and_for_shared_banks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shared = {"preset": "lora", "scope": "shared"}
@@ -128,27 +128,27 @@ def test_a_task_waits_for_the_bank_that_it_starts_from_and_for_the_one_that_it_s
     assert all(needs[name] <= set(before[name]) for name in needs)
 
 
-def test_a_worker_that_dies_is_followed_by_another(committed: Committed) -> None:
+def test_dead_worker_is_replaced(committed: Committed) -> None:
     elsewhere = Told({"b": ["dies", "dies", "learned"]})
     committed.learn(elsewhere)
     assert committed == ["a", "b", "c", "d"]
     assert elsewhere.begun.count("b") == 3
 
 
-def test_a_worker_that_always_dies_is_given_up_with_the_name_of_its_task(committed: Committed) -> None:
+def test_repeatedly_dying_worker_is_given_up_with_its_task_name(committed: Committed) -> None:
     with pytest.raises(Interrupted, match=r"task 'b': its worker was killed 3 times\. .* try fewer --jobs") as told:
         committed.learn(Told({"b": "dies"}))
     assert committed == ["a"]
     assert told.value.signal_number == signal.SIGKILL
 
 
-def test_a_worker_that_never_begins_is_not_said_to_have_been_killed(committed: Committed) -> None:
+def test_worker_that_never_starts_is_not_reported_as_killed(committed: Committed) -> None:
     with pytest.raises(Interrupted, match=r"task 'b': its worker ended before it could begin .* 3 times\. .*__main__"):
         committed.learn(Told({"b": "cannot begin"}))
     assert committed == ["a"]
 
 
-def test_a_task_that_fails_fails_when_its_turn_comes_and_the_others_are_asked_to_save(committed: Committed) -> None:
+def test_failing_task_fails_in_stream_order_and_others_save(committed: Committed) -> None:
     elsewhere = Told({"c": "fails beside another", "d": "goes on"}, jobs=4)
     with pytest.raises(InputError, match="task 'c' diverged"):
         committed.learn(elsewhere)
@@ -156,7 +156,7 @@ def test_a_task_that_fails_fails_when_its_turn_comes_and_the_others_are_asked_to
     assert elsewhere.asked == ["stop", "close"]
 
 
-def test_a_signal_asks_all_workers_to_save_and_a_second_one_ends_them(committed: Committed) -> None:
+def test_signal_asks_workers_to_save_and_a_second_one_kills_them(committed: Committed) -> None:
     elsewhere = Told({"a": "goes on"})
 
     def send() -> None:
@@ -185,7 +185,7 @@ def test_a_signal_asks_all_workers_to_save_and_a_second_one_ends_them(committed:
 
 
 @pytest.mark.parametrize(("jobs", "threads", "told"), [(2, 3, True), (4, 1, False), (1, 8, False)])
-def test_more_threads_than_cores_are_told_of(
+def test_more_threads_than_cores_are_reported(
     monkeypatch: pytest.MonkeyPatch, jobs: int, threads: int, told: bool
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
@@ -212,7 +212,7 @@ def test_more_threads_than_cores_are_told_of(
         ),
     ],
 )
-def test_what_workers_cannot_do_is_refused(
+def test_unsupported_worker_settings_are_refused(
     backbone_folder: Folder, tmp_path: Path, more: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):

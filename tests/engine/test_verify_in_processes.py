@@ -1,4 +1,4 @@
-"""Certificates that several processes check: the same verdicts, whatever becomes of the processes."""
+"""Verification in several processes: the same verdicts, whatever happens to the processes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def told(checks: list[TaskCheck]) -> list[dict[str, Any]]:
 
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.slow
-def test_processes_find_what_one_finds(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_find_the_same_as_one(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # What is wrong names files as the folder was given, whichever process found it.
     monkeypatch.chdir(many.parent)
     alone = Run(many.name).verify()
@@ -110,7 +110,9 @@ def waiting(real: Callable[[Any], int | None]) -> Callable[[Any], int | None]:
 
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("way", [pytest.param("killed", marks=pytest.mark.slow), "cannot open"])
-def test_what_another_process_leaves_is_checked_here(many: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+def test_checks_missing_from_another_process_are_done_here(
+    many: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
     class Gone(Slot):
         def submit(self, act: Any, what: Any) -> Any:
             if way == "cannot open":
@@ -125,7 +127,7 @@ def test_what_another_process_leaves_is_checked_here(many: Path, monkeypatch: py
     assert told(checks) == told(Run(many).verify())
 
 
-def test_with_fewer_threads_only_equal_bits_settle_it(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_fewer_threads_only_bit_identical_answers_count(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session(load_stream(whole / "stream.yaml"), Store(whole))
     checker = checker_of(Checker(session, indexed=False, data=False).order(1, indexed=False))
     found = iter(
@@ -153,7 +155,7 @@ def test_with_fewer_threads_only_equal_bits_settle_it(whole: Path, monkeypatch: 
     assert threads == [1, 1, 3, 1, 3]
 
 
-def test_a_backbone_in_memory_is_checked_in_this_process_alone(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_memory_backbone_is_checked_in_this_process(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(many)
     run.predict(["a text"], task="one")
     monkeypatch.setattr(in_processes, "_Helper", None)
@@ -167,7 +169,7 @@ def test_the_number_of_processes_is_at_least_one(many: Path, jobs: int) -> None:
         Run(many).verify(jobs=jobs)
 
 
-def test_as_many_processes_as_half_of_the_memory_holds(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_are_limited_to_half_of_the_memory(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checker = Checker(Session(load_stream(whole / "stream.yaml"), Store(whole)), indexed=False, data=False)
     assert in_processes._most_jobs(checker) == 1, "nothing is known of the backbone yet"
     assert checker.check("one").ok
@@ -178,7 +180,7 @@ def test_as_many_processes_as_half_of_the_memory_holds(whole: Path, monkeypatch:
     assert in_processes._most_jobs(checker) == 1
 
 
-def test_a_process_that_is_being_started_starts_no_others(
+def test_child_process_starts_no_others(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learn(stream(backbone_folder(), [task("one", num_rows=16)], training={"epochs": 1}), tmp_path)

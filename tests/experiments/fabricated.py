@@ -1,4 +1,4 @@
-"""A ledger of trials that nobody ran, to look at the pages of studies."""
+"""A ledger of invented trials, for testing the pages of studies."""
 
 from __future__ import annotations
 

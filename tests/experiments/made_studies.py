@@ -1,4 +1,4 @@
-"""Ledgers that nobody had to wait for: outcomes are given, not learned."""
+"""Ledgers with given outcomes, without training."""
 
 from __future__ import annotations
 

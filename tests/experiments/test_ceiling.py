@@ -1,4 +1,4 @@
-"""The ceiling counts the very products of a step: as many operations as torch itself counts in one of ours."""
+"""The ceiling counts exactly the products of a step: as many operations as torch counts in one of ours."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def shape(tmp_path_factory: pytest.TempPathFactory) -> Shape:
 @pytest.mark.parametrize(
     ("layernorms", "lowest"), [("frozen", "attention output"), ("own", "embeddings")], ids=["frozen", "own"]
 )
-def test_a_step_has_the_products_of_the_ceiling_and_no_more(shape: Shape, layernorms: str, lowest: Lowest) -> None:
+def test_training_step_has_exactly_the_products_of_the_ceiling(shape: Shape, layernorms: str, lowest: Lowest) -> None:
     bank = {"preset": "houlsby", "bottleneck": BOTTLENECK, "layernorms": layernorms}
     learner = ours.make_learner(shape, bank, device="cpu", num_labels=LABELS)
     batch = ours.random_batch(shape, ROWS, LENGTH, device="cpu", num_labels=LABELS)
@@ -36,7 +36,7 @@ def test_a_step_has_the_products_of_the_ceiling_and_no_more(shape: Shape, layern
     assert counter.get_total_flops() - head == num_operations(products)
 
 
-def test_every_product_is_one_that_torch_can_do(shape: Shape) -> None:
+def test_torch_can_compute_every_product(shape: Shape) -> None:
     products = step_products(shape, ROWS, LENGTH, BOTTLENECK, "embeddings")
     assert multiply(products, device="cpu", dtype=torch.float32, count=1)() > 0
     with FlopCounterMode(display=False) as counter:
@@ -49,6 +49,6 @@ def test_a_forward_pass_without_a_bank_has_the_products_of_the_backbone(shape: S
     assert banked - bare == 2 * shape.num_layers * 2 * 2 * ROWS * LENGTH * shape.hidden * BOTTLENECK
 
 
-def test_a_random_shape_is_drawn_the_same_every_time(shape: Shape, tmp_path: Path) -> None:
+def test_random_shape_is_reproducible(shape: Shape, tmp_path: Path) -> None:
     again = make_shape("tiny", tmp_path)
     assert (again.folder / "model.safetensors").read_bytes() == (shape.folder / "model.safetensors").read_bytes()

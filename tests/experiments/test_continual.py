@@ -1,4 +1,4 @@
-"""The pages of the continual-learning studies, from ledgers that were made up: nothing is learned here."""
+"""The pages of the continual-learning studies, from invented ledgers; nothing is trained."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_orders_are_those_of_the_catalog(stream: Stream, files: tuple[str, ...])
         assert tuple(task["name"] for task in tasks if task["name"] in order) == order
 
 
-def test_what_depends_on_the_order_is_learned_in_every_one_and_banks_in_two() -> None:
+def test_order_dependent_methods_run_in_every_order_and_banks_in_two() -> None:
     book = _book()
     stream = classic5.STREAM
     counts = {method.name: len(stream.trials(method, SMALL, book)) for method in METHODS}
@@ -154,7 +154,7 @@ def test_the_page_shows_forgetting_and_zeros() -> None:
     assert "fault" not in page
 
 
-def test_the_page_says_it_if_a_bank_forgot() -> None:
+def test_page_reports_a_bank_that_forgot() -> None:
     def change(trial: Trial, outcome: dict[str, Any]) -> None:
         if trial.bank == BANKS[0].bank and len(trial.tasks) > 1 and trial.seed == 21:
             outcome["R"][-1][0] -= 1e-6
@@ -177,7 +177,7 @@ def test_the_page_says_it_if_a_bank_forgot() -> None:
     assert len(others) <= 4
 
 
-def test_the_page_says_it_if_banks_depend_on_the_order_or_a_certificate_does_not_hold() -> None:
+def test_page_reports_order_dependence_and_failed_certificates() -> None:
     def change(trial: Trial, outcome: dict[str, Any]) -> None:
         if trial.bank == COPIES.bank and trial.tasks == classic5.STREAM.orders[1]:
             outcome["tasks"]["yelp"]["digest"] = "another"
@@ -188,7 +188,7 @@ def test_the_page_says_it_if_banks_depend_on_the_order_or_a_certificate_does_not
     assert "**Certificates that fail: full copy per task (dbpedia yahoo agnews amazon yelp, seed 13).**" in page
 
 
-def test_the_page_says_it_if_a_sequence_does_not_forget() -> None:
+def test_page_reports_a_sequence_that_does_not_forget() -> None:
     def change(trial: Trial, outcome: dict[str, Any]) -> None:
         if trial.method == "replay":
             outcome["R"][-1] = [row[number] for number, row in enumerate(outcome["R"])]
@@ -198,7 +198,7 @@ def test_the_page_says_it_if_a_sequence_does_not_forget() -> None:
 
 
 @pytest.mark.parametrize("study", [classic5.STUDY, long7.STUDY], ids=lambda study: study.name)
-def test_an_empty_ledger_and_a_whole_one_make_a_page_and_figures(study: Study) -> None:
+def test_empty_and_complete_ledgers_give_a_page_and_figures(study: Study) -> None:
     assert study.figures is not None
     for book in (Book(), _book(study)):
         for scale in (SMALL, QUICK):
@@ -213,7 +213,7 @@ def test_an_empty_ledger_and_a_whole_one_make_a_page_and_figures(study: Study) -
     assert np.diff(lines[SEQUENTIAL.name]) == pytest.approx([-10.0] * 6)
 
 
-def test_a_rate_is_that_of_the_best_mean_and_never_one_that_failed() -> None:
+def test_rate_has_the_best_mean_and_did_not_fail() -> None:
     assert [family.rate(SMALL, _book()) for family in FAMILIES] == [family.rates[1] for family in FAMILIES]
 
     def change(trial: Trial, outcome: dict[str, Any]) -> None:
@@ -225,7 +225,7 @@ def test_a_rate_is_that_of_the_best_mean_and_never_one_that_failed() -> None:
     assert FULL.rate(SMALL, Book()) is None
 
 
-def test_one_body_is_kept_once_and_banks_for_every_task() -> None:
+def test_shared_body_is_counted_once_and_banks_per_task() -> None:
     measures = Measures(classic5.STREAM, SMALL, _book())
     banks, one, replay = (size_of(measures, method) for method in (BANKS[0], SEQUENTIAL, REPLAY))
     assert banks is not None
@@ -253,7 +253,7 @@ def _stays(scores: dict[str, float], order: tuple[str, ...]) -> Tensor:
 
 @FEW
 @given(st.dictionaries(TASK, st.floats(0, 1), min_size=1), st.randoms(use_true_random=False))
-def test_r_of_another_order_is_r_permuted(scores: dict[str, float], draw: Any) -> None:
+def test_r_of_another_order_is_permuted(scores: dict[str, float], draw: Any) -> None:
     tasks = tuple(scores)
     order = tuple(draw.sample(tasks, len(tasks)))
     found = permuted(_stays(scores, tasks), tasks, order)
@@ -262,7 +262,7 @@ def test_r_of_another_order_is_r_permuted(scores: dict[str, float], draw: Any) -
 
 @FEW
 @given(st.integers(2, 6), st.data())
-def test_r_of_a_method_that_forgot_is_never_permuted(count: int, data: st.DataObject) -> None:
+def test_r_of_a_forgetting_method_is_not_permuted(count: int, data: st.DataObject) -> None:
     tasks = tuple(sorted(TASKS)[:count])
     R_TT = _stays({task: 0.5 for task in tasks}, tasks)
     row = data.draw(st.integers(1, count - 1))
@@ -273,7 +273,7 @@ def test_r_of_a_method_that_forgot_is_never_permuted(count: int, data: st.DataOb
         permuted(R_TT, tasks, tasks[1:])
 
 
-def test_published_figures_have_their_sources_and_warnings() -> None:
+def test_published_numbers_have_sources_and_caveats() -> None:
     for tables in (FIVE, FIFTEEN):
         text = shown(tables)
         assert text.startswith("Data, backbones and protocols differ")

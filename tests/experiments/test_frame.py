@@ -1,4 +1,4 @@
-"""The frame of the benchmarks: turns, results, options, workers. Nothing here is timed."""
+"""The framework of the benchmarks: turns, results, options, workers. Nothing is timed."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_median_of_fewer_than_five_needs_quick() -> None:
 
 
 @pytest.mark.parametrize("size", ["32", "32x", "0x4", "axb", "-1x4"])
-def test_a_batch_that_is_no_size_is_refused(size: str) -> None:
+def test_invalid_batch_size_is_refused(size: str) -> None:
     with pytest.raises(InputError, match="allowed is rows x tokens"):
         options.parse(["step", f"--batch={size}"], TABLES)
 
@@ -137,7 +137,7 @@ def test_a_table_says_whether_its_target_was_met() -> None:
     assert "50.0 % slower than the bare backbone; the target: at most 4.0 %: missed" in render(_inference(1.5))
 
 
-def test_a_worker_answers_errors_and_goes_on() -> None:
+def test_worker_reports_errors_and_continues() -> None:
     def broken() -> None:
         raise RuntimeError("out of order")
 
@@ -151,16 +151,16 @@ def test_a_worker_answers_errors_and_goes_on() -> None:
     assert told[3] == {"answer": 4}
 
 
-def test_a_setting_survives_the_way_to_a_worker() -> None:
+def test_setting_roundtrips_to_a_worker() -> None:
     assert from_request(json.loads(json.dumps(SETTING.request()))) == SETTING
 
 
-def test_an_environment_that_is_not_there_is_told_with_how_to_make_it(tmp_path: Path) -> None:
+def test_missing_environment_error_says_how_to_create_it(tmp_path: Path) -> None:
     with pytest.raises(PeerError, match=r"there is no Python at .*experiments.benchmarks environments"):
         Peer("peft", str(tmp_path / "python"), "with_peft", threads=1)
 
 
-def test_a_worker_that_dies_is_told_with_its_last_words() -> None:
+def test_dead_worker_error_has_its_last_output() -> None:
     with pytest.raises(PeerError, match=r"peer 'peft' ended while it was asked for 'begin': .*no_such_worker"):
         Peer("peft", sys.executable, "no_such_worker", threads=1)
 
@@ -184,12 +184,12 @@ def _pinned(file: Path) -> dict[str, str]:
     return {name: version for name, _, version in (line.partition("==") for line in lines)}
 
 
-def test_an_environment_of_nobody_is_refused() -> None:
+def test_unknown_environment_is_refused() -> None:
     with pytest.raises(InputError, match="environments: got 'nobody'; allowed are peft, adapters"):
         make_environments(["nobody"])
 
 
-def test_finalists_are_the_defaults_and_what_came_close_to_the_fastest() -> None:
+def test_finalists_are_the_defaults_and_near_fastest_settings() -> None:
     settings = settings_of(SETTING, ratio=1.0, quick=False)
     assert len(settings) == 7
     times = [9.0, 1.1, 1.0, 1.2, None, 5.0, 1.15]
@@ -202,16 +202,16 @@ def test_bf16_is_not_tried_where_it_is_emulated() -> None:
     assert {s.precision for s in settings_of(SETTING, ratio=100.0, quick=False)} == {"fp32"}
 
 
-def test_a_peer_of_which_no_setting_works_is_told() -> None:
+def test_peer_without_a_working_setting_is_reported() -> None:
     with pytest.raises(PeerError, match="no setting worked: out of memory"):
         finalists([Trial(SETTING, None, "out of memory")])
 
 
 @pytest.mark.parametrize("name", ["alternate", "markdown", "tables.growth", "tables.mixed", "tables.breakdown"])
-def test_examples(name: str) -> None:
+def test_doctests_pass(name: str) -> None:
     assert doctest.testmod(importlib.import_module(f"experiments.benchmarks.{name}")).failed == 0
 
 
-def test_a_median_without_spread_has_none() -> None:
+def test_spread_of_constant_samples_is_zero() -> None:
     assert turns.spread([2.0, 2.0, 2.0]) == 0.0
     assert markdown.number(1e-9, 2) == "0"

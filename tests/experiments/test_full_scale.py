@@ -39,7 +39,7 @@ def _stream(name: str, **options: str) -> StreamSpec:
     return load_stream(file, list(options.items()))
 
 
-def test_every_file_is_looked_at() -> None:
+def test_all_files_are_covered() -> None:
     assert [file.stem for file in FILES] == sorted(
         BANKS, key=lambda name: str(next(f for f in FILES if f.stem == name))
     )
@@ -52,7 +52,7 @@ def test_its_bank_has_the_parameters_of_the_paper(name: str) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_the_banks_in_its_comments_are_banks(file: Path) -> None:
+def test_commented_banks_are_valid(file: Path) -> None:
     said = re.findall(r"^#   .*?--bank ('[^']*'|\w+)", file.read_text(encoding="utf-8"), re.MULTILINE)
     assert said
     for bank in said:
@@ -60,7 +60,7 @@ def test_the_banks_in_its_comments_are_banks(file: Path) -> None:
         assert count(BANKS[file.stem][1], spec.bank) > 0
 
 
-def test_texts_are_learned_as_in_table_7() -> None:
+def test_generation_settings_match_table_7() -> None:
     xsum, en_ro = _stream("xsum_bart_large"), _stream("en_ro_mbart_large")
     assert (xsum.training.batch_size * xsum.training.accumulate, xsum.trainer) == (64, {"max_steps": 100_000})
     assert (en_ro.training.max_tokens, en_ro.training.accumulate, en_ro.trainer) == (4096, 4, {"max_steps": 50_000})
@@ -73,7 +73,7 @@ def test_texts_are_learned_as_in_table_7() -> None:
     assert (xsum.training.epochs or 0) * (204_045 // 64) >= 100_000, "rows of XSum's training split"
 
 
-def test_classification_is_learned_as_in_table_8() -> None:
+def test_classification_settings_match_table_8() -> None:
     training = _stream("mnli_sst2_roberta_base").training
     assert (training.epochs, training.batch_size, training.learning_rate) == (10, 32, 1e-4)
     assert (training.weight_decay, training.warmup, training.gradient_clip) == (0.1, 0.06, 1.0)
@@ -95,7 +95,7 @@ def test_there_are_seventeen_additional_tasks_and_no_squad() -> None:
 
 
 @pytest.mark.parametrize("name", BANKS)
-def test_it_resolves_on_local_copies_and_a_small_backbone(
+def test_stream_resolves_with_local_copies_and_a_small_backbone(
     name: str, backbone_folder: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     family = BANKS[name][0]

@@ -1,4 +1,4 @@
-"""The studies of He et al. 2022: budgets are what they claim, pages and verdicts come from the ledger; nothing is learned."""
+"""The studies of He et al. 2022: budgets are met, pages and verdicts come from the ledger; nothing is trained."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STUDIES = (methods.STUDY, design.STUDY, generation.STUDY)
 ROWS = (*encoder_rows(), *design_rows())
 
 
-def test_the_whole_is_that_of_minilm() -> None:
+def test_backbone_size_matches_minilm() -> None:
     assert whole("minilm") == 22_713_216
 
 
@@ -38,13 +38,13 @@ def test_a_bank_is_within_a_tenth_of_its_budget(row: Row) -> None:
     assert abs(row.share - row.budget) <= 0.1 * row.budget
 
 
-def test_what_is_called_half_a_percent_or_a_tenth_is_that() -> None:
+def test_budget_names_match_their_shares() -> None:
     assert find("diff-pruning, top 3").share == pytest.approx(MIDDLE, rel=0.01)
     assert find("BitFit").share == pytest.approx(SMALL, rel=0.15)
     assert find("probe").parameters == 0
 
 
-def test_a_budget_between_two_sizes_has_no_bank() -> None:
+def test_budget_between_two_sizes_has_no_bank() -> None:
     of_size = preset("lora", "rank")
     assert sized("minilm", of_size, SMALL) is None
     two, three = (abs(count("minilm", of_size(rank)) / whole("minilm") / SMALL - 1) for rank in (2, 3))
@@ -80,7 +80,7 @@ def _score(trial: Trial) -> float:
 
 @pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.name)
 @pytest.mark.parametrize("stages", [0, 1, 99])
-def test_a_page_is_made_of_what_is_there(study: Study, stages: int, tmp_path: Path) -> None:
+def test_page_is_made_from_available_trials(study: Study, stages: int, tmp_path: Path) -> None:
     book = fill(study, SMALL_SCALE, _score, stages)
     page = write_page(study, SMALL_SCALE, book, tmp_path).read_text(encoding="utf-8")
     assert ("Not finished" in page) == (stages < 99)
@@ -96,7 +96,7 @@ def test_a_page_is_made_of_what_is_there(study: Study, stages: int, tmp_path: Pa
         assert "not run yet" not in found
 
 
-def test_what_the_paper_says_is_found_where_it_is_so() -> None:
+def test_claims_of_the_paper_are_detected() -> None:
     def score(trial: Trial) -> float:
         bank = json.dumps(trial.bank)
         better = sum([
@@ -118,7 +118,7 @@ def claims_of(study: Study, book: Book) -> dict[str, bool | None]:
     return {row.claim: row.holds for row in study.reproduces(SMALL_SCALE, book)}
 
 
-def test_design_takes_what_the_methods_have_run() -> None:
+def test_design_reuses_trials_of_methods() -> None:
     book = fill(methods.STUDY, SMALL_SCALE, _score)
     chosen = {trial.key for row in encoder_rows() for trial in row.choosing(SMALL_SCALE)}
     needed = [trial for trials in design.STUDY.plan(SMALL_SCALE, book) for trial in trials]
@@ -128,7 +128,7 @@ def test_design_takes_what_the_methods_have_run() -> None:
     assert missing == own
 
 
-def test_all_sizes_and_tasks_of_a_method_have_the_rate_that_was_chosen_once() -> None:
+def test_method_uses_one_rate_for_all_sizes_and_tasks() -> None:
     def score(trial: Trial) -> float:
         return 0.9 if trial.training["learning_rate"] == 2e-2 else 0.5
 
@@ -139,12 +139,12 @@ def test_all_sizes_and_tasks_of_a_method_have_the_rate_that_was_chosen_once() ->
         assert {trial.training["learning_rate"] for trial in trials} == {2e-2}
 
 
-def test_texts_count_only_seeds_with_which_everything_was_learned() -> None:
+def test_generation_counts_only_complete_seeds() -> None:
     for stages, seeds in ((0, 0), (1, 1), (2, 2), (99, 3)):
         assert generation.whole_seeds(SMALL_SCALE, fill(generation.STUDY, SMALL_SCALE, _score, stages)) == seeds
 
 
-def test_a_backbone_that_full_fine_tuning_fails_on_tells_nothing() -> None:
+def test_weak_backbone_makes_claims_unclear() -> None:
     """BLEU of 0.0 for every method is no proof that one is as good as another."""
     for score, told in ((0.01, False), (0.5, True)):
         book = fill(generation.STUDY, SMALL_SCALE, lambda trial, score=score: score, 99)  # type: ignore[misc]
@@ -154,7 +154,7 @@ def test_a_backbone_that_full_fine_tuning_fails_on_tells_nothing() -> None:
         assert all(("too weak to tell" in row.why) != told for row in found)
 
 
-def test_what_explains_a_gap_is_taken_from_each_task() -> None:
+def test_gap_explanation_covers_each_task() -> None:
     ours, full = [find("MAM (flat)", LARGE)], [find("full fine-tuning")]
     book = fill(methods.STUDY, SMALL_SCALE, _score, 99)
     for line in book.lines.values():
@@ -165,7 +165,7 @@ def test_what_explains_a_gap_is_taken_from_each_task() -> None:
     assert gap_by_task(ours, full, SMALL_SCALE, Book()) == ""
 
 
-def test_a_page_names_the_backbone_that_was_made() -> None:
+def test_page_names_the_pretrained_backbone() -> None:
     book = fill(generation.STUDY, SMALL_SCALE, _score, 1)
     assert "(digest `0123456789abcdef`)" in generation.STUDY.body(SMALL_SCALE, book)
 
@@ -186,7 +186,7 @@ def test_near_enough_is_less_than_the_margin_below() -> None:
     assert claims.at_least(Mean(79.0, 0.1, 3), Mean(80.5, 0.1, 3), -1.0).word == "no"
 
 
-def test_what_the_paper_prints_has_the_shares_of_its_own_formulas() -> None:
+def test_published_shares_match_the_papers_formulas() -> None:
     # Table 4 calls 0.1 % what is more; see tests/banks/test_counts_he.py for the counts themselves.
     assert {each.percent for name, each in published.TABLE_4.items() if name.endswith("30")} == {0.1}
     shared = published.TABLE_3.keys() & published.TABLE_12.keys()
@@ -195,7 +195,7 @@ def test_what_the_paper_prints_has_the_shares_of_its_own_formulas() -> None:
 
 
 @pytest.mark.parametrize("name", ["studies.claims", "he2022.published", "he2022.table"])
-def test_examples(name: str) -> None:
+def test_doctests_pass(name: str) -> None:
     assert doctest.testmod(importlib.import_module(f"experiments.{name}")).failed == 0
 
 

@@ -1,4 +1,4 @@
-"""MAM on MRPC with more epochs: what is chosen there and held against what; nothing is learned."""
+"""MAM on MRPC with more epochs: choices and comparisons; nothing is trained."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_validation_rows_choose_and_test_rows_do_not() -> None:
     assert longer.final(row, SMALL, book)[0].training["learning_rate"] == row.method.rates[1]
 
 
-def test_claims_are_held_to_the_scores_of_eight_epochs() -> None:
+def test_claims_use_the_scores_of_eight_epochs() -> None:
     assert longer.STUDY.reproduces is not None
     rows = longer.STUDY.reproduces(SMALL, fill(longer.STUDY, SMALL, _score))
     assert [row.holds for row in rows] == [False, None]
@@ -49,7 +49,7 @@ def test_claims_are_held_to_the_scores_of_eight_epochs() -> None:
     assert {row.found for row in longer.STUDY.reproduces(SMALL, Book())} == {"not run yet"}
 
 
-def test_what_three_epochs_had_stands_beside() -> None:
+def test_page_shows_the_scores_of_three_epochs() -> None:
     assert longer.STUDY.reproduces is not None
     book = fill(longer.STUDY, SMALL, _score)
     for line in fill(methods.STUDY, SMALL, _score).lines.values():
@@ -59,7 +59,7 @@ def test_what_three_epochs_had_stands_beside() -> None:
 
 
 @pytest.mark.parametrize("stages", [0, 1, 99])
-def test_a_page_is_made_of_what_is_there(stages: int, tmp_path: Path) -> None:
+def test_page_is_made_from_available_trials(stages: int, tmp_path: Path) -> None:
     page = write_page(longer.STUDY, SMALL, fill(longer.STUDY, SMALL, _score, stages), tmp_path).read_text("utf-8")
     assert ("Not finished" in page) == (stages < 99)
     assert ("**73.0 ± 0.0**" in page) == (stages == 99)

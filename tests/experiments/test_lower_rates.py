@@ -1,4 +1,4 @@
-"""Sequential fine-tuning at other rates: which trials it takes, and what is said of them; nothing is learned."""
+"""Sequential fine-tuning at other rates: its trials and its report; nothing is trained."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_means_are_over_orders() -> None:
         assert row.acc == pytest.approx(row.learning_accuracy - 2 * 2e4 * row.rate)
 
 
-def test_the_page_and_readme_say_what_lower_rates_come_to() -> None:
+def test_page_and_readme_report_lower_rates() -> None:
     page = classic5.STUDY.body(SMALL, _book())
     assert "| 5e-05 | 48.5 | 2.5 | 50.5 |" in page
     said = lower_rates.sentence(STREAM, SMALL, _book())
@@ -84,7 +84,7 @@ def test_the_page_and_readme_say_what_lower_rates_come_to() -> None:
     assert "for fine-tuning 0.0004" in headline
 
 
-def test_rates_that_are_not_whole_are_left_out() -> None:
+def test_incomplete_rates_are_left_out() -> None:
     assert [row.rate for row in lower_rates.found(STREAM, SMALL, _book(LOW))] == [MIDDLE, HIGH]
     assert lower_rates.sentence(STREAM, SMALL, _book(LOW, MIDDLE)) == ""
     assert lower_rates.trials(STREAM, SMALL, Book()) == []

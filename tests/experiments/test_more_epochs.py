@@ -1,4 +1,4 @@
-"""Full copies with as many epochs as banks: chosen by validation rows, told by the means; nothing is learned."""
+"""Full copies with as many epochs as banks: chosen on validation rows, judged by means; nothing is trained."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_validation_rows_choose_and_test_rows_do_not() -> None:
         assert {_has_more(trial) for trial in trials} == {task in BETTER}, "a tie takes fewer"
 
 
-def test_nothing_is_said_of_what_was_not_run() -> None:
+def test_missing_trials_give_no_headline() -> None:
     assert STUDY.reproduces is not None
     assert STUDY.reproduces(SMALL, Book()) == []
     assert more_epochs.takes_more(SMALL, Book(), "trec") is None
@@ -78,7 +78,7 @@ def test_nothing_is_said_of_what_was_not_run() -> None:
 
 
 @pytest.mark.parametrize(("gain", "holds"), [(0.0, True), (0.005, True), (0.05, False)])
-def test_both_banks_are_held_to_the_copies(gain: float, holds: bool) -> None:
+def test_both_banks_are_compared_with_full_copies(gain: float, holds: bool) -> None:
     assert STUDY.reproduces is not None
     found = STUDY.reproduces(SMALL, _book(gain))
     assert [claim.holds for claim in found] == [holds, holds]
@@ -86,18 +86,18 @@ def test_both_banks_are_held_to_the_copies(gain: float, holds: bool) -> None:
 
 
 @pytest.mark.parametrize("stages", [0, 1, 2, 3, 99])
-def test_a_page_is_made_of_what_is_there(stages: int, tmp_path: Path) -> None:
+def test_page_is_made_from_available_trials(stages: int, tmp_path: Path) -> None:
     page = write_page(STUDY, SMALL, fill(STUDY, SMALL, _score, stages), tmp_path).read_text("utf-8")
     assert ("Not finished" in page) == (stages < len(list(STUDY.plan(SMALL, Book()))))
     assert ("**71.0 (8 epochs)**" in page) == (stages > 1)
 
 
 @pytest.mark.parametrize("study", [compare.STUDY, wider_rates.STUDY, STUDY], ids=lambda study: str(study.name))
-def test_what_is_told_by_the_means_says_so_before_the_table(study: Study) -> None:
+def test_claims_judged_by_means_say_so_before_the_table(study: Study) -> None:
     assert study.rule == claims.BY_MEANS or study.rule.endswith("; the first row by its means")
 
 
-def test_how_far_a_mean_is_from_the_line() -> None:
+def test_distance_of_a_mean_from_the_threshold() -> None:
     ours, theirs = Mean(80.0, 0.3, 3), Mean(79.8, 0.4, 3)
     assert "+0.2 ± 0.5, 1.2 standard errors from the threshold of -0.4 (2 would" in claims.by_means(ours, theirs, -0.4)
     assert claims.by_means(Mean(80.0, None, 1), theirs, -0.4) == "by the means, of one seed: the difference is +0.2"

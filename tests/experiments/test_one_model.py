@@ -1,4 +1,4 @@
-"""One model for all tasks: with one task it is the library's full fine-tuning, with several it forgets or remembers."""
+"""One model for all tasks: with one task it matches full fine-tuning, with several it forgets or replays."""
 
 from __future__ import annotations
 
@@ -44,9 +44,7 @@ def _tensors(model: OneModel, task: str) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("way", ["replay", "joint"])
-def test_with_one_task_it_is_full_fine_tuning_as_a_course_does_it(
-    data: Path, backbone_folder: Folder, way: str
-) -> None:
+def test_single_task_matches_full_fine_tuning_of_a_run(data: Path, backbone_folder: Folder, way: str) -> None:
     folder, learned = str(backbone_folder()), dict[str, torch.Tensor]()
 
     def look(run: Run) -> dict[str, Any]:
@@ -69,9 +67,7 @@ def test_with_one_task_it_is_full_fine_tuning_as_a_course_does_it(
     assert outcome.keys() - {"memory"} == expected.keys()
 
 
-def test_without_a_step_of_replay_it_is_the_librarys_sequential_fine_tuning(
-    data: Path, backbone_folder: Folder
-) -> None:
+def test_no_replay_steps_match_the_librarys_sequential_fine_tuning(data: Path, backbone_folder: Folder) -> None:
     """R too: earlier tasks are answered with the shared body as it is now and their own heads."""
     folder = str(backbone_folder())
     expected = learning.run_trial(_trial("yelp", "agnews", options={}), data, folder)
@@ -99,14 +95,14 @@ def test_a_joint_model_does_not_depend_on_the_order(data: Path, backbone_folder:
     assert (one["acc"], one["bwt"], one["unchanged"]) == (other["acc"], None, None)
 
 
-def test_a_rate_at_which_learning_diverges_is_a_failed_trial(data: Path, backbone_folder: Folder) -> None:
+def test_diverging_rate_is_a_failed_trial(data: Path, backbone_folder: Folder) -> None:
     trial = _trial("yelp", method="joint", training=TRAINING | {"learning_rate": 1e30, "gradient_clip": None})
     assert "learning diverged" in run_trial(trial, data, str(backbone_folder()))["failed"]
 
 
 @FEW
 @given(st.integers(1, 5000), st.sampled_from([0.01, 0.1, 1.0]), st.integers(0, 9))
-def test_a_memory_holds_its_share_and_one_row_at_least(num_rows: int, share: float, seed: int) -> None:
+def test_memory_has_its_share_and_at_least_one_row(num_rows: int, share: float, seed: int) -> None:
     memory = Memory(share)
     memory.keep("yelp", num_rows, seed)
     rows = memory.rows["yelp"]
@@ -116,7 +112,7 @@ def test_a_memory_holds_its_share_and_one_row_at_least(num_rows: int, share: flo
 
 @FEW
 @given(st.integers(1, 40), st.integers(0, 9))
-def test_what_is_drawn_is_of_kept_rows_alone_and_none_twice(most: int, seed: int) -> None:
+def test_replay_draws_kept_rows_without_replacement(most: int, seed: int) -> None:
     memory = Memory(0.01)
     for task, count in (("yelp", 500), ("rte", 32)):
         memory.keep(task, count, 13)
@@ -127,7 +123,7 @@ def test_what_is_drawn_is_of_kept_rows_alone_and_none_twice(most: int, seed: int
         assert set(rows) <= set(memory.rows[task])
 
 
-def test_while_a_task_is_learned_the_memory_has_only_rows_of_earlier_ones(data: Path, backbone_folder: Folder) -> None:
+def test_memory_has_only_rows_of_earlier_tasks_during_training(data: Path, backbone_folder: Folder) -> None:
     class Watched(Memory):
         seen: list[tuple[str, ...]] = []  # noqa: RUF012
 
@@ -142,6 +138,6 @@ def test_while_a_task_is_learned_the_memory_has_only_rows_of_earlier_ones(data: 
 
 
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.5])
-def test_a_share_that_is_none_is_refused(share: float) -> None:
+def test_invalid_share_is_refused(share: float) -> None:
     with pytest.raises(ValueError, match=f"share: got {share}; allowed is above 0 and at most 1"):
         Memory(share)

@@ -1,4 +1,4 @@
-"""A bank of at most 1 % of the encoder's layers against full copies, and rates beyond the grids; nothing is learned."""
+"""A bank of at most 1 % of the encoder's layers against full copies, and rates beyond the grids; nothing is trained."""
 
 from __future__ import annotations
 
@@ -64,18 +64,18 @@ def test_the_bank_has_the_tasks_rates_and_epochs_of_the_wider_one() -> None:
 
 
 @pytest.mark.parametrize(("above", "holds"), [(0.01, [True, True]), (0.0, [True, None]), (-0.005, [False, False])])
-def test_the_bank_is_held_to_full_copies(above: float, holds: list[bool | None]) -> None:
+def test_bank_is_compared_with_full_copies(above: float, holds: list[bool | None]) -> None:
     assert _holds(one_percent.STUDY, _book(one_percent.STUDY, above)) == holds
 
 
-def test_a_bank_of_more_is_not_close_however_well_it_does() -> None:
+def test_larger_bank_does_not_satisfy_the_claim() -> None:
     book = _book(one_percent.STUDY, 0.01)
     for line in book.lines.values():
         line.outcome["tasks"][line.trial.tasks[0]]["parameters"]["own"] = 10_000
     assert _holds(one_percent.STUDY, book) == [False, True]
 
 
-def test_nothing_is_claimed_of_what_was_not_run() -> None:
+def test_missing_trials_give_no_claims() -> None:
     assert one_percent.STUDY.headline is not None
     for study in (one_percent.STUDY, wider_rates.STUDY):
         assert _holds(study, Book()) == []
@@ -84,7 +84,7 @@ def test_nothing_is_claimed_of_what_was_not_run() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: str(method.name))
-def test_a_fourth_rate_is_tried_where_an_end_was_chosen_and_nowhere_else(method: Method) -> None:
+def test_fourth_rate_is_tried_only_after_a_boundary_choice(method: Method) -> None:
     book, (below, above) = _book(wider_rates.STUDY), BEYOND[method.name]
     tried = {task: wider_rates.widened(method, SMALL, book, task).rates for task in compare.choosers(SMALL)}
     assert tried.pop("trec") == (below, *method.rates)
@@ -106,20 +106,20 @@ def test_validation_rows_choose_among_four_and_test_rows_do_not(method: Method) 
         assert {trial.training["learning_rate"] for trial in trials} == {rate}
 
 
-def test_both_banks_are_held_to_full_copies_again() -> None:
+def test_both_banks_are_compared_with_full_copies_with_wider_rates() -> None:
     assert _holds(wider_rates.STUDY, _book(wider_rates.STUDY)) == [True, True]
     assert _holds(wider_rates.STUDY, _book(wider_rates.STUDY, -0.005)) == [True, False]
 
 
 @pytest.mark.parametrize("study", [one_percent.STUDY, wider_rates.STUDY], ids=lambda study: str(study.name))
 @pytest.mark.parametrize("stages", [0, 1, 2, 99])
-def test_a_page_is_made_of_what_is_there(study: Study, stages: int, tmp_path: Path) -> None:
+def test_page_is_made_from_available_trials(study: Study, stages: int, tmp_path: Path) -> None:
     page = write_page(study, SMALL, fill(study, SMALL, _score, stages), tmp_path).read_text("utf-8")
     assert ("Not finished" in page) == (stages < len(list(study.plan(SMALL, Book()))))
     assert page.count(f"\n| {NARROW.name} |") == 2
 
 
-def test_the_page_tells_what_was_taken_of_the_fourth_rates(tmp_path: Path) -> None:
+def test_page_shows_which_fourth_rates_were_chosen(tmp_path: Path) -> None:
     page = write_page(wider_rates.STUDY, SMALL, _book(wider_rates.STUDY), tmp_path).read_text("utf-8")
     assert page.count("| **1.7e-05** |") == 1
     assert page.count("| 0.0004 (not 0.0012) |") == 1

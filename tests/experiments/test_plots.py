@@ -1,4 +1,4 @@
-"""Figures of studies leave out no line, however many there are."""
+"""Figures of studies draw all lines, however many there are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _named(figure: Figure) -> list[str]:
     return [label for axes in figure.axes for label in axes.get_legend_handles_labels()[1]]
 
 
-def test_more_lines_than_marks_are_all_drawn() -> None:
+def test_more_lines_than_markers_are_all_drawn() -> None:
     assert (
         _named(against_parameters({name: [("a", 10.0, SCORE), ("b", 20.0, SCORE)] for name in NAMES}, "score")) == NAMES
     )

@@ -1,4 +1,4 @@
-"""The small BART of the studies is made from texts alone, the same twice, and the command that needs it says how."""
+"""The small BART of the studies is made from texts only, reproducibly; commands that need it say how to create it."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def test_the_same_texts_make_the_same_backbone(tmp_path: Path, monkeypatch: pyte
     assert first["digest"] != pretrain(data, tmp_path / "three", steps=2, seed=1, log=2)["digest"]
 
 
-def test_a_task_that_is_missing_is_told(tmp_path: Path) -> None:
+def test_missing_task_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--data: .* has no folder agnews with train.jsonl"):
         list(texts(tmp_path))
 
 
-def test_rows_without_texts_are_told(tmp_path: Path) -> None:
+def test_rows_without_texts_are_reported(tmp_path: Path) -> None:
     for task in TASKS:
         (tmp_path / task).mkdir()
         (tmp_path / task / "train.jsonl").write_text('{"label": 1}\n')

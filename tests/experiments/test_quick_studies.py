@@ -1,4 +1,4 @@
-"""Every study runs from beginning to end on rows that mean nothing, and goes on where it was."""
+"""Every study runs from start to end on made-up rows, and resumes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_study_runs_quickly_and_is_not_run_again(name: str, tmp_path: Path) -> None:
+def test_quick_study_runs_and_is_not_repeated(name: str, tmp_path: Path) -> None:
     heard: list[str] = []
     study, request = find(name), Request(data=None, out=tmp_path, scale=QUICK)
     assert run_studies([study], request, heard.append)

@@ -1,4 +1,4 @@
-"""The recipes of the presets are those that the committed ledgers chose."""
+"""The presets' recipes match the committed ledgers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Committed results: the Markdown is that of the raw numbers, and README says what they say."""
+"""Committed results: the Markdown matches the raw numbers, and README matches both."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def test_every_table_has_a_committed_result() -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_a_result_is_of_a_commit_and_its_markdown_is_made_from_it(file: Path) -> None:
+def test_result_has_a_commit_and_matching_markdown(file: Path) -> None:
     result = read_result(file)
     assert not result.changed
     assert not result.settings["quick"]
     assert file.with_suffix(".md").read_text(encoding="utf-8") == render(result)
 
 
-def test_readme_says_what_the_results_say() -> None:
+def test_readme_matches_the_benchmark_results() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert written(text) == text
     assert section() in text
 
 
-def test_readme_says_what_the_ledgers_say() -> None:
+def test_readme_matches_the_study_ledgers() -> None:
     text, studies, book = (
         (ROOT / "README.md").read_text(encoding="utf-8"),
         [*map(find, NAMES)],
@@ -52,7 +52,7 @@ def test_readme_says_what_the_ledgers_say() -> None:
     assert readme.section(studies, SMALL, Book()) == "", "nothing is said of what was not run"
 
 
-def test_readme_without_its_marks_is_an_error() -> None:
+def test_readme_without_markers_is_an_error() -> None:
     with pytest.raises(InputError, match=f"it needs the lines {BEGIN} and {END}"):
         written(f"# Title\n{BEGIN}\n")
     with pytest.raises(InputError, match=f"it needs the lines {readme.BEGIN} and {readme.END}"):

@@ -1,4 +1,4 @@
-"""Studies with fewer seeds: part of the same trials, pages without errors of means, and words for what one seed is."""
+"""Studies with fewer seeds: a subset of the trials, pages without standard errors, and statements about one seed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _keys(study: Study, seeds: int, book: Book) -> set[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_more_seeds_go_on_from_fewer(name: str, book: Book) -> None:
+def test_more_seeds_reuse_fewer(name: str, book: Book) -> None:
     study = find(name)
     one, two, three = (_keys(study, seeds, book) for seeds in (1, 2, 3))
     assert one <= two <= three
@@ -55,7 +55,7 @@ def test_a_page_with_one_seed_has_no_errors_of_means(name: str, book: Book, tmp_
         assert "significant" not in claim.why or claim.holds is None
 
 
-def test_results_say_how_much_the_first_seed_is(tmp_path: Path) -> None:
+def test_results_report_the_share_of_the_first_seed(tmp_path: Path) -> None:
     name = "houlsby2019/variants"
     book = filled(find(name), SMALL, lambda trial: outcome_of(trial, 0.8) | {"wall": 3600.0})
     text = write_results([find(name)], SMALL, book, tmp_path).read_text(encoding="utf-8")
@@ -80,7 +80,7 @@ def test_one_seed_does_not_say_that_forgetting_is_clear(book: Book) -> None:
         assert (claim.holds, usual.holds) == (None, True)
 
 
-def test_results_say_what_was_run_twice(book: Book, tmp_path: Path) -> None:
+def test_results_report_repeated_trials(book: Book, tmp_path: Path) -> None:
     assert len(book.again) == 20
     text = write_results([find("houlsby2019/compare")], SMALL, book, tmp_path).read_text(encoding="utf-8")
     assert re.search(r"\n\d+ of them were run twice, \d+ with identical scores; the later run counts\.\n", text)

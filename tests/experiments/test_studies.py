@@ -1,4 +1,4 @@
-"""The frame of the studies: trials, ledgers, choices, pages. Nothing is learned here."""
+"""The framework of the studies: trials, ledgers, choices, pages. Nothing is trained."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SWEPT: dict[str, Any] = {
 HOULSBY = (compare.STUDY, tradeoff.STUDY, ablation.STUDY, variants.STUDY, sweep.STUDY)
 
 
-def test_a_key_is_of_what_was_said_and_not_of_how() -> None:
+def test_key_depends_on_settings_not_on_their_form() -> None:
     spelled = Trial(tasks=("trec",), bank="houlsby", training={"epochs": 1}, seed=13, max_length=64, options={})
     assert spelled.key == TRIAL.key
     others: list[dict[str, Any]] = [
@@ -68,7 +68,7 @@ def test_the_stream_of_a_trial_is_valid(name: str, tmp_path: Path) -> None:
     assert (task.name, task.resolved_metric) == (name, TASKS[name].metric)
 
 
-def test_a_digest_of_rows_tells_other_rows(tmp_path: Path) -> None:
+def test_digest_distinguishes_rows(tmp_path: Path) -> None:
     data = make_up(tmp_path / "data")
     before = data_digest(data, "trec")
     (data / "trec" / "notes.txt").write_text("nothing")
@@ -89,7 +89,7 @@ def test_a_ledger_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert book.outcome(TRIAL.model_copy(update={"seed": 14})) is None
 
 
-def test_what_older_ledgers_call_mam_is_mam_flat(tmp_path: Path) -> None:
+def test_mam_in_older_ledgers_is_mam_flat(tmp_path: Path) -> None:
     mam, flat = (TRIAL.model_copy(update={"bank": {"preset": name, "length": 4}}) for name in ("mam", "mam_flat"))
     newer = MADE.model_copy(update={"made": "a" * 12, "defaults": 2})
     ledger = Ledger(tmp_path / "some.jsonl")
@@ -106,7 +106,7 @@ def test_what_older_ledgers_call_mam_is_mam_flat(tmp_path: Path) -> None:
 
 
 @given(cut=st.integers(min_value=1, max_value=200))
-def test_what_a_kill_left_of_a_line_is_cut_off(cut: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_incomplete_line_is_removed(cut: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     ledger = Ledger(tmp_path_factory.mktemp("ledger") / "some.jsonl")
     other = TRIAL.model_copy(update={"seed": 14})
     ledger.write(line(TRIAL, outcome_of(TRIAL, 0.5)))
@@ -125,7 +125,7 @@ def test_a_line_of_another_trial_is_refused(tmp_path: Path) -> None:
         Book([file])
 
 
-def test_of_two_runs_of_a_trial_the_later_one_counts_whatever_the_names_of_the_files(tmp_path: Path) -> None:
+def test_later_run_of_a_trial_counts(tmp_path: Path) -> None:
     later = MADE.model_copy(update={"made": "a" * 12, "began": "2026-02-01 00:00:00"})
     for name, made, score in (("a", later, 0.75), ("b", MADE, 0.25)):
         ledger = Ledger(tmp_path / f"{name}.jsonl")
@@ -134,7 +134,7 @@ def test_of_two_runs_of_a_trial_the_later_one_counts_whatever_the_names_of_the_f
     assert Book(sorted(tmp_path.glob("*.jsonl"))).score(TRIAL) == 75
 
 
-def test_a_page_says_that_its_trials_had_different_rows(tmp_path: Path) -> None:
+def test_page_reports_different_rows(tmp_path: Path) -> None:
     book, other = Book(), TRIAL.model_copy(update={"seed": 14})
     study = Study(name="a/b", title="T", plan=lambda s, b: iter([[TRIAL, other]]), body=lambda s, b: "")
     for trial, digest in ((TRIAL, "3" * 16), (other, "4" * 16)):
@@ -142,7 +142,7 @@ def test_a_page_says_that_its_trials_had_different_rows(tmp_path: Path) -> None:
     assert "different rows or files of trec" in write_page(study, SMALL, book, tmp_path).read_text()
 
 
-def test_the_encoder_is_counted_as_it_is() -> None:
+def test_encoder_size_is_correct() -> None:
     from experiments.he2022.budgets import count, model_of
 
     assert SMALL.encoder == sum(p.numel() for p in model_of("minilm").get_submodule("encoder").parameters())
@@ -150,7 +150,7 @@ def test_the_encoder_is_counted_as_it_is() -> None:
     assert count("minilm", compare.BANK) <= 0.021 * SMALL.encoder < count("minilm", wider)
 
 
-def test_means() -> None:
+def test_means_and_errors() -> None:
     assert mean_of([1.0, 2.0, 3.0]) == mean_of(iter([3.0, 2.0, 1.0]))
     assert shown(mean_of([1.0, 2.0, 3.0]), 3) == "2.000 ± 0.577"  # 1 / sqrt(3)
     assert shown(mean_of([4.25])) == "4.2"
@@ -158,7 +158,7 @@ def test_means() -> None:
     assert shown(mean_over_tasks([[1.0, 3.0], [3.0, 5.0]])) == "3.0 ± 1.0"
 
 
-def test_a_rate_is_chosen_on_validation_rows_alone() -> None:
+def test_rate_is_chosen_only_on_validation_rows() -> None:
     book = Book()
     for number, trial in enumerate(compare.FULL.grid(SMALL, "trec", 13)):
         book.add(line(trial, outcome_of(trial, score=1 - number / 10, validation=(0.3, 0.8, 0.8)[number])))
@@ -211,7 +211,7 @@ def test_one_trial_is_learned(tmp_path: Path) -> None:
     assert "learning diverged" in work(wild, place)["failed"]
 
 
-def test_a_study_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_study_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trials = [TRIAL.model_copy(update={"seed": seed, "backbone": "tiny"}) for seed in (1, 2, 3)]
     study = Study(
         name="houlsby2019/some", title="Some", plan=lambda scale, book: iter([trials]), body=lambda s, b: "body"
@@ -270,7 +270,7 @@ def test_pages_of_whole_and_of_empty_ledgers(study: Study, scale: Any, tmp_path:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.slow
-def test_pages_of_ledgers_that_break_off(name: str, tmp_path: Path) -> None:
+def test_pages_of_incomplete_ledgers(name: str, tmp_path: Path) -> None:
     study = find(name)
     book = filled(study, SMALL, _given)
     lines = list(book.lines.values())
@@ -290,7 +290,7 @@ def _given(trial: Trial) -> dict[str, Any]:
     return outcome_of(trial, 0.8) | more.get(trial.method, {})
 
 
-def test_results_say_what_holds(tmp_path: Path) -> None:
+def test_results_show_which_claims_hold(tmp_path: Path) -> None:
     rows = [Claim(claim="a", found="b", holds=holds, why="") for holds in (True, False, None)]
     study = Study(
         name="houlsby2019/some", title="Some", plan=lambda s, b: iter([[TRIAL]]), body=lambda s, b: "",
@@ -316,7 +316,7 @@ def test_every_study_is_found_under_its_name() -> None:
     assert set(HOMES) == set(Trial.model_fields["method"].annotation.__args__)  # type: ignore[union-attr]
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line_of_studies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main_module.main(["houlsby2019/compair", "--data", str(tmp_path)]) == 2
     assert "no study 'houlsby2019/compair'" in capsys.readouterr().err
     assert main_module.main(["houlsby2019/compare", "--out", str(tmp_path)]) == 2
@@ -348,7 +348,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         run_studies([], Request(data=None, out=tmp_path))
 
 
-def test_the_committed_pages_are_those_of_the_committed_ledgers(tmp_path: Path) -> None:
+def test_committed_pages_match_the_ledgers(tmp_path: Path) -> None:
     for file in command_module.ledgers(command_module.EXPERIMENTS):
         copy = tmp_path / file.relative_to(command_module.EXPERIMENTS)
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Every table runs from beginning to end on a tiny model, beside real workers; what it writes is read and shown again."""
+"""Every table runs on a tiny model with real workers; its result is read back and shown."""
 
 from __future__ import annotations
 

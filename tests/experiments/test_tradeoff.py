@@ -1,4 +1,4 @@
-"""Score against parameters: what a claim on all sizes comes from is said; nothing is learned."""
+"""Score against parameters: what a claim over all sizes is based on; nothing is trained."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _claim(lost: float) -> Claim:
 
 
 @pytest.mark.parametrize(("lost", "holds"), [(0.08, True), (0.4, False)])
-def test_the_task_that_sizes_differ_most_on_is_named(lost: float, holds: bool) -> None:
+def test_task_with_the_largest_range_is_named(lost: float, holds: bool) -> None:
     claim = _claim(lost)
     assert claim.holds is holds
     assert f"{12.5 * lost:.1f} points apart" in claim.found
@@ -37,6 +37,6 @@ def test_the_task_that_sizes_differ_most_on_is_named(lost: float, holds: bool) -
     assert f"largest range on stsb ({each}), 0.0 points without it" in claim.why
 
 
-def test_nothing_is_claimed_before_all_sizes_are_there() -> None:
+def test_missing_sizes_give_no_claims() -> None:
     assert tradeoff.STUDY.reproduces is not None
     assert tradeoff.STUDY.reproduces(SMALL, Book()) == []

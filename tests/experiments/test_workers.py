@@ -41,7 +41,7 @@ def test_a_worker_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
 
 
 def alive(number: int) -> bool:
-    """Return whether a process runs; one that ended and that nobody asked about does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         state = Path(f"/proc/{number}/stat").read_text("utf-8")
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """Data files as a fuzz target: read for training and for `predict`, whatever their bytes are.
 
 The first line of an input is the name of the file, which says its format; what follows it is the file. Most mutations of a
-compressed file only damage it, so behind a name that begins with ``packed-`` stands what is compressed here.
+compressed file only damage it, so after a name that begins with ``packed-`` comes content that is compressed here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pieces of YAML, JSON and of the stream's schema, and the values that readers stumble over."""
+"""Pieces of YAML, JSON and of the stream's schema, and values that often break readers."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def yaml_tokens() -> list[bytes]:
 
 
 def override_tokens() -> list[bytes]:
-    """Return pieces of overrides: dotted keys, and what stands behind them."""
+    """Return pieces of overrides: dotted keys and their values."""
     keys = [f"{above}{word}" for word in schema_words() for above in ("", "--", "tasks.a.", "training.", ".")]
     more = [
         "--",

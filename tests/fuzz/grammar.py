@@ -1,4 +1,4 @@
-"""Streams by grammar: the right keys of the schema, now and then with values of a wrong type.
+"""Streams from a grammar: valid keys of the schema, sometimes with values of a wrong type.
 
 Draws come from a `Random`, which may be Hypothesis's own: then it can shrink what it finds.
 """

@@ -1,8 +1,8 @@
-"""``python -m tests.fuzz.guided TARGET FOLDER [options of libFuzzer]``: inputs that reach new code are kept and changed on.
+"""``python -m tests.fuzz.guided TARGET FOLDER [options of libFuzzer]``: coverage-guided fuzzing.
 
 Needs Atheris (https://github.com/google/atheris, 3.0 has wheels for Python 3.11), which nothing else here does: ``pip
 install atheris``. Useful options: ``-max_total_time=600 -max_len=4096 -seed=1``. FOLDER gets a file for each finding and
-keeps the inputs that reached new lines; the fuzzer goes on after a finding, once for every fault.
+keeps the inputs that reached new lines; the fuzzer continues after a finding, and reports every error once.
 """
 
 from __future__ import annotations

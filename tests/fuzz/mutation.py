@@ -1,4 +1,4 @@
-"""Inputs from other inputs: bits, bytes, pieces of the language, splices; and bytes out of nowhere."""
+"""Inputs derived from other inputs: bits, bytes, pieces of the language, splices; and random bytes."""
 
 from __future__ import annotations
 

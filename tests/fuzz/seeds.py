@@ -1,4 +1,4 @@
-"""Sound inputs to begin with: every stream and task that this repository shows, every kind, every preset."""
+"""Valid seed inputs: every stream and task in this repository, every kind, every preset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The card of kept states under test: whatever it says, the states that are read are those that were written, or none."""
+"""The header of cached states as a fuzz target: whatever it says, the states read are those written, or none."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A small run whose files are written over again and again, and edits of JSON, for the fuzz targets of the store.
+"""A small run whose files are overwritten repeatedly, and edits of JSON, for the fuzz targets of the store.
 
-An edit is a line of JSON, ``[path, value]``: what lies at the path (keys and numbers) becomes the value; with a third entry
-it is taken away.
+An edit is a line of JSON, ``[path, value]``: the entry at the path (keys and indices) is replaced by the value; with a third
+entry it is removed.
 """
 
 from __future__ import annotations

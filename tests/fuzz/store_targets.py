@@ -1,7 +1,7 @@
-"""The readers of a run folder under test: raw bytes in a file's place, and edits that are sealed again.
+"""The readers of a run folder as fuzz targets: raw bytes instead of a file, and edits that are sealed again.
 
-Edits, see `tests.fuzz.store_place`, are followed by a new seal, as someone makes it who knows how: so they reach the schema,
-and what stands behind it, which is the loader, the chain and the backbone.
+Edits, see `tests.fuzz.store_place`, are followed by a new seal, as a skilled attacker would add it, so that they reach the
+schema and everything behind it: the loader, the chain and the backbone.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _look(place: Place, name: str) -> None:
 
 
 def _index(data: bytes) -> None:
-    """Put bytes where the index lies: the store is what its manifests say."""
+    """Replace the index by bytes: the store must still match its manifests."""
     place = the_place()
     index_file(place.run).write_bytes(data)
     try:

@@ -1,4 +1,4 @@
-"""What a fuzz target is, and one input tried on it within bounds of time and memory."""
+"""A fuzz target, and running one input on it within limits of time and memory."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def attempt(
 
 
 class _TooSlow(BaseException):
-    """Not an `Exception`, so that no reader takes it for an error of its own."""
+    """Not an `Exception`, so that no reader catches it."""
 
 
 @contextmanager

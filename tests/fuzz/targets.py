@@ -1,4 +1,4 @@
-"""The readers under test, by name.
+"""The fuzz targets, by name.
 
 A target for another reader is a function of bytes and an entry in `TARGETS`.
 """

@@ -1,4 +1,4 @@
-"""What was found once is refused, or read, for good; and the harness notices what it is there for."""
+"""Past findings stay fixed, and the harness detects what it is meant to."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def seeds() -> list[bytes]:
 
 
 @pytest.mark.parametrize(("name", "path"), KEPT, ids=[f"{name}-{path.stem}" for name, path in KEPT])
-def test_what_was_found_once(name: str, path: Path) -> None:
+def test_past_findings_stay_fixed(name: str, path: Path) -> None:
     finding = attempt(TARGETS[name], path.read_bytes())
     assert finding is None, finding.what
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_every_target_has_a_corpus_and_sound_seeds(name: str) -> None:
+def test_every_target_has_a_corpus_and_valid_seeds(name: str) -> None:
     assert corpus(name)
     for seed in TARGETS[name].make_seeds()[::4]:  # all of them in the slow test below
         assert attempt(TARGETS[name], seed) is None
@@ -49,24 +49,24 @@ HEALTH = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_ba
 
 @settings(max_examples=200, deadline=None, derandomize=True, database=None, suppress_health_check=HEALTH)
 @given(st.sampled_from(sorted(TARGETS)), st.integers(0, 2**32))
-def test_anything_is_read_or_refused(name: str, seed: int) -> None:
+def test_any_input_is_accepted_or_refused(name: str, seed: int) -> None:
     check_one(name, Random(seed))
 
 
 @pytest.mark.slow
 @settings(max_examples=1500, deadline=None, derandomize=True, database=None, suppress_health_check=HEALTH)
 @given(st.sampled_from(sorted(TARGETS)), st.randoms(use_true_random=False))
-def test_anything_by_grammar_is_read_or_refused(name: str, draw: Random) -> None:
+def test_any_grammar_input_is_accepted_or_refused(name: str, draw: Random) -> None:
     check_one(name, draw)  # every draw is Hypothesis's own, so it looks for small examples
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
-def test_many_more_of_anything(name: str, tmp_path: Path) -> None:
+def test_any_input_is_accepted_or_refused_many_examples(name: str, tmp_path: Path) -> None:
     assert run.main([name, "--count", "1000", "--seed", "7", "--found", str(tmp_path)]) == 0
 
 
-def test_the_same_seed_makes_the_same_inputs() -> None:
+def test_same_seed_gives_the_same_inputs() -> None:
     made = [list(run.inputs(TARGETS["labels"], 80, Random(seed))) for seed in (1, 1, 2)]
     assert made[0] == made[1]
     assert made[0] != made[2]
@@ -77,7 +77,7 @@ def raises(data: bytes) -> None:
         raise KeyError("x")
 
 
-def test_an_error_that_is_no_answer_is_found_and_made_small(
+def test_unexpected_error_is_found_and_minimised(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = Target("raises", raises, (ValueError,), seeds, seeds)
@@ -94,11 +94,11 @@ def test_an_error_that_is_no_answer_is_found_and_made_small(
     assert [path.read_bytes() for path in (tmp_path / "found").iterdir()] == [b"x"]
 
 
-def test_an_error_that_is_an_answer_is_none() -> None:
+def test_expected_error_is_not_a_finding() -> None:
     assert attempt(Target("raises", raises, (KeyError,), seeds, seeds), b"x") is None
 
 
-def test_an_input_that_takes_long_is_found() -> None:
+def test_slow_input_is_found() -> None:
     def spin(data: bytes) -> None:
         until = time.process_time() + len(data) / 100
         while time.process_time() < until:
@@ -112,9 +112,9 @@ def test_an_input_that_takes_long_is_found() -> None:
     assert hung.what == "still going on after 0.15 s"
 
 
-def test_an_input_that_takes_memory_is_found() -> None:
+def test_memory_hungry_input_is_found() -> None:
     def grow(data: bytes) -> None:
-        # The peak only ever grows, so what lies between it and the use of now comes on top.
+        # The peak only grows, so add the difference between it and the current use.
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         now = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
         held.append(bytearray(b"x") * (max(peak - now, 0) + 64 * 2**20))

@@ -1,4 +1,4 @@
-"""What strangers may put into a run folder is refused, or read; what once was not is tried again for good."""
+"""Untrusted content of a run folder is accepted or refused; past findings stay fixed."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.mark.parametrize(("name", "path"), KEPT, ids=[f"{name}-{path.stem}" for name, path in KEPT])
-def test_what_was_found_once(name: str, path: Path) -> None:
+def test_past_findings_stay_fixed(name: str, path: Path) -> None:
     finding = attempt(STORE_TARGETS[name], path.read_bytes())
     assert finding is None, finding.what
 
 
 @pytest.mark.parametrize("name", STORE_TARGETS)
-def test_anything_is_read_or_refused(name: str) -> None:
+def test_any_input_is_accepted_or_refused(name: str) -> None:
     target, draw = STORE_TARGETS[name], Random(0)
     assert corpus(name)
     for _ in range(5):
@@ -36,5 +36,5 @@ def test_anything_is_read_or_refused(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STORE_TARGETS)
-def test_many_more_of_anything(name: str, tmp_path: Path) -> None:
+def test_any_input_is_accepted_or_refused_many_examples(name: str, tmp_path: Path) -> None:
     assert run.main([name, "--count", "300", "--seed", "7", "--found", str(tmp_path)]) == 0

@@ -1,13 +1,13 @@
-"""Makes the golden tensors: what AdapterHub's `adapters` computes, in float64, on tiny random models.
+"""Create the golden tensors: the results of AdapterHub's `adapters`, in float64, on tiny random models.
 
-`adapters` 1.3.0 needs transformers 4.57, so it cannot live in this project's environment. One of its own:
+`adapters` 1.3.0 needs transformers 4.57, so it cannot be installed in this project's environment. Create a separate one:
 
     python -m venv golden-env
     golden-env/bin/pip install torch==2.13.0
     golden-env/bin/pip install adapters==1.3.0 numpy safetensors
     golden-env/bin/python tests/golden/make_golden.py
 
-It writes CASE.safetensors beside itself, one file a case, and needs no network. A file holds
+It writes CASE.safetensors next to itself, one file per case, and needs no network. A file holds
 
     backbone.NAME                  the backbone's parameters by their names in transformers (tied ones once)
     adapter.layer_I.PLACE.NAME     PLACE self or cross (one of the layer's attentions) or ffn; NAME of a bottleneck

@@ -32,7 +32,7 @@ def make(folder: Path) -> None:
     """Write backbones, runs, and the answers of every bank to some rows."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    os.chdir(folder)  # backbones are named from here, wherever a copy of this folder lies
+    os.chdir(folder)  # backbone paths are relative to this folder, wherever it is copied
     for family in sorted({family for family, _ in SPECS.values()}):
         backbone = Path("backbones", family)
         make_model(family).save_pretrained(backbone)

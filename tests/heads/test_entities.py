@@ -39,7 +39,7 @@ def plain_entities(tags: list[str]) -> set[tuple[str, int, int]]:
 
 
 @given(st.lists(st.sampled_from(TAGS)))
-def test_entities_are_those_of_conlleval(tags: list[str]) -> None:
+def test_entities_match_conlleval(tags: list[str]) -> None:
     assert entities(tags) == plain_entities(tags)
 
 
@@ -47,9 +47,7 @@ rows = st.lists(st.lists(st.tuples(st.sampled_from(IOB), st.sampled_from(IOB)), 
 
 
 @given(rows, st.integers(1, 4))
-def test_scores_are_micro_over_entities_whatever_the_batches(
-    rows: list[list[tuple[str, str]]], batch_size: int
-) -> None:
+def test_entity_scores_are_micro_averaged_across_batches(rows: list[list[tuple[str, str]]], batch_size: int) -> None:
     scores = EntityScores(IOB)
     for start in range(0, len(rows), batch_size):
         batch = rows[start : start + batch_size]
@@ -72,12 +70,12 @@ def test_scores_are_micro_over_entities_whatever_the_batches(
     assert values == pytest.approx({"entity_f1": f1, "entity_precision": precision, "entity_recall": recall})
 
 
-def test_tags_without_prefix_make_runs() -> None:
+def test_tags_without_prefix_form_entities_by_runs() -> None:
     assert entities(["PER", "PER", "O", "LOC", "PER"]) == {("PER", 0, 2), ("LOC", 3, 4), ("PER", 4, 5)}
     assert entities(["B-", "I-X-Y", "E-X-Y", "I-X-Y"]) == {("B-", 0, 1), ("X-Y", 1, 3), ("X-Y", 3, 4)}
 
 
-def test_prefixes_without_names_are_prefixes() -> None:
+def test_bare_prefixes_are_accepted() -> None:
     """As seqeval reads them: tasks with one sort of entity often write B, I and O alone."""
     assert entities(["B", "I", "I", "O", "B", "B", "O", "I"]) == {("", 0, 3), ("", 4, 5), ("", 5, 6), ("", 7, 8)}
     assert entities(["S", "B", "E", "I"]) == {("", 0, 1), ("", 1, 3), ("", 3, 4)}

@@ -1,4 +1,4 @@
-"""Heads: what each computes, checked against the libraries' own losses; and answers in words."""
+"""Heads: their computations, checked against library losses; and answers in words."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _head(kind: Any, num_outputs: int, **more: Any) -> Head:
 
 
 @pytest.mark.parametrize("kind", ["classification", "image-classification"])
-def test_classes_are_cross_entropy_and_argmax(kind: Any) -> None:
+def test_classification_uses_cross_entropy_and_argmax(kind: Any) -> None:
     head = _head(kind, 3)
     outputs, targets = head(torch.randn(5, 8)), torch.tensor([0, 1, 2, 1, 0])
     torch.testing.assert_close(head.loss(outputs, targets), F.cross_entropy(outputs, targets))
@@ -37,7 +37,7 @@ def test_classes_are_cross_entropy_and_argmax(kind: Any) -> None:
     assert sum(answer.probabilities.values()) == pytest.approx(1)
 
 
-def test_smoothing_and_weights_are_those_of_torch() -> None:
+def test_label_smoothing_and_weights_match_torch() -> None:
     weights = (0.5, 2.0, 1.0)
     head = _head("classification", 3, label_smoothing=0.1, class_weights=weights)
     outputs, targets = head(torch.randn(5, 8)), torch.tensor([0, 1, 2, 1, 0])
@@ -46,14 +46,14 @@ def test_smoothing_and_weights_are_those_of_torch() -> None:
     assert "class_weights" not in head.state_dict()
 
 
-def test_regression_is_squared_error_and_the_number_itself() -> None:
+def test_regression_uses_squared_error() -> None:
     head = _head("regression", 1)
     outputs, targets = head(torch.randn(4, 8)), torch.randn(4)
     torch.testing.assert_close(head.loss(outputs, targets), ((outputs[:, 0] - targets) ** 2).mean())
     assert answers("regression", None, outputs)[1].value == float(outputs[1, 0].detach())
 
 
-def test_multilabel_is_a_sigmoid_per_label() -> None:
+def test_multilabel_uses_a_sigmoid_per_label() -> None:
     head = _head("multilabel", 3, class_weights=(1.0, 4.0, 1.0))
     outputs = head(torch.randn(4, 8))
     targets = torch.tensor([[0.0, 1, 0], [1, 1, 0], [0, 0, 0], [1, 0, 1]])
@@ -67,7 +67,7 @@ def test_multilabel_is_a_sigmoid_per_label() -> None:
     assert found[0].probabilities == pytest.approx(dict(zip("abc", shares, strict=True)))
 
 
-def test_tokens_without_a_label_do_not_count() -> None:
+def test_unlabelled_tokens_are_ignored() -> None:
     head = _head("token-classification", 4, class_weights=(1.0, 2.0, 3.0, 4.0))
     outputs = head(torch.randn(2, 5, 8))
     labels = torch.tensor([[-100, 0, 3, -100, -100], [-100, 1, 1, 2, -100]])
@@ -94,7 +94,7 @@ def _gpt2() -> Any:
 
 @pytest.mark.parametrize(("kind", "make"), [("seq2seq", _bart), ("causal-lm", _gpt2)])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_the_loss_of_texts_is_that_of_transformers(kind: Any, make: Any, smoothing: float) -> None:
+def test_generation_loss_matches_transformers(kind: Any, make: Any, smoothing: float) -> None:
     model = make().eval()
     head = _head(kind, 0, label_smoothing=smoothing)
     ids = torch.tensor([[3, 5, 6, 7], [4, 8, 2, 2]])
@@ -124,19 +124,19 @@ def test_log_probabilities_of_targets_add_up_to_the_loss(kind: Any, make: Any) -
 
 
 @pytest.mark.parametrize("kind", sorted(GENERATIVE))
-def test_texts_are_not_read_from_logits(kind: Any) -> None:
+def test_generative_predictions_from_logits_are_refused(kind: Any) -> None:
     with pytest.raises(TypeError, match=f"a {kind} task answers by generating"):
         _head(kind, 0).predictions(torch.zeros(1, 2, 3))
 
 
 @pytest.mark.parametrize("kind", sorted(GENERATIVE | {"token-classification"}))
-def test_answers_are_of_rows(kind: Any) -> None:
+def test_answers_from_outputs_without_one_row_per_input_are_refused(kind: Any) -> None:
     with pytest.raises(TypeError, match="no single row of outputs"):
         answers(kind, None, torch.zeros(1, 2))
 
 
 @pytest.mark.parametrize("kind", METRICS)
-def test_a_head_draws_only_from_the_generators_that_it_is_given(kind: Any) -> None:
+def test_heads_use_only_the_given_generators(kind: Any) -> None:
     states = []
     for seed in (0, 1):
         torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Scores that mean what their names say."""
+"""Scores match their names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _values(kind: Any, labels: Sequence[str] | None, predictions: Any, targets: 
     return {name: float(value) for name, value in scores.compute().items()}
 
 
-def test_accuracy_is_the_share_of_rows_not_of_classes() -> None:
+def test_accuracy_is_over_rows_not_classes() -> None:
     # One class of three rows, one of one: micro 3/4, macro 1/2.
     values = _values("classification", "ab", torch.tensor([0, 0, 0, 0]), torch.tensor([0, 0, 0, 1]))
     assert values["accuracy"] == 0.75
@@ -44,7 +44,7 @@ def test_matthews_of_three_classes() -> None:
     assert values["matthews"] == pytest.approx(expected)
 
 
-def test_multilabel_by_hand() -> None:
+def test_multilabel_scores_match_a_manual_computation() -> None:
     predictions = torch.tensor([[1, 0, 1], [0, 0, 0], [1, 1, 0]]).bool()
     targets = torch.tensor([[1.0, 0, 1], [0, 0, 1], [0, 1, 0]])
     # Right, predicted, true: a 1 2 1, b 1 1 1, c 1 1 2.
@@ -53,12 +53,12 @@ def test_multilabel_by_hand() -> None:
     )
 
 
-def test_words_without_a_label_do_not_count_in_accuracy() -> None:
+def test_unlabelled_words_are_ignored_in_accuracy() -> None:
     predictions, targets = torch.tensor([[1, 1, 0], [0, 1, 1]]), torch.tensor([[-100, 1, 1], [0, -100, -100]])
     assert _values("token-classification", ("O", "B-A"), predictions, targets)["accuracy"] == pytest.approx(2 / 3)
 
 
-def test_texts_by_hand() -> None:
+def test_text_scores_match_a_manual_computation() -> None:
     # "a b c d" against "a b x d": 3 of 4 words, 1 of 3 pairs, a longest common subsequence of 3.
     values = _values("seq2seq", None, ["A b c d!"], ["a b x d"])
     assert values["rouge1"] == pytest.approx(0.75)
@@ -70,7 +70,7 @@ def test_texts_by_hand() -> None:
     )
 
 
-def test_bleu_is_counted_over_all_rows_together_with_a_brevity_penalty() -> None:
+def test_bleu_is_corpus_level_with_brevity_penalty() -> None:
     texts, references = ["the cat sat", "", "a b c d e f"], ["the cat sat on", "x y", "a b c d e g"]
     # Lengths 9 and 12; n-grams right of all: 8 of 9, 6 of 7, 4 of 5 (one of "the cat sat"), 2 of 3.
     precision = (8 / 9 * 6 / 7 * 4 / 5 * 2 / 3) ** 0.25
@@ -83,7 +83,7 @@ def test_bleu_is_counted_over_all_rows_together_with_a_brevity_penalty() -> None
 
 
 @pytest.mark.parametrize("kind", METRICS)
-def test_every_score_that_a_stream_can_name_exists(kind: Any) -> None:
+def test_every_metric_of_the_schema_exists(kind: Any) -> None:
     scores = make_scores(kind, ABC)
     examples: dict[str, Any] = {
         "multilabel": (torch.eye(3).bool(), torch.eye(3)),
@@ -97,7 +97,7 @@ def test_every_score_that_a_stream_can_name_exists(kind: Any) -> None:
     assert all(float(value) == pytest.approx(1, abs=1e-5) for value in values.values())
 
 
-def test_batches_of_any_size_give_the_same_score() -> None:
+def test_scores_do_not_depend_on_the_batch_size() -> None:
     predictions, targets = torch.randint(3, (37,)), torch.randint(3, (37,))
     whole, parts = make_scores("classification", ABC), make_scores("classification", ABC)
     whole.update(predictions, targets)

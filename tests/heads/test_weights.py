@@ -1,4 +1,4 @@
-"""Class weights: scikit-learn's formula, names of labels, and what is not defined."""
+"""Class weights: scikit-learn's formula, label names, and undefined cases."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def test_balanced_is_rows_by_classes_times_count() -> None:
     assert weights == (6 / 9, 6 / 6, 6 / 3)
 
 
-def test_words_without_a_label_do_not_count() -> None:
+def test_unlabelled_words_are_ignored_in_balanced_weights() -> None:
     train = np.array([-100, 0, 0, -100, 1, -100])
     assert resolve_class_weights("t", "token-classification", "balanced", ("a", "b"), train) == (0.75, 1.5)
 
 
-def test_balanced_positives_of_multilabel_weigh_as_much_as_the_negatives() -> None:
+def test_balanced_multilabel_positives_weigh_as_much_as_negatives() -> None:
     train = np.array([[1, 0], [1, 1], [1, 0], [0, 0]], dtype=np.float32)
     weights = resolve_class_weights("t", "multilabel", "balanced", ("a", "b"), train)
     assert weights == (1 / 3, 3.0)
@@ -33,12 +33,12 @@ def test_balanced_positives_of_multilabel_weigh_as_much_as_the_negatives() -> No
     assert weights == pytest.approx(((4 / (2 * 3)) / (4 / (2 * 1)), (4 / (2 * 1)) / (4 / (2 * 3))))
 
 
-def test_weights_by_name() -> None:
+def test_weights_are_given_by_label_name() -> None:
     assert resolve_class_weights("t", "classification", {"c": 3}, ABC, None) == (1.0, 1.0, 3.0)
     assert resolve_class_weights("t", "classification", None, ABC, None) is None
 
 
-def test_an_unknown_name() -> None:
+def test_unknown_label_name_is_an_error() -> None:
     with pytest.raises(InputError, match=r"task 't': training.class_weights names 'd'; the labels .* 'a', 'b', 'c'"):
         resolve_class_weights("t", "classification", {"a": 1.0, "d": 2.0}, ABC, None)
 
@@ -51,6 +51,6 @@ def test_an_unknown_name() -> None:
         ("multilabel", np.array([[1.0, 0, 1], [0, 1, 1]]), "label 'c': of the training labels it is in every row"),
     ],
 )
-def test_what_is_not_defined(kind: Any, train: Any, message: str) -> None:
+def test_undefined_weights_are_an_error(kind: Any, train: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         resolve_class_weights("t", kind, "balanced", ABC, train)

@@ -1,4 +1,4 @@
-"""Two ranks that learn tasks with a Trainer of their own, through `begin_task`.
+"""Two ranks that learn tasks with their own Trainer, through `begin_task`.
 
 They are forked, so that torch is not imported again; they find each other as under torchrun, and each writes what it ended
 with to OUT/STRATEGY.RANK.json, and what it was warned of to OUT/STRATEGY.RANK.warnings.
@@ -88,4 +88,4 @@ def _fork(rank: int, port: int, backbone: Path, out: Path, strategy: str) -> int
         try:
             (out / f"{strategy}.{rank}.json").write_text(json.dumps(found))
         finally:
-            os._exit(0)  # whatever happens, no second pytest goes on from here
+            os._exit(0)  # in any case, do not continue as a second pytest

@@ -1,4 +1,4 @@
-"""Outputs of every kind of task are those of transformers' own models where a bank changes nothing, padded or not."""
+"""Outputs of every task kind match transformers' own models if the bank changes nothing, padded or not."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def text_batch(kind: Kind) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("family", "kind"), [("bart", "seq2seq"), ("mbart", "seq2seq"), ("t5", "seq2seq"), ("gpt2", "causal-lm")]
 )
-def test_the_loss_of_texts_is_the_models_own(backbone_folder: Folder, family: str, kind: Kind) -> None:
+def test_generation_loss_matches_the_model(backbone_folder: Folder, family: str, kind: Kind) -> None:
     backbone = load_backbone(str(backbone_folder(family)))
     bank, batch = make_bank(backbone, kind), text_batch(kind)
     with torch.no_grad():
@@ -56,7 +56,7 @@ def test_the_loss_of_texts_is_the_models_own(backbone_folder: Folder, family: st
 
 
 @pytest.mark.parametrize("family", ["bart", "t5"])
-def test_decoder_inputs_are_those_of_transformers(backbone_folder: Folder, family: str) -> None:
+def test_decoder_inputs_match_transformers(backbone_folder: Folder, family: str) -> None:
     backbone = load_backbone(str(backbone_folder(family)))
     model: Any = backbone.model
     expected = model.prepare_decoder_input_ids_from_labels(TARGETS)
@@ -65,7 +65,7 @@ def test_decoder_inputs_are_those_of_transformers(backbone_folder: Folder, famil
     assert torch.equal(ours[seen], expected[seen])
 
 
-def test_an_encoder_decoder_pools_what_its_own_classifier_would(backbone_folder: Folder) -> None:
+def test_encoder_decoder_pooling_matches_its_classifier(backbone_folder: Folder) -> None:
     """`BartForSequenceClassification` reads the decoder's state at the end token; here it is the last one."""
     backbone = load_backbone(str(backbone_folder("bart")))
     bank = make_bank(backbone, "classification")
@@ -80,7 +80,7 @@ def test_an_encoder_decoder_pools_what_its_own_classifier_would(backbone_folder:
 @pytest.mark.parametrize("family", ["bert", "bart", "t5", "gpt2"])
 @pytest.mark.parametrize("kind", ["classification", "token-classification"])
 @pytest.mark.parametrize("preset", ["houlsby", "prefix", "prompt"])
-def test_padding_changes_nothing(backbone_folder: Folder, family: str, kind: Kind, preset: str) -> None:
+def test_padding_does_not_change_outputs(backbone_folder: Folder, family: str, kind: Kind, preset: str) -> None:
     backbone = load_backbone(str(backbone_folder(family)))
     bank = make_bank(backbone, kind, preset)
     with torch.no_grad():
@@ -91,7 +91,7 @@ def test_padding_changes_nothing(backbone_folder: Folder, family: str, kind: Kin
 
 
 @pytest.mark.parametrize(("family", "kind"), [("bart", "seq2seq"), ("t5", "seq2seq"), ("gpt2", "causal-lm")])
-def test_padding_changes_no_loss(backbone_folder: Folder, family: str, kind: Kind) -> None:
+def test_padding_does_not_change_the_loss(backbone_folder: Folder, family: str, kind: Kind) -> None:
     backbone = load_backbone(str(backbone_folder(family)))
     bank, batch = make_bank(backbone, kind, "houlsby"), text_batch(kind)
     narrow = {"labels": 3 if kind == "seq2seq" else 4}

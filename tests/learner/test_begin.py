@@ -1,4 +1,4 @@
-"""Learning with a Trainer of one's own: the data and the bank are those that the stream describes, or it is an error."""
+"""Learning with a custom Trainer: data and bank are those described by the stream, or it is an error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.streams_in_code import stream, task, task_of_kind
 Folder = Callable[..., Path]
 
 
-def test_the_streams_max_length_and_pooling_hold(backbone_folder: Folder) -> None:
+def test_max_length_and_pooling_come_from_the_stream(backbone_folder: Folder) -> None:
     backbone = {"name": str(backbone_folder()), "pooling": "mean", "max_length": 6}
     tasks = stream(backbone_folder(), [task("one", num_rows=16)], backbone=backbone)
     learner = ContinualLearner(load_backbone(os.path.relpath(backbone_folder())))
@@ -36,7 +36,7 @@ def test_the_streams_max_length_and_pooling_hold(backbone_folder: Folder) -> Non
         ({"backbone": {"revision": "main"}}, {}, "revision None, not 'main'"),
     ],
 )
-def test_another_backbone_than_the_streams_is_refused(
+def test_backbone_other_than_the_streams_is_refused(
     backbone_folder: Folder, says: dict[str, Any], loaded: dict[str, Any], message: str
 ) -> None:
     backbone = {"name": str(backbone_folder()), "pooling": "mean"} | says.get("backbone", {})
@@ -53,7 +53,7 @@ def test_a_backbone_of_another_name_is_refused(backbone_folder: Folder) -> None:
         begin_task(learner, stream(backbone_folder(), [task("one", num_rows=16)]), "one")
 
 
-def test_a_bank_starts_from_one_in_memory(backbone_folder: Folder) -> None:
+def test_bank_can_start_from_a_bank_in_memory(backbone_folder: Folder) -> None:
     first, second = task("one", num_rows=16), task("two", num_rows=16, bank={"start_from": "one"})
     tasks = stream(backbone_folder(), [first, second])
     learner = ContinualLearner(load_backbone(str(backbone_folder())))
@@ -70,7 +70,7 @@ def test_a_bank_starts_from_one_in_memory(backbone_folder: Folder) -> None:
     assert not any(p.requires_grad for p in learner.bank("one").parameters())
 
 
-def test_a_bank_that_is_built_otherwise_is_no_start(backbone_folder: Folder) -> None:
+def test_starting_from_an_incompatible_bank_is_refused(backbone_folder: Folder) -> None:
     first, second = task("one", num_rows=16), task("two", num_rows=16, bank={"start_from": "one", "preset": "lora"})
     tasks = stream(backbone_folder(), [first, second])
     learner = ContinualLearner(load_backbone(str(backbone_folder())))
@@ -80,7 +80,7 @@ def test_a_bank_that_is_built_otherwise_is_no_start(backbone_folder: Folder) -> 
     assert list(learner.plans) == ["one"]
 
 
-def test_a_kind_that_the_backbone_cannot_answer_is_refused_before_the_data_is_read(backbone_folder: Folder) -> None:
+def test_unsupported_kind_is_refused_before_reading_data(backbone_folder: Folder) -> None:
     tasks = stream(backbone_folder(), [task_of_kind("image-classification", "one")])
     learner = ContinualLearner(load_backbone(str(backbone_folder())))
     with pytest.raises(

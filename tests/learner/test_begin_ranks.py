@@ -1,4 +1,4 @@
-"""A Trainer of one's own with Lightning's DDP: three tasks, two processes, one bank of each."""
+"""A custom Trainer with Lightning's DDP: three tasks, two processes, one bank each."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ Folder = Callable[..., Path]
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-def test_two_processes_end_with_one_bank_and_one_set_of_scores_task_after_task(
-    backbone_folder: Folder, tmp_path: Path
-) -> None:
+def test_two_ranks_have_equal_banks_and_scores_for_every_task(backbone_folder: Folder, tmp_path: Path) -> None:
     run_two(backbone_folder(), tmp_path, "ddp", "fsdp")
     first, second = (json.loads((tmp_path / f"ddp.{rank}.json").read_text()) for rank in (0, 1))
     assert isinstance(first, list), first

@@ -81,7 +81,7 @@ def test_every_preset_on_every_family_for_every_kind(
 
 
 @pytest.mark.parametrize(("family", "kind"), [("bart", "seq2seq"), ("gpt2", "causal-lm")])
-def test_a_bank_with_nothing_to_learn_is_refused(
+def test_bank_without_trainable_parameters_is_refused(
     backbone_folder: Folder, tmp_path: Path, family: str, kind: str
 ) -> None:
     tasks = [task_of_kind(kind, "one", num_rows=16, bank="probe")]

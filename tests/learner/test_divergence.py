@@ -1,4 +1,4 @@
-"""A loss that is not finite ends the task at once, says where, and leaves the rest alone."""
+"""A loss that is not finite stops the task at once, says where, and leaves everything else unchanged."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, value: float, batch: int, name: str =
         pytest.param(12, torch.nan, marks=pytest.mark.slow),
     ],
 )
-def test_step_epoch_batch_and_rows_are_named(
+def test_divergence_error_names_step_epoch_batch_and_rows(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int, value: float
 ) -> None:
     """With a Trainer of one's own."""
@@ -74,14 +74,16 @@ def test_step_epoch_batch_and_rows_are_named(
     )
 
 
-def test_with_two_batches_to_a_step(backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_divergence_error_with_gradient_accumulation(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     desk = Desk(tasks_of(backbone_folder()), tmp_path)
     spoil(monkeypatch, torch.nan, 7)
     with pytest.raises(InputError, match=r"at optimizer step 4 \(epoch 2, batch 3, rows"):
         desk.fit("two", accumulate_grad_batches=2)
 
 
-def test_far_away_losses_are_looked_at_together(
+def test_device_losses_are_checked_in_groups(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[int] = []
@@ -98,7 +100,7 @@ def test_far_away_losses_are_looked_at_together(
     assert [look for look in looks if look] == [20, 5], "when there are enough, and before the validation"
 
 
-def test_where_a_look_costs_nothing_no_other_batch_follows(
+def test_cpu_losses_are_checked_before_the_next_batch(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk = Desk(tasks_of(backbone_folder()), tmp_path)
@@ -111,7 +113,7 @@ def test_where_a_look_costs_nothing_no_other_batch_follows(
 @pytest.mark.parametrize(
     ("arguments", "batches"), [({"limit_val_batches": 0}, 4), ({"val_check_interval": 2}, 2), ({}, 1)]
 )
-def test_far_away_losses_are_checked_when_an_epoch_ends_and_before_anything_is_validated_or_saved(
+def test_device_losses_are_checked_before_validation_and_saving(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], batches: int
 ) -> None:
     class Save(L.Callback):
@@ -127,7 +129,7 @@ def test_far_away_losses_are_checked_when_an_epoch_ends_and_before_anything_is_v
     assert not (tmp_path / "mine.ckpt").exists()
 
 
-def test_a_bank_that_is_not_finite_at_the_end_is_not_committed(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_non_finite_bank_is_not_committed(backbone_folder: Folder, tmp_path: Path) -> None:
     """The last step may have spoilt it, after the last loss."""
 
     class Spoil(L.Callback):
@@ -144,7 +146,7 @@ def test_a_bank_that_is_not_finite_at_the_end_is_not_committed(backbone_folder: 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_looks")
-def test_the_run_goes_on_with_another_learning_rate(
+def test_diverged_run_continues_with_another_learning_rate(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -154,7 +156,7 @@ def test_the_run_goes_on_with_another_learning_rate(
         assert len(seen) <= 8, "the epoch in which it diverged is the last"
     before = content(tmp_path / "run")
     assert {name.split("/")[1] for name in before if name.startswith("banks/")} == {"one"}
-    # What is saved is finite: with the cause gone, also the same settings go on.
+    # The saved progress is finite: once the cause is removed, the same settings can resume.
     last = torch.load(tmp_path / "run" / ".progress" / "two" / "last.ckpt", weights_only=True)
     assert last["global_step"] <= 6
     assert all(tensor.isfinite().all() for tensor in last["state_dict"].values())

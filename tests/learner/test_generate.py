@@ -1,4 +1,4 @@
-"""Generated texts: those of the bank's own logits, step by step, whatever the checkpoint says and however rows are padded."""
+"""Generated texts follow the bank's logits, step by step, regardless of the checkpoint's settings and padding."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def wandering(backbone: Backbone, kind: Kind, preset: str) -> Bank:
 
 @pytest.mark.parametrize(("family", "kind"), FAMILIES)
 @pytest.mark.parametrize("preset", few(["houlsby", "prefix", "prompt", "layernorm"], 2))
-def test_greedy_is_the_likeliest_token_each_time(backbone_folder: Folder, family: str, kind: Kind, preset: str) -> None:
+def test_greedy_picks_the_likeliest_token(backbone_folder: Folder, family: str, kind: Kind, preset: str) -> None:
     backbone, tokenizer = load_backbone(str(backbone_folder(family))), make_tokenizer(family)
     bank = wandering(backbone, kind, preset)
     spec = GenerationSpec(max_new_tokens=5)
@@ -79,7 +79,7 @@ def test_greedy_is_the_likeliest_token_each_time(backbone_folder: Folder, family
 
 
 @pytest.mark.parametrize(("family", "kind"), FAMILIES)
-def test_what_the_checkpoint_says_of_generation_does_not_count(
+def test_generation_config_of_the_checkpoint_is_ignored(
     backbone_folder: Folder, family: str, kind: Kind, recwarn: pytest.WarningsRecorder, capsys: Any
 ) -> None:
     backbone, tokenizer = load_backbone(str(backbone_folder(family))), make_tokenizer(family)
@@ -105,7 +105,7 @@ def test_what_the_checkpoint_says_of_generation_does_not_count(
 
 
 @pytest.mark.parametrize(("family", "kind"), FAMILIES)
-def test_what_the_task_says_counts(backbone_folder: Folder, family: str, kind: Kind) -> None:
+def test_generation_settings_of_the_task_are_used(backbone_folder: Folder, family: str, kind: Kind) -> None:
     backbone, tokenizer = load_backbone(str(backbone_folder(family))), make_tokenizer(family)
     bank = wandering(backbone, kind, "houlsby")
     batch = {"input_ids": SOURCES[1:], "attention_mask": torch.ones_like(SOURCES[1:])}
@@ -137,7 +137,7 @@ def test_what_the_task_says_counts(backbone_folder: Folder, family: str, kind: K
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_what_a_source_says_is_no_repetition(backbone_folder: Folder, family: str, num_beams: int) -> None:
+def test_source_tokens_do_not_count_as_repetition(backbone_folder: Folder, family: str, num_beams: int) -> None:
     backbone, tokenizer = load_backbone(str(backbone_folder(family))), make_tokenizer(family)
     bank = wandering(backbone, "causal-lm", "houlsby")
 
@@ -154,7 +154,7 @@ def test_what_a_source_says_is_no_repetition(backbone_folder: Folder, family: st
     assert made(source, no_repeat_ngram_size=1) == made(source)
 
 
-def test_a_start_token_that_is_also_the_end_token_may_come_again(backbone_folder: Folder) -> None:
+def test_start_token_equal_to_the_end_token_is_handled(backbone_folder: Folder) -> None:
     backbone, tokenizer = load_backbone(str(backbone_folder("bart"))), make_tokenizer("bart")
     bank = wandering(backbone, "seq2seq", "houlsby")
     bias: Any = backbone.model.final_logits_bias
@@ -164,5 +164,5 @@ def test_a_start_token_that_is_also_the_end_token_may_come_again(backbone_folder
     assert generate(backbone, bank, spec, batch, tokenizer) == [[]]
 
 
-def test_texts_without_special_tokens() -> None:
+def test_decoded_texts_have_no_special_tokens() -> None:
     assert decode(make_tokenizer("bart"), [[2, 15, 16, 3], []]) == ["w10 w11", ""]

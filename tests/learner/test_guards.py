@@ -1,4 +1,4 @@
-"""Every guard of isolation fires: each is shown the accident that it is there for."""
+"""Every isolation guard fires on the mistake that it guards against."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def with_optimizer(desk: Desk, choose: Callable[[ContinualLearner], list[nn.Para
         ),
     ],
 )
-def test_a_foreign_parameter_in_the_optimizer(desk: Desk, choose: Any, named: str) -> None:
+def test_foreign_parameter_in_the_optimizer_is_refused(desk: Desk, choose: Any, named: str) -> None:
     with_optimizer(desk, choose)
     before = desk.digests("one")
     with pytest.raises(IsolationError, match=f"(?s)task 'two'.*{named}"):
@@ -62,7 +62,7 @@ def test_a_foreign_parameter_in_the_optimizer(desk: Desk, choose: Any, named: st
     assert desk.digests("one") == before
 
 
-def test_what_is_wrong_at_the_start_is_refused_before_the_first_batch(desk: Desk) -> None:
+def test_invalid_start_is_refused_before_the_first_batch(desk: Desk) -> None:
     begun: list[ContinualLearner] = []
     batch = At("on_train_batch_start", begun.append)
     switch_on = At(
@@ -77,14 +77,14 @@ def test_what_is_wrong_at_the_start_is_refused_before_the_first_batch(desk: Desk
     assert begun == []
 
 
-def test_an_optimizer_kept_from_the_task_before(desk: Desk) -> None:
+def test_reused_optimizer_is_refused(desk: Desk) -> None:
     kept = AdamW(desk.learner.bank("one").parameters(), lr=0.01)
     desk.learner.configure_optimizers = lambda: kept  # type: ignore[method-assign]
     with pytest.raises(IsolationError, match=r"task 'two'.*do not belong to the task's bank"):
         desk.fit("two")
 
 
-def test_a_parameter_that_joins_the_optimizer_later(desk: Desk) -> None:
+def test_parameter_added_to_the_optimizer_later_is_refused(desk: Desk) -> None:
     def join(learner: ContinualLearner) -> None:
         optimizer = learner.trainer.optimizers[0]
         optimizer.add_param_group({"params": [learner.bank("one").head.get_parameter("output.bias")]})
@@ -93,21 +93,21 @@ def test_a_parameter_that_joins_the_optimizer_later(desk: Desk) -> None:
         desk.fit("two", callbacks=[At("on_train_batch_start", join)])
 
 
-def test_a_missing_parameter_in_the_optimizer(desk: Desk) -> None:
+def test_parameter_missing_from_the_optimizer_is_refused(desk: Desk) -> None:
     with_optimizer(desk, lambda learner: list(learner.active_bank.parameters())[1:])
     with pytest.raises(IsolationError, match=r"task 'two'.*lacks 1 of them, first head\.output\.weight"):
         desk.fit("two")
 
 
 @pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate parameters")
-def test_a_parameter_twice_in_the_optimizer(desk: Desk) -> None:
+def test_duplicate_parameter_in_the_optimizer_is_refused(desk: Desk) -> None:
     with_optimizer(desk, lambda learner: [*learner.active_bank.parameters(), *learner.active_bank.parameters()])
     with pytest.raises(IsolationError, match=r"task 'two'.*more than once"):
         desk.fit("two")
 
 
 @pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate parameters")
-def test_a_parameter_in_the_place_of_another_in_the_optimizer(desk: Desk) -> None:
+def test_swapped_parameter_in_the_optimizer_is_refused(desk: Desk) -> None:
     def choose(learner: ContinualLearner) -> list[nn.Parameter]:
         _, second, *others = learner.active_bank.parameters()
         return [second, second, *others]
@@ -121,7 +121,7 @@ def test_a_parameter_in_the_place_of_another_in_the_optimizer(desk: Desk) -> Non
 @pytest.mark.parametrize(
     ("part", "named"), [("model.pooler.dense.weight", "pooler.dense.weight"), ("bank", "head.output.bias")]
 )
-def test_requires_grad_switched_on(desk: Desk, hook: str, part: str, named: str) -> None:
+def test_backbone_requires_grad_is_refused(desk: Desk, hook: str, part: str, named: str) -> None:
     def switch_on(learner: ContinualLearner) -> None:
         tensor = (
             learner.bank("one").head.get_parameter("output.bias") if part == "bank" else learner.get_parameter(part)
@@ -132,7 +132,7 @@ def test_requires_grad_switched_on(desk: Desk, hook: str, part: str, named: str)
         desk.fit("two", callbacks=[At(hook, switch_on)])
 
 
-def test_a_gradient_on_the_backbone(desk: Desk) -> None:
+def test_backbone_gradient_is_refused(desk: Desk) -> None:
     def fill(learner: ContinualLearner) -> None:
         tensor = learner.get_parameter("model.pooler.dense.bias")
         tensor.grad = torch.zeros_like(tensor)
@@ -141,7 +141,7 @@ def test_a_gradient_on_the_backbone(desk: Desk) -> None:
         desk.fit("two", callbacks=[At("on_train_end", fill)])
 
 
-def test_dropout_left_on(desk: Desk) -> None:
+def test_backbone_dropout_is_refused(desk: Desk) -> None:
     with pytest.raises(IsolationError, match=r"task 'two'.*in training mode.*backbone_dropout"):
         desk.fit("two", callbacks=[At("on_train_start", lambda learner: learner.model.train())])
     desk.learner.train()
@@ -155,13 +155,13 @@ class OnInValidation(L.Callback):
         pl_module.model.train()
 
 
-def test_dropout_left_on_for_a_test(desk: Desk) -> None:
+def test_backbone_dropout_in_a_test_is_refused(desk: Desk) -> None:
     trainer = L.Trainer(**SILENT, callbacks=[At("on_test_start", lambda learner: learner.model.train())])
     with pytest.raises(IsolationError, match=r"task 'one'.*in training mode"):
         trainer.test(desk.learner, datamodule=desk.data["one"], verbose=False)
 
 
-def test_statistics_that_would_move_even_where_dropout_was_asked_for() -> None:
+def test_mutable_statistics_are_refused_even_with_backbone_dropout() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(), nn.BatchNorm1d(2)).train()
     with pytest.raises(IsolationError, match="module 2 is in training mode"):
         check_modes("two", model, dropout=True)
@@ -174,7 +174,7 @@ def nudge(tensor: torch.Tensor, by: float = 1e-7) -> None:
         tensor.view(-1)[0] += by
 
 
-def test_one_nudged_bias_of_an_earlier_bank(desk: Desk) -> None:
+def test_changed_bias_of_an_earlier_bank_is_detected(desk: Desk) -> None:
     def act(learner: ContinualLearner) -> None:
         nudge(learner.bank("one").head.get_parameter("output.bias"))
 
@@ -183,13 +183,13 @@ def test_one_nudged_bias_of_an_earlier_bank(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("name", ["encoder.layer.1.output.dense.bias", "embeddings.LayerNorm.weight"])
-def test_a_backbone_weight_changed(desk: Desk, name: str) -> None:
+def test_changed_backbone_weight_is_detected(desk: Desk, name: str) -> None:
     act = At("on_train_end", lambda learner: nudge(learner.model.get_parameter(name)))
     with pytest.raises(ForgettingError, match=f"backbone .*1 tensors .*first {name}"):
         desk.fit("two", callbacks=[act, NoForgetting()])
 
 
-def test_a_backbone_buffer_changed_or_added(desk: Desk) -> None:
+def test_changed_or_added_backbone_buffer_is_detected(desk: Desk) -> None:
     act = At("on_train_end", lambda learner: learner.model.get_buffer("embeddings.position_ids").add_(1))
     with pytest.raises(ForgettingError, match=r"first embeddings\.position_ids"):
         desk.fit("two", callbacks=[act, NoForgetting()])
@@ -200,7 +200,7 @@ def test_a_backbone_buffer_changed_or_added(desk: Desk) -> None:
         desk.fit("two", callbacks=[NoForgetting()])
 
 
-def test_a_hook_left_on_the_backbone(desk: Desk) -> None:
+def test_leftover_backbone_hook_is_detected(desk: Desk) -> None:
     def act(learner: ContinualLearner) -> None:
         layer = learner.model.get_submodule("encoder.layer.0.output.dense")
         layer.register_forward_hook(lambda module, args, output: output * 1.001)
@@ -209,7 +209,7 @@ def test_a_hook_left_on_the_backbone(desk: Desk) -> None:
         desk.fit("two", callbacks=[At("on_train_end", act), NoForgetting()])
 
 
-def test_a_trainer_that_has_fitted_before(desk: Desk) -> None:
+def test_used_trainer_is_refused(desk: Desk) -> None:
     trainer = desk.fit("two")
     desk.learner.evict("two")
     desk.learner.add_task(desk.plans["two"])
@@ -217,7 +217,7 @@ def test_a_trainer_that_has_fitted_before(desk: Desk) -> None:
         trainer.fit(desk.learner, datamodule=desk.data["two"])
 
 
-def test_a_task_learned_twice_and_a_task_without_a_bank(desk: Desk) -> None:
+def test_repeated_task_and_task_without_bank_are_refused(desk: Desk) -> None:
     with pytest.raises(ValueError, match="task 'one' already has a bank"):
         desk.learner.add_task(desk.plans["one"])
     with pytest.raises(KeyError, match="'two' has no bank in memory; banks in memory: one"):
@@ -227,7 +227,7 @@ def test_a_task_learned_twice_and_a_task_without_a_bank(desk: Desk) -> None:
         desk.learner(desk.batch("one"))
 
 
-def test_a_checkpoint_of_another_task(desk: Desk, tmp_path: Path) -> None:
+def test_checkpoint_of_another_task_is_refused(desk: Desk, tmp_path: Path) -> None:
     desk.fit("two", max_epochs=1).save_checkpoint(tmp_path / "two.ckpt")
     desk.learner.activate("one")
     with pytest.raises(ValueError, match="the checkpoint is not one of task 'one'"):

@@ -1,4 +1,4 @@
-"""Learning a second task leaves the first one's bank, the backbone and the answers as they were, bit for bit."""
+"""Learning a second task leaves the first bank, the backbone and the answers unchanged, bit for bit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 
 
 def own_learner(optimizer: str, *, set_to_none: bool) -> type[ContinualLearner]:
-    """Return a learner as a user would write it, with an optimizer and a way to clear gradients of its own."""
+    """Return a learner as a user would write it, with its own optimizer and its own way to clear gradients."""
 
     class Own(ContinualLearner):
         def configure_optimizers(self) -> Any:
@@ -51,7 +51,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("optimizer", "set_to_none", "precision", "accumulate"), few(CASES, 4))
-def test_the_second_task_changes_nothing_of_the_first(
+def test_second_task_leaves_the_first_unchanged(
     backbone_folder: Folder, tmp_path: Path, optimizer: str, set_to_none: bool, precision: str, accumulate: int
 ) -> None:
     tasks = stream(
@@ -73,7 +73,7 @@ def test_the_second_task_changes_nothing_of_the_first(
     ("bank", "family"),
     few([("houlsby", "bert"), ("lora", "bert"), ("bitfit", "bert"), ("full", "bert"), ("houlsby", "distilbert")], 2),
 )
-def test_the_second_task_changes_nothing_with_the_learners_own_optimizer(
+def test_second_task_leaves_the_first_unchanged_with_default_optimizer(
     backbone_folder: Folder, tmp_path: Path, bank: str, family: str
 ) -> None:
     two = [task("one", num_rows=24), task("two", num_rows=24)]
@@ -89,7 +89,9 @@ def test_the_second_task_changes_nothing_with_the_learners_own_optimizer(
     assert desk.backbone_digest() == backbone
 
 
-def test_backbone_dropout_changes_nothing_and_is_off_when_answering(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_backbone_dropout_is_off_for_prediction_and_changes_no_other_task(
+    backbone_folder: Folder, tmp_path: Path
+) -> None:
     two = [task("one"), task("two")]
     desk = Desk(stream(backbone_folder(), two, training={"backbone_dropout": True}), tmp_path)
     desk.fit("one", callbacks=[NoForgetting()])
@@ -103,7 +105,7 @@ def test_backbone_dropout_changes_nothing_and_is_off_when_answering(backbone_fol
 
 @pytest.mark.parametrize("which", ["hidden_dropout_prob", "attention_probs_dropout_prob"])
 @pytest.mark.parametrize("asked", [True, False])
-def test_every_dropout_of_the_backbone_is_on_only_when_asked_for(
+def test_backbone_dropout_is_on_only_on_request(
     backbone_folder: Folder, tmp_path: Path, which: str, asked: bool
 ) -> None:
     training = {"backbone_dropout": asked, "head_dropout": 0.0}
@@ -121,7 +123,7 @@ def test_every_dropout_of_the_backbone_is_on_only_when_asked_for(
 
 
 @pytest.mark.parametrize("name", few(["train", "type", "items", "values", "forward", "a.b", "A.b-c_1", "0"], 3))
-def test_a_task_may_have_any_name_that_a_stream_allows(backbone_folder: Folder, tmp_path: Path, name: str) -> None:
+def test_any_valid_task_name_works(backbone_folder: Folder, tmp_path: Path, name: str) -> None:
     desk = Desk(stream(backbone_folder(), [task(name), task("other")]), tmp_path)
     desk.fit(name, max_epochs=1)
     digests = desk.digests(name)

@@ -1,4 +1,4 @@
-"""Every kind of task with a Trainer of one's own: it trains its bank alone, and its guards fire."""
+"""Every task kind with a custom Trainer: only its bank is trained, and its guards fire."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def two(backbone_folder: Folder, tmp_path: Path, family: str, kind: str, preset:
 
 
 @pytest.mark.parametrize(("family", "kind", "preset"), few(CASES, 4))
-def test_the_second_task_changes_nothing_of_the_first(
+def test_second_task_leaves_the_first_unchanged(
     backbone_folder: Folder, tmp_path: Path, family: str, kind: str, preset: str
 ) -> None:
     desk = two(backbone_folder, tmp_path, family, kind, preset)
@@ -59,7 +59,7 @@ def test_the_second_task_changes_nothing_of_the_first(
 @pytest.mark.parametrize(
     ("family", "kind"), [("bart", "seq2seq"), ("gpt2", "causal-lm"), ("vit", "image-classification")]
 )
-def test_a_hook_left_on_the_backbone_is_found(backbone_folder: Folder, tmp_path: Path, family: str, kind: str) -> None:
+def test_leftover_backbone_hook_is_detected(backbone_folder: Folder, tmp_path: Path, family: str, kind: str) -> None:
     desk = two(backbone_folder, tmp_path, family, kind)
     desk.fit("one", max_epochs=1)
 
@@ -92,7 +92,7 @@ def test_begin_task_prepares_every_kind(backbone_folder: Folder, family: str, ki
     assert set(before) == {f"test/{name}" for name in METRICS[learner.plan.kind]}
 
 
-def test_texts_need_a_tokenizer_and_references(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_generation_requires_tokenizer_and_references(backbone_folder: Folder, tmp_path: Path) -> None:
     desk = two(backbone_folder, tmp_path, "bart", "seq2seq")
     with pytest.raises(ValueError, match="task 'one' generates texts, and the learner has no tokenizer"):
         desk.learner.add_task(desk.plans["one"])
@@ -128,7 +128,7 @@ def test_validation_compares_generated_texts_with_whole_references(backbone_fold
     assert float(trainer.callback_metrics["val/rouge1"]) == pytest.approx(0.4)
 
 
-def test_the_same_learner_on_two_kinds_keeps_both_answers(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_learner_keeps_answers_of_two_kinds(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = [task_of_kind("seq2seq", "text", num_rows=16), task_of_kind("multilabel", "many", num_rows=16)]
     backbone = {"name": str(backbone_folder("bart"))}
     desk = Desk(stream(backbone_folder("bart"), tasks, backbone=backbone), tmp_path)

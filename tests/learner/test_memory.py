@@ -1,4 +1,4 @@
-"""Memory that runs out says in which batch, and what makes batches smaller; the run goes on from what it saved."""
+"""An out-of-memory error names the batch and how to reduce it; the run resumes from its checkpoint."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ ANSWERING = r"task 'one': memory ran out in a batch of [27] rows x \d+ tokens .*
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
-def test_the_batch_is_told_and_the_run_goes_on(
+def test_oom_error_reports_the_batch_and_the_run_can_resume(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     whole = bank_digests(learn(tasks_of(backbone_folder()), tmp_path / "whole"))
@@ -74,14 +74,18 @@ def test_the_batch_is_told_and_the_run_goes_on(
     assert bank_digests(learn(tasks_of(backbone_folder()), tmp_path / "run")) == whole
 
 
-def test_with_a_trainer_of_ones_own(backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oom_error_with_a_custom_trainer(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     desk = Desk(tasks_of(backbone_folder()), tmp_path)
     monkeypatch.setattr(ContinualLearner, "_loss", Fails(ContinualLearner._loss, ERRORS[2], 2))
     with pytest.raises(InputError, match=LEARNING):
         desk.fit("one")
 
 
-def test_moving_a_batch_counts_too(backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oom_while_moving_a_batch_is_reported(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     desk = Desk(tasks_of(backbone_folder()), tmp_path)
     desk.learner.add_task(desk.plans["one"])
     monkeypatch.setattr(torch.Tensor, "to", Fails(torch.Tensor.to, ERRORS[0], 1))
@@ -94,7 +98,7 @@ def _five() -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.slow
-def test_answers_and_generated_texts_count_too(
+def test_oom_during_prediction_and_generation_is_reported(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks = stream(backbone_folder("t5"), [task_of_kind("seq2seq", "one", num_rows=8)], training={"epochs": 1})
@@ -111,14 +115,14 @@ def test_answers_and_generated_texts_count_too(
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_every_way_of_saying_it_is_known(error: BaseException) -> None:
+def test_known_oom_messages_are_recognised(error: BaseException) -> None:
     assert ran_out(error)
     with pytest.raises(InputError, match="task 'x': memory ran out in a batch of 2 images of 3 x 4 x 4"):  # noqa: SIM117
         with oom_reported("x", {"pixel_values": torch.zeros(2, 3, 4, 4)}, "this"):
             raise error
 
 
-def test_other_errors_stay_what_they_are() -> None:
+def test_other_errors_are_unchanged() -> None:
     with pytest.raises(RuntimeError, match="mat1 and mat2"), oom_reported("x", {}, "this"):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
     assert not ran_out(ValueError("out of memory"))

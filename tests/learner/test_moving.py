@@ -1,4 +1,4 @@
-"""Backbones that move by themselves: they are held still, or what moved is named."""
+"""Backbones with mutable state: the state is frozen, or the change is detected and named."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ HELD: dict[str, Callable[[Any], nn.Module]] = {
 
 @pytest.mark.parametrize("dropout", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("held", HELD)
-def test_a_state_is_held_still_while_another_task_is_learned(
+def test_mutable_state_is_frozen_during_training(
     backbone_folder: Folder, tmp_path: Path, held: str, dropout: bool
 ) -> None:
     training = {"backbone_dropout": dropout}
@@ -120,7 +120,7 @@ def test_a_state_is_held_still_while_another_task_is_learned(
 
 
 @pytest.mark.parametrize("held", ["lstm", "spectral norm", "older spectral norm"])
-def test_a_full_copy_of_such_a_part_takes_its_place_and_leaves_it_as_it_was(
+def test_full_copy_replaces_mutable_part_without_changing_it(
     backbone_folder: Folder, tmp_path: Path, held: str
 ) -> None:
     desk = changed_desk(backbone_folder(), tmp_path, HELD[held], bank="full")
@@ -150,7 +150,7 @@ def test_a_full_copy_of_such_a_part_takes_its_place_and_leaves_it_as_it_was(
         ),
     ],
 )
-def test_a_state_that_nobody_foresaw_is_caught(backbone_folder: Folder, tmp_path: Path, how: str, says: str) -> None:
+def test_unexpected_state_change_is_detected(backbone_folder: Folder, tmp_path: Path, how: str, says: str) -> None:
     desk = changed_desk(backbone_folder(), tmp_path, lambda linear: After(linear, Counts(how)), bank=small("lora"))
 
     def fit_both() -> None:
@@ -162,7 +162,7 @@ def test_a_state_that_nobody_foresaw_is_caught(backbone_folder: Folder, tmp_path
 
 
 @pytest.mark.parametrize("how", ["counter", "attribute"])
-def test_a_course_ends_where_the_backbone_moved(
+def test_run_stops_if_the_backbone_changed(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     real = weights.load_weights
@@ -179,7 +179,7 @@ def test_a_course_ends_where_the_backbone_moved(
         learn(tasks, tmp_path / "run")
 
 
-def test_weights_kept_for_several_passes_are_refused(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_cached_weights_are_refused(backbone_folder: Folder, tmp_path: Path) -> None:
     desk = changed_desk(backbone_folder(), tmp_path, HELD["weight norm"], bank="full")
     desk.learner.add_task(desk.plans["one"])
     with (
@@ -195,7 +195,7 @@ TIED = {"gpt2": ("transformer.wte.weight", "lm_head"), "qwen2": ("model.embed_to
 
 
 @pytest.mark.parametrize("family", TIED)
-def test_a_copy_of_tied_embeddings_is_seen_at_both_ends(backbone_folder: Folder, tmp_path: Path, family: str) -> None:
+def test_copy_of_tied_embeddings_applies_at_both_ends(backbone_folder: Folder, tmp_path: Path, family: str) -> None:
     name, head = TIED[family]
     kind = "seq2seq" if family == "bart" else "causal-lm"
     desk = Desk(stream(backbone_folder(family), [task_of_kind(kind, "one")], bank="full"), tmp_path)
@@ -216,7 +216,7 @@ def test_a_copy_of_tied_embeddings_is_seen_at_both_ends(backbone_folder: Folder,
 @pytest.mark.slow
 @pytest.mark.parametrize("family", TIED)
 @pytest.mark.parametrize("preset", ["full", "bitfit", "layernorm", "top_layers"])
-def test_tied_embeddings_stay_while_copies_are_learned(
+def test_tied_embeddings_are_unchanged_while_copies_are_trained(
     backbone_folder: Folder, tmp_path: Path, family: str, preset: str
 ) -> None:
     name, head = TIED[family]

@@ -1,4 +1,4 @@
-"""The optimizer is new, holds one bank, decays what the papers decay; the schedule warms up and falls to zero."""
+"""The optimizer is new, has one bank, decays what the papers decay; the schedule warms up and decays to zero."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _training(**values: Any) -> ResolvedTraining:
 
 
 @pytest.mark.parametrize("name", ["adamw", "adam", "sgd"])
-def test_it_holds_the_bank_and_decays_matrices_only(name: str) -> None:
+def test_optimizer_has_the_bank_and_decays_only_matrices(name: str) -> None:
     bank = make_bank(make_model("bert"), "houlsby")
     optimizer = make_optimizer(bank, _training(optimizer=name, weight_decay=0.1))
     assert type(optimizer).__name__.lower() == name
@@ -44,7 +44,7 @@ def _rates(training: ResolvedTraining, num_steps: int) -> list[float]:
     return rates
 
 
-def test_linear_warms_up_over_a_tenth_and_falls_to_zero() -> None:
+def test_linear_schedule_warms_up_and_decays_to_zero() -> None:
     rates = _rates(_training(learning_rate=1.0), 20)
     assert rates[:3] == pytest.approx([1 / 3, 2 / 3, 1.0])
     assert rates[2:] == sorted(rates[2:], reverse=True)
@@ -54,11 +54,11 @@ def test_linear_warms_up_over_a_tenth_and_falls_to_zero() -> None:
 
 @pytest.mark.parametrize("num_steps", [1, 2, 3, 7])
 @pytest.mark.parametrize("warmup", [0.0, 0.1, 1.0])
-def test_no_step_is_wasted_however_short_the_task(num_steps: int, warmup: float) -> None:
+def test_short_tasks_have_no_zero_rate_steps(num_steps: int, warmup: float) -> None:
     assert all(rate > 0 for rate in _rates(_training(warmup=warmup), num_steps))
 
 
-def test_constant_stays() -> None:
+def test_constant_schedule_stays_constant() -> None:
     assert _rates(_training(schedule="constant", warmup=0.0, learning_rate=0.5), 4) == [0.5] * 4
 
 
@@ -81,7 +81,7 @@ def _stepped(name: str, *, fused: bool, stop: bool = False) -> list[torch.Tensor
 
 
 @pytest.mark.parametrize("name", ["adamw", "adam", "sgd"])
-def test_the_fused_step_is_that_of_the_loop_and_can_be_interrupted(name: str) -> None:
+def test_fused_step_matches_the_loop_and_can_be_interrupted(name: str) -> None:
     fused, loop = _stepped(name, fused=True), _stepped(name, fused=False)
     for one, other in zip(fused, loop, strict=True):
         # The same formula in another order of operations: rounding of float32, over six steps.
@@ -90,7 +90,7 @@ def test_the_fused_step_is_that_of_the_loop_and_can_be_interrupted(name: str) ->
         assert all(torch.equal(one, other) for one, other in zip(fused, again, strict=True))
 
 
-def test_what_torch_cannot_fuse_is_not_fused() -> None:
+def test_unfusable_optimizers_are_not_fused() -> None:
     bank = make_bank(make_model("bert"), "houlsby").to(torch.float64)
     assert make_optimizer(bank, _training()).param_groups[0]["fused"] is None
 

@@ -1,4 +1,4 @@
-"""What a plan resolves, and which kinds of task a backbone refuses."""
+"""What a plan resolves, and which task kinds a backbone refuses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TEXT = ("classification", "regression", "multilabel", "token-classification")
         ("vit", ("image-classification",)),
     ],
 )
-def test_every_family_has_its_kinds(backbone_folder: Folder, family: str, kinds: tuple[str, ...]) -> None:
+def test_supported_kinds_per_family(backbone_folder: Folder, family: str, kinds: tuple[str, ...]) -> None:
     assert allowed_kinds(load_backbone(str(backbone_folder(family)))) == kinds
 
 
@@ -44,7 +44,7 @@ def test_every_family_has_its_kinds(backbone_folder: Folder, family: str, kinds:
         ("vit", "classification", "it reads images, not texts"),
     ],
 )
-def test_other_kinds_are_refused(backbone_folder: Folder, family: str, kind: str, why: str) -> None:
+def test_unsupported_kinds_are_refused(backbone_folder: Folder, family: str, kind: str, why: str) -> None:
     backbone = load_backbone(str(backbone_folder(family)))
     tasks = stream(backbone_folder(family), [task_of_kind(kind, "one")])
     with pytest.raises(InputError, match=f"task 'one': kind '{kind}' .*{why}.*Allowed on it are .*: change"):
@@ -52,7 +52,7 @@ def test_other_kinds_are_refused(backbone_folder: Folder, family: str, kind: str
 
 
 def test_a_checkpoint_without_its_output_head_does_not_generate(tmp_path: Path) -> None:
-    """Llama's head has weights of its own, which the base model does not have; those of BART and GPT-2 are tied."""
+    """Llama's head has separate weights, which the base model does not have; those of BART and GPT-2 are tied."""
     kind = "causal-lm"
     base: Any = make_model("llama").base_model
     base.save_pretrained(tmp_path)
@@ -96,7 +96,7 @@ def test_generation_and_target_length_are_resolved(backbone_folder: Folder) -> N
         ),
     ],
 )
-def test_answers_that_the_backbone_has_no_positions_for(
+def test_too_long_generation_is_refused(
     backbone_folder: Folder, family: str, kind: str, more: dict[str, Any], message: str
 ) -> None:
     backbone = load_backbone(str(backbone_folder(family)))
@@ -105,13 +105,13 @@ def test_answers_that_the_backbone_has_no_positions_for(
         plan_task(tasks.spec, tasks["one"], None, backbone)
 
 
-def test_relative_positions_do_not_end(backbone_folder: Folder) -> None:
+def test_relative_positions_set_no_limit(backbone_folder: Folder) -> None:
     tasks = stream(backbone_folder("t5"), [task_of_kind("seq2seq", "one", max_target_length=3000)])
     plan = plan_task(tasks.spec, tasks["one"], None, load_backbone(str(backbone_folder("t5"))))
     assert plan.max_target_length == 3000
 
 
-def test_class_weights_are_resolved_and_only_for_kinds_that_have_a_use(backbone_folder: Folder) -> None:
+def test_class_weights_are_resolved_only_for_kinds_that_use_them(backbone_folder: Folder) -> None:
     backbone = load_backbone(str(backbone_folder()))
     tasks = stream(
         backbone_folder(),

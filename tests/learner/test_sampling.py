@@ -1,4 +1,4 @@
-"""Answers that are drawn, or that end at a text: one answer for a row whatever is beside it, by the right probabilities."""
+"""Sampled answers and stop texts: answers do not depend on the batch and follow the right probabilities."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SAMPLED = GenerationSpec(max_new_tokens=6, do_sample=True, temperature=1.5, top_
 
 
 @pytest.mark.parametrize(("family", "kind"), few(FAMILIES, 3))
-def test_a_row_has_one_answer_whatever_is_beside_it(backbone_folder: Folder, family: str, kind: Kind) -> None:
+def test_sampled_answer_does_not_depend_on_the_batch(backbone_folder: Folder, family: str, kind: Kind) -> None:
     backbone, tokenizer = load_backbone(str(backbone_folder(family))), make_tokenizer(family)
     bank = wandering(backbone, kind, "houlsby")
     batch = {"input_ids": SOURCES, "attention_mask": (SOURCES != 0).long()}
@@ -39,7 +39,7 @@ def test_a_row_has_one_answer_whatever_is_beside_it(backbone_folder: Folder, fam
     assert any(other != together for other in others)
 
 
-def test_tokens_are_drawn_by_their_probability_after_temperature_and_nucleus() -> None:
+def test_sampling_follows_temperature_and_top_p() -> None:
     spec = GenerationSpec(do_sample=True, temperature=2.0, top_p=0.9)
     logits = torch.tensor([3.0, 2.0, 1.0, -6.0])
     wanted = torch.softmax(logits / 2, -1)
@@ -71,7 +71,7 @@ def test_an_answer_ends_before_a_stop_text(backbone_folder: Folder, family: str,
         assert generate(backbone, bank, spec, alone, tokenizer) == rows[:1], "others of a batch may go on for longer"
 
 
-def test_a_certificate_without_these_keys_has_the_bytes_that_it_had() -> None:
+def test_sampling_keys_do_not_change_older_certificates() -> None:
     old = {
         "num_beams": 1,
         "max_new_tokens": 64,
@@ -95,7 +95,7 @@ def test_a_certificate_without_these_keys_has_the_bytes_that_it_had() -> None:
         ({"stop": ("",)}, "at least 1 character"),
     ],
 )
-def test_settings_that_mean_nothing_are_refused(settings: dict[str, object], says: str) -> None:
+def test_meaningless_settings_are_refused(settings: dict[str, object], says: str) -> None:
     with pytest.raises(ValidationError, match=says):
         GenerationSpec.model_validate(settings)
 

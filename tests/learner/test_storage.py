@@ -1,4 +1,4 @@
-"""No copy of the backbone is ever made: everything that torch computes while a bank is learned is looked at."""
+"""No copy of the backbone is made: every tensor that torch computes during training is inspected."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Folder = Callable[..., Path]
 
 
 class Copies(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts what is computed and holds the values of a matrix of the backbone, in any order, in memory of its own."""
+    """Counts computed tensors with the values of a backbone matrix, in any order, in separate memory."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -67,7 +67,7 @@ PRESETS: list[Any] = [
 
 
 @pytest.mark.parametrize("bank", few(PRESETS), ids=str)
-def test_nothing_that_is_computed_is_a_copy_of_the_backbone(backbone_folder: Folder, tmp_path: Path, bank: Any) -> None:
+def test_no_tensor_is_a_copy_of_the_backbone(backbone_folder: Folder, tmp_path: Path, bank: Any) -> None:
     assert _copies(backbone_folder, tmp_path, bank) == []
 
 
@@ -77,15 +77,13 @@ class Clones(L.Callback):
         self.kept = model.get_parameter("encoder.layer.1.output.dense.weight").t().contiguous()
 
 
-def test_a_copy_would_be_found(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_copy_of_the_backbone_is_detected(backbone_folder: Folder, tmp_path: Path) -> None:
     found = _copies(backbone_folder, tmp_path, PRESETS[0], Clones())
     assert {line.split(": ")[1] for line in found} == {"encoder.layer.1.output.dense.weight"}
 
 
 @pytest.mark.slow
-def test_a_course_loads_its_backbone_once(
-    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_loads_the_backbone_once(backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[str] = []
     real = weights.load_weights
 

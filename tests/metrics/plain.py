@@ -1,4 +1,4 @@
-"""The metrics once more, in plain Python with loops and the papers' counting, and the cells that each one needs.
+"""The metrics again, in plain Python loops with the papers' indices, and the cells that each one needs.
 
 Written from the formulas, without torch and without a look at the library's code.
 """

@@ -1,4 +1,4 @@
-"""What must hold for every result matrix: agreement with plain Python, exact zeros, invariances, strict NaN."""
+"""Properties of every result matrix: agreement with plain Python, exact zeros, invariances, strict NaN."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _plain_value(name: str, R_TT: Tensor, reference_T: Tensor) -> float:
     return restated(*arguments)
 
 
-def test_every_metric_is_restated() -> None:
+def test_every_metric_has_a_plain_restatement() -> None:
     assert set(ALL) == set(plain.NEEDED)
 
 
@@ -63,14 +63,14 @@ def test_agrees_with_plain_python(name: str, course: tuple[Tensor, Tensor]) -> N
 @pytest.mark.parametrize("name", ALL)
 @LONG
 @given(course=courses())
-def test_agrees_with_plain_python_on_many_courses(name: str, course: tuple[Tensor, Tensor]) -> None:
+def test_agrees_with_plain_python_many_examples(name: str, course: tuple[Tensor, Tensor]) -> None:
     assert _value(name, *course).item() == pytest.approx(_plain_value(name, *course), rel=0, abs=1e-14)
 
 
 @pytest.mark.parametrize("name", ALL)
 @QUICK
 @given(course=courses())
-def test_is_a_float64_scalar_and_leaves_its_arguments_alone(name: str, course: tuple[Tensor, Tensor]) -> None:
+def test_returns_a_float64_scalar_and_does_not_modify_arguments(name: str, course: tuple[Tensor, Tensor]) -> None:
     before = [each.clone() for each in course]
     found = _value(name, *course)
     assert found.shape == ()
@@ -81,7 +81,7 @@ def test_is_a_float64_scalar_and_leaves_its_arguments_alone(name: str, course: t
 @pytest.mark.parametrize("name", ALL)
 @QUICK
 @given(course=courses(min_tasks=1))
-def test_arrays_have_the_value_of_tensors_to_the_last_bit(name: str, course: tuple[Tensor, Tensor]) -> None:
+def test_arrays_and_tensors_give_identical_values(name: str, course: tuple[Tensor, Tensor]) -> None:
     arrays = [each.numpy() for each in course]
     metrics: dict[str, Callable[..., Any]] = {**MATRIX_METRICS, **REFERENCE_METRICS}
     metric = metrics[name]
@@ -94,7 +94,7 @@ def test_arrays_have_the_value_of_tensors_to_the_last_bit(name: str, course: tup
 @pytest.mark.parametrize("name", BACKWARD_ZERO)
 @QUICK
 @given(course=courses())
-def test_scores_that_never_change_give_exactly_zero(name: str, course: tuple[Tensor, Tensor]) -> None:
+def test_constant_scores_give_exactly_zero(name: str, course: tuple[Tensor, Tensor]) -> None:
     constant_TT = course[1].expand(len(course[1]), -1)
     unlearned_TT = torch.rand(constant_TT.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     R_TT = constant_TT.tril() + unlearned_TT.triu(1)  # before a task is learned its score may be anything
@@ -103,7 +103,7 @@ def test_scores_that_never_change_give_exactly_zero(name: str, course: tuple[Ten
 
 @QUICK
 @given(course=courses())
-def test_scores_that_never_change_are_remembered(course: tuple[Tensor, Tensor]) -> None:
+def test_constant_scores_count_as_remembered(course: tuple[Tensor, Tensor]) -> None:
     constant_TT = course[1].expand(len(course[1]), -1)
     assert MATRIX_METRICS["rem"](constant_TT).item() == 1.0
     assert MATRIX_METRICS["forgetting_max_all_rows"](constant_TT).item() == 0.0
@@ -113,9 +113,7 @@ def test_scores_that_never_change_are_remembered(course: tuple[Tensor, Tensor]) 
 @pytest.mark.parametrize("name", DIFFERENCES)
 @QUICK
 @given(course=courses(), shift=st.integers(-8, 8))
-def test_a_constant_added_to_every_score_changes_no_difference(
-    name: str, course: tuple[Tensor, Tensor], shift: int
-) -> None:
+def test_differences_are_invariant_to_a_constant(name: str, course: tuple[Tensor, Tensor], shift: int) -> None:
     shifted = MATRIX_METRICS[name](course[0] + shift)
     assert shifted.item() == pytest.approx(MATRIX_METRICS[name](course[0]).item(), abs=1e-13)
 
@@ -123,7 +121,7 @@ def test_a_constant_added_to_every_score_changes_no_difference(
 @pytest.mark.parametrize("name", REFERENCE_METRICS)
 @QUICK
 @given(course=courses(), shift=st.integers(-8, 8))
-def test_a_constant_added_to_scores_and_references_changes_nothing(
+def test_adding_a_constant_to_scores_and_references_changes_nothing(
     name: str, course: tuple[Tensor, Tensor], shift: int
 ) -> None:
     shifted = REFERENCE_METRICS[name](course[0] + shift, course[1] + shift)
@@ -132,7 +130,7 @@ def test_a_constant_added_to_scores_and_references_changes_nothing(
 
 @QUICK
 @given(course=courses(), data=st.data())
-def test_the_average_does_not_care_about_the_order_of_tasks(course: tuple[Tensor, Tensor], data: st.DataObject) -> None:
+def test_average_is_invariant_to_task_order(course: tuple[Tensor, Tensor], data: st.DataObject) -> None:
     order = data.draw(st.permutations(range(len(course[1]))))
     permuted_TT = course[0][:, order]
     found, expected = MATRIX_METRICS["acc"](permuted_TT), MATRIX_METRICS["acc"](course[0])
@@ -142,8 +140,8 @@ def test_the_average_does_not_care_about_the_order_of_tasks(course: tuple[Tensor
 @pytest.mark.parametrize("name", ["bwt_gem", "bwt_gem_code", "forgetting_first", "intransigence_mean"])
 @QUICK
 @given(course=courses(), data=st.data())
-def test_earlier_tasks_may_change_places(name: str, course: tuple[Tensor, Tensor], data: st.DataObject) -> None:
-    """Only the last task has a place of its own: R with rows and columns permuted alike has the same value."""
+def test_earlier_tasks_can_be_permuted(name: str, course: tuple[Tensor, Tensor], data: st.DataObject) -> None:
+    """Only the last task is special: R with rows and columns permuted in the same way has the same value."""
     last = len(course[1]) - 1
     order = [*data.draw(st.permutations(range(last))), last]
     R_TT, reference_T = course
@@ -153,7 +151,7 @@ def test_earlier_tasks_may_change_places(name: str, course: tuple[Tensor, Tensor
 
 @QUICK
 @given(course=courses())
-def test_the_variants_are_related_as_their_names_say(course: tuple[Tensor, Tensor]) -> None:
+def test_variants_are_related_as_named(course: tuple[Tensor, Tensor]) -> None:
     R_TT, reference_T = course
     value = {name: _value(name, R_TT, reference_T).item() for name in ALL}
     assert value["forgetting_first"] == -value["bwt_gem"]
@@ -167,7 +165,7 @@ def test_the_variants_are_related_as_their_names_say(course: tuple[Tensor, Tenso
 @pytest.mark.parametrize("name", ALL)
 @QUICK
 @given(course=courses())
-def test_only_the_cells_of_the_formula_are_looked_at(name: str, course: tuple[Tensor, Tensor]) -> None:
+def test_only_the_cells_of_the_formula_are_read(name: str, course: tuple[Tensor, Tensor]) -> None:
     R_TT, reference_T = course
     needed = plain.NEEDED[name](len(R_TT))
     sparse_TT = torch.full_like(R_TT, torch.nan)
@@ -179,7 +177,7 @@ def test_only_the_cells_of_the_formula_are_looked_at(name: str, course: tuple[Te
 @pytest.mark.parametrize("name", ALL)
 @QUICK
 @given(course=courses(), data=st.data())
-def test_a_score_that_is_needed_and_missing_makes_the_value_missing(
+def test_missing_required_score_makes_the_value_missing(
     name: str, course: tuple[Tensor, Tensor], data: st.DataObject
 ) -> None:
     R_TT = course[0].clone()

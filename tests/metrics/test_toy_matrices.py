@@ -1,4 +1,4 @@
-"""Every metric on matrices small enough to work out by hand, and every refusal by its message."""
+"""Every metric on matrices small enough to compute by hand, and every error message."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _f64(*values: object) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-# Task 0 rises and falls, task 1 falls, task 2 is learned last; above the diagonal stand zero-shot scores.
+# Task 0 rises and falls, task 1 falls, task 2 is learned last; above the diagonal are zero-shot scores.
 R_TT = _f64([0.8, 0.4, 0.2], [0.9, 0.6, 0.3], [0.7, 0.5, 0.9])
 REFERENCE_T = _f64(0.1, 0.3, 0.5)
 
@@ -42,7 +42,7 @@ REFERENCE_T = _f64(0.1, 0.3, 0.5)
         ("fwt_tri", (0.4 + 0.2 + 0.3) / 3),
     ],
 )
-def test_a_course_worked_out_by_hand(name: str, expected: float) -> None:
+def test_metrics_match_a_manual_computation(name: str, expected: float) -> None:
     assert metrics.MATRIX_METRICS[name](R_TT).item() == pytest.approx(expected, abs=1e-15)
 
 
@@ -56,31 +56,31 @@ def test_a_course_worked_out_by_hand(name: str, expected: float) -> None:
         ("intransigence_mean", (-0.7 - 0.3 - 0.4) / 3),
     ],
 )
-def test_a_course_against_reference_scores(name: str, expected: float) -> None:
+def test_metrics_match_a_manual_computation_with_references(name: str, expected: float) -> None:
     assert metrics.REFERENCE_METRICS[name](R_TT, REFERENCE_T).item() == pytest.approx(expected, abs=1e-15)
 
 
-def test_a_zero_shot_peak_counts_only_where_the_formula_looks_at_all_rows() -> None:
+def test_zero_shot_peak_counts_only_in_variants_over_all_rows() -> None:
     peak_TT = _f64([0.5, 1.0, 0.0], [0.5, 0.5, 0.0], [0.5, 0.5, 0.5])
     assert metrics.forgetting_max(peak_TT).item() == 0.0
     assert metrics.forgetting_max_all_rows(peak_TT).item() == 0.25
 
 
-def test_a_course_that_measures_only_tasks_it_has_learned_has_every_backward_metric_but_one() -> None:
+def test_lower_triangular_matrix_has_all_backward_metrics_but_one() -> None:
     lower_TT = R_TT.masked_fill(torch.ones(3, 3).triu(1).bool(), NAN)
     unknown = {name for name, metric in metrics.MATRIX_METRICS.items() if metric(lower_TT).isnan()}
     assert unknown == {"forgetting_max_all_rows", "fwt_tri"}
 
 
 @pytest.mark.parametrize("name", ["acc", "learning_accuracy", "average_accuracy_tri"])
-def test_one_task_has_an_average(name: str) -> None:
+def test_single_task_has_an_average(name: str) -> None:
     assert metrics.MATRIX_METRICS[name](_f64([0.5])).item() == 0.5
 
 
 @pytest.mark.parametrize(
     "name", sorted(set(metrics.MATRIX_METRICS) - {"acc", "learning_accuracy", "average_accuracy_tri"})
 )
-def test_one_task_has_nothing_to_look_back_at_or_forward_to(name: str) -> None:
+def test_single_task_has_no_transfer_metrics(name: str) -> None:
     assert metrics.MATRIX_METRICS[name](_f64([0.5])).isnan()
 
 
@@ -94,7 +94,7 @@ def test_one_task_has_nothing_to_look_back_at_or_forward_to(name: str) -> None:
         ("intransigence_mean", 0.25),
     ],
 )
-def test_one_task_against_its_reference(name: str, expected: float) -> None:
+def test_single_task_with_reference(name: str, expected: float) -> None:
     found = metrics.REFERENCE_METRICS[name](_f64([0.5]), _f64(0.75)).item()
     assert found == pytest.approx(expected, nan_ok=True)
 
@@ -131,7 +131,7 @@ def test_costs_are_at_best_one_and_a_missing_size_is_not_zero() -> None:
         (np.array([[0, 0], [-math.inf, 0]]), ["R_TT[1, 0] is infinite"]),
     ],
 )
-def test_what_is_no_result_matrix_is_refused(name: str, wrong_TT: Any, fragments: list[str]) -> None:
+def test_invalid_result_matrix_is_refused(name: str, wrong_TT: Any, fragments: list[str]) -> None:
     with pytest.raises(ValueError, match="R_TT") as caught:
         metrics.MATRIX_METRICS[name](wrong_TT)
     assert all(fragment in str(caught.value) for fragment in fragments)
@@ -147,13 +147,13 @@ def test_what_is_no_result_matrix_is_refused(name: str, wrong_TT: Any, fragments
         (_f64(0, 0, math.inf), ["_T[2] is infinite"]),
     ],
 )
-def test_what_is_no_reference_is_refused(name: str, wrong_T: Tensor, fragments: list[str]) -> None:
+def test_invalid_reference_is_refused(name: str, wrong_T: Tensor, fragments: list[str]) -> None:
     with pytest.raises(ValueError, match="_T") as caught:
         metrics.REFERENCE_METRICS[name](R_TT, wrong_T)
     assert all(fragment in str(caught.value) for fragment in fragments)
 
 
-def test_costs_refuse_what_makes_no_sense() -> None:
+def test_invalid_costs_are_refused() -> None:
     with pytest.raises(ValueError, match=r"memory_T\[1\] is 0.0; allowed is > 0"):
         metrics.ms(_f64(1, 0))
     with pytest.raises(ValueError, match=r"memory_T\[0\] is -1.0; allowed is >= 0"):

@@ -1,4 +1,4 @@
-"""Runs of many unlike tasks whose banks nobody trained: a first one is learned, and the others are committed beside it."""
+"""Runs with many different untrained banks: the first is learned, the others are committed directly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many tasks on the same rows answer as each alone does, and what is frozen below them is computed once."""
+"""Many tasks on the same rows answer as each alone, and shared frozen layers are computed once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Ru
 
 
 @pytest.mark.parametrize("num_rows", [1, 4])
-def test_each_task_answers_as_it_does_alone(run: Run, num_rows: int) -> None:
+def test_each_task_answers_as_if_alone(run: Run, num_rows: int) -> None:
     rows, tasks = TEXTS[:num_rows], ["one", *TASKS]
     found = run.predict_all(rows, tasks)
     assert list(found) == tasks
@@ -43,7 +43,7 @@ def test_each_task_answers_as_it_does_alone(run: Run, num_rows: int) -> None:
         same(found[task], run.predict(rows, task))
 
 
-def test_the_batch_size_is_a_limit_on_rows(run: Run) -> None:
+def test_batch_size_limits_the_number_of_rows(run: Run) -> None:
     model: Any = run.session.models.backbone("fp32").model
     seen: list[int] = []
     handle = model.encoder.layer[0].register_forward_hook(lambda module, args, output: seen.append(len(output)))
@@ -53,7 +53,7 @@ def test_the_batch_size_is_a_limit_on_rows(run: Run) -> None:
     assert max(seen) <= 2
 
 
-def test_the_lowest_layer_is_computed_once_for_all_that_change_only_the_highest(run: Run) -> None:
+def test_shared_lower_layers_are_computed_once(run: Run) -> None:
     tasks = ["top_0", "top_1", "top_2", "lora"]
     run.predict_all(TEXTS, tasks)  # tries out whether the pass can be cut
     model: Any = run.session.models.backbone("fp32").model
@@ -71,7 +71,7 @@ def test_the_lowest_layer_is_computed_once_for_all_that_change_only_the_highest(
     assert "forward" not in vars(model.encoder.layer[0])
 
 
-def test_a_row_that_one_of_the_tasks_does_not_take_is_refused(run: Run) -> None:
+def test_row_invalid_for_one_task_is_refused(run: Run) -> None:
     assert run.predict_all([], ["one", "low"]) == {"one": [], "low": []}
     with pytest.raises(InputError, match="task 'nine' is not learned"):
         run.predict_all(TEXTS, ["one", "nine"])
@@ -82,7 +82,7 @@ def test_a_row_that_one_of_the_tasks_does_not_take_is_refused(run: Run) -> None:
     assert torch.is_grad_enabled()
 
 
-def test_one_name_is_one_task_and_names_may_come_one_by_one(run: Run) -> None:
+def test_tasks_may_be_a_string_or_an_iterator(run: Run) -> None:
     wanted = run.predict_all(TEXTS, ["low"])
     assert run.predict_all(TEXTS, "low") == wanted, "not the tasks 'l', 'o' and 'w'"
     assert run.predict_all(TEXTS, (name for name in ("low",))) == wanted  # type: ignore[call-overload]

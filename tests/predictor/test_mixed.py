@@ -1,4 +1,4 @@
-"""Rows of any tasks in one call: each is answered by its own bank, in the order of the rows, or the call is refused."""
+"""Rows of any tasks in one call: each is answered by its own bank, in order, or the call is refused."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def expected_of(run: Run) -> dict[tuple[str, int], Answer]:
     }
 
 
-def test_rows_of_all_tasks_are_answered_as_by_each_alone_and_in_their_order(run: Run) -> None:
+def test_mixed_rows_are_answered_in_order_as_by_each_task_alone(run: Run) -> None:
     expected = expected_of(run)
     asked = [(name, number) for name, rows in ROWS.items() for number in range(len(rows))]
     random.Random(1).shuffle(asked)
@@ -98,19 +98,19 @@ def test_any_mix_order_and_batch_size(
     same(found, [answers[each] for each in asked])
 
 
-def test_one_task_given_for_each_row_is_that_task_bit_for_bit(run: Run) -> None:
+def test_same_task_for_each_row_is_bit_identical(run: Run) -> None:
     assert run.predict(ROWS["one"], ["one"] * len(ROWS["one"])) == run.predict(ROWS["one"], "one")
     assert run.predict([], []) == []
 
 
-def test_a_budget_for_one_bank_changes_no_answer(run: Run, answers: dict[tuple[str, int], Answer]) -> None:
+def test_small_bank_budget_does_not_change_answers(run: Run, answers: dict[tuple[str, int], Answer]) -> None:
     again = Run(run.store.folder, resident_bytes=0)
     names = ["one", "number", "wide", "pairs"]
     same(again.predict([ROWS[name][0] for name in names], names), [answers[name, 0] for name in names])
     assert len(again.session.models.held_banks) == 1
 
 
-def test_what_is_asked_wrongly_is_refused_before_anything_is_answered(run: Run) -> None:
+def test_invalid_request_is_refused_before_predicting(run: Run) -> None:
     with pytest.raises(
         InputError, match=r"task 'nine' is not learned in .*; learned tasks: one, pairs, wide, number, tags"
     ):
@@ -133,7 +133,7 @@ def test_what_is_asked_wrongly_is_refused_before_anything_is_answered(run: Run) 
         run.predict(["w1", ["w2"] * 70, "w3"], ["one", "tags", "number"])
 
 
-def test_a_bank_that_is_replaced_meanwhile_is_not_answered_from(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replaced_bank_is_not_used(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     held = ModelCache.held
     store = run.store
 

@@ -1,4 +1,4 @@
-"""One row by itself is one row, and its answer comes by itself; rows in a list are answered by a list."""
+"""A single row returns a single answer; a list of rows returns a list."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Ru
 
 
 @pytest.mark.parametrize(("row", "task"), [("w1 w2", "one"), ("w1 w2", "tags"), (PAIR, "pairs")])
-def test_one_row_gets_its_answer_and_not_a_list(run: Run, row: Any, task: str) -> None:
+def test_single_row_returns_an_answer_not_a_list(run: Run, row: Any, task: str) -> None:
     (expected,) = run.predict([row], task)
     assert run.predict(row, task) == expected
     assert Predictor(run.session.models).predict(row, task) == expected
     assert run.predict_all(row, [task]) == {task: expected}
 
 
-def test_two_texts_in_a_tuple_are_two_rows_where_the_task_is_not_on_pairs(run: Run) -> None:
+def test_tuple_of_texts_is_two_rows_for_single_text_tasks(run: Run) -> None:
     expected = run.predict(["w1 w2", "w3"], "one")
     assert len(expected) == 2
     assert run.predict(PAIR, "one") == expected
@@ -50,7 +50,7 @@ def test_two_texts_in_a_tuple_are_two_rows_where_the_task_is_not_on_pairs(run: R
         run.predict_all(PAIR, ["one", "pairs"])
 
 
-def test_one_row_of_the_wrong_sort_is_refused_in_words(run: Run) -> None:
+def test_row_of_the_wrong_type_is_refused(run: Run) -> None:
     with pytest.raises(
         InputError, match="task 'pairs': row 1 is 'w1'; this task was learned on rows of a pair of texts"
     ):
@@ -63,7 +63,7 @@ def test_one_row_of_the_wrong_sort_is_refused_in_words(run: Run) -> None:
         run.predict(b"w1", "one")
 
 
-def test_rows_may_come_from_anything_that_can_be_iterated_over(run: Run) -> None:
+def test_rows_may_be_any_iterable(run: Run) -> None:
     texts = ["w1 w2", "w3"]
     expected = run.predict(texts, "one")
     assert run.predict(iter(texts), "one") == expected  # type: ignore[call-overload]

@@ -1,4 +1,4 @@
-"""One run with tasks of several kinds, and one of a bank that all tasks share."""
+"""One run with tasks of several kinds, and one with a shared bank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m tests.report.long_run RUN COUNT``: a run of many tasks, to see what its report costs.
+"""``python -m tests.report.long_run RUN COUNT``: a run of many tasks, to measure the cost of its report.
 
 One task is learned, the others are copies of its bank (`tests.store.fabricated`). Each has its times and its row of R as
 `continual_petl.engine.scoring.result_row` writes it with ``evaluate: auto``: the first rows measure every earlier task, later
@@ -25,7 +25,7 @@ PHASES = ("data", "train", "evaluate", "commit", "measure", "verify")
 
 
 def long_run(folder: Path, backbone: Path, count: int) -> Path:
-    """Return the folder of a run of so many tasks; made anew."""
+    """Create a run with the given number of tasks; return its folder."""
     learn(stream(backbone, [task("one")]), folder)
     multiply(folder, count)
     store = Store(folder)

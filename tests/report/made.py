@@ -1,4 +1,4 @@
-"""Results and facts that no store holds: a matrix of one's own, a task with another manifest, a run of many tasks."""
+"""Results and facts without a store: a custom matrix, a modified manifest, a run of many tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An ablation says one thing as JSON, as a figure, as a table and as a page, and refuses what contradicts itself."""
+"""An ablation is consistent as JSON, figure, table and page, and refuses contradictions."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ def shown(ablation: Ablation, width: int = 80) -> str:
 
 
 @given(st.floats(1e-6, 1), st.floats(-1, 1))
-def test_a_change_is_the_score_over_the_whole_bank_s_less_one(full: float, score: float) -> None:
+def test_relative_change_is_score_over_full_minus_one(full: float, score: float) -> None:
     assert relative_change(score, full) == score / full - 1
     assert relative_change(full, full) == 0
     assert relative_change(score, -full) is relative_change(score, 0.0) is relative_change(None, full) is None
     assert relative_change(score, None) is None
 
 
-def test_a_change_that_no_float_holds_is_not_defined() -> None:
+def test_overflowing_change_is_undefined() -> None:
     assert relative_change(1.0, 5e-324) is None
 
 
 @pytest.mark.parametrize("full", [0.8, 0.0, -0.25, None])
-def test_json_and_back_is_the_same(full: float | None) -> None:
+def test_json_roundtrips(full: float | None) -> None:
     ablation = made(full=full)
     assert Ablation.from_json(json.loads(json.dumps(ablation.to_json(), allow_nan=False))) == ablation
     assert ablation.is_relative == (full == 0.8)
@@ -89,20 +89,20 @@ def test_json_and_back_is_the_same(full: float | None) -> None:
         ({"format_version": 2}, "format_version: "),
     ],
 )
-def test_what_is_no_ablation_is_refused(edit: dict[str, Any], says: str) -> None:
+def test_invalid_ablation_is_refused(edit: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=r"^not a valid ablation: ") as caught:
         Ablation.from_json(made().to_json() | edit)
     assert re.search(says, str(caught.value))
 
 
-def test_a_cell_is_found_by_its_layers() -> None:
+def test_cell_is_indexed_by_layers() -> None:
     ablation = made(2, cells=[made(2).cells[1].model_dump()])
     assert ablation[0, 1].relative == relative_change(0.4, 0.8)
     with pytest.raises(KeyError, match="layers 1 to 1 were not removed in this ablation"):
         ablation[1, 1]
 
 
-def test_the_figure_holds_every_change_and_nothing_below_its_diagonal() -> None:
+def test_figure_has_every_change_and_nothing_below_the_diagonal() -> None:
     ablation = made()
     figure = ablation.figure()
     (heat,) = figure.data
@@ -124,7 +124,7 @@ def test_the_figure_draws_scores_where_no_change_is_defined() -> None:
     assert "not defined instead of not defined" in heat.text[0][0]
 
 
-def test_the_figure_tells_encoder_and_decoder_apart_and_layers_with_nothing_in_them() -> None:
+def test_figure_marks_encoder_decoder_and_unmodified_layers() -> None:
     figure = made(4, stacks=[2, 2], modified=[3]).figure()
     assert list(figure.layout.xaxis.ticktext) == ["0 enc", "1 enc", "2 dec", "3 dec"]
     assert figure.data[0].text[0][1].endswith("the bank has no modifications there")
@@ -166,7 +166,7 @@ def test_many_layers_are_listed_with_the_lowest_scores() -> None:
     ]
 
 
-def test_what_the_reader_has_to_know_is_told() -> None:
+def test_notes_are_shown() -> None:
     told = " ".join(remarks(made(4, stacks=[2, 2], modified=[2, 3], stays=["a prompt"], notices=["Something."])))
     for fragment in (
         "16 rows re-evaluated for each span of 4 layers",
@@ -181,7 +181,7 @@ def test_what_the_reader_has_to_know_is_told() -> None:
     assert headline(made(full=None)).endswith("that of the whole bank is not defined")
 
 
-def test_the_page_is_one_file_that_loads_nothing(tmp_path: Path) -> None:
+def test_page_is_a_single_offline_file(tmp_path: Path) -> None:
     evil = "</script><b>"
     page = tmp_path / "page.html"
     write_ablations(page, [made(), made(task=evil, notices=[evil])], Path("runs/mine"))

@@ -1,4 +1,4 @@
-"""Several runs side by side: tasks are matched by name, what makes them hard to compare is said."""
+"""Several runs side by side: tasks are matched by name, and what limits the comparison is reported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rows_of(table: Table) -> dict[str, dict[str, str]]:
     return {row[0].text: {head: cell.text for head, cell in zip(table.heads, row, strict=True)} for row in table.rows}
 
 
-def test_numbers_of_each_run_are_its_own(facts: RunFacts, learned: Path, shared: Path) -> None:
+def test_each_run_has_its_own_numbers(facts: RunFacts, learned: Path, shared: Path) -> None:
     other = read_facts(shared)
     rows = rows_of(tables([facts, other])["Runs side by side"])
     for name, folder in (("banks", learned), ("shared", shared)):
@@ -73,7 +73,7 @@ def test_another_order_gives_the_same_banks_bit_for_bit(
     assert "trained on different rows" not in told
 
 
-def test_other_rows_seeds_and_scores_of_the_same_task_are_told(
+def test_differences_in_rows_seeds_and_scores_are_reported(
     facts: RunFacts, backbone_folder: Folder, tmp_path: Path
 ) -> None:
     more = task("one", num_rows=44, metric="macro_f1")
@@ -84,7 +84,7 @@ def test_other_rows_seeds_and_scores_of_the_same_task_are_told(
     assert "bit for bit" not in told
 
 
-def test_runs_without_a_task_in_common_and_runs_without_a_task(facts: RunFacts, learned: Path, tmp_path: Path) -> None:
+def test_runs_without_common_tasks_or_without_tasks(facts: RunFacts, learned: Path, tmp_path: Path) -> None:
     run = shutil.copytree(learned, tmp_path / "empty")
     shutil.rmtree(run / "banks")
     (run / "results.jsonl").unlink()
@@ -95,7 +95,7 @@ def test_runs_without_a_task_in_common_and_runs_without_a_task(facts: RunFacts, 
     assert rows_of(tables([facts, empty])["Runs side by side"])["empty"]["ACC"] == "not known"
 
 
-def test_a_damaged_run_is_called_so_beside_a_whole_one(facts: RunFacts, learned: Path, tmp_path: Path) -> None:
+def test_damaged_run_is_marked_in_a_comparison(facts: RunFacts, learned: Path, tmp_path: Path) -> None:
     run = shutil.copytree(learned, tmp_path / "damaged")
     change_tensors(run / "banks/two/bank.safetensors", nudge("head.output.bias"))
     page = write_comparison(tmp_path / "report", [facts, read_facts(run)]).read_text("utf-8")
@@ -104,7 +104,7 @@ def test_a_damaged_run_is_called_so_beside_a_whole_one(facts: RunFacts, learned:
     assert "3 of 4" in page
 
 
-def test_a_run_beside_itself_has_two_names(facts: RunFacts) -> None:
+def test_run_compared_with_itself_has_two_names(facts: RunFacts) -> None:
     names = [name for name, _ in named([facts, facts])]
     assert len(set(names)) == 2
     assert names[1].endswith("(2)")
@@ -116,7 +116,7 @@ def test_the_same_runs_give_the_same_page(facts: RunFacts, tmp_path: Path, count
     assert pages[0] == pages[1]
 
 
-def test_a_long_name_in_a_head_may_go_on_in_another_line_and_stays_a_text(facts: RunFacts, tmp_path: Path) -> None:
+def test_long_name_in_a_header_wraps_and_is_escaped(facts: RunFacts, tmp_path: Path) -> None:
     runs = [dataclasses.replace(facts, name=name) for name in ("lora_rank_8", "<b>")]
     page = write_comparison(tmp_path, runs).read_text("utf-8")
     assert "lora_<wbr>rank_<wbr>8</th>" in page

@@ -1,4 +1,4 @@
-"""What is read of a run is what lies in its folder; what is damaged, gone or not there yet is reported."""
+"""Facts about a run come from its folder; damaged or missing parts are reported."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def cells(folder: Path) -> dict[tuple[str, str], float]:
     }
 
 
-def test_averages_are_those_of_the_lines_on_the_disk(learned: Path, facts: RunFacts) -> None:
+def test_averages_match_the_results_file(learned: Path, facts: RunFacts) -> None:
     R, tasks = cells(learned), ["one", "two", "multilabel", "four"]
     for count in facts.steps:
         last = tasks[count - 1]
@@ -67,7 +67,7 @@ def test_averages_are_those_of_the_lines_on_the_disk(learned: Path, facts: RunFa
     assert facts.changes == {name: 0.0 for name in tasks[:3]}
 
 
-def test_parameters_and_bytes_are_those_of_the_files(learned: Path, facts: RunFacts) -> None:
+def test_parameters_and_bytes_match_the_files(learned: Path, facts: RunFacts) -> None:
     for task_facts in facts.tasks:
         folder = learned / "banks" / task_facts.name
         parts: dict[str, Any] = {"modifications": 0, "own": 0, "head": 0}
@@ -83,13 +83,13 @@ def test_parameters_and_bytes_are_those_of_the_files(learned: Path, facts: RunFa
     assert facts.growth[-1].cumulative_bytes == sum(t.num_bytes for t in facts.tasks)
 
 
-def test_a_run_that_is_as_it_was_certified_says_so(facts: RunFacts) -> None:
+def test_unchanged_run_is_reported_as_unchanged(facts: RunFacts) -> None:
     assert facts.ok
     assert said(facts) == ("4 tasks learned, 4 certificates checked, nothing changed.", "good")
 
 
 @pytest.mark.parametrize("damage", ["tensor", "manifest", "history", "gone", "results", "pin", "predecessor"])
-def test_damage_is_told_and_the_rest_is_read_all_the_same(learned: Path, tmp_path: Path, damage: str) -> None:
+def test_damage_is_reported_and_the_rest_is_read(learned: Path, tmp_path: Path, damage: str) -> None:
     run = shutil.copytree(learned, tmp_path / "run")
     bank = run / "banks" / "two"
     match damage:
@@ -116,7 +116,7 @@ def test_damage_is_told_and_the_rest_is_read_all_the_same(learned: Path, tmp_pat
     assert len(facts.tasks) == (3 if damage in {"manifest", "gone"} else 4)
     told = " ".join(problem for check in facts.checks for problem in check.problems)
     assert {"results": "results.jsonl", "pin": "backbone.json", "predecessor": "copy"}.get(damage, "two") in told
-    # Whatever needs no backbone is told as `verify` tells it.
+    # Findings that need no backbone are reported as by `verify`.
     found = {text for check in Run(run).verify() for text in check.problems}
     here = {text for check in facts.others for text in check.problems}
     assert here <= found
@@ -135,7 +135,7 @@ def test_answers_and_results_need_no_history(learned: Path, tmp_path: Path) -> N
     assert "No answer depends on it" in " ".join(check.problems)
 
 
-def test_one_task_has_nothing_to_forget_yet(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_single_task_has_no_forgetting_yet(backbone_folder: Folder, tmp_path: Path) -> None:
     learn(stream(backbone_folder(), [task("one", num_rows=16)], training={"epochs": 1}), tmp_path / "run")
     facts = read_facts(tmp_path / "run")
     assert said(facts) == ("1 task learned, 1 certificate checked, nothing changed.", "good")
@@ -147,7 +147,7 @@ def test_one_task_has_nothing_to_forget_yet(backbone_folder: Folder, tmp_path: P
     assert (empty.tasks, empty.growth, empty.steps) == ((), (), ())
 
 
-def test_tasks_that_answer_with_a_later_bank_are_not_called_unchanged(shared: Path) -> None:
+def test_tasks_using_a_later_shared_bank_are_not_called_unchanged(shared: Path) -> None:
     facts = read_facts(shared)
     text, mood = said(facts)
     assert facts.ok, "the banks are as they were committed"
@@ -160,7 +160,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
         read_facts(tmp_path)
 
 
-def test_a_second_look_reads_only_what_changed(learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_read_loads_only_changes(learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = shutil.copytree(learned, tmp_path / "run")
     looked: list[str] = []
 
@@ -179,7 +179,7 @@ def test_a_second_look_reads_only_what_changed(learned: Path, tmp_path: Path, mo
     assert looked[4:] == ["two"]
 
 
-def test_a_look_for_changes_opens_no_file_and_asks_once_for_each(
+def test_change_detection_opens_no_file_and_stats_each_once(
     learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = multiply(shutil.copytree(learned, tmp_path / "run"), 40)
@@ -203,7 +203,7 @@ def test_a_look_for_changes_opens_no_file_and_asks_once_for_each(
     assert reader.state() not in (before, away), "the page tells of a link"
 
 
-def test_re_measured_scores_are_counted_in_plain_words(facts: RunFacts) -> None:
+def test_remeasured_scores_are_counted(facts: RunFacts) -> None:
     def words(count: int, *, moved: bool = False, certified: int = 0) -> str:
         R = torch.full((count + 1, count + 1), math.nan, dtype=torch.float64)
         R.fill_diagonal_(0.5)
@@ -228,7 +228,7 @@ def test_re_measured_scores_are_counted_in_plain_words(facts: RunFacts) -> None:
     assert words(7, moved=True) == "1 of 7 later scores changed, by -0.2500."
 
 
-def test_a_page_says_how_far_a_task_is_that_is_being_learned(
+def test_page_shows_the_progress_of_the_current_task(
     learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = shutil.copytree(learned, tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Every number of a figure is one of the store: held against the files, or against answers that are computed anew."""
+"""Every number in a figure comes from the store: checked against the files, or against recomputed answers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def drawn(figure: Any) -> Any:
     return figure
 
 
-def test_the_heat_map_holds_r_bit_for_bit_and_nothing_above_its_diagonal(facts: RunFacts) -> None:
+def test_heat_map_has_r_exactly_and_nothing_above_the_diagonal(facts: RunFacts) -> None:
     (heat,) = result_matrix.figure(facts).data
     for i, row in enumerate(heat.z):
         for j, value in enumerate(row):
@@ -69,7 +69,7 @@ def test_blocks_of_many_tasks_hold_their_mean_and_worst(facts: RunFacts) -> None
     assert sum(int(text.split(", ")[-1].split()[0]) for _, text in known) == np.count_nonzero(~np.isnan(R))
 
 
-def test_lines_hold_every_known_score_with_how_it_is_known(facts: RunFacts) -> None:
+def test_lines_have_every_known_score_with_its_status(facts: RunFacts) -> None:
     figure = scores_over_time.figure(facts)
     assert [trace.name for trace in figure.data] == ["one \u2261", "two \u2261", "multilabel \u2261", "four \u2261"]
     for j, trace in enumerate(figure.data):
@@ -78,7 +78,7 @@ def test_lines_hold_every_known_score_with_how_it_is_known(facts: RunFacts) -> N
         assert set(trace.marker.symbol) == {"circle"}
 
 
-def test_a_score_that_moved_and_a_bank_that_changed_are_marked(facts: RunFacts) -> None:
+def test_changed_scores_and_banks_are_marked(facts: RunFacts) -> None:
     R = facts.results.R.clone()
     R[3, 0] -= 0.25
     results = dataclasses.replace(facts.results, rows=rows_of(R))
@@ -102,7 +102,7 @@ def test_the_spread_of_many_tasks_is_that_of_their_changes(facts: RunFacts) -> N
             assert best.y[at] is None
 
 
-def test_forgetting_is_drawn_as_it_is_after_each_task(facts: RunFacts) -> None:
+def test_forgetting_is_drawn_after_each_task(facts: RunFacts) -> None:
     for trace in forgetting.figure(facts).data:
         assert list(trace.x) == [2, 3, 4]
         assert list(trace.y) == [facts.after(step)[trace.name] for step in (2, 3, 4)]
@@ -125,12 +125,12 @@ def test_growth_adds_up_to_what_is_stored(facts: RunFacts) -> None:
         assert sum(trace.y[place] for trace in growth.each_bytes(facts).data) == task_facts.num_bytes
 
 
-def test_growth_starts_with_nothing_at_no_task(facts: RunFacts) -> None:
+def test_growth_starts_at_zero_tasks(facts: RunFacts) -> None:
     for figure in (growth.parameters(facts), growth.num_bytes(facts)):
         assert [(trace.x[0], trace.y[0]) for trace in figure.data] == [(0, 0)] * len(figure.data)
 
 
-def test_an_axis_of_one_value_or_none_has_a_width_and_is_never_one_of_dates() -> None:
+def test_axis_with_at_most_one_value_has_a_range_and_no_dates() -> None:
     def axes(x: list[float], y: list[float | None]) -> Any:
         layout = styled([scatter(x=x, y=y)], x="tasks learned", y="score").layout
         return layout.xaxis.range, layout.yaxis.range
@@ -145,7 +145,7 @@ def test_an_axis_of_one_value_or_none_has_a_width_and_is_never_one_of_dates() ->
     assert (layout.xaxis.type, layout.yaxis.type) == ("linear", "linear")
 
 
-def test_no_phase_of_a_task_is_left_out_of_its_time(facts: RunFacts) -> None:
+def test_time_includes_all_phases(facts: RunFacts) -> None:
     spent = {**facts.results.seconds, "two": {**facts.results.seconds["two"], "waiting": 3.5}}
     results = dataclasses.replace(facts.results, seconds=spent)
     figure = seconds.figure(dataclasses.replace(facts, results=results))
@@ -160,7 +160,7 @@ def test_bars_of_few_tasks_have_their_names(facts: RunFacts) -> None:
     assert "ticktext" not in task_axis(["a task"] * 41)
 
 
-def test_a_curve_is_that_of_the_history(learned: Path, facts: RunFacts) -> None:
+def test_learning_curve_matches_the_history(learned: Path, facts: RunFacts) -> None:
     for task_facts in facts.tasks:
         kept = read(learned, task_facts.name, "history.json")
         figure = go.Figure(curves.drawn(task_facts))
@@ -174,14 +174,14 @@ def test_a_curve_is_that_of_the_history(learned: Path, facts: RunFacts) -> None:
     assert [trace.name for trace in overview.data] == list(facts.results.tasks)
 
 
-def test_curves_of_many_tasks_are_their_spread(facts: RunFacts) -> None:
+def test_curves_of_many_tasks_show_their_spread(facts: RunFacts) -> None:
     figure = drawn(curves.overview(many(facts, 50)))
     last = facts.tasks[0].history.curve.scores[-1].scores["accuracy"]  # type: ignore[union-attr]
     assert [trace.y[-1] for trace in figure.data] == [last] * 3
     assert figure.data[0].customdata[-1] == 50
 
 
-def test_a_confusion_matrix_counts_the_answers_that_the_bank_gives(learned: Path, facts: RunFacts) -> None:
+def test_confusion_matrix_matches_the_predictions(learned: Path, facts: RunFacts) -> None:
     rows = task("one")["data"]["test"]
     said = Run(learned).predict([row["text"] for row in rows], task="one")
     expected = Counter((row["label"], answer.value) for row, answer in zip(rows, said, strict=True))
@@ -195,7 +195,7 @@ def test_a_confusion_matrix_counts_the_answers_that_the_bank_gives(learned: Path
     )
 
 
-def test_a_scatter_plot_holds_the_numbers_that_the_bank_gives(learned: Path, facts: RunFacts) -> None:
+def test_scatter_plot_matches_the_predictions(learned: Path, facts: RunFacts) -> None:
     rows = regression_task("two")["data"]["test"]
     said = Run(learned).predict([row["text"] for row in rows], task="two")
     dots = go.Figure(answered.drawn(facts.tasks[1])).data[1]
@@ -203,7 +203,7 @@ def test_a_scatter_plot_holds_the_numbers_that_the_bank_gives(learned: Path, fac
     assert list(dots.y) == pytest.approx([answer.value for answer in said], abs=1e-4)  # another batch: rounding
 
 
-def test_bars_of_a_multilabel_task_count_the_answers_that_the_bank_gives(learned: Path, facts: RunFacts) -> None:
+def test_multilabel_bars_match_the_predictions(learned: Path, facts: RunFacts) -> None:
     rows = task_of_kind("multilabel", num_rows=20)["data"]["test"]
     answers = [answer.value for answer in Run(learned).predict([row["text"] for row in rows], task="multilabel")]
     said = [answer for answer in answers if isinstance(answer, list)]
@@ -217,7 +217,7 @@ def test_bars_of_a_multilabel_task_count_the_answers_that_the_bank_gives(learned
         )
 
 
-def test_a_confusion_of_very_many_labels_draws_those_with_most_errors(facts: RunFacts) -> None:
+def test_large_confusion_matrix_shows_labels_with_most_errors(facts: RunFacts) -> None:
     cells = (*((label, label, 10) for label in range(300)), (250, 299, 7))
     found = changed(
         facts.tasks[0],
@@ -255,7 +255,7 @@ def test_several_runs_are_drawn_task_by_task_whatever_their_order(facts: RunFact
     assert (dot.x, dot.y) == ((facts.growth[-1].stored,), (facts.results.acc,))
 
 
-def test_the_order_of_figures_is_not_that_of_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figure_order_does_not_depend_on_imports(monkeypatch: pytest.MonkeyPatch) -> None:
     before = registry.run_figures(), registry.task_figures()
     for known in ("_of_run", "_of_task"):
         items = getattr(registry, known).items()
@@ -264,7 +264,7 @@ def test_the_order_of_figures_is_not_that_of_imports(monkeypatch: pytest.MonkeyP
     assert (registry.run_figures(), registry.task_figures()) == before
 
 
-def test_all_figures_can_be_had_by_name(facts: RunFacts) -> None:
+def test_figures_are_available_by_name(facts: RunFacts) -> None:
     figures = figures_of_run(facts)
     assert list(figures) == [
         "matrix",

@@ -1,4 +1,4 @@
-"""The page shows the learning curve so far of a task that is half learned, and follows it."""
+"""The page shows and updates the learning curve of an unfinished task."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def stopped(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -
     return folder
 
 
-def test_the_curve_so_far_is_drawn_as_that_of_a_learned_task(stopped: Path, tmp_path: Path) -> None:
+def test_partial_curve_is_drawn_like_a_complete_one(stopped: Path, tmp_path: Path) -> None:
     page = Page(write_report(tmp_path / "report", read_facts(stopped)))
     assert "half" in page.ids
     assert "Training of two so far" in page.texts
@@ -45,14 +45,14 @@ def test_the_curve_so_far_is_drawn_as_that_of_a_learned_task(stopped: Path, tmp_
     assert any("epoch 2 of 2, step 8 of 10" in text and "Training loss" in text for text in page.texts)
 
 
-def test_it_is_drawn_before_the_first_task_is_learned(stopped: Path, tmp_path: Path) -> None:
+def test_partial_curve_is_drawn_before_the_first_commit(stopped: Path, tmp_path: Path) -> None:
     run = shutil.copytree(stopped, tmp_path / "run")
     shutil.rmtree(run / "banks")
     (run / "results.jsonl").unlink()
     assert "half-0" in Page(write_report(tmp_path / "report", read_facts(run))).figures
 
 
-def test_a_served_page_is_drawn_again_when_the_curve_has_more_points(
+def test_served_page_updates_with_new_curve_points(
     stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = shutil.copytree(stopped, tmp_path / "run")
@@ -73,9 +73,7 @@ def test_a_served_page_is_drawn_again_when_the_curve_has_more_points(
 
 
 @pytest.mark.parametrize("content", [None, "{", '{"losses": 1}', '{\n  "losses": [],\n  "scores": []\n}\n'])
-def test_without_a_curve_that_can_be_read_there_is_no_figure(
-    stopped: Path, tmp_path: Path, content: str | None
-) -> None:
+def test_unreadable_curve_has_no_figure(stopped: Path, tmp_path: Path, content: str | None) -> None:
     run = shutil.copytree(stopped, tmp_path / "run")
     file = run / ".progress/two" / CURVE
     file.unlink()
@@ -87,6 +85,6 @@ def test_without_a_curve_that_can_be_read_there_is_no_figure(
     assert "half" not in Page(write_report(tmp_path / "report", facts)).ids
 
 
-def test_of_many_half_learned_tasks_the_first_are_drawn(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_of_many_unfinished_tasks_are_drawn(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sections_module, "MAX_CURVES", 0)
     assert half_learned(read_facts(stopped)) == []

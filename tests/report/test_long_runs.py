@@ -71,7 +71,7 @@ scores = st.sampled_from([math.nan, 0.25, 0.5, 0.8])
 
 
 @given(st.integers(1, 6).flatmap(lambda n: st.lists(st.lists(scores, min_size=n, max_size=n), min_size=n, max_size=n)))
-def test_averages_of_the_known_cells_are_those_of_the_whole_matrix(matrix: list[list[float]]) -> None:
+def test_averages_of_known_cells_match_the_full_matrix(matrix: list[list[float]]) -> None:
     R_TT = torch.tensor(matrix, dtype=torch.float64)
     count = len(matrix)
     R_TT[torch.triu_indices(count, count, 1).unbind()] = math.nan
@@ -89,7 +89,7 @@ def test_averages_of_the_known_cells_are_those_of_the_whole_matrix(matrix: list[
         )
 
 
-def test_bars_are_means_that_say_of_which_tasks(long: RunFacts) -> None:
+def test_bars_are_labelled_means_of_several_tasks(long: RunFacts) -> None:
     size = bars.tasks_of_a_bar(LONG)
     assert size > 1
     modifications = growth.each_task(long).data[0]
@@ -105,7 +105,7 @@ def test_bars_are_means_that_say_of_which_tasks(long: RunFacts) -> None:
     assert "by number" in growth.each_bytes(long).layout.xaxis.title.text
 
 
-def test_a_mean_leaves_out_what_is_not_known(long: RunFacts) -> None:
+def test_means_ignore_unknown_values(long: RunFacts) -> None:
     first = long.tasks[0].name
     spent = {name: {"train": 3.0} for name in long.results.tasks if name != first}
     results = dataclasses.replace(long.results, seconds=spent)
@@ -113,7 +113,7 @@ def test_a_mean_leaves_out_what_is_not_known(long: RunFacts) -> None:
     assert set(train.y) == {3.0}
 
 
-def test_lines_of_what_was_added_go_through_some_tasks_and_say_so(long: RunFacts) -> None:
+def test_growth_lines_are_thinned_and_say_so(long: RunFacts) -> None:
     added = growth.parameters(long).data[0]
     assert list(added.x) == [0, *long.steps]
     assert added.x[-1] == LONG
@@ -137,7 +137,7 @@ def test_figures_that_show_a_spread_or_blocks_say_so(facts: RunFacts, long: RunF
     assert few["learning"].startswith("The validation score over the steps of each task's own fit.")
 
 
-def test_what_a_few_hundred_tasks_show_is_shown_task_by_task(facts: RunFacts) -> None:
+def test_few_hundred_tasks_are_shown_task_by_task(facts: RunFacts) -> None:
     run = many(facts, MAX_TASKS)
     assert len(growth.each_task(run).data[0].x) == len(growth.parameters(run).data[0].x) - 1 == MAX_TASKS
     said = words_of(run)
@@ -146,7 +146,7 @@ def test_what_a_few_hundred_tasks_show_is_shown_task_by_task(facts: RunFacts) ->
         assert "evenly spaced" not in said[name]
 
 
-def test_tasks_of_a_long_run_share_files_that_hold_what_one_of_a_task_does(long: RunFacts, tmp_path: Path) -> None:
+def test_long_runs_share_detail_files_with_the_same_content(long: RunFacts, tmp_path: Path) -> None:
     write_report(tmp_path, long)
     files = sorted((tmp_path / "tasks").iterdir())
     assert [file.name for file in files] == [f"{place:06}.js" for place in range(0, LONG, TOGETHER)]
@@ -161,7 +161,7 @@ def test_tasks_of_a_long_run_share_files_that_hold_what_one_of_a_task_does(long:
     assert sorted(path.name for path in (tmp_path / "tasks").iterdir()) == ["000000.js", "000001.js"]
 
 
-def test_a_file_of_many_tasks_is_drawn_again_if_one_of_them_changed(
+def test_shared_detail_file_is_redrawn_if_a_task_changed(
     long: RunFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_report(tmp_path, long)
@@ -180,7 +180,7 @@ def test_a_file_of_many_tasks_is_drawn_again_if_one_of_them_changed(
     assert drawn == [TOGETHER]
 
 
-def test_a_long_table_has_all_rows_as_data_and_the_first_ones_in_the_document(facts: RunFacts, tmp_path: Path) -> None:
+def test_long_table_has_all_rows_as_data_and_the_first_in_the_document(facts: RunFacts, tmp_path: Path) -> None:
     count = MAX_ROWS + 1
     run = many(facts, count)
     table = table_of(run, "Certificates")
@@ -200,7 +200,7 @@ def test_a_long_table_has_all_rows_as_data_and_the_first_ones_in_the_document(fa
     assert not table_of(many(facts, MAX_ROWS), "Certificates").is_long
 
 
-def test_what_is_drawn_for_a_task_is_what_plotly_makes_of_it(facts: RunFacts) -> None:
+def test_task_figures_match_plotly(facts: RunFacts) -> None:
     for task in facts.tasks:
         for module in (curves, answered):
             drawn = module.drawn(task)
@@ -210,9 +210,7 @@ def test_what_is_drawn_for_a_task_is_what_plotly_makes_of_it(facts: RunFacts) ->
             assert json.loads(json.dumps(drawn)) == checked
 
 
-def test_manifests_of_a_long_run_are_read_again_and_have_to_be_the_same(
-    learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reread_manifests_must_be_unchanged(learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts_module, "MAX_TASKS", 4)
     run = multiply(shutil.copytree(learned, tmp_path / "run"), 6)
     found = Reader(run).read()
@@ -226,7 +224,7 @@ def test_manifests_of_a_long_run_are_read_again_and_have_to_be_the_same(
         found.tasks[1].opened()
 
 
-def test_a_bank_that_is_replaced_while_the_report_is_drawn_is_told(
+def test_bank_replaced_during_the_report_is_reported(
     learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(facts_module, "MAX_TASKS", 1)
@@ -239,7 +237,7 @@ def test_a_bank_that_is_replaced_while_the_report_is_drawn_is_told(
 
 
 @pytest.mark.slow
-def test_a_report_grows_by_little_with_each_task_and_holds_every_one(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_report_grows_slowly_and_has_every_task(backbone_folder: Folder, tmp_path: Path) -> None:
     pages, sizes = {}, {}
     for count in (MAX_ROWS + 100, 2 * MAX_ROWS):
         run = long_run(tmp_path / f"run{count}", backbone_folder(), count)

@@ -1,4 +1,4 @@
-"""Rows that a bank misreads are shown as texts, in a section that is there only if someone asked for it."""
+"""Misread rows are shown as text, in a section that is only included on request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def found(**more: Any) -> MisreadRows:
     return MisreadRows(**{**content, "num_misread": 4, "num_rows": 16, **more})
 
 
-def test_texts_of_the_data_are_shown_as_texts(facts: RunFacts, tmp_path: Path) -> None:
+def test_data_texts_are_escaped(facts: RunFacts, tmp_path: Path) -> None:
     asked = dataclasses.replace(facts, misread=(found(), found(task="two", columns=("text",), why_none=f"Why: {EVIL}")))
     page = Page(write_report(tmp_path / "report", asked))
     assert "misread" in page.ids
@@ -33,11 +33,11 @@ def test_texts_of_the_data_are_shown_as_texts(facts: RunFacts, tmp_path: Path) -
     assert "Rows of the newest 2 of 4 tasks." in page.texts
 
 
-def test_nobody_who_did_not_ask_gets_them(facts: RunFacts, tmp_path: Path) -> None:
+def test_misread_rows_are_not_shown_by_default(facts: RunFacts, tmp_path: Path) -> None:
     assert "misread" not in Page(write_report(tmp_path / "report", facts)).ids
 
 
-def test_the_next_report_takes_them_off_the_page(facts: RunFacts, tmp_path: Path) -> None:
+def test_next_report_removes_misread_rows(facts: RunFacts, tmp_path: Path) -> None:
     write_report(tmp_path, dataclasses.replace(facts, misread=(found(),)))
     write_report(tmp_path, facts)
     assert not any(
@@ -57,5 +57,5 @@ def test_the_next_report_takes_them_off_the_page(facts: RunFacts, tmp_path: Path
         ({"why_none": "Why."}, "Why."),
     ],
 )
-def test_it_says_in_a_sentence_what_the_rows_are(more: dict[str, Any], words: str) -> None:
+def test_section_explains_its_rows(more: dict[str, Any], words: str) -> None:
     assert found(**more).in_words == words

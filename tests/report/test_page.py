@@ -1,4 +1,4 @@
-"""The page says what the run is, needs nothing but its own folder, and shows every text of a run as a text."""
+"""The page describes the run, needs only its own folder, and escapes every text of the run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Page(HTMLParser):
 
 
 @pytest.mark.parametrize("seconds", [1e18, -1e18, math.inf, math.nan])
-def test_a_time_that_no_calendar_has_is_not_known(seconds: float) -> None:
+def test_impossible_time_is_shown_as_unknown(seconds: float) -> None:
     assert moment(seconds) == "at an unknown time"
 
 
@@ -71,14 +71,14 @@ def test_a_run_whose_files_have_absurd_times_is_drawn(learned: Path, tmp_path: P
     assert Page(write_report(folder / "report", read_facts(folder))).texts
 
 
-def test_a_page_loads_nothing_but_what_lies_beside_it(learned: Path, tmp_path: Path) -> None:
+def test_page_loads_only_local_files(learned: Path, tmp_path: Path) -> None:
     page = Page(write_report(tmp_path / "report", read_facts(learned)))
     assert set(page.loads) == {"plotly.min.js", "data:,"}
     assert (tmp_path / "report/plotly.min.js").stat().st_size > 10**6
     assert len(page.ids) == len(set(page.ids))
 
 
-def test_it_says_what_was_learned_and_that_nothing_changed(learned: Path, tmp_path: Path) -> None:
+def test_page_shows_what_was_learned_and_the_verdict(learned: Path, tmp_path: Path) -> None:
     page = Page(write_report(tmp_path / "report", read_facts(learned)))
     text = " ".join(page.texts)
     assert "4 tasks learned, 4 certificates checked, nothing changed." in text
@@ -91,7 +91,7 @@ def test_it_says_what_was_learned_and_that_nothing_changed(learned: Path, tmp_pa
     assert set(page.figures) == {"matrix", "scores", "forgetting", *growth, "learning", "seconds"}
 
 
-def test_it_names_the_backbone_the_seed_and_the_settings_of_each_task(learned: Path, tmp_path: Path) -> None:
+def test_page_names_backbone_seed_and_task_settings(learned: Path, tmp_path: Path) -> None:
     facts = read_facts(learned)
     page = Page(write_report(tmp_path / "report", facts))
     assert facts.pin is not None
@@ -108,7 +108,7 @@ def test_it_names_the_backbone_the_seed_and_the_settings_of_each_task(learned: P
     assert facts.tasks[0].training is facts.tasks[1].training, "one text for all tasks that are trained alike"
 
 
-def test_the_heat_map_holds_r_and_nothing_above_its_diagonal(learned: Path, tmp_path: Path) -> None:
+def test_heat_map_has_r_and_nothing_above_the_diagonal(learned: Path, tmp_path: Path) -> None:
     facts = read_facts(learned)
     page = Page(write_report(tmp_path / "report", facts))
     heat = page.figures["matrix"]["data"][0]
@@ -119,7 +119,7 @@ def test_the_heat_map_holds_r_and_nothing_above_its_diagonal(learned: Path, tmp_
             assert not known or value == pytest.approx(float(facts.results.R[i, j]), abs=1e-6)
 
 
-def test_every_task_has_details_in_a_file_of_its_own(learned: Path, tmp_path: Path) -> None:
+def test_every_task_has_its_own_detail_file(learned: Path, tmp_path: Path) -> None:
     write_report(tmp_path / "report", read_facts(learned))
     files = sorted((tmp_path / "report/tasks").iterdir())
     assert [file.name for file in files] == [f"{number:06}.js" for number in range(4)]
@@ -132,7 +132,7 @@ def test_every_task_has_details_in_a_file_of_its_own(learned: Path, tmp_path: Pa
         assert html.count('class="plot"') == len(figures) == 2
 
 
-def test_damage_is_the_first_thing_that_it_says(learned: Path, tmp_path: Path) -> None:
+def test_damage_is_shown_first(learned: Path, tmp_path: Path) -> None:
     run = shutil.copytree(learned, tmp_path / "run")
     file = run / "banks/two/history.json"
     file.write_bytes(file.read_bytes().replace(b'"kept"', b'"Kept"'))
@@ -144,7 +144,7 @@ def test_damage_is_the_first_thing_that_it_says(learned: Path, tmp_path: Path) -
     assert "its bytes are not those that were certified" in text
 
 
-def test_labels_are_shown_as_texts(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_labels_are_escaped(backbone_folder: Folder, tmp_path: Path) -> None:
     evil = "</script><img src=x onerror=alert(1)>"
     one = task("one")
     for rows in one["data"].values():
@@ -157,7 +157,7 @@ def test_labels_are_shown_as_texts(backbone_folder: Folder, tmp_path: Path) -> N
     assert "onerror=alert" in (tmp_path / "report/tasks/000000.js").read_text("utf-8")
 
 
-def test_half_way_it_shows_what_is_committed(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_unfinished_run_shows_committed_tasks(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = [task("one"), task("two")]
     learn(stream(backbone_folder(), tasks[:1]), tmp_path / "run")
     file = tmp_path / "run/stream.yaml"
@@ -169,7 +169,7 @@ def test_half_way_it_shows_what_is_committed(backbone_folder: Folder, tmp_path: 
     assert "1 task learned, 1 certificate checked, nothing changed." in text
 
 
-def test_runs_side_by_side_are_told_apart(learned: Path, shared: Path, tmp_path: Path) -> None:
+def test_compared_runs_are_distinguishable(learned: Path, shared: Path, tmp_path: Path) -> None:
     runs = [read_facts(learned), read_facts(shared)]
     page = Page(write_comparison(tmp_path / "report", runs))
     text = " ".join(page.texts)

@@ -1,4 +1,4 @@
-"""The server of a report: for this machine alone, for the report alone, not stopped by a run that is being written."""
+"""The report server: only this machine, only the report, and robust against a run that is being written."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def answer(server: Server, path: str, host: str | None = None, method: str = "GE
     return response.status, text
 
 
-def test_it_gives_the_files_of_a_report_and_no_others(folder: Path) -> None:
+def test_only_report_files_are_served(folder: Path) -> None:
     with served(folder) as server:
         assert server.address.startswith("http://127.0.0.1:")
         assert answer(server, "/") == (200, "the page")
@@ -76,7 +76,7 @@ def test_it_gives_the_files_of_a_report_and_no_others(folder: Path) -> None:
 @pytest.mark.parametrize(
     "host", ["", "evil.example", "evil.example:PORT", "127.0.0.1", "127.0.0.1:1", "127.0.0.1.evil:PORT"]
 )
-def test_who_comes_by_another_name_is_turned_away(folder: Path, host: str) -> None:
+def test_requests_with_another_host_name_are_refused(folder: Path, host: str) -> None:
     with served(folder) as server:
         status, text = answer(server, "/", host)
         assert status == 403
@@ -84,7 +84,7 @@ def test_who_comes_by_another_name_is_turned_away(folder: Path, host: str) -> No
         assert answer(server, "/", "localhost:PORT")[0] == 200
 
 
-def test_a_port_that_is_taken_is_told_with_one_that_is_free(folder: Path) -> None:
+def test_occupied_port_error_suggests_a_free_one(folder: Path) -> None:
     with served(folder) as server:
         port = int(server.address.rstrip("/").rsplit(":", 1)[1])
         with pytest.raises(InputError, match=rf"--port: {port} cannot be used \(.+\); \d+ is free, and 0 means any"):
@@ -93,7 +93,7 @@ def test_a_port_that_is_taken_is_told_with_one_that_is_free(folder: Path) -> Non
         Server(folder, 70_000, lambda: None, on_failure=print)
 
 
-def test_a_run_that_cannot_be_read_just_now_is_told_once_and_tried_again(folder: Path) -> None:
+def test_temporarily_unreadable_run_is_reported_once_and_retried(folder: Path) -> None:
     tries, told, enough = list[int](), list[str](), threading.Event()
 
     def again() -> None:
@@ -111,7 +111,7 @@ def test_a_run_that_cannot_be_read_just_now_is_told_once_and_tried_again(folder:
     assert told == ["the page was not updated: half a line"] * 2, "once each time it begins"
 
 
-def test_another_fault_ends_it_and_closes_the_port(folder: Path) -> None:
+def test_other_errors_stop_the_server_and_close_the_port(folder: Path) -> None:
     def again() -> None:
         raise KeyboardInterrupt
 

@@ -62,7 +62,7 @@ def test_a_score_on_validation_rows_is_marked_and_explained_below() -> None:
     assert "*" not in shown(2)
 
 
-def test_of_a_thousand_tasks_the_newest_are_shown() -> None:
+def test_only_the_newest_of_a_thousand_tasks_are_shown() -> None:
     text = shown(1000)
     assert len(text.splitlines()) < 50
     assert max(map(len, text.splitlines())) <= 140
@@ -76,21 +76,21 @@ def test_of_a_thousand_tasks_the_newest_are_shown() -> None:
     assert "1000.0 s" in text
 
 
-def test_of_a_dozen_tasks_all_are_shown() -> None:
+def test_all_of_a_dozen_tasks_are_shown() -> None:
     text = shown(12)
     assert all(f" t{number} " in text for number in range(12))
     assert "mean of" not in text
     assert "n/a: forgetting needs every score of the rows before the last one, and some are unknown" in text
 
 
-def test_a_number_that_is_not_there_comes_with_its_reason() -> None:
+def test_missing_number_has_a_reason() -> None:
     assert "n/a: with one task there is nothing earlier that could be forgotten" in shown(1)
     assert "n/a: R has cells that were not measured; `continual-petl reevaluate RUN` fills them from certificates" in (
         shown(12, last="not measured")
     )
 
 
-def test_a_mean_of_unlike_scores_is_told_as_one() -> None:
+def test_mean_over_different_metrics_is_marked() -> None:
     assert "it mixes metrics" not in shown(2)
     assert "mean score over all tasks at the end; it mixes metrics: accuracy, spearman\n" in shown(2, metric="spearman")
 
@@ -99,7 +99,7 @@ def test_the_title_of_a_narrow_table_is_one_line() -> None:
     assert "Result matrix R: score on each task (column) after learning each task (row)\n" in shown(1)
 
 
-def test_of_many_problems_the_first_are_printed() -> None:
+def test_only_the_first_problems_are_printed() -> None:
     checks = [
         TaskCheck(
             task=f"t{n}",

@@ -1,4 +1,4 @@
-"""A score on validation rows is marked wherever the page shows it, and a line explains the mark."""
+"""A score on validation rows is marked wherever the page shows it, and a note explains the mark."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def run(backbone_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathF
     return folder
 
 
-def test_the_page_marks_the_score_and_explains_the_mark(run: Path, tmp_path: Path) -> None:
+def test_page_marks_validation_scores_and_explains_the_mark(run: Path, tmp_path: Path) -> None:
     text = write_report(tmp_path, read_facts(run)).read_text("utf-8")
     assert re.findall(r">[\d.]+(\*?) accuracy<", text) == ["", "*"]
     assert text.count(LINE) >= 3, "below the matrix, the lines and the certificates"
     assert f'<p class="note">{LINE}</p>' in text
 
 
-def test_figures_mark_the_task(run: Path) -> None:
+def test_figures_mark_validation_scores(run: Path) -> None:
     facts = read_facts(run)
     matrix = result_matrix.figure(facts)
     assert matrix.layout.xaxis.ticktext == ("with", "without*")

@@ -1,4 +1,4 @@
-"""The same facts give the same files; what did not change stays; no text of a run is read as anything but a text."""
+"""The same facts give the same files; unchanged files are kept; every text of a run is escaped."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_same_facts_give_the_same_bytes(facts: RunFacts, tmp_path: Path) -> 
     assert not [name for name in one if name.endswith(".new")]
 
 
-def test_another_moment_changes_nothing_but_the_page_that_tells_it(learned: Path, tmp_path: Path) -> None:
+def test_writing_again_changes_only_the_time_on_the_page(learned: Path, tmp_path: Path) -> None:
     first = read_facts(learned)
     write_report(tmp_path / "report", first)
     before = files_in(tmp_path / "report")
@@ -68,9 +68,7 @@ def test_another_moment_changes_nothing_but_the_page_that_tells_it(learned: Path
     assert pages[0] == pages[1]
 
 
-def test_details_of_tasks_that_did_not_change_are_not_drawn_again(
-    learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unchanged_details_are_not_redrawn(learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = shutil.copytree(learned, tmp_path / "run")
     drawn: list[int] = []
 
@@ -95,7 +93,7 @@ def test_details_of_tasks_that_did_not_change_are_not_drawn_again(
     assert drawn[6:] == [0, 1, 2, 3]
 
 
-def test_files_of_tasks_that_are_gone_go_and_others_stay(facts: RunFacts, tmp_path: Path) -> None:
+def test_files_of_dropped_tasks_are_removed(facts: RunFacts, tmp_path: Path) -> None:
     write_report(tmp_path, many(facts, 3))
     (tmp_path / "tasks/notes.txt").write_text("mine")
     (tmp_path / "plotly.min.js").write_text("of an older release")
@@ -104,9 +102,7 @@ def test_files_of_tasks_that_are_gone_go_and_others_stay(facts: RunFacts, tmp_pa
     assert (tmp_path / "plotly.min.js").stat().st_size > 10**6
 
 
-def test_a_page_that_cannot_be_replaced_is_the_one_of_before(
-    facts: RunFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreplaceable_page_is_kept(facts: RunFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_report(tmp_path, facts)
     before = (tmp_path / "index.html").read_bytes()
 
@@ -122,7 +118,7 @@ def test_a_page_that_cannot_be_replaced_is_the_one_of_before(
 
 
 @pytest.mark.parametrize("evil", ["</script><b>", "<!--<script>", "{{ 1 }}", "\u2028'\"&amp;", "%{x}"])
-def test_texts_of_a_run_stay_texts(facts: RunFacts, tmp_path: Path, evil: str) -> None:
+def test_texts_of_a_run_are_escaped(facts: RunFacts, tmp_path: Path, evil: str) -> None:
     first = facts.tasks[0]
     assert first.history is not None
     manifest = first.manifest.model_copy(update={"labels": (evil, f"0123456789abcde{evil}"), "notices": (evil,)})
@@ -154,7 +150,7 @@ def test_texts_of_a_run_stay_texts(facts: RunFacts, tmp_path: Path, evil: str) -
 
 
 @pytest.mark.parametrize("kind", few(list(METRICS), 2))
-def test_every_kind_of_task_shows_what_its_bank_answers(backbone_folder: Folder, tmp_path: Path, kind: str) -> None:
+def test_every_task_kind_shows_its_answers(backbone_folder: Folder, tmp_path: Path, kind: str) -> None:
     family = {"seq2seq": "bart", "causal-lm": "gpt2", "image-classification": "vit"}.get(kind, "bert")
     folder = backbone_folder(family)
     more = {"probe": "validation"} if kind in {"seq2seq", "causal-lm"} else {}
@@ -196,7 +192,7 @@ def test_a_thousand_findings_do_not_hide_the_verdict(facts: RunFacts) -> None:
     assert "950 more" in more["problems"][-1]
 
 
-def test_a_page_of_very_many_tasks_is_small(facts: RunFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_of_many_tasks_is_small(facts: RunFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = many(facts, 300)
     assert len(script_of(long.tasks[:1], 0, "")) < 15_000
     monkeypatch.setattr(write, "_begins_with", lambda path, line: True)  # only the page

@@ -1,4 +1,4 @@
-"""A small run to change things in."""
+"""A small run to modify."""
 
 from __future__ import annotations
 

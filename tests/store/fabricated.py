@@ -1,4 +1,4 @@
-"""Stores of many banks without learning them: copies of one, each certified under its own name and in its own place."""
+"""Stores of many banks without training: certified copies of one, each with its own name and position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the golden stores of tests/golden/stores were learned from; tests/golden/make_stores.py wrote them."""
+"""The data of the golden stores in tests/golden/stores; tests/golden/make_stores.py created them."""
 
 from __future__ import annotations
 

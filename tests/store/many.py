@@ -1,7 +1,7 @@
-"""``python -m tests.store.many RUN BACKBONE COUNT ...``: commit banks nobody trained until there are COUNT; verify them.
+"""``python -m tests.store.many RUN BACKBONE COUNT ...``: commit untrained banks until there are COUNT; verify them.
 
-The committing is a process of its own, and so is each verifying, so that the peak of memory is that of verifying. All are
-forked from one that has only imported.
+Committing and each verification run in separate processes, so that the peak memory is that of verifying. All are forked
+from one that has only done the imports.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def commit(folder: Path, backbone_folder: Path, count: int) -> None:
 
 
 def in_a_process(act: Callable[[], None]) -> None:
-    """Act in a process of its own; end with its code when that is not 0."""
+    """Run a function in a separate process; exit with its code if that is not 0."""
     child = os.fork()
     if child == 0:
         code = 9

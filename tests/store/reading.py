@@ -1,4 +1,4 @@
-"""A writer that keeps a run changing, and readers of it, each in a process of its own that imports nothing again."""
+"""A writer that keeps changing a run, and readers of it, each in its own process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def in_a_process(act: Callable[[], object], told: Path) -> int:
 
 
 def versions(folder: Path, backbone: Path) -> None:
-    """Write beside the run what a reader may see of task one, learned in one way and in the other."""
+    """Write next to the run what a reader may see of task one, in its two versions."""
     known = []
     for number, way in enumerate(WAYS):
         run = learn(stream(backbone, [way], training=QUICK), folder.with_name(f"alone-{number}"))

@@ -1,4 +1,4 @@
-"""A small run, and ways to change what lies in its folder."""
+"""A small run, and ways to change its files."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def edit_stream(folder: Path, old: str, new: str) -> None:
 
 
 def name_certificates(folder: Path, seals: Mapping[str, str]) -> None:
-    """Write the results anew, with other seals of these tasks' certificates."""
+    """Rewrite the results, with other seals of these tasks' certificates."""
     lines = [
         line.model_copy(update={"certificate": seals.get(line.task, line.certificate)})
         if isinstance(line, TaskLine)

@@ -1,4 +1,4 @@
-"""One writer at a time, and a kill at any instant leaves the old state or the new one."""
+"""One writer at a time, and a kill at any time leaves the old state or the new one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.store.tampering import learn_one_more, problems
 Folder = Callable[..., Path]
 
 
-def test_the_lock_of_another_process(folder: Path, backbone_folder: Folder) -> None:
+def test_lock_of_another_process_is_respected(folder: Path, backbone_folder: Folder) -> None:
     code = (
         f"from filelock import FileLock\nwith FileLock({str(folder / '.lock')!r}):\n print('held', flush=True); input()"
     )
@@ -38,7 +38,7 @@ def test_the_lock_of_another_process(folder: Path, backbone_folder: Folder) -> N
     assert learn_one_more(backbone_folder(), folder).store.tasks == ["one", "two", "three", "four"]
 
 
-def test_a_torn_last_line_never_counted(tmp_path: Path) -> None:
+def test_torn_last_line_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     lines = [TaskLine(task=f"t{number}", index=number, certificate="0" * 64, seconds={}) for number in range(3)]
     append_results(path, lines[:2])
@@ -51,7 +51,7 @@ def test_a_torn_last_line_never_counted(tmp_path: Path) -> None:
         read_results(path)
 
 
-def test_a_line_in_other_bytes_is_not_the_one_that_was_written(tmp_path: Path) -> None:
+def test_line_with_other_bytes_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     append_results(path, [TaskLine(task="one", index=0, certificate="0" * 64, seconds={})])
     path.write_text(json.dumps(json.loads(path.read_bytes()), indent=None, separators=(" , ", ": ")) + "\n")
@@ -59,14 +59,14 @@ def test_a_line_in_other_bytes_is_not_the_one_that_was_written(tmp_path: Path) -
         read_results(path)
 
 
-def test_a_line_longer_than_any_store_writes(tmp_path: Path) -> None:
+def test_too_long_line_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     path.write_bytes(b"a\n" + b"x" * 8 + b"\nb\n")
     with pytest.raises(StoreError, match="lines:2: the line has more than 8 bytes"):
         list(reading.read_lines(path, max_bytes=8))
 
 
-def test_the_end_of_a_file_is_read_within_bounds_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_of_file_is_read_completely_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
 
     class Reader(io.BufferedReader):
@@ -90,7 +90,7 @@ def test_the_end_of_a_file_is_read_within_bounds_and_whole(tmp_path: Path, monke
         reading.read_tail(path, max_bytes=8)
 
 
-def test_a_disk_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken(io.BufferedReader):
         def _fail(self, size: int | None = -1, /) -> bytes:
             raise OSError(errno.EIO, "Input/output error")
@@ -109,13 +109,13 @@ def test_a_disk_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             read(path)
 
 
-def test_a_file_in_the_place_of_a_folder(tmp_path: Path) -> None:
+def test_file_instead_of_a_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "banks").write_text("")
     with pytest.raises(StoreError, match="banks: could not be written"):
         make_folder(tmp_path / "banks")
 
 
-def test_a_new_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_new_folder_appears_atomically(tmp_path: Path) -> None:
     path = tmp_path / "[one]"
     (tmp_path / ".[one].123456789.new").mkdir()
     (tmp_path / ".o.1.new").mkdir()
@@ -136,7 +136,7 @@ def test_a_new_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         raise AssertionError
 
 
-def test_readers_see_tasks_in_the_order_of_learning(folder: Path) -> None:
+def test_readers_see_tasks_in_learning_order(folder: Path) -> None:
     assert Store(folder).tasks == ["one", "two", "three"]
     (folder / "banks" / ".four.1.new").mkdir()
     assert Store(folder).tasks == ["one", "two", "three"]

@@ -1,4 +1,4 @@
-"""A run goes on with the attention it began with, and a certificate is replayed with the one it names."""
+"""A run keeps the attention it started with, and a certificate is replayed with the attention recorded in it."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def _ways(run: Run) -> list[str]:
     return [check.how for check in checks]
 
 
-def test_it_is_verified_and_answers_with_the_attention_it_was_learned_with(folder: Path) -> None:
+def test_verify_and_predict_use_the_certified_attention(folder: Path) -> None:
     assert FASTEST[this_device()].attention == "eager"
     run = Run(folder)
     assert _ways(run) == [f"{BIT_FOR_BIT}, test rows"]
     assert run.session.models.backbone("fp32").attention == "sdpa"
 
 
-def test_an_attention_that_nobody_knows_changes_nothing(folder: Path) -> None:
+def test_unknown_attention_changes_nothing(folder: Path) -> None:
     path = folder / "banks" / "one" / "bank.json"
     environment = read_manifest(path).environment.model_copy(update={"attention": "flash_attention_9"})
     edit(path, sealed=True, environment=environment)
@@ -66,13 +66,13 @@ def test_an_attention_that_nobody_knows_changes_nothing(folder: Path) -> None:
     assert "attention was flash_attention_9, is eager" in run.verify("one")[0].how
 
 
-def test_a_later_task_is_learned_with_it_too(folder: Path, backbone_folder: Folder) -> None:
+def test_later_task_uses_the_same_attention(folder: Path, backbone_folder: Folder) -> None:
     run = learn(_stream(backbone_folder(), "two"), folder)
     assert run.store.manifest("two").environment.attention == "sdpa"
     assert _ways(Run(folder)) == [f"{BIT_FOR_BIT}, test rows"] * 2
 
 
-def test_where_the_stream_asks_for_another_one_certificates_keep_theirs(folder: Path, backbone_folder: Folder) -> None:
+def test_changed_stream_attention_does_not_affect_certificates(folder: Path, backbone_folder: Folder) -> None:
     run = learn(_stream(backbone_folder(), "two", attention="eager"), folder)
     assert {name: run.store.manifest(name).environment.attention for name in ("one", "two")} == {
         "one": "sdpa",
@@ -84,7 +84,7 @@ def test_where_the_stream_asks_for_another_one_certificates_keep_theirs(folder: 
     assert again.session.models.backbone("fp32").model.config._attn_implementation == "eager"
 
 
-def test_replayed_with_another_one_it_would_hold_within_a_tolerance_only(
+def test_other_attention_matches_only_within_tolerance(
     folder: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextmanager
@@ -97,7 +97,7 @@ def test_replayed_with_another_one_it_would_hold_within_a_tolerance_only(
     assert "attention was sdpa, is eager" in check.how
 
 
-def test_what_a_damaged_bank_answers_is_told_with_the_attention_it_was_learned_with(
+def test_damaged_bank_is_reported_with_its_certified_attention(
     folder: Path, backbone_folder: Folder, tmp_path: Path
 ) -> None:
     other, told = shutil.copytree(folder, tmp_path / "other"), []

@@ -1,4 +1,4 @@
-"""One flipped bit, anywhere in a run folder or in the files of its backbone, is told, and the file is named."""
+"""One flipped bit, anywhere in a run folder or in the backbone's files, is reported with the file name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class Place:
-    """A run of two tasks and a tombstone, on a backbone of its own."""
+    """A run of two tasks and a tombstone, on its own backbone."""
 
     def __init__(self, folder: Path, backbone: Path) -> None:
         self.backbone = shutil.copytree(backbone, folder / "backbone")
@@ -42,7 +42,7 @@ class Place:
         return (self.backbone if file in OF_BACKBONE else self.run) / file
 
     def told(self, file: str) -> list[str]:
-        """Return what a user is told by verify, where any file of the backbone is read anew."""
+        """Return the output of verify, with all files of the backbone reread."""
         session = self.session if file in OF_RUN and file != "backbone.json" else None
         try:
             return [text for check in Run(self.run, session=session).verify() for text in check.problems]
@@ -56,7 +56,7 @@ def place(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def slipped(place: Place, flips: Iterator[tuple[str, int]]) -> list[str]:
-    """Return the flips that are not told, or not with the file's name, or that raise something else."""
+    """Return the flips that are not reported, or without the file's name, or that raise something else."""
     wrong = []
     for file, bit in flips:
         path, where = place.path(file), f"{file}, byte {bit // 8}, bit {bit % 8}"
@@ -89,28 +89,28 @@ def drawn(place: Place, files: tuple[str, ...], count: int, seed: int) -> Iterat
         yield file, draw.randrange(8 * size)
 
 
-def test_one_bit_of_a_run(place: Place) -> None:
+def test_flipped_bit_in_a_run_is_detected(place: Place) -> None:
     assert slipped(place, drawn(place, OF_RUN, 24, seed=0)) == []
 
 
-def test_one_bit_of_a_backbone(place: Place) -> None:
+def test_flipped_bit_in_a_backbone_is_detected(place: Place) -> None:
     assert slipped(place, drawn(place, OF_BACKBONE, 8, seed=0)) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 4))
-def test_one_hundred_bits_of_a_run(place: Place, seed: int) -> None:
+def test_hundred_flipped_bits_in_a_run_are_detected(place: Place, seed: int) -> None:
     assert slipped(place, drawn(place, OF_RUN, 120, seed)) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 4))
-def test_eighty_bits_of_a_backbone(place: Place, seed: int) -> None:
+def test_eighty_flipped_bits_in_a_backbone_are_detected(place: Place, seed: int) -> None:
     assert slipped(place, drawn(place, OF_BACKBONE, 80, seed)) == []
 
 
 @pytest.mark.slow
-def test_every_byte_at_the_end_of_the_results(place: Place) -> None:
+def test_every_byte_at_the_end_of_the_results_is_protected(place: Place) -> None:
     draw, size = random.Random(0), place.path("results.jsonl").stat().st_size
     places = [("results.jsonl", 8 * byte + draw.randrange(8)) for byte in range(size - 100, size)]
     assert slipped(place, iter(places)) == []
@@ -118,6 +118,6 @@ def test_every_byte_at_the_end_of_the_results(place: Place) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file", [*OF_RUN[:3:2], "model.safetensors"])
-def test_every_byte_at_the_begin_of_a_header(place: Place, file: str) -> None:
+def test_every_byte_at_the_start_of_a_header_is_protected(place: Place, file: str) -> None:
     draw = random.Random(0)
     assert slipped(place, ((file, 8 * byte + draw.randrange(8)) for byte in range(200))) == []

@@ -1,4 +1,4 @@
-"""A failed check says what, where, and how it was, to people and to programs."""
+"""A failed check reports what, where, and the expected value, for people and for programs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_first_difference_is_the_first_in_row_major_order(shape: list[int], 
     assert (difference.found, difference.certified) == (-1.0, float(certified.view(-1)[flat]))
 
 
-def test_negative_zero_and_nan_are_differences_and_are_told() -> None:
+def test_negative_zero_and_nan_count_as_differences() -> None:
     one = torch.tensor([0.0, float("nan")])
     assert first_difference(one, one.clone()) is None
     difference = first_difference(torch.tensor([-0.0, float("nan")]), one)
@@ -44,7 +44,7 @@ def test_negative_zero_and_nan_are_differences_and_are_told() -> None:
     assert difference.position == (0,)
 
 
-def test_a_changed_bank_is_told_with_its_effect(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_bank_is_reported_with_its_effect(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change_tensors(folder / "banks" / "two" / "bank.safetensors", lambda t: t["head.output.bias"][1:].add_(1.0))
     assert main(["verify", str(folder), "--json"]) == 1
     found = {check["task"]: check for check in json.loads(capsys.readouterr().out)}
@@ -58,7 +58,7 @@ def test_a_changed_bank_is_told_with_its_effect(folder: Path, capsys: pytest.Cap
     assert main(["verify", str(folder), "--task", "one"]) == 0
 
 
-def test_a_nudge_that_changes_no_answer_is_a_change_all_the_same(folder: Path) -> None:
+def test_change_without_effect_on_answers_is_reported(folder: Path) -> None:
     change_tensors(
         folder / "banks" / "two" / "bank.safetensors", lambda t: t["head.output.bias"].add_(0.0).neg_().neg_()
     )
@@ -68,7 +68,7 @@ def test_a_nudge_that_changes_no_answer_is_a_change_all_the_same(folder: Path) -
     assert "tensor modifications.0.layer_0.self.down.bias has the digest" in check.problems[0]
 
 
-def test_a_backbone_changed_in_memory_is_told_with_the_value(folder: Path) -> None:
+def test_backbone_changed_in_memory_is_reported_with_the_value(folder: Path) -> None:
     run = Run(folder)
     run.verify()
     with torch.no_grad():
@@ -88,7 +88,7 @@ def test_a_backbone_changed_in_memory_is_told_with_the_value(folder: Path) -> No
         *(pytest.param(k, marks=pytest.mark.slow) for k in ("seq2seq", "token-classification", "image-classification")),
     ],
 )
-def test_validation_rows_as_the_probe_are_a_choice(backbone_folder: Folder, tmp_path: Path, kind: str) -> None:
+def test_probe_can_use_validation_rows(backbone_folder: Folder, tmp_path: Path, kind: str) -> None:
     family = {"seq2seq": "bart", "image-classification": "vit"}.get(kind, "bert")
     backbone = {"name": str(backbone_folder(family))}
     tasks = [task_of_kind(kind, "one", num_rows=16, probe="validation"), task_of_kind(kind, "two", num_rows=16)]

@@ -1,4 +1,4 @@
-"""A chain that forked: nothing is learned on either side until one of them is dropped on record."""
+"""A forked chain: nothing is learned until one side is dropped."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def forked(folder: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatc
     return fork
 
 
-def test_nothing_is_committed_onto_a_position_that_was_taken(folder: Path, backbone_folder: Folder) -> None:
+def test_commit_to_an_occupied_position_is_refused(folder: Path, backbone_folder: Folder) -> None:
     learn(stream(backbone_folder(), TASKS, training=QUICK), folder, replace=["two"])
     away = shutil.move(folder / "banks" / "two", folder.parent / "two")
     with pytest.raises(StoreError, match="task 'two' was learned as entry 4 of the chain, but its bank is missing"):
@@ -78,7 +78,7 @@ def test_either_side_of_a_fork_can_be_dropped(
 
 
 @pytest.mark.slow
-def test_a_side_that_others_follow_goes_after_them(forked: Callable[[int], Path], backbone_folder: Folder) -> None:
+def test_side_of_a_fork_is_dropped_from_its_end(forked: Callable[[int], Path], backbone_folder: Folder) -> None:
     folder = forked(3)
     assert problems(folder).keys() == {"two", "four"}
     ways = "from its end (`continual-petl forget RUN six` or `continual-petl forget RUN two`)"
@@ -97,7 +97,7 @@ def test_a_side_that_others_follow_goes_after_them(forked: Callable[[int], Path]
     assert problems(folder) == {}
 
 
-def test_two_long_sides(folder: Path, backbone_folder: Folder) -> None:
+def test_fork_with_two_long_sides(folder: Path, backbone_folder: Folder) -> None:
     """Two copies of a run learned on, and were put together again."""
     other = shutil.copytree(folder, folder.parent / "other")
     learn(stream(backbone_folder(), [*TASKS, *MORE[:2]], training=QUICK), folder)
@@ -118,7 +118,7 @@ def test_two_long_sides(folder: Path, backbone_folder: Folder) -> None:
 
 
 @pytest.mark.slow
-def test_a_side_that_is_missing_is_dropped_too(forked: Callable[[int], Path], backbone_folder: Folder) -> None:
+def test_missing_side_of_a_fork_can_be_dropped(forked: Callable[[int], Path], backbone_folder: Folder) -> None:
     folder = forked(1)
     assert len(read_results(folder / "results.jsonl")) == 10
     shutil.rmtree(folder / "banks" / "two")
@@ -149,7 +149,7 @@ def settle(folder: Path, *words: str) -> None:
     ("how", "side"),
     few([("replaced", "ours"), ("forgotten", "theirs"), ("forgotten", "ours"), ("replaced", "theirs")]),
 )
-def test_a_tombstone_stands_on_one_side(folder: Path, backbone_folder: Folder, how: str, side: str) -> None:
+def test_fork_with_a_tombstone_on_one_side(folder: Path, backbone_folder: Folder, how: str, side: str) -> None:
     """Two copies of a run: in one a task was dropped or replaced, in the other two more were learned."""
     other = shutil.copytree(folder, folder.parent / "other")
     learn(stream(backbone_folder(), [*TASKS, *MORE[:2]], training=QUICK), other)
@@ -175,7 +175,7 @@ def test_a_tombstone_stands_on_one_side(folder: Path, backbone_folder: Folder, h
     assert problems(folder).keys() <= {"(results.jsonl)"}
 
 
-def test_a_bank_of_another_run_at_the_end_of_the_chain(folder: Path, backbone_folder: Folder) -> None:
+def test_bank_of_another_run_at_the_end_of_the_chain_is_reported(folder: Path, backbone_folder: Folder) -> None:
     """Of two at one position the one that names no predecessor of this run is the one to be dropped."""
     other = shutil.copytree(folder, folder.parent / "other")
     learn(stream(backbone_folder(), [*TASKS, *MORE[:2]], training=QUICK), folder)
@@ -190,7 +190,7 @@ def test_a_bank_of_another_run_at_the_end_of_the_chain(folder: Path, backbone_fo
         assert problems(run) == {}
 
 
-def test_an_entry_that_was_dropped_twice(folder: Path, backbone_folder: Folder) -> None:
+def test_entry_dropped_twice_is_reported(folder: Path, backbone_folder: Folder) -> None:
     """A tombstone was lost, its task was dropped once more, and the tombstone came back."""
     forget(folder, "two")
     learn(stream(backbone_folder(), [TASKS[0], TASKS[2], MORE[0]], training=QUICK), folder)

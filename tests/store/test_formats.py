@@ -1,4 +1,4 @@
-"""What another release wrote is refused with the reason; a run folder can lie anywhere."""
+"""Files of another format are refused with the reason; a run folder can be moved."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ def test_files_of_another_format_are_refused(folder: Path, file: str, named: str
         Run(folder).predict(["w0"], task="one")
 
 
-def test_a_copy_of_the_store_elsewhere_holds_too(folder: Path, tmp_path: Path) -> None:
+def test_copied_store_is_verified(folder: Path, tmp_path: Path) -> None:
     shutil.move(folder, tmp_path / "elsewhere" / "mine")
     assert problems(tmp_path / "elsewhere" / "mine") == {}

@@ -68,14 +68,14 @@ def files_of(run: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_a_run_of_an_earlier_release_answers_as_it_did(stores: Path, name: str) -> None:
+def test_golden_run_gives_the_same_answers(stores: Path, name: str) -> None:
     before = files_of(stores / "written" / name)
     check_unchanged(Run(Path("written", name)), name)
     assert files_of(stores / "written" / name) == before
 
 
 @pytest.mark.parametrize("name", NEW)
-def test_a_task_is_learned_into_a_run_of_an_earlier_release(stores: Path, name: str) -> None:
+def test_golden_run_can_learn_a_task(stores: Path, name: str) -> None:
     before = files_of(stores / "written" / name)
     more = [task_of_kind(NEW[name], "new", num_rows=16, bank={"preset": "lora", "rank": 2})]
     run = learn(stream_of(name, more=more, epochs=1), Path("written", name))
@@ -84,7 +84,7 @@ def test_a_task_is_learned_into_a_run_of_an_earlier_release(stores: Path, name: 
     assert before.items() <= files_of(stores / "written" / name).items()
 
 
-def test_a_task_that_an_earlier_release_learned_half_is_resumed_to_the_same_bank(stores: Path) -> None:
+def test_golden_unfinished_task_resumes_to_the_same_bank(stores: Path) -> None:
     assert (stores / "written" / "half" / ".progress").is_dir()
     run = learn(half_learned(), Path("written", "half"))
     check_unchanged(run, "half")
@@ -92,7 +92,7 @@ def test_a_task_that_an_earlier_release_learned_half_is_resumed_to_the_same_bank
         assert run.store.manifest("second").digest == EXPECTED["half"]["finished"]
 
 
-def test_the_chain_has_a_task_that_was_dropped_and_one_that_was_replaced(stores: Path) -> None:
+def test_golden_chain_has_a_dropped_and_a_replaced_task(stores: Path) -> None:
     run = Run(stores / "written" / "encoder")
     dropped = {tombstone.task for tombstone in run.store.tombstones()}
     assert dropped == {"dropped", "pairs"}

@@ -1,4 +1,4 @@
-"""Whatever is changed in the files of a bank is noticed and named."""
+"""Any change in the files of a bank is detected and named."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.store.tampering import change_tensors, edit, learn_one_more, nudge, p
 Folder = Callable[..., Path]
 
 
-def test_an_unchanged_copy_holds(folder: Path) -> None:
+def test_unchanged_copy_is_verified(folder: Path) -> None:
     assert problems(folder) == {}
 
 
 @pytest.mark.parametrize("name", ["head.output.bias", "modifications.0.layer_1.self.up.bias"])
-def test_one_nudged_bias_on_disk(folder: Path, backbone_folder: Folder, name: str) -> None:
+def test_changed_bias_on_disk_is_detected(folder: Path, backbone_folder: Folder, name: str) -> None:
     change_tensors(folder / "banks" / "one" / "bank.safetensors", nudge(name))
     found = problems(folder)
     assert set(found) == {"one"}
@@ -54,18 +54,18 @@ def test_one_nudged_bias_on_disk(folder: Path, backbone_folder: Folder, name: st
         (lambda t: t.update({"head.output.bias": t["head.output.bias"][None]}), "head.output.bias has the digest"),
     ],
 )
-def test_tensors_exchanged(folder: Path, change: Any, named: str) -> None:
+def test_swapped_tensors_are_detected(folder: Path, change: Any, named: str) -> None:
     change_tensors(folder / "banks" / "two" / "bank.safetensors", change)
     assert named in problems(folder)["two"]
 
 
-def test_the_same_tensors_in_other_bytes(folder: Path) -> None:
+def test_same_tensors_in_other_bytes_are_detected(folder: Path) -> None:
     path = folder / "banks" / "two" / "bank.safetensors"
     save_file(load_file(path), path, metadata={"written": "again"})
     assert "bank.safetensors: its bytes are not those that were certified" in problems(folder)["two"]
 
 
-def test_a_bank_on_another_backbone(folder: Path, backbone_folder: Folder, tmp_path: Path) -> None:
+def test_bank_on_another_backbone_is_refused(folder: Path, backbone_folder: Folder, tmp_path: Path) -> None:
     store = Run(folder).store
     with pytest.raises(StoreError, match=r"task 'one' was learned on a backbone with digest .* use that one"):
         store.load_bank("one", load_backbone(str(backbone_folder("electra"))))
@@ -78,7 +78,7 @@ def test_a_bank_on_another_backbone(folder: Path, backbone_folder: Folder, tmp_p
         store.write_backbone(load_backbone(str(other)))
 
 
-def test_a_history_of_a_newer_release(folder: Path) -> None:
+def test_history_of_another_format_is_refused(folder: Path) -> None:
     store = Run(folder).store
     path, manifest = store.history_file("one"), store.manifest("one")
     path.write_bytes(json_bytes(json.loads(path.read_bytes()) | {"format_version": 2}))
@@ -89,7 +89,7 @@ def test_a_history_of_a_newer_release(folder: Path) -> None:
 
 @pytest.mark.parametrize("file", ["bank.safetensors", "probe.safetensors", "history.json"])
 @pytest.mark.parametrize("damage", ["cut", "gone"])
-def test_a_damaged_file(folder: Path, file: str, damage: str) -> None:
+def test_damaged_file_is_reported(folder: Path, file: str, damage: str) -> None:
     path = folder / "banks" / "two" / file
     if damage == "cut":
         path.write_bytes(path.read_bytes()[:-9])
@@ -101,7 +101,7 @@ def test_a_damaged_file(folder: Path, file: str, damage: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["outputs", "input_ids", "attention_mask"])
-def test_a_changed_probe(folder: Path, name: str) -> None:
+def test_changed_probe_is_detected(folder: Path, name: str) -> None:
     def change(tensors: dict[str, torch.Tensor]) -> None:
         tensors[name].view(-1)[1] += 1
 
@@ -115,7 +115,7 @@ def test_a_changed_probe(folder: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "values", [{"labels": ["yes", "no"]}, {"pooling": "first"}, {"metric": "matthews"}, {"index": 1}]
 )
-def test_an_edited_manifest(folder: Path, name: str, values: dict[str, Any]) -> None:
+def test_edited_manifest_is_detected(folder: Path, name: str, values: dict[str, Any]) -> None:
     path = folder / "banks" / name / "bank.json"
     if read_manifest(path).labels == tuple(values.get("labels", ())):
         values = {"labels": ["no", "yes"]}
@@ -137,12 +137,12 @@ def test_an_edited_manifest(folder: Path, name: str, values: dict[str, Any]) -> 
         ('{"a": ' * 100_000, "nested too deeply"),
     ],
 )
-def test_a_manifest_that_is_none(folder: Path, content: str, match: str) -> None:
+def test_invalid_manifest_is_reported(folder: Path, content: str, match: str) -> None:
     (folder / "banks" / "one" / "bank.json").write_text(content)
     assert re.search(f"(?s)one/bank.json.*{match}", problems(folder)["one"])
 
 
-def test_an_unknown_key_in_a_manifest(folder: Path) -> None:
+def test_unknown_manifest_key_is_refused(folder: Path) -> None:
     edit(folder / "banks" / "one" / "bank.json", sealed=False, extra=1)
     assert "its content does not match its seal" in problems(folder)["one"]
     path = folder / "banks" / "two" / "bank.json"
@@ -160,7 +160,7 @@ def test_a_manifest_edited_and_sealed_again_breaks_the_chain(folder: Path) -> No
     assert "head.output.bias" in found["one"]
 
 
-def test_tasks_reordered_removed_or_renamed(folder: Path) -> None:
+def test_reordered_removed_or_renamed_tasks_are_detected(folder: Path) -> None:
     banks = folder / "banks"
     shutil.copytree(banks, folder / "kept")
     edit(banks / "one" / "bank.json", sealed=True, index=1)
@@ -174,7 +174,7 @@ def test_tasks_reordered_removed_or_renamed(folder: Path) -> None:
     assert "two/bank.json: this is the manifest of task 'three'" in problems(folder)["two"]
 
 
-def test_a_manifest_changed_after_it_was_read(folder: Path) -> None:
+def test_manifest_changed_after_reading_is_detected(folder: Path) -> None:
     run = Run(folder)
     assert all(check.ok for check in run.verify())
     edit(folder / "banks" / "two" / "bank.json", sealed=False, metric="matthews")
@@ -184,14 +184,14 @@ def test_a_manifest_changed_after_it_was_read(folder: Path) -> None:
     assert "a different predecessor" in checks["three"].problems[0]
 
 
-def test_results_that_are_gone(folder: Path) -> None:
+def test_missing_results_are_reported(folder: Path) -> None:
     (folder / "results.jsonl").unlink()
     (name, told), *more = problems(folder).items()
     assert (name, more) == ("(results.jsonl)", [])
     assert "its lines about 'one', 'two' are missing" in told
 
 
-def test_the_newest_bank_is_gone(folder: Path) -> None:
+def test_missing_newest_bank_is_reported(folder: Path) -> None:
     """No later certificate names it."""
     for gone, left in (("three", {"one", "two"}), ("two", {"one"}), ("one", set())):
         shutil.rmtree(folder / "banks" / gone)
@@ -204,7 +204,7 @@ def test_the_newest_bank_is_gone(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["stream.yaml", "tombstones"])
-def test_a_file_or_folder_in_the_place_of_the_other_is_told(folder: Path, backbone_folder: Folder, name: str) -> None:
+def test_file_folder_mixups_are_reported(folder: Path, backbone_folder: Folder, name: str) -> None:
     run = Run(folder)
     if name == "tombstones":
         (folder / name).write_text("")
@@ -217,9 +217,7 @@ def test_a_file_or_folder_in_the_place_of_the_other_is_told(folder: Path, backbo
 
 
 @pytest.mark.parametrize("link", [".progress", ".progress/three"])
-def test_a_link_in_the_place_of_saved_progress_loses_nothing_elsewhere(
-    folder: Path, backbone_folder: Folder, link: str
-) -> None:
+def test_link_instead_of_progress_is_not_followed(folder: Path, backbone_folder: Folder, link: str) -> None:
     mine = folder.parent / "mine" / "three"
     mine.mkdir(parents=True)
     (mine / "kept").write_text("")

@@ -1,4 +1,4 @@
-"""A run that resumes in a changed run folder, or measures something else, says so."""
+"""A run that resumes in a changed run folder, or measures different scores, reports it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.streams_in_code import stream, task
 Folder = Callable[..., Path]
 
 
-def test_an_accuracy_that_changed_though_the_rows_did_not(
+def test_changed_accuracy_with_unchanged_rows_is_detected(
     folder: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real: Callable[..., SplitScores] = vars(result_row)["evaluate"]
@@ -41,7 +41,7 @@ def test_an_accuracy_that_changed_though_the_rows_did_not(
     assert learn_one_more(backbone_folder(), folder).results.forgetting == 0.0
 
 
-def test_an_accuracy_on_validation_that_changed(
+def test_changed_validation_accuracy_is_detected(
     tmp_path: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks = [task(name, num_rows=16) for name in ("one", "two")]
@@ -55,7 +55,7 @@ def test_an_accuracy_on_validation_that_changed(
         learn(stream(backbone_folder(), tasks, training=QUICK), tmp_path / "run")
 
 
-def test_rows_changed_since(folder: Path, backbone_folder: Folder) -> None:
+def test_changed_rows_are_not_measured(folder: Path, backbone_folder: Folder) -> None:
     changed = [dict(spec) for spec in TASKS]
     changed[1] = {**changed[1], "data": {**changed[1]["data"], "test": changed[1]["data"]["test"][1:]}}
     four = task("four", num_rows=16)
@@ -66,9 +66,7 @@ def test_rows_changed_since(folder: Path, backbone_folder: Folder) -> None:
     assert "not those it was certified on" in found["two"].problems[0]
 
 
-def test_a_changed_bank_is_noticed_also_where_nothing_is_measured(
-    folder: Path, tmp_path: Path, backbone_folder: Folder
-) -> None:
+def test_changed_bank_is_detected_without_measuring(folder: Path, tmp_path: Path, backbone_folder: Folder) -> None:
     """The last row was never written, the stream knows only the last task, and the first bank was changed meanwhile."""
     lines = (folder / "results.jsonl").read_text().splitlines(keepends=True)
     assert json.loads(lines[-1])["type"] == "task"
@@ -79,7 +77,7 @@ def test_a_changed_bank_is_noticed_also_where_nothing_is_measured(
 
 
 @pytest.mark.parametrize("policy", ["certified", "sample"])
-def test_a_certificate_that_does_not_hold_is_not_just_unmeasured(
+def test_failed_certificate_is_an_error_not_unmeasured(
     folder: Path, backbone_folder: Folder, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(result_row, "_SAMPLE", 0)
@@ -89,7 +87,7 @@ def test_a_certificate_that_does_not_hold_is_not_just_unmeasured(
         learn(tasks, folder)
 
 
-def test_a_bank_that_diverged_is_still_unchanged(
+def test_diverged_bank_counts_as_unchanged(
     tmp_path: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What keeps such a bank out today.
@@ -104,7 +102,7 @@ def test_a_bank_that_diverged_is_still_unchanged(
     assert all(check.ok for check in run.verify())
 
 
-def test_a_run_in_which_nothing_is_learned_yet(folder: Path) -> None:
+def test_run_without_learned_tasks(folder: Path) -> None:
     shutil.rmtree(folder / "banks")
     (folder / "results.jsonl").unlink()
     run = Run(folder)
@@ -114,7 +112,7 @@ def test_a_run_in_which_nothing_is_learned_yet(folder: Path) -> None:
     assert run.verify() == []
 
 
-def test_a_stream_on_another_backbone_leaves_the_run_as_it_is(folder: Path, backbone_folder: Folder) -> None:
+def test_stream_on_another_backbone_does_not_change_the_run(folder: Path, backbone_folder: Folder) -> None:
     before = (folder / "stream.yaml").read_bytes()
     with pytest.raises(StoreError, match="this run was learned on backbone"):
         learn_one_more(backbone_folder("electra"), folder)

@@ -1,4 +1,4 @@
-"""What a stranger may put into a run folder is refused, with the file's name, before anything is allocated or followed."""
+"""Hostile content of a run folder is refused, with the file name, before anything is allocated or followed."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def raw_tensors(path: Path, header: dict[str, Any] | bytes, body: int = 64, leng
 
 @pytest.mark.parametrize("file", few([BANK, PROBE, MANIFEST, "results.jsonl", "backbone.json"]))
 @pytest.mark.parametrize("what", ["link", "pipe", "folder", "sparse"])
-def test_something_else_in_a_files_place(folder: Path, tmp_path: Path, file: str, what: str) -> None:
+def test_non_file_instead_of_a_file_is_refused(folder: Path, tmp_path: Path, file: str, what: str) -> None:
     path = folder / file
     kept = shutil.copy(path, tmp_path / "kept")
     path.unlink()
@@ -108,7 +108,7 @@ def test_something_else_in_a_files_place(folder: Path, tmp_path: Path, file: str
 
 
 @pytest.mark.parametrize("place", few(["banks", "tombstones", "banks/one"]))
-def test_a_folder_that_is_a_link_or_none(folder: Path, tmp_path: Path, place: str) -> None:
+def test_linked_or_replaced_folder_is_refused(folder: Path, tmp_path: Path, place: str) -> None:
     path, elsewhere = folder / place, tmp_path / "elsewhere"
     path.rename(elsewhere) if path.exists() else elsewhere.mkdir()
     path.symlink_to(elsewhere)
@@ -121,12 +121,12 @@ def test_a_folder_that_is_a_link_or_none(folder: Path, tmp_path: Path, place: st
     assert str(path) in told(folder)
 
 
-def test_the_run_folder_itself_may_be_a_link(folder: Path, tmp_path: Path) -> None:
+def test_run_folder_may_be_a_link(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(folder)
     assert all(check.ok for check in Run(tmp_path / "link").verify())
 
 
-def test_what_a_kill_never_leaves_is_not_removed(folder: Path, tmp_path: Path) -> None:
+def test_only_leftovers_of_kills_are_removed(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (folder / "banks" / ".one.1.new").symlink_to(tmp_path / "mine")
     with pytest.raises(StoreError, match="banks: could not be written"):
@@ -157,14 +157,14 @@ FLOATS: dict[str, Any] = {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}
         ]
     ),
 )
-def test_headers_that_lie(folder: Path, header: Any) -> None:
+def test_lying_headers_are_refused(folder: Path, header: Any) -> None:
     size = FLOATS["data_offsets"][1]
     raw_tensors(folder / BANK, header, body=2 * size if isinstance(header, dict) and len(header) > 1 else size)
     assert "bank.safetensors" in told(folder)
 
 
 @pytest.mark.parametrize("length", few([2**63, 2**40, 0]))
-def test_a_header_that_is_longer_than_its_file(folder: Path, length: int) -> None:
+def test_header_longer_than_the_file_is_refused(folder: Path, length: int) -> None:
     raw_tensors(folder / BANK, {"a": FLOATS}, length=length)
     assert "bank.safetensors" in told(folder)
 
@@ -217,7 +217,7 @@ def test_an_enormous_size_is_refused_before_it_is_allocated(folder: Path) -> Non
         ]
     ),
 )
-def test_manifests_that_were_sealed_again(folder: Path, change: Callable[[Any], object], match: str) -> None:
+def test_resealed_manifests_are_refused(folder: Path, change: Callable[[Any], object], match: str) -> None:
     edit_sealed(folder / MANIFEST, change)
     assert re.search(match, told(folder)), told(folder)
 
@@ -238,7 +238,7 @@ def test_manifests_that_were_sealed_again(folder: Path, change: Callable[[Any], 
     ),
 )
 @pytest.mark.parametrize("file", few([MANIFEST, "results.jsonl", "backbone.json", "tombstones/000009.json"]))
-def test_json_that_no_store_writes(folder: Path, file: str, content: bytes) -> None:
+def test_invalid_json_is_refused(folder: Path, file: str, content: bytes) -> None:
     path = folder / file
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(content + b"\n")
@@ -250,7 +250,7 @@ def test_json_that_no_store_writes(folder: Path, file: str, content: bytes) -> N
     assert path.name in told(folder)
 
 
-def test_tombstones_and_lines_whose_task_is_a_path(tmp_path: Path) -> None:
+def test_task_names_with_paths_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "000001.json"
     removed = {"index": 0, "seal": "0" * 64, "predecessor": None}
     for name in ("../one", "/etc", "..", "a/b", "\ud800", "x" * 65):
@@ -282,19 +282,19 @@ def test_tombstones_and_lines_whose_task_is_a_path(tmp_path: Path) -> None:
         ]
     ),
 )
-def test_probes_that_were_exchanged_and_sealed_again(folder: Path, name: str, made: torch.Tensor) -> None:
+def test_exchanged_and_resealed_probes_are_detected(folder: Path, name: str, made: torch.Tensor) -> None:
     exchange_probe(folder, lambda tensors: tensors.update({name: made}))
     assert "probe.safetensors does not fit this task" in told(folder)
 
 
 @pytest.mark.slow
-def test_a_probe_without_answers_that_was_sealed_again(folder: Path) -> None:
+def test_resealed_probe_without_answers_is_detected(folder: Path) -> None:
     exchange_probe(folder, lambda tensors: tensors.pop("outputs"))
     assert "probe.safetensors is not the certified probe" in told(folder)
 
 
 @pytest.mark.slow
-def test_a_changed_bank_answers_no_probe_that_was_exchanged(folder: Path) -> None:
+def test_changed_bank_is_not_hidden_by_an_exchanged_probe(folder: Path) -> None:
     def longer(tensors: dict[str, torch.Tensor]) -> None:
         tensors.update({name: torch.cat([tensor, tensor[:1]]) for name, tensor in tensors.items()})
 

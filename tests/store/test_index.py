@@ -1,4 +1,4 @@
-"""The index saves reading, and says nothing that the manifests do not say: whatever lies in its place."""
+"""The index saves reading and always agrees with the manifests, whatever is in the index file."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_without_an_index_every_manifest_is_read(many: Path, monkeypatch: pytest
     assert len(Store(many).links()) == len([path for path in looks.opened if path.endswith("bank.json")]) == MANIFESTS
 
 
-def test_a_course_keeps_the_index(learned: Path, folder: Path, backbone_folder: Folder) -> None:
+def test_run_maintains_the_index(learned: Path, folder: Path, backbone_folder: Folder) -> None:
     whole = read_index(index_file(learned))
     assert [entry.link for entry in whole.values()] == links_of(learned), "made by the run that learned them"
     assert all(entry.signature == signature_of(learned / "banks" / task / "bank.json") for task, entry in whole.items())
@@ -95,7 +95,7 @@ def test_a_course_keeps_the_index(learned: Path, folder: Path, backbone_folder: 
         b'{"file": NaN, "index": NaN, "predecessor": null, "seal": 0, "shared": 0, "task": 0, "version": 1}\n',
     ],
 )
-def test_what_is_no_index_is_left_aside(many: Path, content: bytes) -> None:
+def test_invalid_index_is_ignored(many: Path, content: bytes) -> None:
     expected = links_of(many)
     index_file(many).write_bytes(content)
     assert Store(many).links() == expected
@@ -103,7 +103,7 @@ def test_what_is_no_index_is_left_aside(many: Path, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("place", ["folder", "link", "pipe"])
-def test_an_index_that_is_no_file_is_left_aside(many: Path, tmp_path: Path, place: str) -> None:
+def test_index_that_is_not_a_file_is_ignored(many: Path, tmp_path: Path, place: str) -> None:
     expected, path, elsewhere = links_of(many), index_file(many), tmp_path / "elsewhere"
     shutil.move(path, elsewhere)
     before = elsewhere.read_bytes()
@@ -118,7 +118,7 @@ def test_an_index_that_is_no_file_is_left_aside(many: Path, tmp_path: Path, plac
     assert elsewhere.read_bytes() == before, "nothing is written through a link"
 
 
-def test_a_line_that_a_kill_tore_costs_only_itself(many: Path) -> None:
+def test_torn_index_line_affects_only_itself(many: Path) -> None:
     path, expected = index_file(many), links_of(many)
     for size in range(0, path.stat().st_size, 37):
         os.truncate(path, path.stat().st_size - min(37, path.stat().st_size))
@@ -127,7 +127,7 @@ def test_a_line_that_a_kill_tore_costs_only_itself(many: Path) -> None:
         assert Store(many).links() == expected
 
 
-def test_a_flipped_bit_costs_only_its_line(many: Path) -> None:
+def test_flipped_bit_affects_only_its_index_line(many: Path) -> None:
     path, expected = index_file(many), links_of(many)
     whole = path.read_bytes()
     for place in range(0, len(whole), 23):
@@ -137,7 +137,7 @@ def test_a_flipped_bit_costs_only_its_line(many: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["in place", "with its old times"])
-def test_a_manifest_that_was_changed_is_read_again(many: Path, way: str) -> None:
+def test_changed_manifest_is_reread(many: Path, way: str) -> None:
     path = many / "banks" / "one" / "bank.json"
     before = path.stat()
     edit(path, sealed=True, notices=("x",))
@@ -147,7 +147,7 @@ def test_a_manifest_that_was_changed_is_read_again(many: Path, way: str) -> None
     assert Store(many).broken().keys() == {"two"}
 
 
-def test_a_replaced_manifest_of_the_same_size_is_read_again(many: Path) -> None:
+def test_replaced_manifest_of_equal_size_is_reread(many: Path) -> None:
     path = many / "banks" / "one" / "bank.json"
     content = json.loads(path.read_text())
     beside = path.with_name("other")
@@ -159,7 +159,7 @@ def test_a_replaced_manifest_of_the_same_size_is_read_again(many: Path) -> None:
         Store(many).links()
 
 
-def test_a_forged_index_is_found_out_by_the_first_manifest_that_is_read(many: Path) -> None:
+def test_forged_index_is_detected_by_the_first_manifest_read(many: Path) -> None:
     true, path = links_of(many), index_file(many)
     forged = (replace(link, index=MANIFESTS - 1 - link.index, shared=True, seal="0" * 64) for link in true)
     write_index(path, [entry_of(many, link) for link in forged])
@@ -170,13 +170,13 @@ def test_a_forged_index_is_found_out_by_the_first_manifest_that_is_read(many: Pa
     assert problems(many) == {}, "and verify never looks at it"
 
 
-def test_a_list_reads_no_manifest_and_says_the_same(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_from_the_index_matches_the_manifests(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, looks = listed(Store(many, indexed=False)), Looks(many, monkeypatch)
     assert listed(Store(many)) == expected
     assert looks.opened == [".index.jsonl"]
 
 
-def test_a_forged_summary_is_found_out_by_its_manifest(many: Path) -> None:
+def test_forged_summary_is_detected_by_its_manifest(many: Path) -> None:
     true, links = listed(Store(many, indexed=False)), links_of(many)
     better = entry_of(many, links[0]).summary.model_copy(update={"score": 1.0})
     write_index(index_file(many), [replace(entry_of(many, link), summary=better) for link in links])
@@ -192,7 +192,7 @@ def test_a_forged_summary_is_found_out_by_its_manifest(many: Path) -> None:
     + [{"summary": {key: value}} for key, value in (("score", "1"), ("score", True), ("split", "train"), ("more", 1))]
     + [{"summary": {"parameters": {"own": 1.5}}}],
 )
-def test_a_line_of_another_release_or_of_other_types_is_left_aside(many: Path, change: dict[str, Any]) -> None:
+def test_index_line_of_another_format_is_ignored(many: Path, change: dict[str, Any]) -> None:
     path, expected = index_file(many), listed(Store(many, indexed=False))
     lines = []
     for line in filter(None, path.read_bytes().split(b"\n")):
@@ -206,7 +206,7 @@ def test_a_line_of_another_release_or_of_other_types_is_left_aside(many: Path, c
     assert listed(Store(many)) == expected
 
 
-def test_a_commit_never_builds_on_a_forged_index(many: Path) -> None:
+def test_commit_does_not_trust_a_forged_index(many: Path) -> None:
     true = links_of(many)
     add_to_index(index_file(many), entry_of(many, replace(true[-1], seal="0" * 64)))
     assert Store(many).head() == true[-1]
@@ -221,7 +221,7 @@ def test_verify_reads_every_manifest(many: Path, monkeypatch: pytest.MonkeyPatch
     assert ".index.jsonl" not in looks.opened
 
 
-def test_forgotten_and_replaced_banks(many: Path, backbone_folder: Folder) -> None:
+def test_index_follows_forgotten_and_replaced_banks(many: Path, backbone_folder: Folder) -> None:
     forget(many, "copy3")
     assert Store(many).links() == links_of(many)
     assert "copy3" not in Store(many).tasks
@@ -231,14 +231,14 @@ def test_forgotten_and_replaced_banks(many: Path, backbone_folder: Folder) -> No
     assert Store(many).tasks[-1] == "four"
 
 
-def test_an_index_makes_no_task_of_a_folder_without_a_certificate(many: Path) -> None:
+def test_index_does_not_add_folders_without_certificate(many: Path) -> None:
     (many / "banks" / "nine").mkdir()
     add_to_index(index_file(many), entry_of(many, Link(9, "a" * 64, "b" * 64, "nine")))
     with pytest.raises(StoreError, match="nine"):
         Store(many).links()
 
 
-def test_after_a_replacement_one_task_is_still_looked_at_alone(
+def test_single_task_is_read_alone_after_a_replacement(
     many: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learn_one_more(backbone_folder(), many)
@@ -255,7 +255,7 @@ def test_after_a_replacement_one_task_is_still_looked_at_alone(
     }
 
 
-def test_an_index_that_cannot_be_written_is_no_fault(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_index_is_not_an_error(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, expected = index_file(many), links_of(many)
 
     def refuse(*_: object) -> int:
@@ -272,6 +272,6 @@ def test_an_index_that_cannot_be_written_is_no_fault(many: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../one", "one/", "banks/one", ".one", "one\0", "nine", 3, None])
-def test_what_is_no_learned_task_is_not_there(many: Path, name: object) -> None:
+def test_unlearned_task_is_not_in_the_store(many: Path, name: object) -> None:
     assert Store(many).has("one")
     assert not Store(many).has(name)  # type: ignore[arg-type]

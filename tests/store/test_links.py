@@ -1,4 +1,4 @@
-"""A link inside a run folder leads nowhere: what is written would be written, and deleted, elsewhere."""
+"""Links inside a run folder are not followed: files elsewhere would be written or deleted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def contents(folder: Path) -> dict[Path, str]:
 
 
 @pytest.mark.parametrize("link", ["report", "report/tasks"])
-def test_a_linked_report(folder: Path, elsewhere: Path, link: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_linked_report_is_refused(folder: Path, elsewhere: Path, link: str, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / link).parent.mkdir(exist_ok=True)
     (folder / link).symlink_to(elsewhere)
     before = contents(elsewhere)
@@ -48,7 +48,7 @@ def test_a_linked_report(folder: Path, elsewhere: Path, link: str, capsys: pytes
     assert (folder / link).is_symlink()
 
 
-def test_a_link_of_the_users_own_is_followed(folder: Path, elsewhere: Path, tmp_path: Path) -> None:
+def test_users_own_link_is_followed(folder: Path, elsewhere: Path, tmp_path: Path) -> None:
     (tmp_path / "shown").symlink_to(elsewhere)
     (tmp_path / "link to run").symlink_to(folder)
     assert main(["report", str(tmp_path / "link to run"), "--output", str(tmp_path / "shown")]) == 0
@@ -58,7 +58,7 @@ def test_a_link_of_the_users_own_is_followed(folder: Path, elsewhere: Path, tmp_
 
 
 @pytest.mark.parametrize("link", ["logs", "logs/csv"])
-def test_linked_logs(folder: Path, elsewhere: Path, link: str, backbone_folder: Folder) -> None:
+def test_linked_logs_are_refused(folder: Path, elsewhere: Path, link: str, backbone_folder: Folder) -> None:
     (folder / link).parent.mkdir(exist_ok=True)
     (folder / link).symlink_to(elsewhere)
     before = contents(elsewhere)

@@ -1,4 +1,4 @@
-"""One writer at a time: the second is told who the first is, or waits; who was killed holds nothing."""
+"""One writer at a time: the second gets an error naming the first, or waits; a killed process releases the lock."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = [
 
 
 def in_a_process(act: Callable[[], object]) -> int:
-    """Start a process that acts; return its number. It ends with 0, or 1 if it was told who holds the lock."""
+    """Start a process that runs a function; return its id. It exits with 0, or with 1 if the lock is held."""
     child = os.fork()
     if child:
         return child
@@ -72,7 +72,7 @@ def held(folder: Path) -> Iterator[int]:
         os.waitpid(child, 0)
 
 
-def test_the_second_is_told_who_the_first_is(tmp_path: Path) -> None:
+def test_lock_error_names_the_holder(tmp_path: Path) -> None:
     with held(tmp_path) as child:
         said = rf"this run: process {child} on {platform.node()}, since \d{{4}}-.* UTC, ['\"].*['\"]\. Wait until .* \(--wait"
         with pytest.raises(StoreError, match=said), Store(tmp_path).lock():
@@ -82,7 +82,7 @@ def test_the_second_is_told_who_the_first_is(tmp_path: Path) -> None:
     assert not (tmp_path / ".lock.json").exists()
 
 
-def test_who_was_killed_holds_nothing_and_is_named_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_process_releases_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "_PATIENCE", 0)
     with held(tmp_path) as child:
         pass
@@ -101,14 +101,14 @@ def test_who_was_killed_holds_nothing_and_is_named_no_more(tmp_path: Path, monke
 @pytest.mark.parametrize(
     "said", ["", "[]", '{"pid": "x"}', '{"pid": 1}', '{"pid": -1, "host": 1}', "\0", "[" * 100_000]
 )
-def test_nonsense_about_the_holder_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+def test_invalid_holder_information_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
     monkeypatch.setattr(lock, "_PATIENCE", 0)
     (tmp_path / ".lock.json").write_text(said)
     with FileLock(tmp_path / ".lock"), pytest.raises(StoreError, match=r"this run\. Wait"), Store(tmp_path).lock():
         raise AssertionError
 
 
-def test_a_link_among_what_was_left_behind_leads_nowhere(tmp_path: Path) -> None:
+def test_links_among_leftovers_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".x.new").symlink_to(tmp_path / "elsewhere")
@@ -117,7 +117,7 @@ def test_a_link_among_what_was_left_behind_leads_nowhere(tmp_path: Path) -> None
     assert (tmp_path / "elsewhere").is_dir()
 
 
-def test_one_may_wait_for_the_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_second_process_can_wait(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def briefly() -> None:
         with Store(tmp_path).lock():
             time.sleep(0.4)
@@ -131,7 +131,7 @@ def test_one_may_wait_for_the_other(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert "Waiting until it has ended." in caplog.text
 
 
-def test_the_same_thread_may_take_it_again(tmp_path: Path) -> None:
+def test_lock_is_reentrant_in_the_same_thread(tmp_path: Path) -> None:
     with Store(tmp_path).lock():
         with Store(tmp_path).lock():
             pass
@@ -148,7 +148,7 @@ class Slow(StreamCallback):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wait", [False, True])
-def test_two_at_the_same_moment_on_a_fresh_folder(backbone_folder: Folder, tmp_path: Path, wait: bool) -> None:
+def test_simultaneous_locks_on_a_new_folder(backbone_folder: Folder, tmp_path: Path, wait: bool) -> None:
     tasks = stream(backbone_folder(), [task("one", num_rows=16), task("two", num_rows=16)], training={"epochs": 1})
     whole = bank_digests(learn(tasks, tmp_path / "whole"))
     for number in range(5):
@@ -166,7 +166,7 @@ def test_two_at_the_same_moment_on_a_fresh_folder(backbone_folder: Folder, tmp_p
 
 
 @pytest.mark.slow
-def test_two_commands_add_a_task_each(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_two_waiting_commands_add_a_task_each(backbone_folder: Folder, tmp_path: Path) -> None:
     more = [task(name, num_rows=16) for name in ("two", "three", "four")]
     learn(stream(backbone_folder(), [task("one", num_rows=16)], training={"epochs": 1}), tmp_path / "run")
     for each in more:
@@ -185,7 +185,7 @@ def test_two_commands_add_a_task_each(backbone_folder: Folder, tmp_path: Path) -
     assert all(check.ok for check in run.verify(data=True))
 
 
-def test_a_command_that_may_not_wait_ends_with_4(
+def test_command_without_wait_exits_with_4(
     backbone_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "tasks.yaml").write_text(dump_stream(stream(backbone_folder(), [task("one", num_rows=16)]).spec))

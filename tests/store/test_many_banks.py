@@ -1,4 +1,4 @@
-"""Banks are verified one after the other: memory does not grow with their number.
+"""Banks are verified one after another: memory does not grow with their number.
 
 `tests/store/many.py` measures; with 1000 it takes some minutes: ``python -m tests.store.many FOLDER BACKBONE 1000``.
 """

@@ -1,4 +1,4 @@
-"""What a run is known to have had and has no more: nothing is learned until it is restored, or dropped on record."""
+"""Missing entries of a run: nothing is learned until they are restored, or dropped."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_the_newest_bank_is_missing(folder: Path, backbone_folder: Folder) -> None:
+def test_missing_newest_bank_is_reported(folder: Path, backbone_folder: Folder) -> None:
     kept = shutil.copytree(folder / "banks" / "three", folder.parent / "three")
     shutil.rmtree(folder / "banks" / "three")
     assert MISSING in problems(folder)["three"]
@@ -59,7 +59,7 @@ def test_the_newest_bank_is_missing(folder: Path, backbone_folder: Folder) -> No
     assert learn_one_more(backbone_folder(), folder).store.tasks == ["one", "two", "three", "four"]
 
 
-def test_a_missing_bank_is_dropped_on_record(folder: Path, backbone_folder: Folder) -> None:
+def test_missing_bank_can_be_dropped(folder: Path, backbone_folder: Folder) -> None:
     seal = Store(folder).link("three").seal
     shutil.rmtree(folder / "banks" / "three")
     assert forget(folder, "three").store.tasks == ["one", "two"]
@@ -76,7 +76,7 @@ def test_a_missing_bank_is_dropped_on_record(folder: Path, backbone_folder: Fold
         forget(folder, "nine")
 
 
-def test_at_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_missing_entries_on_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     shutil.rmtree(folder / "banks" / "three")
     (tmp_path / "new.yaml").write_text(json.dumps(task("three", num_rows=24)))
     assert main(["verify", str(folder)]) == 1
@@ -93,7 +93,7 @@ def test_at_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str], t
     assert main(["verify", str(folder)]) == 0
 
 
-def test_a_bank_that_was_learned_in_the_place_of_a_lost_one(
+def test_bank_learned_in_place_of_a_lost_one_is_reported(
     folder: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The chain is whole, and only the results know of the first bank."""
@@ -113,7 +113,7 @@ def test_a_bank_that_was_learned_in_the_place_of_a_lost_one(
     assert problems(folder) == {}
 
 
-def test_a_bank_in_the_middle_and_its_neighbour(folder: Path, backbone_folder: Folder) -> None:
+def test_missing_bank_in_the_middle_and_its_neighbour(folder: Path, backbone_folder: Folder) -> None:
     link = Store(folder).link("one")
     for name in ("one", "two"):
         shutil.rmtree(folder / "banks" / name)
@@ -132,7 +132,7 @@ def test_a_bank_in_the_middle_and_its_neighbour(folder: Path, backbone_folder: F
     assert problems(folder) == {}
 
 
-def test_several_of_the_newest_are_missing(folder: Path, backbone_folder: Folder) -> None:
+def test_several_missing_newest_banks_are_reported(folder: Path, backbone_folder: Folder) -> None:
     kept = shutil.copytree(folder / "banks", folder.parent / "banks")
     for name in ("two", "three"):
         shutil.rmtree(folder / "banks" / name)
@@ -151,7 +151,9 @@ def test_several_of_the_newest_are_missing(folder: Path, backbone_folder: Folder
         assert problems(run) == {}
 
 
-def test_a_tombstone_is_missing(folder: Path, backbone_folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_tombstone_is_reported(
+    folder: Path, backbone_folder: Folder, capsys: pytest.CaptureFixture[str]
+) -> None:
     forget(folder, "two")
     learn(stream(backbone_folder(), [TASKS[0], TASKS[2], task("four", num_rows=16)], training=QUICK), folder)
     (path,) = (folder / "tombstones").iterdir()
@@ -176,7 +178,7 @@ def test_a_tombstone_is_missing(folder: Path, backbone_folder: Folder, capsys: p
     assert problems(folder) == {}
 
 
-def test_the_bank_that_replaced_another_is_missing(folder: Path, backbone_folder: Folder) -> None:
+def test_missing_replacement_is_reported(folder: Path, backbone_folder: Folder) -> None:
     learn_one_more(backbone_folder(), folder, replace=["two"])
     (folder / "results.jsonl").unlink()
     assert Store(folder).link("four").index == 5
@@ -188,7 +190,7 @@ def test_the_bank_that_replaced_another_is_missing(folder: Path, backbone_folder
         learn_one_more(backbone_folder(), folder)
 
 
-def test_a_restored_run_answers_as_before(folder: Path, backbone_folder: Folder) -> None:
+def test_restored_bank_is_valid_again(folder: Path, backbone_folder: Folder) -> None:
     """A missing bank that was dropped on record, and is found and put back after all, counts again."""
     before = bank_digests(Run(folder))
     kept = shutil.move(folder / "banks" / "three", folder.parent / "three")
@@ -202,7 +204,7 @@ def test_a_restored_run_answers_as_before(folder: Path, backbone_folder: Folder)
     assert Store(folder).tasks == ["one", "two", "four"]
 
 
-def test_the_newest_certificate_was_edited_and_sealed_again(folder: Path) -> None:
+def test_edited_and_resealed_newest_certificate_is_reported(folder: Path) -> None:
     """No later entry names it; the results do."""
     path = folder / "banks" / "three" / "bank.json"
     write_manifest(path, read_manifest(path).model_copy(update={"notices": ("nothing to see here",)}))
@@ -212,7 +214,7 @@ def test_the_newest_certificate_was_edited_and_sealed_again(folder: Path) -> Non
     assert "its certificate, entry 2 of the chain, is not the one that results.jsonl names" in found["three"]
 
 
-def test_tasks_that_the_stream_leaves_out_are_counted(folder: Path, backbone_folder: Folder) -> None:
+def test_tasks_missing_from_the_stream_are_counted(folder: Path, backbone_folder: Folder) -> None:
     """Of a stream of one new task, in a run of three, it is the fourth of four."""
     heard: list[tuple[int, int]] = []
 
@@ -228,7 +230,7 @@ def test_tasks_that_the_stream_leaves_out_are_counted(folder: Path, backbone_fol
 
 
 @pytest.mark.slow
-def test_an_older_copy_of_a_replaced_bank_is_no_restored_one(folder: Path, backbone_folder: Folder) -> None:
+def test_older_copy_of_a_replaced_bank_is_not_accepted(folder: Path, backbone_folder: Folder) -> None:
     old = shutil.copytree(folder / "banks" / "two", folder.parent / "old")
     learn_one_more(backbone_folder(), folder)
     learn_one_more(backbone_folder(), folder, replace=["two"])
@@ -248,8 +250,8 @@ def test_an_older_copy_of_a_replaced_bank_is_no_restored_one(folder: Path, backb
     assert problems(folder) == {}
 
 
-def test_a_missing_bank_and_a_changed_stream(folder: Path, backbone_folder: Folder) -> None:
-    """Neither waits for the other: what is missing is dropped, and the stream is written anew by the next run."""
+def test_missing_bank_and_changed_stream_are_both_reported(folder: Path, backbone_folder: Folder) -> None:
+    """They are independent: the missing entry is dropped, and the next run rewrites the stream."""
     path = folder / "stream.yaml"
     path.write_text(path.read_text().replace("name: tiny", "name: tint", 1))
     shutil.rmtree(folder / "banks" / "three")

@@ -1,4 +1,4 @@
-"""What goes missing, or comes back, while a task is learned: it is noticed before anything is committed on top."""
+"""Entries that are lost or restored during training are detected before anything is committed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Folder = Callable[..., Path]
 MISSING = "task 'three' was learned as entry 2 of the chain, but its bank is missing"
 
 
-def test_a_bank_that_goes_while_a_task_is_learned(folder: Path, backbone_folder: Folder) -> None:
+def test_bank_lost_during_training_is_reported(folder: Path, backbone_folder: Folder) -> None:
     """The chain is looked at right before the commit: a new entry would take the position of the one that is missing."""
 
     class Thief(StreamCallback):
@@ -34,7 +34,7 @@ def test_a_bank_that_goes_while_a_task_is_learned(folder: Path, backbone_folder:
     assert Store(folder).tasks == ["one", "two"]
 
 
-def test_the_next_task_is_not_begun(folder: Path, backbone_folder: Folder) -> None:
+def test_next_task_is_not_started_after_a_loss(folder: Path, backbone_folder: Folder) -> None:
     """What goes missing while nothing is committed is found before the next task is trained."""
     begun: list[str] = []
 
@@ -51,7 +51,7 @@ def test_the_next_task_is_not_begun(folder: Path, backbone_folder: Folder) -> No
     assert begun == ["four"]
 
 
-def test_a_bank_that_goes_between_the_check_and_the_commit(
+def test_bank_lost_between_check_and_commit_is_reported(
     folder: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was taken away in that instant is not taken for seen: the next task is not begun."""
@@ -75,9 +75,7 @@ def test_a_bank_that_goes_between_the_check_and_the_commit(
     assert begun == ["four"]
 
 
-def test_a_bank_that_is_put_back_while_its_task_is_learned_is_not_replaced(
-    folder: Path, backbone_folder: Folder
-) -> None:
+def test_bank_restored_during_training_is_not_replaced(folder: Path, backbone_folder: Folder) -> None:
     """Only what was asked for is replaced."""
     kept = shutil.move(folder / "banks" / "three", folder.parent / "three")
     lines = (folder / "results.jsonl").read_bytes().splitlines(keepends=True)

@@ -1,4 +1,4 @@
-"""The probe of every kind of task: small, seeded, sensitive, and what another environment may do to it."""
+"""The probe of every task kind: small, seeded, sensitive, and its tolerance in other environments."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def runs(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> d
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_stored(runs: dict[str, Path], kind: str) -> None:
+def test_probe_file_contents(runs: dict[str, Path], kind: str) -> None:
     run = Run(runs[kind])
     inputs, certified = certified_probe(run.store, "one")
     outputs = certified["outputs"]
@@ -73,7 +73,7 @@ def test_what_is_stored(runs: dict[str, Path], kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_is_made_of_the_tasks_seed_alone(runs: dict[str, Path], kind: str) -> None:
+def test_probe_depends_only_on_the_tasks_seed(runs: dict[str, Path], kind: str) -> None:
     run = Run(runs[kind])
     models, plan = run.session.models, run.store.plan("one")
     backbone = models.backbone("fp32")
@@ -86,7 +86,7 @@ def test_it_is_made_of_the_tasks_seed_alone(runs: dict[str, Path], kind: str) ->
     assert combined_digest(tensor_digests({"o": found})) == combined_digest(tensor_digests({"o": certified}))
 
 
-def test_log_probabilities_are_those_of_the_models_own_loss(runs: dict[str, Path]) -> None:
+def test_log_probabilities_match_the_models_loss(runs: dict[str, Path]) -> None:
     for kind in ("seq2seq", "causal-lm"):
         run = Run(runs[kind])
         backbone, plan = run.session.models.backbone("fp32"), run.store.plan("one")
@@ -99,14 +99,14 @@ def test_log_probabilities_are_those_of_the_models_own_loss(runs: dict[str, Path
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "bart", "t5", "llama"])
-def test_rows_begin_and_end_as_the_tokenizer_makes_them(family: str) -> None:
+def test_probe_rows_have_the_tokenizers_special_tokens(family: str) -> None:
     tokenizer = make_tokenizer(family)
     first, last = _special_tokens_around(tokenizer)
     assert [*first, 10, *last] == tokenizer("w5")["input_ids"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_changed_model_is_found(runs: dict[str, Path], kind: str) -> None:
+def test_changed_model_is_detected(runs: dict[str, Path], kind: str) -> None:
     run = Run(runs[kind])
     model = run.session.models.backbone("fp32").model
     layer = run.session.models.backbone("fp32").sites.layers[-1]
@@ -143,7 +143,7 @@ Rows = dict[str, Tensor]
         ("image-classification", lambda rows: {n: t[..., :4] for n, t in rows.items()}, r"have the shape \(3, 8, 4\)"),
     ],
 )
-def test_inputs_are_checked_before_they_reach_the_model(
+def test_probe_inputs_are_validated_before_use(
     runs: dict[str, Path], kind: str, change: Callable[[Rows], Rows], message: str
 ) -> None:
     run = Run(runs[kind])
@@ -154,7 +154,7 @@ def test_inputs_are_checked_before_they_reach_the_model(
         check_probe(manifest, backbone, inputs | change(inputs), certified[OUTPUTS])
 
 
-def test_a_probe_that_cannot_be_answered_is_a_finding(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unanswerable_probe_is_reported(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object) -> Tensor:
         raise RuntimeError("sizes do not fit")
 
@@ -163,7 +163,7 @@ def test_a_probe_that_cannot_be_answered_is_a_finding(runs: dict[str, Path], mon
     assert "task 'one': its probe cannot be answered (sizes do not fit)" in check.problems[0]
 
 
-def test_a_probe_of_another_kind_than_the_backbone_answers(runs: dict[str, Path]) -> None:
+def test_probe_of_an_unsupported_kind_is_reported(runs: dict[str, Path]) -> None:
     run = Run(runs["regression"])
     inputs, certified = certified_probe(run.store, "one")
     manifest = run.store.manifest("one").model_copy(update={"kind": "seq2seq"})
@@ -172,7 +172,7 @@ def test_a_probe_of_another_kind_than_the_backbone_answers(runs: dict[str, Path]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_another_environment_may_round_but_not_answer_otherwise(
+def test_other_environment_allows_rounding_but_not_other_labels(
     runs: dict[str, Path], kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(runs[kind])
@@ -194,7 +194,7 @@ def test_another_environment_may_round_but_not_answer_otherwise(
         assert not certificate.check_task(run.store, "one", backbone).ok
 
 
-def test_another_processor_or_a_switch_of_its_libraries_is_another_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processor_and_library_settings_are_part_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     here = current_environment(torch.device("cpu"), "fp32", "eager")
     assert here.processor
     assert here.differences(here.model_copy(update={"processor": "another"})) == [
@@ -211,7 +211,7 @@ def test_another_processor_or_a_switch_of_its_libraries_is_another_environment(m
     ]
 
 
-def test_the_certificate_of_outputs_is_part_of_the_manifest(runs: dict[str, Path]) -> None:
+def test_output_certificate_is_part_of_the_manifest(runs: dict[str, Path]) -> None:
     manifest = Run(runs["causal-lm"]).store.manifest("one")
     tensors, outputs = certified_probe(Run(runs["causal-lm"]).store, "one")
     assert outputs.keys() == {OUTPUTS, DECODED}

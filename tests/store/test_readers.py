@@ -1,4 +1,4 @@
-"""Who reads a run while another process writes to it sees the state before or after, never a mixture."""
+"""Readers of a run that is being written see the state before or after, never a mixture."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def interleaved(
 ) -> tuple[Any, bool]:
     """Return what a reader sees when all steps are done before it opens its file number ``at``; and whether it came to that.
 
-    With a pause between them the steps are done beside the reader.
+    With a pause between them, the steps run concurrently with the reader.
     """
     shutil.copytree(states.before, folder)
     real, opened, writers = reading_module._opened, [0], []
@@ -167,7 +167,7 @@ def check(states: States, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what:
 
 
 @pytest.mark.parametrize("how", ["load", "report"])
-def test_a_bank_that_is_replaced_between_two_files(
+def test_reader_handles_replacement_between_two_files(
     states: States, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     assert check(states, tmp_path, monkeypatch, "replaced", how, 0.0) > 1
@@ -177,7 +177,7 @@ def test_a_bank_that_is_replaced_between_two_files(
 @pytest.mark.parametrize("pause", [0.0, 0.03])
 @pytest.mark.parametrize("how", READS)
 @pytest.mark.parametrize("what", ["replaced", "forgotten", "joined"])
-def test_whatever_is_written_between_two_files(
+def test_reader_is_consistent_with_any_concurrent_write(
     states: States, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, how: str, pause: float
 ) -> None:
     assert check(states, tmp_path, monkeypatch, what, how, pause) > 1
@@ -186,7 +186,7 @@ def test_whatever_is_written_between_two_files(
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX processes")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-def test_readers_of_a_course_in_other_processes(tmp_path: Path, backbone_folder: Folder) -> None:
+def test_readers_in_other_processes_see_a_consistent_run(tmp_path: Path, backbone_folder: Folder) -> None:
     folder, backbone = tmp_path / "run", backbone_folder()
     reading.versions(folder, backbone)
     acts: dict[str, Callable[[], object]] = {

@@ -1,4 +1,4 @@
-"""Banks in memory: within a budget, the one asked for longest ago goes first, and none answers that was replaced on disk."""
+"""Cached banks: within a budget, least recently used ones are evicted, and replaced banks are never used."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def held(run: Run) -> list[str]:
     return list(run.session.models.held_banks._by_name)
 
 
-def test_answers_are_those_of_a_bank_that_was_just_loaded(folder: Path, open_run: Run) -> None:
+def test_cached_bank_answers_like_a_freshly_loaded_one(folder: Path, open_run: Run) -> None:
     run = opened(folder, open_run)
     fresh = {name: opened(folder, open_run).predict(TEXTS, task=name) for name in ("one", "two", "three")}
     for name in ("one", "two", "three", "two", "one", "three"):
@@ -70,7 +70,7 @@ def test_switching_between_banks_in_memory_reads_nothing(
         assert looks.asked == ["banks/one/bank.json", "banks/two/bank.json"]
 
 
-def test_the_budget_holds_and_one_bank_is_always_held(folder: Path, open_run: Run) -> None:
+def test_budget_is_respected_with_at_least_one_bank(folder: Path, open_run: Run) -> None:
     size = open_run.session.models.held("one").num_bytes
     assert size == sum(tensor.nbytes for tensor in open_run.store.tensors("one").values())
     run = opened(folder, open_run, resident_bytes=2 * size)
@@ -85,7 +85,7 @@ def test_the_budget_holds_and_one_bank_is_always_held(folder: Path, open_run: Ru
         Run(folder, resident_bytes=-1)
 
 
-def test_several_banks_at_once_are_all_held_or_refused(folder: Path, open_run: Run) -> None:
+def test_several_banks_are_all_cached_or_refused(folder: Path, open_run: Run) -> None:
     size = open_run.session.models.held("one").num_bytes
     run = opened(folder, open_run, resident_bytes=2 * size)
     models = run.session.models
@@ -102,7 +102,7 @@ def test_several_banks_at_once_are_all_held_or_refused(folder: Path, open_run: R
 
 
 @given(asked=st.lists(st.integers(0, 5), min_size=1, max_size=30), most=st.integers(0, 12))
-def test_whatever_is_asked_the_newest_that_fit_are_held(asked: Sequence[int], most: int) -> None:
+def test_most_recently_used_banks_are_cached(asked: Sequence[int], most: int) -> None:
     """Bank number n takes n + 1 bytes."""
     banks = BankCache(most)
     for number in asked:
@@ -129,7 +129,7 @@ def _held(num_bytes: int) -> CachedBank:
     )
 
 
-def test_a_bank_that_was_replaced_on_disk_never_answers(folder: Path, open_run: Run, backbone_folder: Folder) -> None:
+def test_bank_replaced_on_disk_is_not_used(folder: Path, open_run: Run, backbone_folder: Folder) -> None:
     run = opened(folder, open_run)
     before = run.predict(TEXTS, task="one")
     other = {**TASKS[0], "training": {"epochs": 2}}
@@ -140,7 +140,7 @@ def test_a_bank_that_was_replaced_on_disk_never_answers(folder: Path, open_run: 
     assert held(run) == ["one"]
 
 
-def test_a_bank_in_memory_stays_what_was_checked(folder: Path, open_run: Run) -> None:
+def test_cached_bank_stays_as_checked(folder: Path, open_run: Run) -> None:
     run = opened(folder, open_run)
     before = run.predict(TEXTS, task="one")
     change_tensors(folder / "banks" / "one" / "bank.safetensors", nudge("head.output.bias"))
@@ -148,7 +148,7 @@ def test_a_bank_in_memory_stays_what_was_checked(folder: Path, open_run: Run) ->
     assert not run.verify("one")[0].ok, "which looks at the disk"
 
 
-def test_a_tokenizer_that_was_changed_refuses_banks_in_memory_too(folder: Path, open_run: Run) -> None:
+def test_changed_tokenizer_also_refuses_cached_banks(folder: Path, open_run: Run) -> None:
     run = Run(folder)
     run.predict(TEXTS, task="one")
     models = run.session.models
@@ -159,7 +159,7 @@ def test_a_tokenizer_that_was_changed_refuses_banks_in_memory_too(folder: Path, 
         run.predict(TEXTS, task="one")
 
 
-def test_learning_holds_no_other_bank(folder: Path, backbone_folder: Folder) -> None:
+def test_training_caches_no_other_bank(folder: Path, backbone_folder: Folder) -> None:
     run = learn(stream(backbone_folder(), [*TASKS, task("four", num_rows=16)], training=QUICK), folder)
     models = run.session.models
     assert len(models.held_banks) > 0, "the row of R was measured with them"
@@ -170,7 +170,7 @@ def test_learning_holds_no_other_bank(folder: Path, backbone_folder: Folder) -> 
     assert all(not learner.plans for learner in models._learners.values())
 
 
-def test_shared_banks_answer_with_the_newest_body(tmp_path: Path, backbone_folder: Folder) -> None:
+def test_shared_banks_use_the_newest_body(tmp_path: Path, backbone_folder: Folder) -> None:
     bank = {"preset": "lora", "bottleneck": 2, "scope": "shared"}
     run = learn(stream(backbone_folder(), TASKS[:2], training=QUICK, bank=bank), tmp_path / "run")
     models, store = run.session.models, Store(tmp_path / "run")
@@ -183,9 +183,7 @@ def test_shared_banks_answer_with_the_newest_body(tmp_path: Path, backbone_folde
     assert held(run)[-2:] == ["one", "one/"]
 
 
-def test_what_a_specification_builds_is_found_out_once(
-    folder: Path, open_run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_specification_is_analysed_once(folder: Path, open_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     models = open_run.session.models
     backbone = models.backbone("fp32")
     found: list[str] = []

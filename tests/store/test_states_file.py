@@ -1,4 +1,4 @@
-"""A file of states gives back what was written, and is used only if it is whole and bound to what is asked for."""
+"""A states file returns what was written, and is used only if it is complete and matches its binding."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def written(folder: Path, dtype: torch.dtype = torch.float32) -> StatesFile:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_rows_come_back_bit_for_bit_in_any_order_and_padded_with_zeros(tmp_path: Path, dtype: torch.dtype) -> None:
+def test_rows_are_read_exactly_in_any_order_with_zero_padding(tmp_path: Path, dtype: torch.dtype) -> None:
     made = written(tmp_path, dtype)
     again = file(tmp_path, dtype)
     assert again.open()
@@ -56,7 +56,7 @@ def test_rows_come_back_bit_for_bit_in_any_order_and_padded_with_zeros(tmp_path:
     assert (tmp_path / "train.states").stat().st_size == made.num_bytes == 10 * 6 * dtype.itemsize
 
 
-def test_what_is_done_to_a_batch_does_not_reach_the_file(tmp_path: Path) -> None:
+def test_modifying_a_batch_does_not_change_the_file(tmp_path: Path) -> None:
     made = written(tmp_path)
     before = (tmp_path / "train.states").read_bytes()
     made.read(np.array([0]), 3).zero_()
@@ -103,7 +103,7 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_file_that_is_not_what_it_should_be_is_taken_away_and_can_be_made_again(tmp_path: Path, damage: str) -> None:
+def test_invalid_file_is_removed_and_can_be_rebuilt(tmp_path: Path, damage: str) -> None:
     written(tmp_path).close()
     DAMAGE[damage](tmp_path)
     assert not file(tmp_path).open()
@@ -113,12 +113,12 @@ def test_a_file_that_is_not_what_it_should_be_is_taken_away_and_can_be_made_agai
     assert file(tmp_path).open()
 
 
-def test_another_binding_is_asked_for(tmp_path: Path) -> None:
+def test_file_with_another_binding_is_refused(tmp_path: Path) -> None:
     written(tmp_path).close()
     assert not file(tmp_path, bound="those").open()
 
 
-def test_what_a_killed_process_wrote_half_is_taken_away(tmp_path: Path) -> None:
+def test_half_written_file_is_removed(tmp_path: Path) -> None:
     half = tmp_path / ".train.states.4711.new"
     half.write_bytes(b"half")
     other = tmp_path / ".validation.states.4711.new"
@@ -128,7 +128,7 @@ def test_what_a_killed_process_wrote_half_is_taken_away(tmp_path: Path) -> None:
     assert other.exists()
 
 
-def test_a_full_disk_leaves_nothing_behind_and_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_leaves_no_file_and_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.pwrite
 
     def full(descriptor: int, content: Any, place: int) -> int:
@@ -142,13 +142,13 @@ def test_a_full_disk_leaves_nothing_behind_and_says_what_to_do(tmp_path: Path, m
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_write_that_takes_only_a_part_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda file, content, place: real(file, content[:7], place))
     assert torch.equal(written(tmp_path).read(np.arange(4), 4), states()[:, :4].nan_to_num(0.0))
 
 
-def test_rows_that_are_missing_or_do_not_fit_are_an_error(tmp_path: Path) -> None:
+def test_missing_or_wrong_rows_are_an_error(tmp_path: Path) -> None:
     for make, told in (
         (lambda write: write(np.array([0]), states()[:1]), "3 rows were never written"),
         (lambda write: write(np.array([2]), states()[:1, :3]), "row 2: got states"),
@@ -160,7 +160,7 @@ def test_rows_that_are_missing_or_do_not_fit_are_an_error(tmp_path: Path) -> Non
         assert list(tmp_path.iterdir()) == []
 
 
-def test_rows_that_there_are_not_are_not_read(tmp_path: Path) -> None:
+def test_rows_out_of_range_are_refused(tmp_path: Path) -> None:
     made = written(tmp_path)
     for wrong in ([4], [-1]):
         with pytest.raises(ValueError, match=r"are not all rows of a split of 4"):

@@ -1,4 +1,4 @@
-"""The run's own stream.yaml decides what is learned next: a change of it is reported, and nothing is learned from it."""
+"""The run's stream.yaml determines later tasks: a change is reported, and such a file is not used."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["learn", str(folder), str(folder.parent / "new.yaml"), "--quiet"]) == 1
     assert CHANGED in capsys.readouterr().err
     assert Store(folder).tasks == ["one", "two", "three"]
-    # What is dropped is dropped; the file is not written anew, which would seal what it says.
+    # The task is dropped; the file is not rewritten, which would seal its content.
     other = shutil.copytree(folder, folder.parent / "forgetting")
     forget(other, "two")
     assert Store(other).tasks == ["one", "three"]
@@ -56,7 +56,7 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ]
     ),
 )
-def test_a_value_that_changed(
+def test_changed_value_is_reported(
     folder: Path, old: str, new: str, differs: str, capsys: pytest.CaptureFixture[str], backbone_folder: Folder
 ) -> None:
     assert problems(folder) == {}
@@ -67,7 +67,7 @@ def test_a_value_that_changed(
         raise AssertionError(found["(stream.yaml)"])
     assert any(CHANGED in problem for check in read_facts(folder).others for problem in check.problems)
     refused(folder, capsys)
-    # A stream of one's own is not read from there, and is written anew.
+    # A stream given by the user is not read from there, and is rewritten.
     notices: list[str] = []
 
     class Listener(StreamCallback):
@@ -82,14 +82,14 @@ def test_a_value_that_changed(
     assert problems(folder) == {}
 
 
-def test_another_seed_that_was_sealed(folder: Path) -> None:
+def test_resealed_seed_is_reported(folder: Path) -> None:
     edit_stream(folder, "\nseed: 3", "\nseed: 4")
     found = problems(folder)
     assert found.keys() == {"(stream.yaml)"}
     assert "it gives the seed 4, but tasks were learned with another one. Restore it" in found["(stream.yaml)"]
 
 
-def test_the_seal_was_cut_off(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_seal_is_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = folder / "stream.yaml"
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
     assert load_stream(path).seed == 3
@@ -97,7 +97,7 @@ def test_the_seal_was_cut_off(folder: Path, capsys: pytest.CaptureFixture[str]) 
     refused(folder, capsys)
 
 
-def test_an_edit_on_purpose_is_given_to_run(folder: Path, backbone_folder: Folder) -> None:
+def test_intentional_edit_is_accepted_by_run(folder: Path, backbone_folder: Folder) -> None:
     change(folder, "learning_rate: 0.02", "learning_rate: 0.03")
     arguments = ["run", str(folder / "stream.yaml"), "--run-dir", str(folder), "--quiet"]
     assert main(arguments) == 0
@@ -107,7 +107,7 @@ def test_an_edit_on_purpose_is_given_to_run(folder: Path, backbone_folder: Folde
     assert main(arguments) == 2, "the certificates know better"
 
 
-def test_a_linked_stream_file(folder: Path, backbone_folder: Folder) -> None:
+def test_linked_stream_file_is_refused(folder: Path, backbone_folder: Folder) -> None:
     elsewhere = folder.parent / "elsewhere.yaml"
     shutil.move(folder / "stream.yaml", elsewhere)
     (folder / "stream.yaml").symlink_to(elsewhere)
@@ -121,7 +121,7 @@ def test_a_linked_stream_file(folder: Path, backbone_folder: Folder) -> None:
     assert (folder / "stream.yaml").is_symlink()
 
 
-def test_another_stream_is_still_refused(folder: Path, backbone_folder: Folder) -> None:
+def test_incompatible_stream_is_still_refused(folder: Path, backbone_folder: Folder) -> None:
     with pytest.raises(
         InputError, match="this folder holds the stream 'tiny' with seed 3, but the one given is 'tiny'"
     ):

@@ -1,4 +1,4 @@
-"""A backbone, tokenizer or mode other than that of the certificate is noticed and named."""
+"""A backbone, tokenizer or mode that differs from the certificate is detected and named."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.tiny import make_model
 Folder = Callable[..., Path]
 
 
-def test_another_backbone(folder: Path, tmp_path: Path, backbone_folder: Folder) -> None:
+def test_other_backbone_is_refused(folder: Path, tmp_path: Path, backbone_folder: Folder) -> None:
     other = shutil.copytree(backbone_folder(), tmp_path / "other")
     model = make_model("bert")
     with torch.no_grad():
@@ -37,7 +37,7 @@ def test_another_backbone(folder: Path, tmp_path: Path, backbone_folder: Folder)
     assert "(1 of its tensors differ, first pooler.dense.bias)" in found["two"]
 
 
-def test_another_tokenizer(
+def test_other_tokenizer_is_refused(
     folder: Path, tmp_path: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = shutil.copytree(backbone_folder(), tmp_path / "other")
@@ -56,7 +56,7 @@ def test_another_tokenizer(
 @pytest.mark.parametrize(
     "setting", [{"truncation_side": "left"}, {"clean_up_tokenization_spaces": True}, {"split_special_tokens": True}]
 )
-def test_a_tokenizer_with_another_setting(
+def test_tokenizer_with_another_setting_is_refused(
     folder: Path, tmp_path: Path, backbone_folder: Folder, setting: dict[str, Any]
 ) -> None:
     other = shutil.copytree(backbone_folder(), tmp_path / "other")
@@ -66,7 +66,7 @@ def test_a_tokenizer_with_another_setting(
     assert "was learned with a tokenizer of digest" in problems(folder)["one"]
 
 
-def test_a_tokenizer_changed_in_memory(folder: Path) -> None:
+def test_tokenizer_changed_in_memory_is_detected(folder: Path) -> None:
     run = Run(folder)
     assert all(check.ok for check in run.verify())
     tokenizer = run.session.models.tokenizer
@@ -78,14 +78,14 @@ def test_a_tokenizer_changed_in_memory(folder: Path) -> None:
     assert all(check.ok for check in run.verify())
 
 
-def test_answers_of_another_dtype_are_told(folder: Path) -> None:
+def test_answers_of_another_dtype_are_reported(folder: Path) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         checks = Run(folder).verify()
     for check in checks:
         assert "probe's outputs are bfloat16 (8, 2), not float32 (8, 2)" in check.problems[0]
 
 
-def test_a_backbone_changed_in_memory(folder: Path) -> None:
+def test_backbone_changed_in_memory_is_detected(folder: Path) -> None:
     run = Run(folder)
     run.verify()
     backbone = run.session.models.backbone("fp32")
@@ -95,7 +95,7 @@ def test_a_backbone_changed_in_memory(folder: Path) -> None:
         assert "1 tensors differ from what was loaded, first encoder.layer.0.output.dense.bias" in check.problems[0]
 
 
-def test_dropout_left_on_in_memory(folder: Path) -> None:
+def test_dropout_in_memory_is_detected(folder: Path) -> None:
     run = Run(folder)
     model = run.session.models.backbone("fp32").model
     model.train()
@@ -105,7 +105,7 @@ def test_dropout_left_on_in_memory(folder: Path) -> None:
     assert run.predict(["w0 w9"], task="one") == before
 
 
-def test_no_certificate_is_made_with_dropout_on(folder: Path) -> None:
+def test_certificate_with_dropout_on_is_refused(folder: Path) -> None:
     models = Run(folder).session.models
     backbone, store = models.backbone("fp32"), models.store
     backbone.model.train()

@@ -1,4 +1,4 @@
-"""Tensors read from a file without torch have the digests of tensors, and become the same tensors."""
+"""Tensors read from a file without torch have the same digests and values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from continual_petl.store.certificate.tensor_file import read_tensors
 
 @pytest.mark.parametrize("dtype", get_args(Dtype))
 @pytest.mark.parametrize("shape", [(2, 3), (), (0, 4), (5,)])
-def test_a_stored_tensor_has_the_digest_of_the_tensor(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
+def test_stored_tensor_has_the_same_digest(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
     whole = torch.tensor([[0, 1, 0], [1, 1, 0]]) if shape == (2, 3) else torch.ones(shape)
     tensor = whole.to(getattr(torch, dtype))
     (tmp_path / "file").write_bytes(save({"a": tensor, "b": tensor.clone()}))

@@ -1,4 +1,4 @@
-"""A task leaves a run only on purpose and on record, and no other task notices."""
+"""Dropping a task is explicit and recorded, and does not affect other tasks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def anew(backbone: Path, **more: Any) -> Any:
     return stream(backbone, tasks, training=QUICK, **more)
 
 
-def test_a_forgotten_task_is_gone_on_record(folder: Path, backbone_folder: Folder) -> None:
+def test_forgotten_task_leaves_a_tombstone(folder: Path, backbone_folder: Folder) -> None:
     others = files_of(folder, "one", "three")
     run = forget(folder, "two")
     assert run.store.tasks == ["one", "three"]
@@ -64,7 +64,7 @@ def test_a_forgotten_task_is_gone_on_record(folder: Path, backbone_folder: Folde
     assert four.results.forgetting == 0.0
 
 
-def test_a_stream_that_still_names_a_forgotten_task_learns_it_again(folder: Path, backbone_folder: Folder) -> None:
+def test_stream_with_a_forgotten_task_learns_it_again(folder: Path, backbone_folder: Folder) -> None:
     before = bank_digests(Run(folder))
     forget(folder, "two")
     again = stream(backbone_folder(), TASKS, training=QUICK)
@@ -84,7 +84,7 @@ def test_a_stream_that_still_names_a_forgotten_task_learns_it_again(folder: Path
     assert problems(folder) == {}
 
 
-def test_a_replaced_task_is_learned_anew_and_comes_last(folder: Path, backbone_folder: Folder) -> None:
+def test_replaced_task_is_relearned_and_comes_last(folder: Path, backbone_folder: Folder) -> None:
     others, before = files_of(folder, "one", "three"), bank_digests(Run(folder))
     run = learn(anew(backbone_folder()), folder, replace=["two"])
     assert run.store.tasks == ["one", "three", "two"]
@@ -104,7 +104,7 @@ def test_a_replaced_task_is_learned_anew_and_comes_last(folder: Path, backbone_f
     assert bank_digests(Run(folder)) == after
 
 
-def test_what_cannot_be_replaced_or_forgotten(folder: Path, backbone_folder: Folder) -> None:
+def test_invalid_replace_or_forget_is_refused(folder: Path, backbone_folder: Folder) -> None:
     with pytest.raises(
         InputError, match=r"--replace nine: this task is not learned in .*; learned tasks: one, two, three"
     ):
@@ -117,7 +117,7 @@ def test_what_cannot_be_replaced_or_forgotten(folder: Path, backbone_folder: Fol
         forget(folder, "../one")
 
 
-def test_banks_that_others_answer_with_stay(tmp_path: Path, backbone_folder: Folder) -> None:
+def test_shared_bank_used_by_others_is_kept(tmp_path: Path, backbone_folder: Folder) -> None:
     shared = {"preset": "lora", "rank": 2, "scope": "shared"}
     tasks = stream(backbone_folder(), TASKS[:2], training=QUICK, bank=shared)
     learn(tasks, tmp_path / "run")
@@ -132,7 +132,7 @@ def test_banks_that_others_answer_with_stay(tmp_path: Path, backbone_folder: Fol
     assert Run(tmp_path / "run").predict(["w0 w1"], task="two") == answers
 
 
-def test_a_kill_right_after_the_tombstone_is_finished_by_the_next_writer(folder: Path, backbone_folder: Folder) -> None:
+def test_next_writer_finishes_a_kill_after_the_tombstone(folder: Path, backbone_folder: Folder) -> None:
     store = Store(folder)
     write_tombstone(store.tombstone_folder, tombstone_of(store, "two", "forgotten"))
     assert Store(folder).tasks == ["one", "three"]
@@ -142,9 +142,7 @@ def test_a_kill_right_after_the_tombstone_is_finished_by_the_next_writer(folder:
     assert sorted(path.name for path in (folder / "banks").iterdir()) == ["one", "three"]
 
 
-def test_forgetting_that_a_kill_cut_short_is_finished_by_the_same_command(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_forget_is_finished_by_the_same_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("continual_petl.store.store.clean", lambda store: interrupt() if store.tombstones() else None)
     with pytest.raises(KeyboardInterrupt):
         forget(folder, "two")
@@ -162,9 +160,7 @@ def interrupt() -> None:
 
 
 @pytest.mark.parametrize("step", few(["the old bank is out of its place", "the tombstone is written"]))
-def test_a_replacement_that_a_kill_cut_short_is_made_by_the_same_command(
-    folder: Path, backbone_folder: Folder, step: str
-) -> None:
+def test_killed_replacement_is_finished_by_the_same_command(folder: Path, backbone_folder: Folder, step: str) -> None:
     before, old = bank_digests(Run(folder)), files_of(folder, "two")
     store = Store(folder)
     write_tombstone(store.tombstone_folder, tombstone_of(store, "two", "replaced"))
@@ -186,7 +182,7 @@ def test_a_replacement_that_a_kill_cut_short_is_made_by_the_same_command(
     assert problems(kept) == {}
 
 
-def test_a_bank_that_cannot_be_put_in_place_leaves_the_old_one(
+def test_failed_replacement_keeps_the_old_bank(
     folder: Path, backbone_folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = files_of(folder, "one", "two", "three")
@@ -208,7 +204,7 @@ def test_a_bank_that_cannot_be_put_in_place_leaves_the_old_one(
     assert learn(anew(backbone_folder()), folder, replace=["two"]).store.tasks == ["one", "three", "two"]
 
 
-def test_tombstones_taken_away_changed_or_made_up(folder: Path, backbone_folder: Folder) -> None:
+def test_removed_changed_or_forged_tombstones_are_detected(folder: Path, backbone_folder: Folder) -> None:
     kept = shutil.copytree(folder / "banks" / "two", folder.parent / "two")
     forget(folder, "two")
     learn(stream(backbone_folder(), [TASKS[0], TASKS[2], task("four", num_rows=16)], training=QUICK), folder)
@@ -232,7 +228,7 @@ def test_tombstones_taken_away_changed_or_made_up(folder: Path, backbone_folder:
     assert "(tombstones/000009.json)" in problems(other)
 
 
-def test_a_tombstone_under_another_name_or_of_nothing(tmp_path: Path) -> None:
+def test_renamed_or_invalid_tombstone_is_detected(tmp_path: Path) -> None:
     removed = Removed(index=0, seal="0" * 64, predecessor=None)
     stone = Tombstone(index=1, predecessor="0" * 64, task="one", why="forgotten", removed=removed)
     write_tombstone(tmp_path, stone)
@@ -249,7 +245,7 @@ def test_a_tombstone_under_another_name_or_of_nothing(tmp_path: Path) -> None:
         read_tombstone(tmp_path / "000003.json")
 
 
-def test_nothing_is_forgotten_on_a_broken_chain(folder: Path) -> None:
+def test_forget_on_a_broken_chain_is_refused(folder: Path) -> None:
     shutil.rmtree(folder / "banks" / "one")
     with pytest.raises(StoreError, match="task 'two': its certificate names a different predecessor"):
         forget(folder, "three")
@@ -257,7 +253,9 @@ def test_nothing_is_forgotten_on_a_broken_chain(folder: Path) -> None:
     assert Store(folder).tombstones() == []
 
 
-def test_at_the_command_line(folder: Path, backbone_folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tombstones_on_the_command_line(
+    folder: Path, backbone_folder: Folder, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["forget", str(folder), "two"]) == 0
     assert "forgot task two; remaining tasks: one, three" in capsys.readouterr().out
     assert main(["forget", str(folder), "two"]) == 2
@@ -287,9 +285,7 @@ class Stopping(StreamCallback):
 
 
 @pytest.mark.parametrize("when", ["committed", "done"])
-def test_replacing_that_was_stopped_after_its_commit_is_not_done_again(
-    folder: Path, backbone_folder: Folder, when: str
-) -> None:
+def test_committed_replacement_is_not_repeated(folder: Path, backbone_folder: Folder, when: str) -> None:
     both = ["two", "three"]
     with pytest.raises(KeyboardInterrupt):
         learn(anew(backbone_folder()), folder, replace=both, callbacks=[Stopping("two", when)])
@@ -311,7 +307,7 @@ def test_replacing_that_was_stopped_after_its_commit_is_not_done_again(
     assert not (folder / ".replace.json").exists()
 
 
-def test_replacing_with_other_settings_is_another_command(folder: Path, backbone_folder: Folder) -> None:
+def test_replacing_with_other_settings_is_a_new_replacement(folder: Path, backbone_folder: Folder) -> None:
     with pytest.raises(KeyboardInterrupt):
         learn(anew(backbone_folder()), folder, replace=["two"], callbacks=[Stopping("two", "committed")])
     learn(stream(backbone_folder(), TASKS, training=QUICK), folder, replace=["two"])
@@ -321,7 +317,7 @@ def test_replacing_with_other_settings_is_another_command(folder: Path, backbone
 
 
 @pytest.mark.slow
-def test_replacing_with_corrected_rows_is_another_command(tmp_path: Path, backbone_folder: Folder) -> None:
+def test_replacing_with_corrected_rows_is_a_new_replacement(tmp_path: Path, backbone_folder: Folder) -> None:
     write_rows(tmp_path / "data", "one")
     tasks = [{"name": "one", "kind": "classification", "data": str(tmp_path / "data")}]
     learn(stream(backbone_folder(), tasks, training=QUICK), tmp_path / "run")
@@ -340,7 +336,7 @@ def test_replacing_with_corrected_rows_is_another_command(tmp_path: Path, backbo
     assert len(Store(tmp_path / "run").tombstones()) == 4
 
 
-def test_a_damaged_note_of_what_is_replaced(folder: Path, backbone_folder: Folder) -> None:
+def test_damaged_replacement_note_is_reported(folder: Path, backbone_folder: Folder) -> None:
     (folder / ".replace.json").write_text("{}")
     with pytest.raises(StoreError, match=r"\.replace\.json: .* if there is no copy, remove it"):
         learn(anew(backbone_folder()), folder, replace=["two"])

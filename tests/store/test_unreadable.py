@@ -1,4 +1,4 @@
-"""What does not belong into a run folder, or may not be read there, is reported in one paragraph."""
+"""Unexpected or unreadable content of a run folder is reported in one paragraph."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def forbidden(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("command", ["list", "verify", "show"])
-def test_a_folder_that_may_not_be_read(forbidden: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_folder_is_reported(forbidden: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, str(forbidden), *(["two"] if command == "show" else [])]) == 1
     found = "".join(capsys.readouterr())
     assert (
@@ -46,7 +46,7 @@ def test_a_folder_that_may_not_be_read(forbidden: Path, command: str, capsys: py
     assert Store(forbidden).has("one")
 
 
-def test_a_stray_file_among_the_banks(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stray_file_among_the_banks_is_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "banks" / "readme.txt").write_text("what is here")
     expected = "banks/readme.txt: this is a file, but only the folders of tasks belong here. Move it out of the run."
     assert expected in problems(folder)["readme.txt"]
@@ -55,7 +55,7 @@ def test_a_stray_file_among_the_banks(folder: Path, capsys: pytest.CaptureFixtur
     assert len(Run(folder).predict(["w0 w1"], task="one")) == 1
 
 
-def test_a_sealed_manifest_with_a_dtype_that_no_store_holds(folder: Path) -> None:
+def test_sealed_manifest_with_an_unknown_dtype_is_refused(folder: Path) -> None:
     path = folder / "banks" / "three" / "bank.json"
     content = json.loads(path.read_text())
     next(iter(content["tensors"].values()))["dtype"] = "object"

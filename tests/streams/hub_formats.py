@@ -1,4 +1,4 @@
-"""What the catalog's data sets look like on the Hub, written down apart from the catalog, and a few rows of each."""
+"""The Hub formats of the catalog's data sets, written independently of the catalog, with a few rows each."""
 
 from __future__ import annotations
 

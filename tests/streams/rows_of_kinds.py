@@ -1,4 +1,4 @@
-"""A few rows of every kind of task over the words of the tiny tokenizer."""
+"""A few rows of every task kind over the vocabulary of the tiny tokenizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data files as strangers send them, each as bytes with the name that its format has."""
+"""Hostile data files, as bytes with a matching file name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches: every row once, like lengths together, a function of seed and epoch."""
+"""Batches: every row once, similar lengths together, determined by seed and epoch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_row_is_in_one_batch(lengths: list[int], batch_size: int, epoch: i
         assert max(map(len, batches)) <= batch_size
 
 
-def test_an_epoch_is_a_function_of_seed_and_epoch() -> None:
+def test_epoch_order_depends_only_on_seed_and_epoch() -> None:
     first = _flat(_order().epoch(2))
     torch.manual_seed(1)
     np.random.seed(1)
@@ -44,12 +44,12 @@ def test_an_epoch_is_a_function_of_seed_and_epoch() -> None:
     assert _flat(_order(seed=1).epoch(2)) != first
 
 
-def test_little_is_padding() -> None:
+def test_batches_have_little_padding() -> None:
     padded = sum(int(LENGTHS[batch].max()) * len(batch) for batch in _order().epoch(0))
     assert padded < 1.05 * LENGTHS.sum()
 
 
-def test_batches_of_all_lengths_come_at_all_times() -> None:
+def test_batch_lengths_are_mixed_over_the_epoch() -> None:
     widths = [int(LENGTHS[batch].max()) for batch in _order().epoch(0)]
     assert sorted(widths) != widths
     half = len(widths) // 2
@@ -62,7 +62,7 @@ def test_evaluation_starts_with_the_longest_rows() -> None:
 
 
 @pytest.mark.parametrize("other", [_order(seed=1), _order(batch_size=9)])
-def test_the_fingerprint_tells_orders_apart(other: LengthBucketed) -> None:
+def test_fingerprint_distinguishes_orders(other: LengthBucketed) -> None:
     assert _order().fingerprint == _order().fingerprint != other.fingerprint
 
 
@@ -87,14 +87,14 @@ def test_a_batch_is_padded_to_its_longest_row() -> None:
     assert {tensor.dtype for tensor in batch.values()} == {torch.int64}
 
 
-def test_a_batch_has_only_what_the_rows_have() -> None:
+def test_batch_has_only_the_fields_of_its_rows() -> None:
     assert list(collate(_rows(types=False), [0], pad_token_id=0)) == ["input_ids", "attention_mask", "index"]
     labels = collate(_rows(labels=np.array([0.5, 1, 2], dtype=np.float32)), [0], pad_token_id=0)["labels"]
     assert labels.dtype == torch.float32
 
 
 @pytest.mark.parametrize("batch_size", [0, -1])
-def test_batch_size_out_of_range(batch_size: int) -> None:
+def test_batch_size_out_of_range_is_refused(batch_size: int) -> None:
     with pytest.raises(InputError, match=f"batch_size: got {batch_size}; it must be at least 1"):
         _order(batch_size=batch_size)
 

@@ -1,4 +1,4 @@
-"""What a file unpacks to, and how long its cells are, is bounded: refused while it is read, with how to raise the bound."""
+"""Unpacked size and cell length of files are bounded while reading; errors say how to raise the limit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def few_free(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("packing", PACK)
 @pytest.mark.parametrize("reader", ["csv", "json", "text"])
-def test_a_compressed_file_that_unpacks_to_too_much(tmp_path: Path, packing: str, reader: str, few_free: None) -> None:
+def test_too_large_unpacked_file_is_refused(tmp_path: Path, packing: str, reader: str, few_free: None) -> None:
     content = repeated(2000) if reader == "csv" else '{"text": "the same", "label": "y"}\n' * 2000
     path = tmp_path / f"rows.{reader}.{packing}"
     path.write_bytes(PACK[packing](content.encode()))
@@ -48,7 +48,7 @@ def test_a_compressed_file_that_unpacks_to_too_much(tmp_path: Path, packing: str
         read(path, reader, ratio=20)
 
 
-def test_real_text_is_read_at_the_usual_limits(tmp_path: Path, few_free: None) -> None:
+def test_real_text_is_within_the_default_limits(tmp_path: Path, few_free: None) -> None:
     path = tmp_path / "rows.csv.gz"
     path.write_bytes(gzip.compress((csv_text() * 1).encode()))
     assert read(path).inputs == [row["text"] for row in ROWS]
@@ -61,7 +61,7 @@ def test_a_small_file_may_have_any_ratio(tmp_path: Path) -> None:
     assert len(read(path)) == 20_000
 
 
-def test_a_bomb_takes_little_memory(tmp_path: Path) -> None:
+def test_decompression_bomb_takes_little_memory(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"text": "' + b"a" * (40 * MB) + b'"}\n', 1))
     tracemalloc.start()
@@ -75,7 +75,7 @@ def test_a_bomb_takes_little_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "arrow"])
-def test_a_table_that_repeats_one_text_in_many_rows(tmp_path: Path, suffix: str, few_free: None) -> None:
+def test_table_repeating_one_text_is_bounded(tmp_path: Path, suffix: str, few_free: None) -> None:
     """The footer of such a parquet file says 20 kB."""
     path = write_table(tmp_path / f"rows.{suffix}", table(["w" * 10_000] * 500))
     with pytest.raises(InputError, match=r"unpack to more than 0.001 GB .limits.unpacked_gb"):
@@ -86,13 +86,13 @@ def test_a_table_that_repeats_one_text_in_many_rows(tmp_path: Path, suffix: str,
 
 
 @pytest.mark.parametrize("texts", [[["a", "b" * 9000]] * 90, [{"a": "b" * 9000}] * 90, [b"b" * 9000] * 90])
-def test_what_is_in_lists_and_mappings_is_counted(tmp_path: Path, texts: list[Any], few_free: None) -> None:
+def test_nested_values_are_counted(tmp_path: Path, texts: list[Any], few_free: None) -> None:
     path = write_table(tmp_path / "rows.parquet", table(texts))
     with pytest.raises(InputError, match=r"unpack to more than 100 times as many"):
         read(path)
 
 
-def test_the_footer_of_parquet_is_read_first(tmp_path: Path, few_free: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_footer_is_read_first(tmp_path: Path, few_free: None, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_table(tmp_path / "rows.parquet", table([f"{number} " * 40 for number in range(900)]))
     monkeypatch.setattr("pyarrow.parquet.ParquetFile.iter_batches", lambda *_, **__: pytest.fail("columns were read"))
     with pytest.raises(InputError, match=r"more than 2e-06 GB"):
@@ -113,7 +113,7 @@ LONG = [*ROWS[:2], {"text": "x" * 2000, "label": "y"}]
         ("rows.csv", 'text,label\na,y\n"' + "b\n" * 999, r"row 2, in line 3, has a cell .*a quotation mark not closed\?"),
     ],
 )  # fmt: skip
-def test_a_cell_that_is_too_long(tmp_path: Path, name: str, content: str, where: str) -> None:
+def test_too_long_cell_is_refused(tmp_path: Path, name: str, content: str, where: str) -> None:
     (tmp_path / name).write_text(content, encoding="utf-8")
     with pytest.raises(InputError, match=where) as error:
         read(tmp_path / name, cell_mb=0.001)
@@ -124,14 +124,14 @@ def test_a_cell_that_is_too_long(tmp_path: Path, name: str, content: str, where:
 
 
 @pytest.mark.parametrize("text", ["x" * 2000, ["a", "x" * 2000], {"a": "x" * 2000}])
-def test_a_cell_that_is_too_long_in_parquet(tmp_path: Path, text: Any) -> None:
+def test_too_long_parquet_cell_is_refused(tmp_path: Path, text: Any) -> None:
     shorts = ["a"] * 7 if isinstance(text, str) else [type(text)(["a"] if isinstance(text, list) else {"a": "b"})] * 7
     path = write_table(tmp_path / "rows.parquet", table([*shorts, text]))
     with pytest.raises(InputError, match=r"column 'text': row 8 has a text of more than 0.001 million characters"):
         read(path, cell_mb=0.001)
 
 
-def test_a_cell_that_is_too_long_is_found_before_the_table_is_read(tmp_path: Path) -> None:
+def test_too_long_cell_is_found_before_reading_the_table(tmp_path: Path) -> None:
     path = write_table(tmp_path / "rows.parquet", table(["a"] * 7 + ["x" * 2000]))
     with pytest.raises(
         InputError, match=r"here, column 'text': row 8 has a text of more than 0.001 million characters"
@@ -139,7 +139,7 @@ def test_a_cell_that_is_too_long_is_found_before_the_table_is_read(tmp_path: Pat
         check_table_file("here", str(path), "parquet", LimitsSpec(cell_mb=0.001))
 
 
-def test_bytes_of_images_are_no_texts(tmp_path: Path) -> None:
+def test_image_bytes_are_not_counted_as_text(tmp_path: Path) -> None:
     rows = table(["a", "b"]).append_column("image", [[b"x" * 5000, b"y"]])
     assert len(read(write_table(tmp_path / "rows.parquet", rows), cell_mb=0.001)) == 2
 
@@ -152,13 +152,13 @@ def test_archives_are_refused(tmp_path: Path, make: Callable[[bytes], bytes], na
         read(tmp_path / "rows.jsonl")
 
 
-def test_a_zip_file_behind_text_is_refused(tmp_path: Path) -> None:
+def test_zip_file_appended_to_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_bytes(json_lines().encode() + zipped(b"x"))
     with pytest.raises(InputError, match="this is a zip file, which is not supported"):
         read(tmp_path / "rows.jsonl")
 
 
-def test_hints_name_a_limit_that_is_enough() -> None:
+def test_suggested_limit_is_sufficient() -> None:
     usual = LimitsSpec()
     for needed in (3e-5, 0.9, 4, 4.1, 2001):
         hint = usual.hint("cell_mb", needed)
@@ -167,7 +167,7 @@ def test_hints_name_a_limit_that_is_enough() -> None:
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
-def test_characters_are_counted_whatever_bytes_they_take(tmp_path: Path, suffix: str) -> None:
+def test_cell_limit_counts_characters_not_bytes(tmp_path: Path, suffix: str) -> None:
     path, rows = tmp_path / f"rows.{suffix}", [*ROWS, {"text": "語" * 900, "label": "y"}]
     if suffix == "parquet":
         write_table(path, table([row["text"] for row in rows]))
@@ -176,7 +176,7 @@ def test_characters_are_counted_whatever_bytes_they_take(tmp_path: Path, suffix:
     assert len(read(path, cell_mb=0.001)) == 41
 
 
-def test_a_nul_byte_in_a_text_is_read(tmp_path: Path) -> None:
+def test_nul_byte_in_a_text_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text(csv_text([{"text": "a\0b", "label": "y"}, *ROWS]), encoding="utf-8")
     assert read(path).inputs[0] == "a\0b"

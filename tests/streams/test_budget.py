@@ -1,4 +1,4 @@
-"""Budgets of tokens: every row once, no batch above its budget, as many batches in every epoch, going on exactly."""
+"""Token budgets: every row once, no batch above its budget, equal batch counts in every epoch, exact resuming."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _tokens(batch: Batch, lengths: np.ndarray = LENGTHS) -> int:
     epochs=st.tuples(st.integers(0, 9), st.integers(0, 9)),
 )
 @settings(max_examples=60, deadline=None, derandomize=True)
-def test_every_row_once_within_the_budget_and_as_many_batches_in_every_epoch(
+def test_every_row_is_used_once_within_budget_with_equal_batch_counts(
     lengths: list[int], batch_size: int, spare: int, epochs: tuple[int, int]
 ) -> None:
     array, budget = np.array(lengths), max(lengths) + spare
@@ -60,19 +60,19 @@ def _all(batches: list[Batch]) -> list[list[int]]:
     return [batch.tolist() for batch in batches]
 
 
-def test_an_epoch_is_a_function_of_seed_and_epoch() -> None:
+def test_epoch_order_depends_only_on_seed_and_epoch() -> None:
     one = _all(_order().epoch(2))
     assert _all(_order().epoch(2)) == one
     assert _all(_order().epoch(3)) != one
     assert _all(_order(seed=1).epoch(2)) != one
 
 
-def test_rows_meet_in_new_batches_in_every_epoch() -> None:
+def test_batches_are_recomposed_in_every_epoch() -> None:
     first, second = ({frozenset(batch) for batch in _all(_order().epoch(epoch))} for epoch in (0, 1))
     assert len(first & second) < len(first) / 10
 
 
-def test_without_a_budget_the_order_is_the_one_it_always_was() -> None:
+def test_order_without_budget_is_unchanged() -> None:
     order = _order(max_tokens=None)
     rng = np.random.default_rng(derive_seed(0, "batches", 4))
     shuffled = rng.permutation(len(LENGTHS))
@@ -84,21 +84,21 @@ def test_without_a_budget_the_order_is_the_one_it_always_was() -> None:
     assert _all(order.epoch(4)) == _all([plain[at] for at in rng.permutation(len(plain))])
 
 
-def test_little_of_a_budget_stays_unused_and_little_is_padding() -> None:
+def test_budget_is_well_used_with_little_padding() -> None:
     batches = _order(batch_size=10_000).epoch(0)
     # An eighth where a stretch ends, and what is left where the budget is no multiple of a length.
     assert np.mean([_tokens(batch) for batch in batches]) > 0.75 * BUDGET
     assert sum(map(_tokens, batches)) < 1.05 * LENGTHS.sum()
 
 
-def test_where_batch_size_is_the_bound_the_budget_changes_nothing_about_the_number() -> None:
+def test_large_budget_does_not_change_the_number_of_batches() -> None:
     assert len(_order(max_tokens=10**9)) == len(_order(max_tokens=None))
     assert [len(batch) for batch in evaluation_batches(LENGTHS, 32, 10**9)] == [
         len(batch) for batch in evaluation_batches(LENGTHS, 32)
     ]
 
 
-def test_stretches_hold_whole_batches() -> None:
+def test_chunks_have_whole_batches() -> None:
     found = stretches(LENGTHS, 32, BUDGET)
     assert sum(stretch.num_rows for stretch in found) == len(LENGTHS)
     assert all(stretch.num_rows % stretch.batch_size == 0 for stretch in found[:-1])
@@ -107,7 +107,7 @@ def test_stretches_hold_whole_batches() -> None:
 
 
 @pytest.mark.parametrize("make", [_order, lambda max_tokens: evaluation_batches(LENGTHS, 32, max_tokens)])
-def test_a_row_that_is_longer_than_the_budget_is_an_error(make: Any) -> None:
+def test_row_longer_than_the_budget_is_an_error(make: Any) -> None:
     longest = int(LENGTHS.max())
     with pytest.raises(
         InputError, match=f"max_tokens: got {longest - 1}, but 1 of 2000 rows are longer, up to {longest}"
@@ -117,7 +117,7 @@ def test_a_row_that_is_longer_than_the_budget_is_an_error(make: Any) -> None:
         make(max_tokens=0)
 
 
-def test_the_fingerprint_tells_budgets_apart() -> None:
+def test_fingerprint_distinguishes_budgets() -> None:
     assert len({_order(max_tokens=budget).fingerprint for budget in (None, BUDGET, BUDGET + 1)}) == 3
 
 
@@ -134,7 +134,7 @@ def test_processes_share_the_batches(world_size: int) -> None:
 
 
 @pytest.mark.parametrize("step", few(range(1, 22), 3))
-def test_interrupted_after_any_step(tmp_path: Path, step: int) -> None:
+def test_resumes_after_any_step(tmp_path: Path, step: int) -> None:
     budget = {"max_tokens": 16, "eval_max_tokens": 16}  # rows of up to 8 tokens
     whole = _uninterrupted(budget)
     assert len(whole.seen) % 3 == 0
@@ -176,7 +176,7 @@ def _module(kind: Any, rows: TokenisedRows, **budgets: int) -> TaskDataModule:
 
 
 @pytest.mark.parametrize("kind", ["seq2seq", "causal-lm"])
-def test_targets_count_where_they_are_computed_with(kind: str) -> None:
+def test_targets_count_towards_the_budget(kind: str) -> None:
     rows = _rows(LENGTHS[:300], LENGTHS[300:600])
     budget = int((rows.lengths + rows.target_lengths).max()) * 3
     module = _module(kind, rows, max_tokens=budget, eval_max_tokens=budget)
@@ -186,7 +186,7 @@ def test_targets_count_where_they_are_computed_with(kind: str) -> None:
     assert max(batch["input_ids"].numel() for batch in module.val_dataloader()) <= budget
 
 
-def test_the_split_that_does_not_fit_is_named_before_anything_is_learned() -> None:
+def test_split_exceeding_the_budget_is_named_before_training() -> None:
     rows = _rows(LENGTHS, None)
     with pytest.raises(InputError, match=r"task 't', train: training\.max_tokens: got 9, but .* Use at least"):
         _module("regression", rows, max_tokens=9)
@@ -194,7 +194,7 @@ def test_the_split_that_does_not_fit_is_named_before_anything_is_learned() -> No
         _module("regression", rows, eval_max_tokens=9)
 
 
-def test_images_have_no_tokens_to_count() -> None:
+def test_budget_is_refused_for_images() -> None:
     rows = TokenisedRows(
         ids=np.empty(0, np.int32),
         offsets=np.zeros(3, np.int64),
@@ -206,7 +206,7 @@ def test_images_have_no_tokens_to_count() -> None:
         _module("image-classification", rows, max_tokens=100)
 
 
-def test_a_budget_is_a_key_of_training_and_of_one_task() -> None:
+def test_budget_can_be_set_for_stream_and_task() -> None:
     tasks = [{"name": n, "kind": "regression", "data": "x.csv"} for n in "ab"]
     tasks[1]["training"] = {"max_tokens": 512}  # type: ignore[assignment]
     spec = StreamSpec.model_validate(

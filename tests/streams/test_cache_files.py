@@ -1,4 +1,4 @@
-"""Files that may be lost: whole or not there, bounded, refused where they could be somebody else's."""
+"""Cache files: complete or absent, bounded, refused if another user could have written them."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def _path(files: CacheFiles, key: str = "a") -> Path:
     return files.folder / f"{key}.cache"
 
 
-def test_nothing_is_read_where_nothing_was_written(files: CacheFiles) -> None:
+def test_empty_cache_is_a_miss(files: CacheFiles) -> None:
     assert files.read("b") is None
     assert CacheFiles(files.folder / "none").read("a") is None
     assert not files.notices
 
 
-def test_only_the_owner_may_look(files: CacheFiles) -> None:
+def test_cache_is_private_to_the_owner(files: CacheFiles) -> None:
     assert files.folder.stat().st_mode & 0o077 == 0
     assert _path(files).stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize("at", [0, 40, -1])
-def test_a_flipped_bit_is_told_and_the_file_goes(files: CacheFiles, at: int) -> None:
+def test_flipped_bit_is_reported_and_the_file_removed(files: CacheFiles, at: int) -> None:
     content = bytearray(_path(files).read_bytes())
     content[at] ^= 1
     _path(files).write_bytes(content)
@@ -78,7 +78,7 @@ def _pipe(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [_shared, _link, _pipe])
-def test_what_somebody_else_could_have_put_there_is_refused(files: CacheFiles, change: Callable[[Path], None]) -> None:
+def test_file_writable_by_others_is_refused(files: CacheFiles, change: Callable[[Path], None]) -> None:
     change(_path(files))
     assert files.read("a") is None
     assert "was not used, since" in files.notices[0]
@@ -91,7 +91,7 @@ def test_a_file_of_another_user_is_refused(files: CacheFiles, monkeypatch: pytes
     assert "another user owns it" in files.notices[0]
 
 
-def test_what_was_used_longest_ago_goes_first(files: CacheFiles) -> None:
+def test_least_recently_used_files_are_removed_first(files: CacheFiles) -> None:
     for number, key in enumerate("bcdefg"):
         files.write(key, CONTENT)
         os.utime(_path(files, key), (number + 1, number + 1))
@@ -101,7 +101,7 @@ def test_what_was_used_longest_ago_goes_first(files: CacheFiles) -> None:
     assert sorted(path.name for path in files.folder.iterdir()) == [f"{key}.cache" for key in "acdefgh"]
 
 
-def test_the_bound_holds(files: CacheFiles) -> None:
+def test_size_limit_is_respected(files: CacheFiles) -> None:
     for number in range(20):
         files.write(str(number), CONTENT)
         assert sum(path.stat().st_size for path in files.folder.iterdir()) <= 1000
@@ -110,7 +110,7 @@ def test_the_bound_holds(files: CacheFiles) -> None:
     assert "holds 1000 bytes (CONTINUAL_PETL_CACHE_BYTES), less than the 1000 of one split" in files.notices[0]
 
 
-def test_half_written_files_of_yesterday_go(files: CacheFiles) -> None:
+def test_old_half_written_files_are_removed(files: CacheFiles) -> None:
     old, young = files.folder / "x.part", files.folder / "y.part"
     for path in (old, young):
         path.write_bytes(b"")
@@ -120,7 +120,7 @@ def test_half_written_files_of_yesterday_go(files: CacheFiles) -> None:
 
 
 @pytest.mark.parametrize("call", ["os.replace", "tempfile.mkstemp"])
-def test_a_full_disk_costs_the_cache_alone(files: CacheFiles, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_full_disk_only_disables_the_cache(files: CacheFiles, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     def full(*args: object, **kwargs: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -131,7 +131,7 @@ def test_a_full_disk_costs_the_cache_alone(files: CacheFiles, monkeypatch: pytes
     assert "cannot be written to (No space left on device), so its content is computed again" in files.notices[0]
 
 
-def test_a_file_where_the_folder_should_be_costs_the_cache_alone(tmp_path: Path) -> None:
+def test_file_instead_of_the_folder_only_disables_the_cache(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("")
     files = CacheFiles(tmp_path / "cache" / "tokens")
     assert files.read("a") is None
@@ -139,7 +139,7 @@ def test_a_file_where_the_folder_should_be_costs_the_cache_alone(tmp_path: Path)
     assert len(files.notices) == 2
 
 
-def test_a_folder_that_goes_meanwhile_costs_the_cache_alone(files: CacheFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removed_folder_only_disables_the_cache(files: CacheFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.replace
 
     def replaced(one: str, other: Path) -> None:
@@ -153,13 +153,13 @@ def test_a_folder_that_goes_meanwhile_costs_the_cache_alone(files: CacheFiles, m
     assert files.read("b") is None
 
 
-def test_what_cannot_be_removed_is_not_said_to_be(files: CacheFiles) -> None:
+def test_unremovable_file_is_not_reported_as_removed(files: CacheFiles) -> None:
     _path(files, "b").mkdir()
     assert files.read("b") is None
     assert "it could not be removed either" in files.notices[0]
 
 
-def test_many_writers_and_readers_see_whole_files(tmp_path: Path) -> None:
+def test_concurrent_writers_and_readers_see_complete_files(tmp_path: Path) -> None:
     wrong: list[object] = []
 
     def work(number: int) -> None:
@@ -179,7 +179,7 @@ def test_many_writers_and_readers_see_whole_files(tmp_path: Path) -> None:
     assert not wrong
 
 
-def test_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def place() -> Path | None:
         files = CacheFiles.usual("tokens")
         return None if files is None else files.folder
@@ -199,7 +199,7 @@ def test_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert place() is None
 
 
-def test_a_home_that_nobody_has_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_home_folder_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONTINUAL_PETL_CACHE", "~nobody-of-this-name/tokens")
     with pytest.raises(
         InputError, match="CONTINUAL_PETL_CACHE: got '~nobody-of-this-name/tokens', but that user has no"
@@ -207,7 +207,7 @@ def test_a_home_that_nobody_has_is_told(monkeypatch: pytest.MonkeyPatch) -> None
         CacheFiles.usual("tokens")
 
 
-def test_the_bound_is_a_number_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_size_limit_is_a_number_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONTINUAL_PETL_CACHE", str(tmp_path))
     monkeypatch.setenv("CONTINUAL_PETL_CACHE_BYTES", "5000")
     files = CacheFiles.usual("tokens")

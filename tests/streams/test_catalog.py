@@ -1,4 +1,4 @@
-"""The stream files that come with the package are valid, in the published orders, and quickstart needs nothing else."""
+"""Packaged stream files are valid, in the published orders, and quickstart needs nothing else."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_catalog_file_is_valid_and_named_as_its_stream(file: Path) -> None:
     assert load_stream(file).name == file.stem
 
 
-def test_a_name_or_a_number_of_the_literature_finds_its_stream() -> None:
+def test_streams_are_found_by_name_and_published_number() -> None:
     assert list(catalog()) == sorted([*ORDERS, "quickstart", "digits"])
     assert {name: find_stream(name).stem for name in ALIASES} == {"classic5-1": "classic5", "long15-4": "long15"}
     for name, file in catalog().items():
@@ -53,7 +53,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         find_stream("clasic5")
 
 
-def test_a_file_with_a_name_like_one_that_is_there_is_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_misspelt_file_name_gets_a_suggestion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "stream.yaml").write_text("")
     with pytest.raises(InputError, match=r"streem.yaml: there is no such file.*did you mean '.*/stream.yaml'\?"):
         find_stream(str(tmp_path / "streem.yaml"))
@@ -83,7 +83,7 @@ def test_a_task_is_the_same_in_every_order(family: str) -> None:
 
 
 @pytest.mark.parametrize("file", sorted(EXPERIMENTS.rglob("*.yaml")), ids=lambda file: file.stem)
-def test_an_experiment_is_valid(file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_experiment_stream_is_valid(file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CONTINUAL_PETL_DATA", str(tmp_path))
     if file.parent.name == "later":
         assert load_task(file).name == file.stem
@@ -119,14 +119,14 @@ def test_digits_are_the_embedded_images() -> None:
     assert [check_data(spec, task) for task in spec.tasks] == [tuple("01234"), tuple("56789"), ("even", "odd")]
 
 
-def test_the_docs_list_every_stream_in_its_order() -> None:
+def test_docs_list_every_stream_in_order() -> None:
     rows = re.findall(r"^\| `([\w-]+)` \| ([^|]*) \|", DOCS, re.MULTILINE)
     assert {name: order.split() for name, order in rows} == {
         name: [task.name for task in load_stream(file).tasks] for name, file in catalog().items()
     }
 
 
-def test_the_stream_in_the_docs_is_one(tmp_path: Path) -> None:
+def test_documented_stream_is_valid(tmp_path: Path) -> None:
     (block,) = re.findall(r"```yaml\n(.*?)```", DOCS, re.DOTALL)
     (tmp_path / "mine.yaml").write_text(block)
     spec = load_stream(tmp_path / "mine.yaml")

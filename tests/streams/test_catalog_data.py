@@ -1,4 +1,4 @@
-"""Every task of the catalog is read from the Hub's format, from a copy in that format, and from a copy with usual columns."""
+"""Every catalog task is read from the Hub's format, from a copy in that format, and from a copy with standard columns."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _loaded(key: str, data_dir: Path | None = None) -> tuple[StreamSpec, TaskSpe
 TASKS = sorted(_tasks())
 
 
-def test_every_data_set_has_a_format_and_no_format_is_left_over() -> None:
+def test_data_sets_and_formats_match() -> None:
     assert sorted(f"{path} {name}" for path, name in FORMATS) == TASKS
 
 
@@ -91,7 +91,7 @@ def test_a_copy_in_the_format_of_the_hub_holds_the_same_rows(
 
 
 @pytest.mark.parametrize("key", few(TASKS, 3))
-def test_a_copy_with_usual_columns_is_read(key: str, tmp_path: Path) -> None:
+def test_copy_with_standard_columns_is_read(key: str, tmp_path: Path) -> None:
     spec, task, data = _loaded(key, tmp_path)
     rows: list[dict[str, Any]] = []
     for number in range(24):
@@ -110,7 +110,7 @@ def test_a_copy_with_usual_columns_is_read(key: str, tmp_path: Path) -> None:
     assert check_data(spec, task) == (task.labels if task.kind in LABELLED else None)
 
 
-def test_a_saved_stream_remembers_what_it_was_read_from(tmp_path: Path) -> None:
+def test_saved_stream_records_its_source(tmp_path: Path) -> None:
     for options, local in (([("data_dir", str(tmp_path))], "yelp"), ([], None)):
         spec = load_stream(catalog()["classic5"], options)
         (tmp_path / "saved.yaml").write_text(dump_stream(spec.anchored()), "utf-8")

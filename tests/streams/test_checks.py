@@ -1,4 +1,4 @@
-"""Rows that cannot be learned from are refused, with their numbers."""
+"""Unusable rows are refused, with their numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from continual_petl.streams.sources.checks import Where, check_rows, check_texts
 WHERE = Where(task="stars", split="test", origin="test.jsonl")
 
 
-def test_good_texts_pass() -> None:
+def test_valid_texts_pass() -> None:
     check_texts(WHERE, "text", ["a", " b ", "0"])
 
 
@@ -22,13 +22,13 @@ def test_good_texts_pass() -> None:
     ("value", "what"),
     [(None, "missing"), ("", "empty"), (" \n\t", "empty"), (3, "3 is of type int"), (["a"], "['a'] is of type list")],
 )
-def test_bad_texts(value: object, what: str) -> None:
+def test_invalid_texts_are_refused(value: object, what: str) -> None:
     expected = f"task 'stars', split test (test.jsonl), column 'body': 1 row cannot be used: row 2: {what}. Every row"
     with pytest.raises(InputError, match=re.escape(expected)):
         check_texts(WHERE, "body", ["a", value])
 
 
-def test_targets_are_single_precision() -> None:
+def test_regression_targets_are_float32() -> None:
     targets = regression_targets(WHERE, "score", [1, 2.5, "3.25", "-1e2", 0])
     assert targets.dtype == np.float32
     assert targets.tolist() == [1, 2.5, 3.25, -100, 0]
@@ -49,12 +49,12 @@ def test_targets_are_single_precision() -> None:
         (10**400, "is not a finite"),
     ],
 )
-def test_bad_targets(value: Any, what: str) -> None:
+def test_invalid_targets_are_refused(value: Any, what: str) -> None:
     with pytest.raises(InputError, match=rf"column 'score': 1 row .*row 3: .*{re.escape(what)}"):
         regression_targets(WHERE, "score", [0.0, 1.0, value])
 
 
-def test_empty_split() -> None:
+def test_empty_split_is_refused() -> None:
     check_rows(WHERE, 1)
     with pytest.raises(InputError, match=r"split test \(test.jsonl\): has 0 rows, needs at least 1"):
         check_rows(WHERE, 0)

@@ -1,4 +1,4 @@
-"""Batches of every kind: nothing of a row is lost, what is added can be told from it."""
+"""Batches of every kind: no data of a row is lost, and padding can be distinguished from it."""
 
 from __future__ import annotations
 
@@ -56,9 +56,7 @@ def _real(values: Tensor, mask: Tensor) -> list[list[int]]:
     st.booleans(),
     st.data(),
 )
-def test_a_batch_gives_its_rows_back(
-    kind: Kind, lengths: list[int], seed: int, train: bool, data: st.DataObject
-) -> None:
+def test_batch_contains_its_rows(kind: Kind, lengths: list[int], seed: int, train: bool, data: st.DataObject) -> None:
     rows = _rows(kind, lengths, seed)
     indices = data.draw(st.lists(st.integers(0, len(lengths) - 1), min_size=1, max_size=6))
     batch = collate(rows, indices, PAD, kind=kind, train=train)
@@ -99,7 +97,7 @@ def test_a_batch_gives_its_rows_back(
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.sampled_from(KINDS), st.booleans())
-def test_padding_stands_where_the_kind_wants_it(lengths: list[int], kind: Kind, train: bool) -> None:
+def test_padding_side_follows_the_kind(lengths: list[int], kind: Kind, train: bool) -> None:
     if kind == "image-classification":
         return
     mask = collate(_rows(kind, lengths, 0), range(len(lengths)), PAD, kind=kind, train=train)["attention_mask"]

@@ -19,7 +19,7 @@ from continual_petl.streams.schema.stream_spec import StreamSpec
 # lightning 2.6.6 with torch 2.13: lightning/pytorch/utilities/_pytree.py makes a LeafSpec.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning"),
-    # Python 3.12 and later, when a worker process is forked beside the threads of torch.
+    # Python 3.12 and later, when a worker process is forked while torch has threads.
     pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning"),
 ]
 
@@ -37,7 +37,7 @@ class Recorder(L.LightningModule):
     def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
         self._record(batch)
 
-    def test_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
+    def test_one_training_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
         self._record(batch)
 
     def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
@@ -68,29 +68,29 @@ def test_batch_sizes(tokenizer: PreTrainedTokenizerFast) -> None:
     assert sorted(len(batch["index"]) for batch in module.train_dataloader()) == [1, 2, 2, 2, 2]
 
 
-def test_workers_make_the_same_batches(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_dataloader_workers_give_the_same_batches(tokenizer: PreTrainedTokenizerFast) -> None:
     here, there = (list(_module(tokenizer, num_workers=number).train_dataloader()) for number in (0, 1))
     assert [{k: v.tolist() for k, v in batch.items()} for batch in here] == [
         {k: v.tolist() for k, v in batch.items()} for batch in there
     ]
 
 
-def test_the_seed_decides_the_order(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_order_depends_on_the_seed(tokenizer: PreTrainedTokenizerFast) -> None:
     one, same, other = (_module(tokenizer, seed=seed).train_dataloader().order for seed in (0, 0, 1))
     assert one.fingerprint == same.fingerprint != other.fingerprint
 
 
-def test_no_test_split(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_missing_test_split(tokenizer: PreTrainedTokenizerFast) -> None:
     with pytest.raises(InputError, match="task 't' has no test split"):
         _module(tokenizer, test=False).test_dataloader()
 
 
-def test_workers_out_of_range(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_number_of_workers_out_of_range_is_refused(tokenizer: PreTrainedTokenizerFast) -> None:
     with pytest.raises(InputError, match=r"training.num_workers: got -1; it must be 0 or more"):
         _module(tokenizer, num_workers=-1).train_dataloader()
 
 
-def test_workers_are_forked_in_silence_after_threads_have_tokenised(
+def test_forking_workers_after_threaded_tokenising_gives_no_warning(
     tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("TOKENIZERS_PARALLELISM")

@@ -1,4 +1,4 @@
-"""The embedded stream is fixed by its text alone, balanced, free of copies across splits, and big enough."""
+"""The embedded stream is determined by its text, balanced, free of duplicates across splits, and large enough."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def rows(request: pytest.FixtureRequest) -> Splits:
     return embedded.load(request.param)
 
 
-def test_names_and_kinds() -> None:
+def test_embedded_task_names_and_kinds() -> None:
     assert set(embedded.names()) == set(LABELS)
     pairs = {name for name in embedded.names() if "text_pair" in embedded.load(name)["train"][0]}
     assert pairs == {"signatures"}
@@ -66,7 +66,7 @@ def test_rows_are_plain_and_every_class_is_in_every_split(name: str) -> None:
                 assert len(value) <= 400
 
 
-def test_no_passage_and_no_near_copy_is_in_two_splits(rows: Splits) -> None:
+def test_passages_and_near_duplicates_are_in_one_split(rows: Splits) -> None:
     sets = {split: [frozenset(words(str(row["text"]))) for row in rows[split]] for split in rows}
     for one, other in [("train", "validation"), ("train", "test"), ("validation", "test")]:
         # Hiding the names of packages may bring two passages together by a word, hence the small allowance.
@@ -74,7 +74,7 @@ def test_no_passage_and_no_near_copy_is_in_two_splits(rows: Splits) -> None:
         assert close == []
 
 
-def test_one_docstring_is_in_the_same_split_in_every_task() -> None:
+def test_docstring_is_in_the_same_split_in_every_task() -> None:
     seen: dict[str, str] = {}
     for name in ("signatures", "definitions", "outcomes"):
         for split, rows in embedded.load(name).items():
@@ -103,7 +103,7 @@ def test_a_signature_alone_does_not_give_the_label_away() -> None:
     assert abs(mean["match"] - mean["mismatch"]) <= 5
 
 
-def test_callers_get_rows_of_their_own() -> None:
+def test_callers_get_their_own_copy_of_rows() -> None:
     embedded.load("outcomes")["train"][0]["label"] = "changed"
     embedded.load("outcomes")["test"].clear()
     again = embedded.load("outcomes")
@@ -139,7 +139,7 @@ def test_docstring_order_does_not_matter(task: Callable[[], object], monkeypatch
 
 
 @pytest.mark.slow
-def test_hash_seed_does_not_matter_and_nothing_is_imported() -> None:
+def test_rows_do_not_depend_on_hash_seed_or_import_anything() -> None:
     code = (
         "import hashlib, json, sys\n"
         "from continual_petl.streams import embedded as e\n"

@@ -1,4 +1,4 @@
-"""The embedded images are fixed by their pixels alone, in the same split in every task."""
+"""The embedded images are determined by their pixels, and in the same split in every task."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_rows_are_plain_and_every_label_is_in_every_split(name: str) -> None:
     assert json.loads(json.dumps(rows)) == rows
 
 
-def test_no_digit_is_lost_and_none_is_in_two_splits() -> None:
+def test_every_digit_is_in_exactly_one_split() -> None:
     whole = embedded.load("digits")
     assert sum(map(len, whole.values())) == len(load_digits().target)
     assert [round(len(rows) / 1797, 2) for rows in whole.values()] == [0.62, 0.15, 0.23]
@@ -60,14 +60,14 @@ def test_the_order_of_the_source_does_not_matter(monkeypatch: pytest.MonkeyPatch
     assert digits.build("digits") == before
 
 
-def test_callers_get_rows_of_their_own() -> None:
+def test_callers_get_their_own_copy_of_rows() -> None:
     first: Any = embedded.load("digits-low")["train"][0]
     first["image"][0][0] = 99
     again: Any = embedded.load("digits-low")["train"][0]
     assert again["image"][0][0] != 99
 
 
-def test_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_scikit_learn_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     monkeypatch.setattr(digits, "_digits", digits._digits.__wrapped__)
     with pytest.raises(InputError, match=r"scikit-learn, which is not installed: pip install continual-petl\[image\]"):

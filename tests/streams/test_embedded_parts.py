@@ -42,7 +42,7 @@ except ImportError:
 '''
 
 
-def test_docstrings_of_a_file(tmp_path: Path) -> None:
+def test_docstrings_are_extracted_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "boxes.py").write_text(SOURCE)
     found = {d.signature: d for d in stdlib.read_file(tmp_path / "boxes.py", "boxes")}
     assert {signature: (d.kind, d.outcome) for signature, d in found.items()} == {
@@ -66,7 +66,7 @@ def test_source_files_know_packages_and_pure_python_twins(tmp_path: Path) -> Non
         stdlib.source_files(tmp_path, "absent")
 
 
-def test_a_python_without_sources_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_without_sources_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / name))
     with pytest.raises(InputError, match="sources of Python's standard library"):
         stdlib.library_folder()
@@ -92,7 +92,7 @@ def test_summary_takes_the_opening_on_one_line() -> None:
     assert clipped.endswith("word")
 
 
-def test_topics_are_read_as_data_in_both_spellings(tmp_path: Path) -> None:
+def test_topics_are_read_in_both_formats(tmp_path: Path) -> None:
     file = tmp_path / "topics.py"
     file.write_text("topics = {'a': 'one\\n' 'two', 'b': r'''raw \\d\ntext'''}\n")
     assert chapters.read_topics(file) == {"a": "one\ntwo", "b": "raw \\d\ntext"}
@@ -130,7 +130,7 @@ def test_splits_do_not_depend_on_order_or_on_other_rows() -> None:
     assert 0.5 < share < 0.75
 
 
-def test_ambiguous_and_near_copies_are_dropped() -> None:
+def test_ambiguous_rows_and_near_duplicates_are_dropped() -> None:
     rows = _rows(300)
     train, test = splits.assemble(rows)["train"], splits.assemble(rows)["test"]
     twisted = Example(source=train[0].source, text=train[0].text, label="x" if train[0].label == "y" else "y")
@@ -143,7 +143,7 @@ def test_ambiguous_and_near_copies_are_dropped() -> None:
     assert after["test"] == test
 
 
-def test_classes_are_capped_alike() -> None:
+def test_classes_have_the_same_cap() -> None:
     rows = [Example(source=e.source, text=e.text, label="z" if i % 4 else "x") for i, e in enumerate(_rows(4000))]
     sizes = {split: len(examples) for split, examples in splits.assemble(rows).items()}
     assert sizes == {"train": 800, "validation": 200, "test": 300}

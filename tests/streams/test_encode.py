@@ -1,4 +1,4 @@
-"""Rows of which a tokenizer leaves nothing have no answer."""
+"""Rows without any token cannot be answered."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_text_without_any_token_is_refused(kind: Any, text: str) -> None:
 
 
 @pytest.mark.parametrize(("family", "kind"), [("bert", "classification"), ("bart", "seq2seq"), ("llama", "causal-lm")])
-def test_special_tokens_are_enough_to_answer_from(family: str, kind: Any) -> None:
+def test_text_with_only_special_tokens_is_accepted(family: str, kind: Any) -> None:
     assert encode_rows(kind, [""], tokenizer=make_tokenizer(family), max_length=8).lengths[0] > 0
 
 

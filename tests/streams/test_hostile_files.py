@@ -1,4 +1,4 @@
-"""Stream files of strangers: whatever is too large, too deep or half a character is refused with a reason."""
+"""Hostile stream files: too large, too deep or malformed content is refused with a reason."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def load(tmp_path: Path) -> Load:
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_what_no_stream_can_hold(load: Load, text: str, problem: str) -> None:
+def test_hostile_stream_content_is_refused(load: Load, text: str, problem: str) -> None:
     with pytest.raises(StreamFileError) as error:
         load(BASE + text)
     assert problem in str(error.value)
@@ -99,7 +99,7 @@ def test_what_no_stream_can_hold(load: Load, text: str, problem: str) -> None:
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_what_no_option_can_hold(load: Load, key: str, text: str, problem: str) -> None:
+def test_hostile_option_is_refused(load: Load, key: str, text: str, problem: str) -> None:
     with pytest.raises(StreamFileError) as error:
         load(BASE, (key, text))
     assert problem in str(error.value)
@@ -144,7 +144,7 @@ def test_what_no_option_can_hold(load: Load, key: str, text: str, problem: str) 
         ),
     ],
 )
-def test_no_name_leaves_its_folder(load: Load, name: str) -> None:
+def test_names_cannot_leave_the_folder(load: Load, name: str) -> None:
     for text in (
         BASE.replace("name: a", f"name: {json.dumps(name)}"),
         BASE.replace("name: t", f"name: {json.dumps(name)}"),
@@ -154,7 +154,7 @@ def test_no_name_leaves_its_folder(load: Load, name: str) -> None:
 
 
 @pytest.mark.parametrize("revision", ["../x", "a/../../x", "/abs", "~", "C:x", "a\\b", "a b", "a\n", "\0"])
-def test_no_revision_leaves_the_cache(load: Load, revision: str) -> None:
+def test_revisions_cannot_leave_the_cache(load: Load, revision: str) -> None:
     with pytest.raises(StreamFileError, match=r"revision: got .*; allowed: a commit, tag or branch"):
         load(BASE.replace("minilm", json.dumps({"name": "a/b", "revision": revision})))
 
@@ -165,7 +165,7 @@ def test_a_revision_is_a_branch_tag_or_commit(load: Load) -> None:
         assert spec.backbone.revision == revision
 
 
-def test_names_and_texts_with_commands_come_back_unchanged(load: Load) -> None:
+def test_names_and_texts_with_control_characters_roundtrip(load: Load) -> None:
     rows = {"train": [{"text": text, text: 1, "label": text} for text in COMMANDS]}
     task = {"name": "t", "kind": "classification", "data": rows, "labels": list(COMMANDS)}
     spec = load(json.dumps({"name": "a", "backbone": "minilm", "tasks": [task]}))
@@ -175,7 +175,9 @@ def test_names_and_texts_with_commands_come_back_unchanged(load: Load) -> None:
 
 
 @pytest.mark.parametrize("address", ["https://x.example/${TOKEN}", "zip://a::https://x.example/${TOKEN}"])
-def test_no_variable_is_sent_away(load: Load, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+def test_environment_variables_are_not_sent_to_the_network(
+    load: Load, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
     monkeypatch.setenv("TOKEN", "secret")
     data = json.dumps({"path": "json", "data_files": {"train": [address]}})
     with pytest.raises(
@@ -185,23 +187,23 @@ def test_no_variable_is_sent_away(load: Load, monkeypatch: pytest.MonkeyPatch, a
     assert "secret" not in str(error.value)
 
 
-def test_a_data_folder_of_null_is_that_of_the_file(load: Load, tmp_path: Path) -> None:
+def test_null_data_dir_means_the_files_folder(load: Load, tmp_path: Path) -> None:
     assert load(BASE + "data_dir: null\n").data_dir == os.fspath(tmp_path)
 
 
-def test_the_ends_of_lines_of_unicode_come_back(load: Load) -> None:
+def test_unicode_line_ends_roundtrip(load: Load) -> None:
     spec = load(BASE + f'trainer: {{"a{BACK}Nb": "{BACK}L", "{BACK}P c": 1}}')
     assert load(dump_stream(spec)).trainer == {"a\x85b": "\u2028", "\u2029 c": 1} == spec.trainer
 
 
-def test_of_very_many_mistakes_the_first_are_told(load: Load) -> None:
+def test_only_the_first_of_many_mistakes_are_reported(load: Load) -> None:
     with pytest.raises(StreamFileError) as error:
         load(BASE + "".join(f"k{n}: 1\n" for n in range(2 * MAX_PROBLEMS)))
     assert len(error.value.problems) == MAX_PROBLEMS + 1
     assert error.value.problems[-1].endswith(f"there are more mistakes; these are the first {MAX_PROBLEMS}")
 
 
-def test_many_labels_are_compared_at_once(load: Load) -> None:
+def test_many_labels_are_compared_in_linear_time(load: Load) -> None:
     names = [f"l{n}" for n in range(20_000)]
     begin = time.process_time()
     StreamSpec.model_validate(
@@ -230,7 +232,7 @@ def deep(levels: int) -> Any:
         ({"\ud800": 1}, "the text holds " + BACK + "ud800, which is half a character"),
     ],
 )
-def test_what_could_not_be_read_again_is_not_written(trainer: dict[str, Any], problem: str) -> None:
+def test_unreadable_stream_is_not_written(trainer: dict[str, Any], problem: str) -> None:
     tasks = [{"name": "t", "kind": "classification", "data": "x"}]
     spec = StreamSpec.model_validate({"name": "a", "backbone": "minilm", "trainer": trainer, "tasks": tasks})
     with pytest.raises(InputError) as error:
@@ -239,9 +241,7 @@ def test_what_could_not_be_read_again_is_not_written(trainer: dict[str, Any], pr
 
 
 @pytest.mark.parametrize(("bound", "what"), [("MAX_ENTRIES", "entries"), ("MAX_BYTES", "bytes")])
-def test_a_stream_too_large_to_be_read_again_is_not_written(
-    load: Load, monkeypatch: pytest.MonkeyPatch, bound: str, what: str
-) -> None:
+def test_too_large_stream_is_not_written(load: Load, monkeypatch: pytest.MonkeyPatch, bound: str, what: str) -> None:
     spec = load(BASE)
     monkeypatch.setattr(dump, bound, 10)
     with pytest.raises(
@@ -250,18 +250,18 @@ def test_a_stream_too_large_to_be_read_again_is_not_written(
         dump_stream(spec)
 
 
-def test_layers_without_end_are_refused_before_they_are_counted_out() -> None:
+def test_huge_layer_ranges_are_refused_before_expansion() -> None:
     for layers in ("0-999999999", "3,5-999999999", "top-999999999"):
         with pytest.raises(ValueError, match="999999999"):
             select_layers(layers, 6)
 
 
-def test_numbers_that_are_too_long_are_texts_as_labels() -> None:
+def test_too_long_numbers_are_treated_as_text_labels() -> None:
     long = "9" * 5000
     assert class_labels(Where(task="t", split="train", origin="x"), "label", ["1", long], None) == ("1", long)
 
 
-def test_lists_in_lists_in_lists_are_no_list() -> None:
+def test_deeply_nested_lists_are_refused() -> None:
     assert as_list("[" * 100_000) is None
     assert show(deep(5_000)) == "a list that is nested too deep"
 
@@ -276,7 +276,7 @@ def test_lists_in_lists_in_lists_are_no_list() -> None:
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_a_file_that_holds_no_labels(tmp_path: Path, text: str, problem: str) -> None:
+def test_file_without_labels_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     path = tmp_path / "labels.json"
     path.write_text(text)
     with pytest.raises(InputError) as error:
@@ -284,7 +284,7 @@ def test_a_file_that_holds_no_labels(tmp_path: Path, text: str, problem: str) ->
     assert problem in str(error.value)
 
 
-def test_labels_with_commands_are_read_unchanged(tmp_path: Path) -> None:
+def test_labels_with_control_characters_are_read_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "labels.json"
     path.write_text(json.dumps(COMMANDS))
     assert read_label_names(path) == COMMANDS
@@ -302,7 +302,7 @@ def test_labels_with_commands_are_read_unchanged(tmp_path: Path) -> None:
     ],
     ids=["million-keys", "long-text", "long-value", "many-mistakes", "too-large"],
 )
-def test_large_files_end_in_bounded_time_with_a_short_message(load: Load, text: str, problem: str) -> None:
+def test_large_files_are_refused_quickly_with_a_short_message(load: Load, text: str, problem: str) -> None:
     begin = time.process_time()
     with pytest.raises(StreamFileError) as error:
         load(text)
@@ -317,5 +317,5 @@ def test_a_bound_on_entries_fires_while_reading(monkeypatch: pytest.MonkeyPatch)
     assert "more than 10 entries: is this a data file?" in parsed.problems[0][2]
 
 
-def test_long_messages_lose_their_middle() -> None:
+def test_long_messages_are_truncated_in_the_middle() -> None:
     assert bounds.shorten("a" * 100 + "b" * 100, 100) == "a" * 75 + " ... " + "b" * 25

@@ -1,4 +1,4 @@
-"""What a vision backbone is shown: as its folder says, the same numbers everywhere."""
+"""Image processing follows the backbone's folder and gives the same numbers everywhere."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _made(folder: Path, settings: Any, config: PretrainedConfig = CONFIG) -> Ima
     return image_processing(str(folder), None, config)
 
 
-def test_scaled_and_normalised(tmp_path: Path) -> None:
+def test_images_are_scaled_and_normalised(tmp_path: Path) -> None:
     image = np.arange(48).reshape(4, 4, 3)
     found = _made(tmp_path, VIT)([image.tolist(), image])
     mean, std = np.array(VIT["image_mean"]), np.array(VIT["image_std"])
@@ -50,13 +50,13 @@ def test_scaled_and_normalised(tmp_path: Path) -> None:
     assert (found[0] == found[1]).all()
 
 
-def test_a_folder_that_says_nothing_means_minus_one_to_one(tmp_path: Path) -> None:
+def test_default_normalisation_is_minus_one_to_one(tmp_path: Path) -> None:
     found = _made(tmp_path, None)([np.zeros((3, 3)), np.full((8, 8), 255)])
     assert (found[0] == -1).all()
     np.testing.assert_allclose(found[1], 1, rtol=1e-6)
 
 
-def test_steps_that_are_switched_off(tmp_path: Path) -> None:
+def test_disabled_steps_are_skipped(tmp_path: Path) -> None:
     found = _made(tmp_path, VIT | {"do_rescale": False, "do_normalize": False})([np.full((4, 4), 7)])
     assert (found == 7).all()
     keep = _made(tmp_path, VIT | {"do_resize": False})
@@ -64,7 +64,7 @@ def test_steps_that_are_switched_off(tmp_path: Path) -> None:
         keep([PIXELS])
 
 
-def test_the_shorter_edge_and_the_middle(tmp_path: Path) -> None:
+def test_shortest_edge_resize_and_center_crop(tmp_path: Path) -> None:
     settings = {"size": {"shortest_edge": 4}, "do_center_crop": True, "crop_size": 4, "do_normalize": False}
     settings |= {"rescale_factor": 1.0}
     columns = np.tile(np.repeat([10, 20, 30, 40], 2), (4, 1))  # 4 by 8: not resized, cut
@@ -75,14 +75,14 @@ def test_the_shorter_edge_and_the_middle(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("resample", [0, 2, 3])
-def test_resizing_keeps_whole_numbers_in_range(tmp_path: Path, resample: int) -> None:
+def test_resizing_keeps_integers_in_range(tmp_path: Path, resample: int) -> None:
     settings = VIT | {"resample": resample, "do_rescale": False, "do_normalize": False}
     found = _made(tmp_path, settings)([PIXELS, np.full((5, 9), 200)])
     assert ((found == found.round()) & (found >= 0) & (found <= 255)).all()
     assert (found[1] == 200).all()
 
 
-def test_resizing_is_that_of_pillow(tmp_path: Path) -> None:
+def test_resizing_matches_pillow(tmp_path: Path) -> None:
     settings = VIT | {"size": {"height": 2, "width": 3}, "do_rescale": False, "do_normalize": False}
     image = np.arange(0, 240, 10).reshape(4, 6)
     found = _made(tmp_path, settings, ViTConfig(image_size=[2, 3]))([image])[0, 0]
@@ -91,8 +91,8 @@ def test_resizing_is_that_of_pillow(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (8, 50), (50, 40), (7, 100)])
-def test_the_nearest_pixel_is_that_of_pillow(tmp_path: Path, height: int, width: int) -> None:
-    """Between two pixels as well: from 32 to 24, every third new pixel lies just between two."""
+def test_nearest_resizing_matches_pillow(tmp_path: Path, height: int, width: int) -> None:
+    """Also between two pixels: from 32 to 24, every third new pixel is exactly between two."""
     Image = pytest.importorskip("PIL.Image")
     settings = VIT | {"size": {"height": 24, "width": 24}, "resample": 0, "do_rescale": False, "do_normalize": False}
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))
@@ -124,24 +124,24 @@ def test_equal_digests_mean_equal_settings(tmp_path: Path) -> None:
         ([1], "is not a JSON object"),
     ],
 )
-def test_what_is_not_known_is_refused(tmp_path: Path, settings: Any, message: str) -> None:
+def test_unknown_settings_are_refused(tmp_path: Path, settings: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         _made(tmp_path, settings)
 
 
-def test_a_broken_file(tmp_path: Path) -> None:
+def test_broken_preprocessor_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "preprocessor_config.json").write_text("{")
     with pytest.raises(InputError, match=r"cannot read its preprocessor_config.json: JSONDecodeError"):
         image_processing(str(tmp_path), None, CONFIG)
 
 
 @pytest.mark.parametrize("config", [PretrainedConfig(), ViTConfig(image_size=4, num_channels=1)])
-def test_a_backbone_that_takes_no_such_images(tmp_path: Path, config: PretrainedConfig) -> None:
+def test_unsupported_image_format_of_backbone_is_refused(tmp_path: Path, config: PretrainedConfig) -> None:
     with pytest.raises(InputError, match="takes no images of three channels"):
         image_processing(str(tmp_path), None, config)
 
 
-def test_what_is_no_image_is_named(tmp_path: Path) -> None:
+def test_invalid_image_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="image 2 of 2: its shape is"):
         _made(tmp_path, VIT)([np.zeros((2, 2)), [1]])
 
@@ -153,13 +153,13 @@ def _error(kind: type[Exception]) -> Any:
     return fail
 
 
-def test_a_hub_backbone_that_has_no_such_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_backbone_without_preprocessor_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "hf_hub_download", _error(EntryNotFoundError))
     assert image_processing("user/vit", "abc", CONFIG).mean == (0.5,) * 3
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_offline_nothing_is_guessed(monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
+def test_missing_file_offline_is_an_error(monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
     monkeypatch.setattr(module, "hf_hub_download", _error(LocalEntryNotFoundError))
     cached = huggingface_hub._CACHED_NO_EXIST if known else None
     monkeypatch.setattr(module, "try_to_load_from_cache", lambda *args, **options: cached)
@@ -171,7 +171,7 @@ def test_offline_nothing_is_guessed(monkeypatch: pytest.MonkeyPatch, known: bool
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 2**32))
-def test_every_image_gives_the_same_numbers_alone_and_among_others(height: int, width: int, seed: int) -> None:
+def test_image_processing_does_not_depend_on_the_batch(height: int, width: int, seed: int) -> None:
     processing = ImageProcessing(
         resize=(4, 4), mode="bilinear", crop=None, scale=1 / 255, mean=(0.5,) * 3, std=(0.5,) * 3, size=(4, 4)
     )

@@ -1,4 +1,4 @@
-"""Images in whatever form, and what is none. Files are read by Pillow, here by a stand-in where it is missing."""
+"""Images in every format, and invalid ones. Files are read by Pillow, or by a stand-in if it is missing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RGB = [[[0, 1, 2], [3, 4, 5]]]
 
 
 @pytest.mark.parametrize("form", [list, np.array, lambda rows: np.array(rows, dtype=np.float64), tuple])
-def test_numbers_in_every_form(form: Any) -> None:
+def test_arrays_of_every_format_are_accepted(form: Any) -> None:
     grey, colour = decode(form(GREY)), decode(form(RGB))
     assert grey.shape == (2, 3, 3)
     assert grey[:, :, 0].tolist() == grey[:, :, 1].tolist() == grey[:, :, 2].tolist() == GREY
@@ -52,7 +52,7 @@ def test_numbers_in_every_form(form: Any) -> None:
         ([["a", "b"]], "other values"),
     ],
 )
-def test_what_is_no_image(value: Any, what: str) -> None:
+def test_invalid_image_is_refused(value: Any, what: str) -> None:
     with pytest.raises(NotAnImage, match=re.escape(what)):
         decode(value)
     with pytest.raises(InputError, match=rf"column 'image': 1 row cannot be used: row 2: .*{re.escape(what)}"):
@@ -60,7 +60,7 @@ def test_what_is_no_image(value: Any, what: str) -> None:
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 2**32))
-def test_the_same_pixels_have_the_same_key_and_others_not(height: int, width: int, seed: int) -> None:
+def test_equal_pixels_have_equal_keys(height: int, width: int, seed: int) -> None:
     pixels = np.random.default_rng(seed).integers(0, 256, size=(height, width, 3))
     other = pixels.copy()
     other[0, 0, 0] ^= 1
@@ -106,7 +106,7 @@ def _stand_in(monkeypatch: pytest.MonkeyPatch) -> type[Any]:
     return Image
 
 
-def test_files_and_bytes_and_images(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_files_bytes_and_images_are_equivalent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     image = _stand_in(monkeypatch)
     (tmp_path / "a.png").write_text("123")
     values = [
@@ -127,7 +127,7 @@ def test_files_and_bytes_and_images(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert check_images(WHERE, "image", ["a.png"])[1] == keys[:1]
 
 
-def test_files_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unreadable_image_files_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     image = _stand_in(monkeypatch)
     (tmp_path / "a.png").write_text("broken")
     with pytest.raises(
@@ -140,7 +140,7 @@ def test_files_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         decode(deep)
 
 
-def test_files_need_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_files_need_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PIL", "PIL.Image"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(InputError, match=r"pip install continual-petl\[image\]"):
@@ -149,7 +149,7 @@ def test_files_need_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_pillow_itself_where_it_is_installed(tmp_path: Path) -> None:
+def test_pillow_images_are_read(tmp_path: Path) -> None:
     try:
         real = importlib.import_module("PIL.Image")
     except ImportError:

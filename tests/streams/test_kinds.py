@@ -1,4 +1,4 @@
-"""Every kind of task as data: what it reads, what it has no use for, and back through YAML."""
+"""Every task kind as data: its keys, unsupported keys, and a YAML round trip."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_every_kind_has_scores() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("full", [True, False])
-def test_there_and_back(kind: Kind, full: bool, tmp_path: Path) -> None:
+def test_kinds_roundtrip_through_yaml(kind: Kind, full: bool, tmp_path: Path) -> None:
     stream = _stream(_task(kind, **(FULL[kind] if full else {})), data_dir=str(tmp_path))
     (tmp_path / "stream.yaml").write_text(dump_stream(stream))
     assert load_stream(tmp_path / "stream.yaml") == stream
@@ -88,12 +88,12 @@ def test_there_and_back(kind: Kind, full: bool, tmp_path: Path) -> None:
         ("seq2seq", {"generation": {"num_beams": 0}}, "greater than or equal to 1"),
     ],
 )
-def test_what_a_kind_has_no_use_for_is_refused(kind: Kind, more: dict[str, Any], message: str) -> None:
+def test_unused_option_of_a_kind_is_refused(kind: Kind, more: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         _task(kind, **more)
 
 
-def test_mistakes_of_a_file_are_told_at_their_own_keys(tmp_path: Path) -> None:
+def test_mistakes_are_reported_at_their_keys(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(
         "name: s\nbackbone: x\ntasks:\n"
         "  - name: a\n    kind: seq2seq\n    data: x\n    columns:\n      source: q\n      text: q\n"
@@ -108,7 +108,7 @@ def test_mistakes_of_a_file_are_told_at_their_own_keys(tmp_path: Path) -> None:
     assert "key tasks.1.training.class_weights (task b): got 'balancd' (did you mean 'balanced'?)" in other
 
 
-def test_what_the_stream_says_for_all_holds_where_it_can() -> None:
+def test_stream_defaults_apply_where_possible() -> None:
     tasks = [_task(kind) for kind in KINDS]
     said = {"label_smoothing": 0.1, "class_weights": "balanced", "head_dropout": 0.3, "epochs": 7}
     stream = _stream(*tasks, training=said)
@@ -119,11 +119,11 @@ def test_what_the_stream_says_for_all_holds_where_it_can() -> None:
     assert {training.epochs for training in found.values()} == {7}
 
 
-def test_labels_that_are_numbers_weigh_by_name() -> None:
+def test_numeric_labels_are_weighted_by_name() -> None:
     training = TrainingOverride.model_validate({"class_weights": {0: 1.0, 1: 3}})
     assert training.class_weights == {"0": 1.0, "1": 3.0}
     assert hash(training) == hash(TrainingOverride.model_validate({"class_weights": {"0": 1.0, "1": 3.0}}))
 
 
-def test_generation_is_greedy_unless_said() -> None:
+def test_generation_is_greedy_by_default() -> None:
     assert _task("seq2seq").generation == GenerationSpec(num_beams=1, max_new_tokens=64, early_stopping=False)

@@ -1,4 +1,4 @@
-"""Several labels a row: lists of names, tags of words, and what is neither."""
+"""Several labels per row: lists of names, tags of words, and invalid lists."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from continual_petl.streams.sources.checks import Where
 WHERE = Where(task="toy", split="train", origin="rows")
 
 
-def test_lists_of_names_and_numbers_and_json() -> None:
+def test_label_lists_of_names_numbers_and_json() -> None:
     found = label_lists(WHERE, "label", [["a", "b"], [], '["a", 2]', [3], (True,)])
     assert found == [["a", "b"], [], ["a", "2"], ["3"], ["true"]]
     assert word_lists(WHERE, "tokens", [["a", "b"], '["c"]']) == [["a", "b"], ["c"]]
@@ -43,7 +43,7 @@ def test_lists_of_names_and_numbers_and_json() -> None:
         (["a", "b", "a"], "label 'a' is there twice"),
     ],
 )
-def test_rows_that_are_no_lists_of_labels(value: Any, what: str) -> None:
+def test_rows_without_label_lists_are_refused(value: Any, what: str) -> None:
     with pytest.raises(InputError, match=f"column 'label': 1 row cannot be used: row 2: .*{re.escape(what)}"):
         label_lists(WHERE, "label", [["a"], value])
 
@@ -59,7 +59,7 @@ def test_rows_that_are_no_lists_of_labels(value: Any, what: str) -> None:
         ([1, "a"], "word 1 is 1"),
     ],
 )
-def test_rows_that_are_no_lists_of_words(value: Any, what: str) -> None:
+def test_rows_without_word_lists_are_refused(value: Any, what: str) -> None:
     with pytest.raises(InputError, match=f"row 2: .*{re.escape(what)}"):
         word_lists(WHERE, "tokens", [["a"], value])
 
@@ -74,32 +74,32 @@ def test_rows_that_are_no_lists_of_words(value: Any, what: str) -> None:
         (["O", None], "tag 2, None, is neither"),
     ],
 )
-def test_rows_whose_tags_do_not_fit(value: Any, what: str) -> None:
+def test_rows_with_mismatched_tags_are_refused(value: Any, what: str) -> None:
     with pytest.raises(InputError, match=f"column 'tags': 1 row cannot be used: row 2: .*{re.escape(what)}"):
         tag_lists(WHERE, "tags", [["O"], value], [["a"], ["b", "c"]])
 
 
-def test_labels_of_a_row_in_any_order() -> None:
+def test_order_of_labels_in_a_row_does_not_matter() -> None:
     targets_NC = encode_multilabel(WHERE, "label", [["b", "a"], [], ["b"]], ("a", "b", "c"), positions=False)
     assert targets_NC.dtype == np.float32
     assert targets_NC.tolist() == [[1, 1, 0], [0, 0, 0], [0, 1, 0]]
 
 
-def test_numbers_may_be_positions_in_a_given_list() -> None:
+def test_numbers_may_be_indices_into_a_given_list() -> None:
     assert encode_multilabel(WHERE, "label", [["1"]], ("no", "yes"), positions=True).tolist() == [[0, 1]]
     assert encode_tags(WHERE, "tags", [["1", "no"]], ("no", "yes"), positions=True)[0].tolist() == [1, 0]
     with pytest.raises(InputError, match="row 1: tag '1' is unknown"):
         encode_tags(WHERE, "tags", [["1", "no"]], ("no", "yes"), positions=False)
 
 
-def test_labels_that_nobody_knows() -> None:
+def test_unknown_labels_are_refused() -> None:
     with pytest.raises(InputError, match=r"row 2: label 'x' is unknown.*those of the training rows: 'a', 'b'"):
         encode_multilabel(WHERE, "label", [["a"], ["b", "x"]], ("a", "b"), positions=False)
     with pytest.raises(InputError, match=r"row 1: tag 'x' is unknown.*the list `labels`"):
         encode_tags(WHERE, "tags", [["x"]], ("a", "b"), positions=True)
 
 
-def test_weights_of_labels_that_nobody_knows() -> None:
+def test_weights_of_unknown_labels_are_refused() -> None:
     check_class_weights("toy", {"a": 1.0}, ("a", "b"))
     check_class_weights("toy", "balanced", ("a", "b"))
     with pytest.raises(
@@ -109,7 +109,7 @@ def test_weights_of_labels_that_nobody_knows() -> None:
 
 
 @given(st.lists(st.sets(st.sampled_from("abcd")), max_size=8))
-def test_every_set_of_labels_can_be_read_back(sets: list[set[str]]) -> None:
+def test_any_label_set_roundtrips(sets: list[set[str]]) -> None:
     labels = ("c", "a", "d", "b")
     targets_NC = encode_multilabel(WHERE, "label", [sorted(own) for own in sets], labels, positions=False)
     assert [{labels[n] for n in np.flatnonzero(row)} for row in targets_NC] == sets

@@ -1,4 +1,4 @@
-"""Labels: names, numbers, positions, and all the ways in which they can be wrong."""
+"""Labels: names, numbers, indices, and invalid ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _learn(values: list[Any], given: tuple[str, ...] | None = None) -> tuple[tup
         ([1, "x"], ("1", "x"), [0, 1]),
     ],
 )
-def test_without_a_list_the_order_is_sorted(values: list[Any], labels: tuple[str, ...], indices: list[int]) -> None:
+def test_labels_are_sorted_by_default(values: list[Any], labels: tuple[str, ...], indices: list[int]) -> None:
     assert _learn(values) == (labels, indices)
 
 
@@ -54,52 +54,52 @@ def test_without_a_list_the_order_is_sorted(values: list[Any], labels: tuple[str
         ([1, 0], ("1", "0"), [0, 1]),
     ],
 )
-def test_a_list_fixes_the_order_and_gives_names_to_numbers(
+def test_label_list_fixes_the_order_and_names_numbers(
     values: list[Any], given: tuple[str, ...], indices: list[int]
 ) -> None:
     assert _learn(values, given) == (given, indices)
 
 
-def test_positions_are_only_for_lists_that_someone_wrote() -> None:
+def test_indices_are_only_allowed_with_an_explicit_list() -> None:
     test = Where(task="news", split="test", origin="test.csv")
     with pytest.raises(InputError, match=r"'news', split test \(test.csv\), column 'label': 1 row .*row 2: label '1'"):
         encode_labels(test, "label", ["b", "1"], ("a", "b"), positions=False)
 
 
 @pytest.mark.parametrize(("value", "what"), [(None, "missing"), ("", "missing"), (float("nan"), "missing")])
-def test_missing_labels(value: object, what: str) -> None:
+def test_missing_labels_are_refused(value: object, what: str) -> None:
     with pytest.raises(InputError, match=f"column 'label': 2 rows cannot be used: row 2: {what}; row 3: {what}"):
         label_names(TRAIN, "label", ["a", value, value])
 
 
 @pytest.mark.parametrize("value", [0.5, ["a"], {"a": 1}])
-def test_labels_of_a_wrong_type(value: object) -> None:
+def test_labels_of_the_wrong_type_are_refused(value: object) -> None:
     with pytest.raises(InputError, match=rf"row 1: .* is {type(value).__name__}.*kind: regression"):
         label_names(TRAIN, "label", [value])
 
 
 @pytest.mark.parametrize(("values", "given"), [([2, 0], ("a", "b")), ([-1, 0], ("a", "b")), (["c", "a"], ("a", "b"))])
-def test_labels_out_of_range(values: list[Any], given: tuple[str, ...]) -> None:
+def test_labels_out_of_range_are_refused(values: list[Any], given: tuple[str, ...]) -> None:
     with pytest.raises(InputError, match=r"the list `labels`: 'a', 'b', or their positions 0 to 1"):
         _learn(values, given)
 
 
-def test_a_position_is_no_name_where_names_are_integers() -> None:
+def test_index_is_not_a_name_if_names_are_integers() -> None:
     with pytest.raises(InputError, match=r"label '0' is unknown.*the list `labels`: '1', '2'\. Repair"):
         _learn([0, 1], ("1", "2"))
 
 
-def test_only_five_faults_are_shown() -> None:
+def test_only_five_mistakes_are_shown() -> None:
     with pytest.raises(InputError, match=r"9 rows cannot be used: .*row 5: missing; and 4 more\. A label"):
         label_names(TRAIN, "label", [None] * 9)
 
 
-def test_one_class_is_no_classification() -> None:
+def test_single_class_is_refused() -> None:
     with pytest.raises(InputError, match=r"all rows have the label 'a'.*at least two classes"):
         _learn(["a", "a"])
 
 
-def test_a_class_without_rows_is_noticed() -> None:
+def test_class_without_rows_is_reported() -> None:
     assert absent_notice("news", ("a", "b"), np.array([1, 2])) is None
     notice = absent_notice("news", ("a", "b", "c"), np.array([1, 0, 0]))
     assert notice is not None
@@ -107,7 +107,7 @@ def test_a_class_without_rows_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("content", [["no", "yes"], {"names": ["no", "yes"]}])
-def test_label_file(tmp_path: Path, content: object) -> None:
+def test_labels_are_read_from_a_file(tmp_path: Path, content: object) -> None:
     (tmp_path / "labels.json").write_text(json.dumps(content))
     assert read_label_names(tmp_path / "labels.json") == ("no", "yes")
 
@@ -123,12 +123,12 @@ def test_label_file(tmp_path: Path, content: object) -> None:
         ("[", "is not JSON"),
     ],
 )
-def test_bad_label_files(tmp_path: Path, content: str, message: str) -> None:
+def test_invalid_label_files_are_refused(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "labels.json").write_text(content)
     with pytest.raises(InputError, match=message):
         read_label_names(tmp_path / "labels.json")
 
 
-def test_no_label_file(tmp_path: Path) -> None:
+def test_missing_label_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cannot read .*No such file"):
         read_label_names(tmp_path / "labels.json")

@@ -1,4 +1,4 @@
-"""Small files are checked without ``datasets``, and the values are those with which it learns."""
+"""Small files are checked without ``datasets``, with the same values as with it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def lines(*rows: Any) -> str:
         ("train.jsonl", lines({"text": "a"}, {"label": "b"}, {"text": None, "label": "c"})),
     ],
 )
-def test_the_values_are_those_that_datasets_reads(tmp_path: Path, name: str, content: str) -> None:
+def test_values_match_datasets(tmp_path: Path, name: str, content: str) -> None:
     path = written(tmp_path / name, content)
     found = split_of(path, light=True)
     assert found == split_of(path, light=False)
@@ -67,7 +67,7 @@ def test_the_values_are_those_that_datasets_reads(tmp_path: Path, name: str, con
     }
 
 
-def test_the_values_of_parquet_are_those_that_datasets_reads(tmp_path: Path) -> None:
+def test_parquet_values_match_datasets(tmp_path: Path) -> None:
     path = tmp_path / "train.parquet"
     pq.write_table(pa.Table.from_pylist([{**row, "seen": row.get("seen")} for row in ROWS]), path)
     assert split_of(path, light=True) == split_of(path, light=False)
@@ -86,11 +86,11 @@ def test_the_values_of_parquet_are_those_that_datasets_reads(tmp_path: Path) -> 
         "",
     ],
 )
-def test_what_datasets_may_read_otherwise_is_left_to_it(tmp_path: Path, content: str) -> None:
+def test_ambiguous_files_are_left_to_datasets(tmp_path: Path, content: str) -> None:
     assert split_of(written(tmp_path / "train.jsonl", content), light=True) is None
 
 
-def test_parts_of_files_other_formats_and_large_files_are_left_to_datasets(
+def test_partial_unsupported_and_large_files_are_left_to_datasets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = written(tmp_path / "train.jsonl", lines(*ROWS))
@@ -102,13 +102,13 @@ def test_parts_of_files_other_formats_and_large_files_are_left_to_datasets(
     assert split_of(path, light=True) is None
 
 
-def test_what_may_not_be_read_is_refused_here_too(tmp_path: Path) -> None:
+def test_invalid_files_are_also_refused_by_the_light_reader(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_bytes(zipped(lines(*ROWS).encode()))
     with pytest.raises(InputError, match=r"train\.jsonl: this is a zip file, which is not supported"):
         split_of(tmp_path / "train.jsonl", light=True)
 
 
-def test_a_table_that_is_refused_is_refused_in_the_same_words(tmp_path: Path) -> None:
+def test_light_reader_has_the_same_error_messages(tmp_path: Path) -> None:
     path = written(tmp_path / "train.csv", "text,label\na,b,c\n")
     with pytest.raises(InputError) as here:
         split_of(path, light=True)

@@ -1,4 +1,4 @@
-"""A local copy is read where the stream has a data_dir: what it may look like, and what is said when it does not."""
+"""Local copies are read if the stream has a data_dir: their format, and the errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _read(folder: Path, **task: Any) -> Any:
     return read_splits("t", spec.resolved_data(own), own.columns, kind=own.kind)["train"]
 
 
-def test_only_a_data_dir_brings_copies_into_reach(tmp_path: Path) -> None:
+def test_copies_are_only_used_with_a_data_dir(tmp_path: Path) -> None:
     found = {}
     for name, folder in (("hub", None), ("copy", tmp_path)):
         spec, task = _stream(folder)
@@ -73,13 +73,13 @@ def test_a_stream_file_without_data_dir_has_no_copies(tmp_path: Path) -> None:
     assert locals_ == [None, str(tmp_path / "here" / "copy"), "/there/copy", None, "/there/other"]
 
 
-def test_a_file_is_a_copy_too(tmp_path: Path) -> None:
+def test_copy_can_be_a_file(tmp_path: Path) -> None:
     write_copy(tmp_path / "copy", {"train": PLAIN})
     assert _read(tmp_path, data=HUB | {"local": "copy/train.jsonl"}).inputs == [row["text"] for row in PLAIN]
     assert _read(tmp_path, data=HUB | {"local": "*/train.jsonl"}).inputs == [row["text"] for row in PLAIN]
 
 
-def test_a_copy_that_is_not_there_names_what_is(tmp_path: Path) -> None:
+def test_missing_copy_error_lists_existing_ones(tmp_path: Path) -> None:
     (tmp_path / "agnews").mkdir()
     with pytest.raises(
         InputError,
@@ -93,7 +93,7 @@ def test_a_copy_that_is_not_there_names_what_is(tmp_path: Path) -> None:
         _read(tmp_path / "no" / "such")
 
 
-def test_a_copy_has_the_columns_of_the_hub_or_the_usual_ones(tmp_path: Path) -> None:
+def test_copy_has_hub_columns_or_standard_columns(tmp_path: Path) -> None:
     write_copy(
         tmp_path / "copy", {"train": [{"title": "a", "body": "b", "label": 0}, {"title": "c", "body": "d", "label": 1}]}
     )
@@ -116,7 +116,7 @@ def test_a_copy_of_pairs_without_the_second_text_is_refused(tmp_path: Path) -> N
         _read(tmp_path, **task)
 
 
-def test_numbers_mean_the_names_beside_the_copy_or_those_of_the_task(tmp_path: Path) -> None:
+def test_label_numbers_refer_to_the_copys_or_the_tasks_names(tmp_path: Path) -> None:
     write_copy(tmp_path / "copy", {"train": PLAIN})
     spec, task = _stream(tmp_path)
     assert check_data(spec, task) == ("no", "yes")
@@ -137,7 +137,7 @@ def test_numbers_mean_the_names_beside_the_copy_or_those_of_the_task(tmp_path: P
     assert check_data(regression, own) is None  # which has no classes, so the file says nothing
 
 
-def test_names_beside_a_copy_that_is_a_file_are_not_guessed_to_be_its_own(tmp_path: Path) -> None:
+def test_label_file_next_to_a_single_file_copy_is_refused(tmp_path: Path) -> None:
     write_copy(tmp_path / "all", {"train": PLAIN})
     (file,) = (tmp_path / "all").glob("train*")
     spec, task = _stream(tmp_path, data={"path": "some/set", "local": f"all/{file.name}"})
@@ -150,7 +150,7 @@ def test_names_beside_a_copy_that_is_a_file_are_not_guessed_to_be_its_own(tmp_pa
         check_data(spec, task)
 
 
-def test_a_template_joins_columns_and_reaches_into_mappings() -> None:
+def test_template_joins_columns_and_nested_fields() -> None:
     table: dict[str, list[Any]] = {
         "a": ["x", None, ""],
         "n": [1, 2, 3],
@@ -175,7 +175,7 @@ def test_a_template_joins_columns_and_reaches_into_mappings() -> None:
         ({"t": "{m}"}, r"column 'm': 1 row cannot be used: row 1: \{'en': 'e'\} is dict\. A template takes texts"),
     ],
 )
-def test_a_template_that_does_not_fit_the_rows(templates: dict[str, str], message: str) -> None:
+def test_template_with_unknown_columns_is_refused(templates: dict[str, str], message: str) -> None:
     table: dict[str, list[Any]] = {"a": ["x"], "n": [1], "m": [{"en": "e"}]}
     with pytest.raises(InputError, match=message):
         fill_templates(WHERE, table, templates)
@@ -196,7 +196,7 @@ def test_a_template_that_does_not_fit_the_rows(templates: dict[str, str], messag
         ("{path: x/y, local: ''}", r"key tasks.0.data.local"),
     ],
 )
-def test_data_that_cannot_be_meant(data: str, message: str, tmp_path: Path) -> None:
+def test_contradictory_data_is_refused(data: str, message: str, tmp_path: Path) -> None:
     file = tmp_path / "stream.yaml"
     text = f"name: s\nbackbone: minilm\ntasks:\n  - {{name: t, kind: classification,\n     data: {data}}}\n"
     file.write_text(text)
@@ -204,14 +204,14 @@ def test_data_that_cannot_be_meant(data: str, message: str, tmp_path: Path) -> N
         load_stream(file)
 
 
-def test_a_file_of_one_task_has_no_copies(tmp_path: Path) -> None:
+def test_task_file_has_no_copies(tmp_path: Path) -> None:
     file = tmp_path / "t.yaml"
     file.write_text("name: t\nkind: classification\ndata:\n  path: x/y\n  local: z\n")
     with pytest.raises(StreamFileError, match=r"t.yaml:5: key data.local: a file of one task has no data_dir"):
         load_task(file)
 
 
-def test_the_json_schema_knows_the_keys() -> None:
+def test_json_schema_has_the_keys() -> None:
     keys = json_schema()["$defs"]["DataSpec"]["properties"]
     assert "relative to the stream's data_dir" in keys["local"]["description"]
     assert "Columns made of others" in keys["templates"]["description"]

@@ -1,4 +1,4 @@
-"""A stream file with more tasks than can be checked in seconds is refused while it is read, and not written."""
+"""A stream file with too many tasks is refused while it is read, and not written."""
 
 from __future__ import annotations
 

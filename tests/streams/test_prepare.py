@@ -1,4 +1,4 @@
-"""From a task to tokenised splits: which rows, which labels, which notices."""
+"""From a task to tokenised splits: rows, labels and notices."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _content(rows: TokenisedRows) -> list[tuple[int, ...]]:
     return [(*rows.row(index).ids.tolist(), int(rows.row(index).label or 0)) for index in range(len(rows))]
 
 
-def test_all_splits(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_all_splits_are_prepared(tokenizer: PreTrainedTokenizerFast) -> None:
     data = _prepare(tokenizer, {"train": TRAIN, "validation": TEST[:4], "test": TEST[4:]})
     assert data.test is not None
     assert (len(data.train), len(data.validation), len(data.test)) == (80, 4, 6)
@@ -48,7 +48,7 @@ def test_all_splits(tokenizer: PreTrainedTokenizerFast) -> None:
     assert data.test.labels.tolist() == [0, 1] * 3
 
 
-def test_regression_pairs_and_truncation(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_regression_pairs_are_prepared_and_truncation_counted(tokenizer: PreTrainedTokenizerFast) -> None:
     rows = [{"text": "w1 " * 20, "text_pair": f"w{number}", "label": number / 4} for number in range(8)]
     spec = _spec(
         {"train": rows, "test": rows[:3]}, kind="regression", columns={"text_pair": "text_pair"}, validation=0.4
@@ -62,7 +62,7 @@ def test_regression_pairs_and_truncation(tokenizer: PreTrainedTokenizerFast) -> 
     assert (len(data.train), len(data.validation)) == (5, 3)
 
 
-def test_validation_is_carved_and_said(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_validation_is_held_out_and_reported(tokenizer: PreTrainedTokenizerFast) -> None:
     data = _prepare(tokenizer, {"train": TRAIN, "test": TEST}, validation=0.25)
     assert (len(data.train), len(data.validation)) == (60, 20)
     assert sorted(_content(data.train) + _content(data.validation)) == sorted(
@@ -74,14 +74,14 @@ def test_validation_is_carved_and_said(tokenizer: PreTrainedTokenizerFast) -> No
     )
 
 
-def test_without_a_test_split(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_missing_test_split_is_reported(tokenizer: PreTrainedTokenizerFast) -> None:
     data = _prepare(tokenizer, {"train": TRAIN, "validation": TEST})
     assert data.test is None
     assert "test" not in data.digests
     assert any("no test split" in notice for notice in data.notices)
 
 
-def test_the_order_of_the_file_decides_nothing(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_file_order_does_not_matter(tokenizer: PreTrainedTokenizerFast) -> None:
     shuffled = random.Random(0).sample(TRAIN, len(TRAIN))
     options = {"limits": {"train": 30, "validation": 5}, "validation": 0.2}
     one, other = (_prepare(tokenizer, {"train": rows, "test": TEST}, **options) for rows in (TRAIN, shuffled))
@@ -92,7 +92,9 @@ def test_the_order_of_the_file_decides_nothing(tokenizer: PreTrainedTokenizerFas
 
 
 @pytest.mark.parametrize("changed", [{"seed": 1}, {"name": "other"}])
-def test_seed_and_task_name_decide(tokenizer: PreTrainedTokenizerFast, changed: dict[str, Any]) -> None:
+def test_held_out_rows_depend_on_seed_and_task_name(
+    tokenizer: PreTrainedTokenizerFast, changed: dict[str, Any]
+) -> None:
     options: dict[str, Any] = {"limits": {"test": 5}, "validation": 0.2}
     one = _prepare(tokenizer, {"train": TRAIN, "test": TEST}, **options)
     again = _prepare(tokenizer, {"train": TRAIN, "test": TEST}, **options)
@@ -110,13 +112,13 @@ def test_limited_rows_keep_their_order(tokenizer: PreTrainedTokenizerFast) -> No
     assert places != list(range(20))
 
 
-def test_equal_texts_stay_on_one_side(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_duplicate_texts_stay_in_one_split(tokenizer: PreTrainedTokenizerFast) -> None:
     data = _prepare(tokenizer, {"train": [row for row in TRAIN for _ in range(3)], "test": TEST})
     assert not {row[:-1] for row in _content(data.train)} & {row[:-1] for row in _content(data.validation)}
     assert len(data.validation) == 24
 
 
-def test_a_score_on_rows_that_chose_the_bank_is_told_as_one(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_score_on_model_selection_rows_is_reported_as_such(tokenizer: PreTrainedTokenizerFast) -> None:
     rows = {"train": TRAIN, "validation": TRAIN[:20]}
     told = "no test split is given; R has its validation score"
     (notice, *_) = _prepare(tokenizer, rows, training={"select": "best"}).notices
@@ -125,7 +127,7 @@ def test_a_score_on_rows_that_chose_the_bank_is_told_as_one(tokenizer: PreTraine
     assert notice == f"task 'toy': {told}."
 
 
-def test_too_few_rows_to_tell_are_told(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_too_few_rows_are_reported(tokenizer: PreTrainedTokenizerFast) -> None:
     rows = {"train": TRAIN, "validation": TRAIN[:1], "test": TRAIN[:20]}
     assert not any("says little" in notice for notice in _prepare(tokenizer, rows).notices)
     rows["test"] = TRAIN[:19]
@@ -134,13 +136,13 @@ def test_too_few_rows_to_tell_are_told(tokenizer: PreTrainedTokenizerFast) -> No
     assert any("on only 1 validation row, which says little" in notice for notice in _prepare(tokenizer, rows).notices)
 
 
-def test_nothing_to_carve_from(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_too_few_rows_to_hold_out_are_refused(tokenizer: PreTrainedTokenizerFast) -> None:
     rows = [{"text": "w1", "label": "a"}, {"text": "w1", "label": "b"}]
     with pytest.raises(InputError, match=r"none can be carved from 2 training rows with 1 different texts"):
         _prepare(tokenizer, {"train": rows})
 
 
-def test_overlap_is_noticed(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_overlap_between_splits_is_reported(tokenizer: PreTrainedTokenizerFast) -> None:
     data = _prepare(tokenizer, {"train": TRAIN, "validation": TRAIN[:2], "test": [*TEST, TRAIN[0]]})
     assert [notice.split(": ")[1].split(";")[0] for notice in data.notices] == [
         "its score is measured on only 11 test rows, which says little about other rows.",
@@ -149,7 +151,7 @@ def test_overlap_is_noticed(tokenizer: PreTrainedTokenizerFast) -> None:
     ]
 
 
-def test_digests_are_of_content_not_of_format(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+def test_digests_depend_on_content_not_format(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
     for split, rows in (("train", TRAIN), ("test", TEST)):
         (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     inline, files = _prepare(tokenizer, {"train": TRAIN, "test": TEST}), _prepare(tokenizer, str(tmp_path))
@@ -161,7 +163,7 @@ def test_digests_are_of_content_not_of_format(tokenizer: PreTrainedTokenizerFast
 
 
 @pytest.mark.parametrize("as_file", [True, False])
-def test_numbers_with_names(tokenizer: PreTrainedTokenizerFast, tmp_path: Path, as_file: bool) -> None:
+def test_numeric_labels_with_names(tokenizer: PreTrainedTokenizerFast, tmp_path: Path, as_file: bool) -> None:
     rows = [row | {"label": "ab".index(row["label"])} for row in TRAIN]
     (tmp_path / "names.json").write_text('["yes", "no"]')
     data = _prepare(tokenizer, {"train": rows}, labels=str(tmp_path / "names.json") if as_file else ["yes", "no"])
@@ -171,7 +173,7 @@ def test_numbers_with_names(tokenizer: PreTrainedTokenizerFast, tmp_path: Path, 
     assert _content(numbers.train) == _content(data.train)
 
 
-def test_a_label_that_is_not_trained_on(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_label_missing_from_train_is_refused(tokenizer: PreTrainedTokenizerFast) -> None:
     with pytest.raises(InputError, match=r"task 'toy', split test \(rows given in the task\), column 'label': .*'c'"):
         _prepare(tokenizer, {"train": TRAIN, "test": [{"text": "w1", "label": "c"}]})
 
@@ -183,7 +185,7 @@ def test_a_label_that_is_not_trained_on(tokenizer: PreTrainedTokenizerFast) -> N
         ([], r"split train \(rows given in the task\): has 0 rows, needs at least 1"),
     ],
 )
-def test_rows_that_cannot_be_used(tokenizer: PreTrainedTokenizerFast, rows: list[Any], message: str) -> None:
+def test_invalid_rows_are_refused(tokenizer: PreTrainedTokenizerFast, rows: list[Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         _prepare(tokenizer, {"train": rows})
 
@@ -204,13 +206,13 @@ def test_a_given_split_is_prepared_again_the_same_way(tokenizer: PreTrainedToken
     assert _content(again.rows) == _content(getattr(first, split))
 
 
-def test_a_carved_split_is_carved_again(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_held_out_split_is_reproduced(tokenizer: PreTrainedTokenizerFast) -> None:
     first = _prepare(tokenizer, {"train": TRAIN})
     assert _again(tokenizer, {"train": TRAIN}, first.labels, split="validation").digest == first.digests["validation"]
     assert _again(tokenizer, {"train": TRAIN}, first.labels, split="train").digest == first.digests["train"]
 
 
-def test_the_labels_of_the_bank_hold(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_labels_of_the_bank_are_used(tokenizer: PreTrainedTokenizerFast) -> None:
     again = _again(tokenizer, {"train": TRAIN, "test": TEST}, ("b", "a"))
     assert again.rows.labels is not None
     assert again.rows.labels.tolist() == [1, 0] * 5
@@ -218,7 +220,7 @@ def test_the_labels_of_the_bank_hold(tokenizer: PreTrainedTokenizerFast) -> None
         _again(tokenizer, {"train": TRAIN, "test": TEST}, ("a", "c"))
 
 
-def test_a_split_that_is_gone(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_missing_split_is_reported(tokenizer: PreTrainedTokenizerFast) -> None:
     with pytest.raises(InputError, match="no longer has a test split"):
         _again(tokenizer, {"train": TRAIN}, ("a", "b"))
 

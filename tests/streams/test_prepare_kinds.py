@@ -1,4 +1,4 @@
-"""Every kind of task, from its rows to its numbers: the same promises for all of them."""
+"""Every task kind, from rows to numbers: the same guarantees for all of them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_every_kind_can_be_prepared(tokenizer: PreTrainedTokenizerFast, kind: Ki
         ("token-classification", ("B-P", "I-P", "O"), [-100, 2, 0, 1, -100]),
     ],
 )
-def test_lists_of_labels(tokenizer: PreTrainedTokenizerFast, kind: Kind, labels: Any, train: Any) -> None:
+def test_label_lists_are_prepared(tokenizer: PreTrainedTokenizerFast, kind: Kind, labels: Any, train: Any) -> None:
     rows = rows_of(kind, 2)
     data = _prepare(tokenizer, kind, {"train": rows, "validation": rows})
     assert data.labels == labels
@@ -84,9 +84,7 @@ def test_lists_of_labels(tokenizer: PreTrainedTokenizerFast, kind: Kind, labels:
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(kind=st.sampled_from(KINDS), seed=st.integers(0, 99), shuffle=st.randoms(use_true_random=False))
-def test_the_order_of_the_file_decides_nothing(
-    tokenizer: PreTrainedTokenizerFast, kind: Kind, seed: int, shuffle: Any
-) -> None:
+def test_file_order_does_not_matter(tokenizer: PreTrainedTokenizerFast, kind: Kind, seed: int, shuffle: Any) -> None:
     rows, test = rows_of(kind, 24, seed), rows_of(kind, 9, seed + 1)
     options: dict[str, Any] = {"validation": 0.25, "limits": {"train": 11, "validation": 3, "test": 4}}
     one = _prepare(tokenizer, kind, {"train": rows, "test": test}, **options)
@@ -109,9 +107,7 @@ def test_a_split_is_prepared_again_the_same_way(tokenizer: PreTrainedTokenizerFa
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_digests_tell_answers_apart_and_formats_not(
-    tokenizer: PreTrainedTokenizerFast, kind: Kind, tmp_path: Path
-) -> None:
+def test_digests_depend_on_answers_not_formats(tokenizer: PreTrainedTokenizerFast, kind: Kind, tmp_path: Path) -> None:
     rows = rows_of(kind, 12)
     datasets.Dataset.from_list(rows).to_parquet(tmp_path / "train.parquet")
     (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -167,7 +163,7 @@ def test_a_hub_data_set_names_its_labels_also_in_lists(kind: Kind, monkeypatch: 
         ("image-classification", {"label": None}, r"column 'label': 1 row cannot be used: row 9: missing"),
     ],
 )
-def test_rows_that_cannot_be_used(
+def test_invalid_rows_are_refused(
     tokenizer: PreTrainedTokenizerFast, kind: Kind, change: dict[str, Any], message: str
 ) -> None:
     rows = rows_of(kind, 12)
@@ -184,13 +180,13 @@ def test_rows_that_cannot_be_used(
         ("image-classification", {"image": [[1]], "label": "other"}),
     ],
 )
-def test_labels_that_are_not_trained_on(tokenizer: PreTrainedTokenizerFast, kind: Kind, row: Any) -> None:
+def test_labels_missing_from_train_are_refused(tokenizer: PreTrainedTokenizerFast, kind: Kind, row: Any) -> None:
     with pytest.raises(InputError, match=r"split test .*row 1: .* 'other' is unknown"):
         _prepare(tokenizer, kind, {"train": rows_of(kind, 9), "test": [row]})
 
 
 @pytest.mark.parametrize("kind", ["multilabel", "token-classification", "image-classification"])
-def test_one_label_is_not_enough(tokenizer: PreTrainedTokenizerFast, kind: Kind) -> None:
+def test_single_label_is_refused(tokenizer: PreTrainedTokenizerFast, kind: Kind) -> None:
     same = {"multilabel": ["x"], "image-classification": "x"}
     rows = [row | ({"tags": ["O"] * len(row["tags"])} if "tags" in row else {"label": same[kind]}) for row in
             rows_of(kind, 5)]  # fmt: skip
@@ -210,14 +206,14 @@ def test_weights_are_checked_against_the_labels(tokenizer: PreTrainedTokenizerFa
     ("kind", "what"),
     [("token-classification", "words"), ("seq2seq", "source"), ("image-classification", "image")],
 )
-def test_overlap_is_of_what_goes_in(tokenizer: PreTrainedTokenizerFast, kind: Kind, what: str) -> None:
+def test_overlap_compares_inputs(tokenizer: PreTrainedTokenizerFast, kind: Kind, what: str) -> None:
     rows = rows_of(kind, 8)
     answer = {"seq2seq": {"target": "w9"}, "image-classification": {"label": "b"}}.get(kind, {})
     data = _prepare(tokenizer, kind, {"train": rows, "validation": rows_of(kind, 4, 1)[2:], "test": [rows[0] | answer]})
     assert any(f"1 of 1 test rows have the {what} of a training row" in notice for notice in data.notices)
 
 
-def test_cuts_of_both_sides_are_told(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_truncation_of_both_sides_is_reported(tokenizer: PreTrainedTokenizerFast) -> None:
     long = " ".join(f"w{number}" for number in range(30))
     rows = [{"source": long, "target": "w1"}, {"source": "w1", "target": long}, {"source": "w2", "target": "w2"}]
     data = _prepare(tokenizer, "seq2seq", {"train": rows, "validation": rows})
@@ -226,13 +222,13 @@ def test_cuts_of_both_sides_are_told(tokenizer: PreTrainedTokenizerFast) -> None
     assert "1 of 3 validation targets are longer than 8 tokens (max_target_length)" in data.notices[-1]
 
 
-def test_an_answer_must_fit_behind_its_source(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_target_must_fit_after_its_source(tokenizer: PreTrainedTokenizerFast) -> None:
     data = {"train": rows_of("causal-lm", 12)}
     with pytest.raises(InputError, match=r"generation.max_new_tokens: 23 tokens after a source of .* use at most"):
         _prepare(tokenizer, "causal-lm", data, generation={"max_new_tokens": 23})
 
 
-def test_each_kind_needs_its_tool(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_each_kind_needs_its_preprocessor(tokenizer: PreTrainedTokenizerFast) -> None:
     for kind, missing in (("image-classification", "preprocessing"), ("seq2seq", "tokenizer")):
         spec = _spec(kind, {"train": rows_of(kind, 12)})  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=f"need.* the {missing} of the backbone"):
@@ -240,7 +236,7 @@ def test_each_kind_needs_its_tool(tokenizer: PreTrainedTokenizerFast) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_loaders_know_the_kind(tokenizer: PreTrainedTokenizerFast, kind: Kind) -> None:
+def test_loaders_use_the_kind(tokenizer: PreTrainedTokenizerFast, kind: Kind) -> None:
     data = _prepare(tokenizer, kind, {"train": rows_of(kind, 20), "test": rows_of(kind, 5, seed=1)})
     module = TaskDataModule(data, pad_token_id=0, batch_size=4, eval_batch_size=3, seed=1)
     train, test = next(iter(module.train_dataloader())), next(iter(module.test_dataloader()))

@@ -1,4 +1,4 @@
-"""What is said of columns that a task does not read, and of sources and targets with nothing between them."""
+"""Remarks about unused columns, and about sources and targets without a separator."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _rows(source: str, target: str, **more: str) -> list[dict[str, Any]]:
         ("a prompt </s>", "answer", False),
     ],
 )
-def test_a_source_is_separated_from_its_target_by_space_or_by_one_mark(source: str, target: str, is_told: bool) -> None:
+def test_source_is_separated_from_target_by_space_or_punctuation(source: str, target: str, is_told: bool) -> None:
     remarks = _remarks("causal-lm", _rows(source, target))
     assert bool(remarks) == is_told
     for remark in remarks:
@@ -40,7 +40,7 @@ def test_a_source_is_separated_from_its_target_by_space_or_by_one_mark(source: s
     assert not _remarks("seq2seq", _rows(source, target))  # which reads them apart
 
 
-def test_of_a_long_row_the_place_is_shown_where_the_two_meet() -> None:
+def test_long_row_shows_where_source_and_target_meet() -> None:
     (remark,) = _remarks("causal-lm", _rows("x" * 500, "y" * 500))
     assert f"'...{'x' * 80}{'y' * 80}...'" in remark
 
@@ -52,7 +52,7 @@ def test_of_a_long_row_the_place_is_shown_where_the_two_meet() -> None:
         ("seq2seq", 'templates: {joined: "{source}\\n{note}"}} and columns: {source: joined}.'),
     ],
 )
-def test_a_column_of_texts_that_is_not_read_is_told(kind: str, advice: str) -> None:
+def test_unused_text_column_is_reported(kind: str, advice: str) -> None:
     rows = [{"note": "a few words", "when": "2024-01-01", "number": n, **row} for n, row in enumerate(_rows("a", "b"))]
     if kind == "classification":
         rows = [row | {"text": row.pop("source"), "label": "ab"[row["number"] % 2], "target": "b"} for row in rows]
@@ -61,7 +61,7 @@ def test_a_column_of_texts_that_is_not_read_is_told(kind: str, advice: str) -> N
     assert advice in remark
 
 
-def test_what_a_template_reads_is_read(tmp_path: Any) -> None:
+def test_columns_of_a_template_count_as_used(tmp_path: Any) -> None:
     (tmp_path / "rows.csv").write_text(
         "one,two,target\n" + "".join(f"text {n},more words,an answer\n" for n in range(20))
     )

@@ -1,4 +1,4 @@
-"""A run that was interrupted anywhere sees exactly the batches that an uninterrupted one sees."""
+"""An interrupted run sees exactly the batches of an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from continual_petl.streams.schema.stream_spec import TaskSpec
 # lightning 2.6.6 with torch 2.13: lightning/pytorch/utilities/_pytree.py makes a LeafSpec.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning"),
-    # Python 3.12 and later, when a worker process is forked beside the threads of torch.
+    # Python 3.12 and later, when a worker process is forked while torch has threads.
     pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning"),
 ]
 
@@ -155,7 +155,7 @@ def _interrupted(path: Path, hook: str, count: int, data: dict[str, Any] | None 
 
 
 @pytest.mark.parametrize("step", range(1, NUM_BATCHES * EPOCHS + 1))
-def test_interrupted_after_any_step(tmp_path: Path, step: int) -> None:
+def test_resumes_after_any_step(tmp_path: Path, step: int) -> None:
     whole, parts = _uninterrupted(), _interrupted(tmp_path / "x.ckpt", "on_train_batch_end", step)
     assert parts.seen == whole.seen
     assert parts.weights == whole.weights
@@ -168,7 +168,7 @@ def test_interrupted_after_any_step(tmp_path: Path, step: int) -> None:
 
 @pytest.mark.parametrize("hook", ["on_train_epoch_end", "on_validation_end"])
 @pytest.mark.parametrize("count", range(1, EPOCHS + 1))
-def test_interrupted_at_the_end_of_an_epoch(tmp_path: Path, hook: str, count: int) -> None:
+def test_resumes_at_the_end_of_an_epoch(tmp_path: Path, hook: str, count: int) -> None:
     whole, parts = _uninterrupted(), _interrupted(tmp_path / "x.ckpt", hook, count)
     assert parts.seen == whole.seen
     assert parts.weights == whole.weights
@@ -176,7 +176,7 @@ def test_interrupted_at_the_end_of_an_epoch(tmp_path: Path, hook: str, count: in
 
 
 @pytest.mark.parametrize("step", range(1, NUM_BATCHES * EPOCHS + 1))
-def test_interrupted_with_accumulation(tmp_path: Path, step: int) -> None:
+def test_resumes_with_gradient_accumulation(tmp_path: Path, step: int) -> None:
     whole = _uninterrupted(accumulate_grad_batches=2)
     parts = _interrupted(tmp_path / "x.ckpt", "on_train_batch_end", step, accumulate_grad_batches=2)
     assert parts.seen == whole.seen
@@ -185,7 +185,7 @@ def test_interrupted_with_accumulation(tmp_path: Path, step: int) -> None:
 
 
 @pytest.mark.parametrize("step", range(NUM_BATCHES * EPOCHS))
-def test_a_batch_that_was_drawn_but_not_finished_is_drawn_again(tmp_path: Path, step: int) -> None:
+def test_unfinished_batch_is_repeated(tmp_path: Path, step: int) -> None:
     first, path = Recorder(die_inside=step), tmp_path / "x.ckpt"
     with pytest.raises(Stop):
         _trainer(SaveOnDeath(path)).fit(first, datamodule=_data())
@@ -195,33 +195,33 @@ def test_a_batch_that_was_drawn_but_not_finished_is_drawn_again(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("step", [1, 3, 4, 7])
-def test_interrupted_with_a_limit_on_batches(tmp_path: Path, step: int) -> None:
+def test_resumes_with_a_limit_on_batches(tmp_path: Path, step: int) -> None:
     options: dict[str, Any] = {"limit_train_batches": 3}
     whole, parts = _uninterrupted(**options), _interrupted(tmp_path / "x", "on_train_batch_end", step, **options)
     assert parts.seen == whole.seen
 
 
 @pytest.mark.parametrize("step", [2, 4, 6])
-def test_interrupted_with_validation_inside_the_epoch(tmp_path: Path, step: int) -> None:
+def test_resumes_with_validation_inside_the_epoch(tmp_path: Path, step: int) -> None:
     options: dict[str, Any] = {"val_check_interval": 2}
     whole, parts = _uninterrupted(**options), _interrupted(tmp_path / "x", "on_train_batch_end", step, **options)
     assert parts.seen == whole.seen
 
 
 @pytest.mark.parametrize("step", [1, 4, 6])
-def test_interrupted_with_max_steps(tmp_path: Path, step: int) -> None:
+def test_resumes_with_max_steps(tmp_path: Path, step: int) -> None:
     options: dict[str, Any] = {"max_epochs": -1, "max_steps": 10}
     whole, parts = _uninterrupted(**options), _interrupted(tmp_path / "x", "on_train_batch_end", step, **options)
     assert parts.seen == whole.seen
 
 
-def test_interrupted_with_workers(tmp_path: Path) -> None:
+def test_resumes_with_dataloader_workers(tmp_path: Path) -> None:
     workers = {"num_workers": 1}
     parts = _interrupted(tmp_path / "x.ckpt", "on_train_batch_end", 6, data=workers)
     assert parts.seen == _uninterrupted().seen
 
 
-def test_interrupted_twice(tmp_path: Path) -> None:
+def test_resumes_after_two_interruptions(tmp_path: Path) -> None:
     whole = _uninterrupted()
     first, second, third = Recorder(), Recorder(), Recorder()
     with pytest.raises(Stop):
@@ -235,7 +235,7 @@ def test_interrupted_twice(tmp_path: Path) -> None:
     assert third.weights == whole.weights
 
 
-def test_every_epoch_has_all_rows_in_its_own_order() -> None:
+def test_every_epoch_has_all_rows_in_a_new_order() -> None:
     seen = _uninterrupted().seen
     epochs = [[row for epoch, rows in seen if epoch == wanted for row in rows] for wanted in range(EPOCHS)]
     assert all(sorted(rows) == list(range(NUM_ROWS)) for rows in epochs)
@@ -251,7 +251,7 @@ def test_a_checkpoint_of_another_order_is_refused(tmp_path: Path, changed: dict[
         _trainer().fit(Recorder(), datamodule=_data(**changed), ckpt_path=path, weights_only=True)
 
 
-def test_training_leaves_the_global_random_state_alone() -> None:
+def test_training_does_not_use_the_global_random_state() -> None:
     torch.manual_seed(0)
     before = torch.get_rng_state()
     for num_workers in (0, 1):
@@ -259,7 +259,7 @@ def test_training_leaves_the_global_random_state_alone() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_without_a_trainer_the_loader_counts_for_itself() -> None:
+def test_loader_counts_epochs_without_a_trainer() -> None:
     def indices(loader: TrainLoader) -> list[list[int]]:
         return [batch["index"].tolist() for batch in loader]
 
@@ -285,7 +285,7 @@ def test_processes_share_the_batches(world_size: int) -> None:
 
 
 @pytest.mark.parametrize(("num_rows", "world_size"), [(3, 2), (5, 4), (9, 2)])
-def test_every_process_has_a_batch_to_score_and_no_row_is_scored_twice(num_rows: int, world_size: int) -> None:
+def test_every_rank_scores_a_batch_and_no_row_twice(num_rows: int, world_size: int) -> None:
     loaders = [EvaluationLoader(_rows(num_rows), 8, 0, rank=rank, world_size=world_size) for rank in range(world_size)]
     assert all(len(loader) > 0 for loader in loaders)
     seen = [row for loader in loaders for batch in loader for row in batch["index"].tolist()]

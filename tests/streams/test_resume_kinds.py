@@ -1,4 +1,4 @@
-"""A run of any kind of task that was interrupted sees exactly the batches that an uninterrupted one sees."""
+"""An interrupted run of any task kind sees exactly the batches of an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _fit(model: Recorder, data: TaskDataModule, **options: Any) -> None:
 
 @pytest.mark.parametrize("kind", get_args(Kind))
 @pytest.mark.parametrize("step", [1, 4, 6])
-def test_interrupted_anywhere(tokenizer: PreTrainedTokenizerFast, tmp_path: Path, kind: Kind, step: int) -> None:
+def test_every_kind_resumes_anywhere(tokenizer: PreTrainedTokenizerFast, tmp_path: Path, kind: Kind, step: int) -> None:
     path = tmp_path / "x.ckpt"
     whole, first, second = Recorder(0, path), Recorder(step, path), Recorder(0, path)
     _fit(whole, _module(kind, tokenizer))

@@ -1,4 +1,4 @@
-"""A stream as data: what a task gets from its stream, and what is refused."""
+"""A stream as data: what a task inherits from its stream, and what is refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _stream(*tasks: dict[str, Any], **more: Any) -> StreamSpec:
     )
 
 
-def test_a_task_overrides_only_what_it_says() -> None:
+def test_task_overrides_only_given_keys() -> None:
     stream = _stream(
         {"name": "a", "training": {"epochs": 3, "gradient_clip": None}},
         {"name": "b"},
@@ -36,7 +36,7 @@ def test_an_override_with_the_default_value_is_not_an_empty_one() -> None:
     assert hash(TrainingOverride(betas=(0.5, 0.9))) == hash(TrainingOverride(betas=(0.5, 0.9)))
 
 
-def test_a_task_replaces_the_bank_of_the_stream_as_a_whole() -> None:
+def test_task_bank_replaces_the_stream_bank_completely() -> None:
     stream = _stream({"name": "a", "bank": {"preset": "lora", "rank": 4}}, {"name": "b"}, bank="pfeiffer")
     first, second = map(stream.resolved_bank, stream.tasks)
     assert [m.bottleneck for m in first.modifications] == [4, 4]
@@ -53,7 +53,7 @@ def test_pooling_and_metric_fall_back() -> None:
     assert [task.resolved_metric for task in stream.tasks] == ["matthews", "spearman"]
 
 
-def test_data_count_from_the_data_folder_and_addresses_stay() -> None:
+def test_data_paths_are_relative_to_the_data_folder() -> None:
     data: list[Any] = [
         "a.csv",
         "/b.csv",
@@ -73,13 +73,13 @@ def test_data_count_from_the_data_folder_and_addresses_stay() -> None:
     assert found[5] == {"train": ({"text": "a", "label": "b"},)}
 
 
-def test_a_plain_dump_makes_an_equal_stream() -> None:
+def test_dump_roundtrips() -> None:
     stream = _stream({"name": "a", "training": {"epochs": 3}}, {"name": "b", "bank": "lora"})
     assert StreamSpec.model_validate(stream.model_dump()) == stream
 
 
 @pytest.mark.parametrize("name", ["../a", "a/b", "a\\b", ".a", "a.", "", "CON", "nul.txt", "a b", "é", "x" * 65, "-rf"])
-def test_a_name_that_is_no_folder_name_is_refused(name: str) -> None:
+def test_invalid_folder_name_is_refused(name: str) -> None:
     with pytest.raises(ValidationError, match="name"):
         TaskSpec(name=name, kind="classification", data="x.csv")
 
@@ -102,30 +102,30 @@ def test_a_name_that_is_no_folder_name_is_refused(name: str) -> None:
         ({"training": {"momentum": 0.5}}, "no effect with optimizer adamw"),
     ],
 )
-def test_nonsense_is_refused(task: dict[str, Any], fragment: str) -> None:
+def test_invalid_values_are_refused(task: dict[str, Any], fragment: str) -> None:
     with pytest.raises(ValidationError, match=fragment):
         _stream({"name": "a", **task})
 
 
-def test_label_numbers_are_names() -> None:
+def test_numeric_labels_become_names() -> None:
     assert TaskSpec(name="a", kind="classification", data="x.csv", labels=[3, 1]).labels == ("3", "1")
 
 
-def test_names_of_tasks_differ_also_in_lower_case() -> None:
+def test_task_names_must_differ_case_insensitively() -> None:
     with pytest.raises(ValidationError, match=r"already the name of tasks\.0"):
         _stream({"name": "SST"}, {"name": "sst"})
 
 
-def test_momentum_may_stand_in_the_stream_when_one_task_uses_it() -> None:
+def test_momentum_is_allowed_if_one_task_uses_it() -> None:
     _stream({"name": "a", "training": {"optimizer": "sgd"}}, {"name": "b"}, training={"momentum": 0.5})
 
 
-def test_what_training_says_is_not_said_again_to_the_trainer() -> None:
+def test_training_keys_are_refused_in_trainer() -> None:
     with pytest.raises(ValidationError, match=r"training\.epochs"):
         _stream({"name": "a"}, trainer={"max_epochs": 3})
 
 
-def test_defaults_of_another_release_are_refused() -> None:
+def test_defaults_of_another_version_are_refused() -> None:
     assert _stream({"name": "a"}, defaults=2) == _stream({"name": "a"})
     with pytest.raises(ValidationError, match="defaults\\n  Input should be 2"):
         _stream({"name": "a"}, defaults=1)

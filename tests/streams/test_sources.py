@@ -1,4 +1,4 @@
-"""Every source gives the same rows; a source that cannot be read says why and what to do."""
+"""Every source gives the same rows; an unreadable source says why and what to do."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _wanted(rows: list[dict[str, Any]]) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
-def test_a_file_is_the_training_split(tmp_path: Path, suffix: str) -> None:
+def test_single_file_is_the_training_split(tmp_path: Path, suffix: str) -> None:
     path = _write(tmp_path / f"rows.{suffix}", ROWS)
     before = sorted(tmp_path.rglob("*"))
     found = read_splits("t", str(path), COLUMNS)
@@ -74,7 +74,7 @@ def test_a_file_is_the_training_split(tmp_path: Path, suffix: str) -> None:
 
 @pytest.mark.parametrize("suffix", FORMATS)
 @pytest.mark.parametrize("validation", ["validation", "dev", "val", "valid"])
-def test_a_folder_holds_splits(tmp_path: Path, suffix: str, validation: str) -> None:
+def test_folder_with_splits(tmp_path: Path, suffix: str, validation: str) -> None:
     _write(tmp_path / f"train.{suffix}", ROWS)
     _write(tmp_path / f"{validation}.{suffix}", OTHER)
     _write(tmp_path / f"test.{suffix}", OTHER + ROWS)
@@ -88,7 +88,7 @@ def test_a_folder_holds_splits(tmp_path: Path, suffix: str, validation: str) -> 
     }
 
 
-def test_a_folder_may_mix_formats_and_hold_shards(tmp_path: Path) -> None:
+def test_folder_may_mix_formats_and_have_shards(tmp_path: Path) -> None:
     _write(tmp_path / "train-00000-of-00002.parquet", ROWS)
     _write(tmp_path / "train-00001-of-00002.parquet", OTHER)
     _write(tmp_path / "test.tsv", OTHER)
@@ -132,21 +132,21 @@ def test_split_expressions(tmp_path: Path) -> None:
     }
 
 
-def test_a_folder_for_a_reader(tmp_path: Path) -> None:
+def test_folder_for_a_datasets_reader(tmp_path: Path) -> None:
     _write(tmp_path / "train.jsonl", ROWS)
     assert _seen(read_splits("t", DataSpec(path="json", data_dir=str(tmp_path)), COLUMNS)["train"]) == _wanted(ROWS)
     with pytest.raises(InputError, match=r"got path csv, but .* holds files for json"):
         read_splits("t", DataSpec(path="csv", data_dir=str(tmp_path)), COLUMNS)
 
 
-def test_rows_in_code() -> None:
+def test_rows_from_python() -> None:
     rows: dict[SplitName, tuple[dict[str, Any], ...]] = {"test": tuple(OTHER), "train": tuple(ROWS)}
     found = read_splits("t", rows, COLUMNS)
     assert list(found) == ["train", "test"]
     assert {name: _seen(split) for name, split in found.items()} == {"train": _wanted(ROWS), "test": _wanted(OTHER)}
 
 
-def test_embedded_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_from_embedded_data(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = SimpleNamespace(load=lambda name: {"train": [row | {"name": name} for row in ROWS], "test": OTHER})
     monkeypatch.setitem(sys.modules, "continual_petl.streams.embedded", fake)
     found = read_splits("t", DataSpec(path="embedded", name="chapters"), ColumnsSpec(text_pair=None))
@@ -185,7 +185,7 @@ def _dataset(labels: list[int]) -> datasets.Dataset:
     return datasets.Dataset.from_dict({"text": ["t"] * len(labels), "label": labels}, features=features)
 
 
-def test_a_hub_data_set_names_its_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_data_set_has_class_names(monkeypatch: pytest.MonkeyPatch) -> None:
     hub = datasets.DatasetDict({"train": _dataset([0, 1]), "dev": _dataset([1]), "test": _dataset([-1])})
     calls = _hub(monkeypatch, hub)
     found = read_splits("t", DataSpec(path="glue", name="sst2", revision="abc"), COLUMNS)
@@ -214,7 +214,7 @@ def test_a_hub_data_set_without_train(monkeypatch: pytest.MonkeyPatch) -> None:
         read_splits("t", DataSpec(path="imdb"), COLUMNS)
 
 
-def test_a_missing_file_names_the_nearest_and_not_the_whole_folder(tmp_path: Path) -> None:
+def test_missing_file_error_lists_the_nearest_files(tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / f"part-{number}.csv").touch()
     (tmp_path / "topics.csv").touch()
@@ -226,7 +226,7 @@ def test_a_missing_file_names_the_nearest_and_not_the_whole_folder(tmp_path: Pat
         read_splits("t", DataSpec(path=f"{tmp_path}x/topics.csv"), COLUMNS)
 
 
-def test_the_hub_offline() -> None:
+def test_hub_data_offline() -> None:
     with pytest.raises(InputError, match=r"cannot load 'no-such/data' from the Hub: .*offline, put the files into"):
         read_splits("t", DataSpec(path="no-such/data"), COLUMNS)
 
@@ -261,7 +261,7 @@ def test_the_hub_offline() -> None:
         ("column.jsonl", r"split train .*columns.label is 'label', but there is no such column; there are 'text', 'y'"),
     ],
 )
-def test_local_data_that_cannot_be_used(tmp_path: Path, data: str, message: str) -> None:
+def test_invalid_local_data_is_refused(tmp_path: Path, data: str, message: str) -> None:
     _write(tmp_path / "mixed" / "train.jsonl", ROWS)
     _write(tmp_path / "mixed" / "dev.jsonl", ROWS)
     _write(tmp_path / "mixed" / "valid.jsonl", ROWS)
@@ -303,7 +303,7 @@ def test_local_data_that_cannot_be_used(tmp_path: Path, data: str, message: str)
         ({"path": "{}/formats", "split": {"train": "train[:2]"}}, r"data\.split: .* holds files of several formats"),
     ],
 )
-def test_reader_specs_that_cannot_be_used(tmp_path: Path, spec: dict[str, Any], message: str) -> None:
+def test_invalid_reader_specs_are_refused(tmp_path: Path, spec: dict[str, Any], message: str) -> None:
     for suffix in ("jsonl", "csv", "tsv"):
         _write(tmp_path / f"a.{suffix}", ROWS)
     (tmp_path / "b.csv").write_text("body,label\na,1\n")
@@ -315,30 +315,30 @@ def test_reader_specs_that_cannot_be_used(tmp_path: Path, spec: dict[str, Any], 
         read_splits("t", DataSpec.model_validate(filled), COLUMNS)
 
 
-def test_an_address_says_no_format() -> None:
+def test_address_without_format_is_refused() -> None:
     with pytest.raises(InputError, match=r"name a reader: data: \{path: csv, data_files: https://localhost/rows\}"):
         read_splits("t", "https://localhost/rows", COLUMNS)
 
 
-def test_csv_cells_stay_text(tmp_path: Path) -> None:
+def test_csv_cells_are_read_as_text(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("\ufefftext,label\n007,\nnull,1.0\n", encoding="utf-8")
     train = read_splits("t", str(tmp_path / "x.csv"), COLUMNS)["train"]
     assert (train.inputs, train.answers) == (["007", "null"], ["", "1.0"])
 
 
-def test_a_stray_quotation_mark_swallows_no_rows_of_a_tsv(tmp_path: Path) -> None:
+def test_stray_quotation_mark_in_tsv_loses_no_rows(tmp_path: Path) -> None:
     (tmp_path / "x.tsv").write_text('text\tlabel\n"open\t1\nb\t0\nc"\t1\n')
     assert read_splits("t", str(tmp_path / "x.tsv"), COLUMNS)["train"].inputs == ['"open', "b", 'c"']
 
 
-def test_progress_bars_are_as_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_bar_settings_are_restored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     datasets.enable_progress_bars()
     read_splits("t", str(_write(tmp_path / "rows.jsonl", ROWS)), COLUMNS)
     assert not datasets.are_progress_bars_disabled()
     assert capsys.readouterr() == ("", "")
 
 
-def test_one_value_of_another_type_leaves_the_others_what_they_are(tmp_path: Path) -> None:
+def test_one_value_of_another_type_does_not_change_the_others(tmp_path: Path) -> None:
     """``datasets`` then spells every value of the column as JSON: texts in quotation marks, non-ASCII letters escaped."""
     rows: list[dict[str, Any]] = [
         {"text": 'ünï "x"', "label": ["a", "b"]},

@@ -1,4 +1,4 @@
-"""A first stream file: what columns hold, what task that makes, and a text that is read back."""
+"""Drafting a stream file: recognising columns and tasks, and a YAML round trip of texts."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ TAGS = [["O", "O", "B-X", "O"] for _ in range(40)]
          "image-classification", {"image": "image", "label": "label"}),
     ],
 )  # fmt: skip
-def test_columns_make_a_kind_of_task(table: dict[str, Sequence[Any]], kind: str, columns: dict[str, str]) -> None:
+def test_kind_is_guessed_from_columns(table: dict[str, Sequence[Any]], kind: str, columns: dict[str, str]) -> None:
     found = guess("here", profile({name: list(values) for name, values in table.items()}))
     assert (found.kind, found.columns) == (kind, columns)
 
 
-def test_what_is_not_read_is_told() -> None:
+def test_unused_columns_are_reported() -> None:
     found = guess("here", profile({"id": list(range(40)), "text": LONG, "label": LABELS, "when": list(range(40))}))
     assert found.unread == ("id", "when")
 
 
-def test_columns_that_make_no_task_are_an_error() -> None:
+def test_unusable_columns_are_an_error() -> None:
     with pytest.raises(
         InputError, match=r"no kind of task was found in its columns: a \(whole number\), b \(nothing\)"
     ):
@@ -79,23 +79,23 @@ def test_columns_that_make_no_task_are_an_error() -> None:
         ("x/*.parquet", "x"),
     ],
 )
-def test_a_task_is_called_after_its_data(data: str, name: str) -> None:
+def test_task_is_named_after_its_data(data: str, name: str) -> None:
     assert name_of(data) == name
 
 
 @given(st.text(min_size=1, max_size=40))
-def test_any_text_is_read_back_as_it_is(text: str) -> None:
+def test_any_text_roundtrips(text: str) -> None:
     found = parse(f"key: {quoted(text)}\n")
-    if not found.problems:  # letters that no file may hold are told of
+    if not found.problems:  # characters that no file may contain are reported
         assert found.tree == {"key": text}
 
 
-def test_data_that_is_nowhere_is_told(tmp_path: Path) -> None:
+def test_missing_data_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"there is no such file or folder"):
         look(str(tmp_path / "nothing.csv"))
 
 
-def test_rows_are_looked_at_all_over_a_file_that_is_sorted_by_its_labels(tmp_path: Path) -> None:
+def test_sorted_file_is_sampled_throughout(tmp_path: Path) -> None:
     rows = [{"text": f"sentence {number} of them", "label": number // 8_000} for number in range(25_000)]
     (tmp_path / "sorted.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     seen = look(str(tmp_path / "sorted.jsonl"))
@@ -113,7 +113,7 @@ class Rows:
         self.rows = datasets.Dataset.from_dict(table, features=features)
 
 
-def test_a_data_set_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_data_set_is_drafted(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str | None]] = []
 
     def load(path: str, config: str | None = None) -> Any:
@@ -131,7 +131,7 @@ def test_a_data_set_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "the answers of test are hidden" in text
 
 
-def test_without_a_network_a_name_of_the_hub_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_name_offline_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*_: object) -> Any:
         raise ConnectionError("offline")
 
@@ -140,7 +140,7 @@ def test_without_a_network_a_name_of_the_hub_is_told_what_to_do(monkeypatch: pyt
         look("ag_news")
 
 
-def test_a_backbone_that_can_answer_every_kind_is_chosen(tmp_path: Path) -> None:
+def test_chosen_backbone_supports_every_kind(tmp_path: Path) -> None:
     assert choose({"a": "classification", "b": "regression"}, None).name == "minilm"
     assert choose({"a": "classification", "b": "seq2seq"}, None).name == "facebook/bart-base"
     assert choose({"a": "image-classification"}, None).name.startswith("google/vit")
@@ -164,17 +164,17 @@ def test_a_backbone_that_can_answer_every_kind_is_chosen(tmp_path: Path) -> None
         ({}, "no column at all"),
     ],
 )
-def test_what_makes_no_task_is_told_with_what_it_lacks(table: dict[str, list[Any]], says: str) -> None:
+def test_unusable_data_error_says_what_is_missing(table: dict[str, list[Any]], says: str) -> None:
     with pytest.raises(InputError, match=says):
         guess("here", profile(table))
 
 
-def test_addresses_are_not_looked_at() -> None:
+def test_addresses_are_not_fetched() -> None:
     with pytest.raises(InputError, match="download the file, and give its path"):
         look("https://example.org/rows.csv")
 
 
-def test_rows_are_given_room_for_all_but_the_longest(tmp_path: Path) -> None:
+def test_max_length_fits_all_but_the_longest_rows(tmp_path: Path) -> None:
     rows = [
         {"text": "w" * (300 if number % 20 == 0 else 30) + str(number), "label": number % 2} for number in range(400)
     ]
@@ -191,7 +191,7 @@ def test_rows_are_given_room_for_all_but_the_longest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("num_rows", "epochs"), [((40,), "20"), ((1_000,), "11"), ((90_000,), "3"), ((90_000, 40), "3"), ((500, 600), "18")]
 )
-def test_few_rows_are_learned_more_often(tmp_path: Path, num_rows: tuple[int, ...], epochs: str) -> None:
+def test_small_data_gets_more_epochs(tmp_path: Path, num_rows: tuple[int, ...], epochs: str) -> None:
     tasks = []
     for place, count in enumerate(num_rows):
         table = {"text": [f"a text of row {row}" for row in range(count)], "label": [row % 2 for row in range(count)]}
@@ -204,7 +204,7 @@ def test_few_rows_are_learned_more_often(tmp_path: Path, num_rows: tuple[int, ..
     assert ("    training: {epochs: 20}" in text) == (num_rows == (90_000, 40))
 
 
-def test_labels_that_take_turns_are_seen_in_many_rows(tmp_path: Path) -> None:
+def test_alternating_labels_are_found_in_many_rows(tmp_path: Path) -> None:
     count = 3 * NUM_ROWS
     table = {
         "text": [f"a text of row {row}" for row in range(count)],

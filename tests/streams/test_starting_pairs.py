@@ -1,4 +1,4 @@
-"""A first stream file on pairs of texts: which columns are taken together, and what is said of a text that is left."""
+"""Drafting a stream file for text pairs: which columns form a pair, and unused text columns."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _guess(**table: Any) -> Guess:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("answers", [SCORES, LABELS])
-def test_two_texts_are_a_pair_by_their_names(names: str, answers: list[Any]) -> None:
+def test_pairs_are_recognised_by_column_names(names: str, answers: list[Any]) -> None:
     one, other = names.split()
     found = _guess(**{one: ONE, other: LONG, "score": answers})
     assert found.columns == {"text": one, "text_pair": other, "label": "score"}
@@ -43,13 +43,13 @@ def test_two_texts_are_a_pair_by_their_names(names: str, answers: list[Any]) -> 
     assert not found.unread
 
 
-def test_a_query_that_comes_again_with_each_passage_is_a_text_and_no_label() -> None:
+def test_repeated_query_is_a_text_not_a_label() -> None:
     queries = [f"where do the dogs run {number // 8}" for number in range(40)]
     found = _guess(relevant=[0, 1] * 20, query=queries, passage=LONG)
     assert found.columns == {"text": "query", "text_pair": "passage", "label": "relevant"}
 
 
-def test_two_texts_are_a_pair_if_they_are_alike_or_nothing_else_remains() -> None:
+def test_pairs_are_recognised_by_similarity_or_elimination() -> None:
     assert "share words" in _guess(utterance=ONE, reply=OTHER, label=LABELS).pairing
     # Of another length, and nothing says which of the two is the text.
     assert "the only texts" in _guess(remark=ONE, background=LONG, label=LABELS).pairing
@@ -63,13 +63,13 @@ def test_two_texts_are_a_pair_if_they_are_alike_or_nothing_else_remains() -> Non
         [f"{number:x}f3a" for number in range(40)],
     ],
 )
-def test_dates_addresses_and_codes_are_no_texts(other: list[str]) -> None:
+def test_dates_addresses_and_codes_are_not_texts(other: list[str]) -> None:
     found = _guess(review=ONE, other=other, label=LABELS)
     assert found.columns == {"text": "review", "label": "label"}
     assert (found.unread, found.texts_left) == (("other",), ())
 
 
-def test_a_text_that_is_left_is_said_and_can_be_taken_in() -> None:
+def test_unused_text_is_reported_and_can_be_added() -> None:
     table = {"review": ONE, "about": LONG, "label": LABELS}
     columns = profile(table)
     found = guess("here", columns)
@@ -88,7 +88,7 @@ def _write(folder: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 @pytest.mark.parametrize("inputs", [[""] * 40, ["", "some words more"] * 20, ["one", "two words", "", "x"] * 10, OTHER])
-def test_of_instructions_the_input_is_part_of_the_source(tmp_path: Path, inputs: list[str]) -> None:
+def test_instruction_and_input_form_the_source(tmp_path: Path, inputs: list[str]) -> None:
     rows = [
         {"instruction": one, "input": more, "output": f"It is a dog, and its number is {number}."}
         for number, (one, more) in enumerate(zip(ONE, inputs, strict=True))
@@ -108,11 +108,11 @@ def test_of_instructions_the_input_is_part_of_the_source(tmp_path: Path, inputs:
         if inputs[1]:
             assert task.data.templates == {"source": "{instruction}\n{input}"}  # type: ignore[union-attr]
             assert (task.columns.source, task.columns.target) == ("source", "output")
-        else:  # nothing stands there in any row
+        else:  # empty in every row
             assert (task.columns.source, task.columns.target) == ("instruction", "output")
 
 
-def test_what_belongs_to_a_source_can_be_taken_in_behind_it() -> None:
+def test_extra_source_text_can_be_appended() -> None:
     table = {"dialogue": LONG, "persona": ONE, "hint": OTHER, "summary": [text[:20] for text in ONE]}
     columns = profile(table)
     found = guess("here", columns)

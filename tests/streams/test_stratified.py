@@ -1,4 +1,4 @@
-"""Validation rows that are held out of train: every label among them, equal inputs on one side."""
+"""Held-out validation rows: every label is included, and equal inputs stay in one split."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def test_with_fewer_rows_than_labels_as_many_rows_are_held_out_as_asked_for() ->
     assert len(set(validation.names)) == 10
 
 
-def test_labels_with_one_input_each_are_divided_all_the_same() -> None:
+def test_labels_with_one_input_each_are_still_split() -> None:
     train, validation = _divided(_rows({"a": 1, "b": 1, "c": 1}))
     assert (len(train), len(validation)) == (2, 1)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_equal_inputs_go_to_one_side(seed: int) -> None:
+def test_equal_inputs_stay_in_one_split(seed: int) -> None:
     draw = random.Random(seed)
     rows = _rows({"a": 30, "b": 30, "c": 9})
     rows += [dict(draw.choice(rows)) for _ in range(60)]
@@ -78,14 +78,14 @@ def test_equal_inputs_go_to_one_side(seed: int) -> None:
         assert set(validation.names) == {"a", "b", "c"}
 
 
-def test_a_text_that_is_there_a_hundred_times_is_not_all_of_validation() -> None:
+def test_text_repeated_a_hundred_times_is_not_all_of_validation() -> None:
     rows = [{"text": "again", "label": "a"}] * 100 + _rows({"a": 50, "b": 50})
     for seed in range(5):
         _, validation = _divided(rows, seed=seed)
         assert Counter(validation.names) == {"a": 15, "b": 5}
 
 
-def test_the_order_of_rows_and_the_names_of_labels_decide_nothing() -> None:
+def test_row_order_and_label_names_do_not_matter() -> None:
     rows = _rows({"a": 33, "b": 21, "c": 7})
     shuffled = random.Random(0).sample(rows, len(rows))
     renamed = [row | {"label": {"a": "z", "b": "y", "c": "x"}[row["label"]]} for row in rows]
@@ -134,7 +134,7 @@ def test_rows_without_one_answer_are_drawn_by_the_hash_of_their_inputs(kind: str
              "l06: 5, l07: 5, l08: 5, l09: 5, and 2 more labels with 5 each)."),
     ],
 )  # fmt: skip
-def test_the_notice_counts_what_was_held_out(tokenizer: Any, num_labels: int, told: str) -> None:
+def test_notice_counts_held_out_rows(tokenizer: Any, num_labels: int, told: str) -> None:
     rows = [{"text": f"w1 w{n % 40} w{n // 40}", "label": f"l{n % num_labels:02}"} for n in range(50 * num_labels)]
     tasks = [{"name": "toy", "kind": "classification", "data": {"train": rows}}]
     spec = StreamSpec.model_validate({"name": "s", "backbone": "minilm", "tasks": tasks})

@@ -26,7 +26,7 @@ def stream(tmp_path: Path) -> TaskStream:
     return TaskStream.from_yaml(tmp_path / "s.yaml", [("training.epochs", "1")])
 
 
-def test_it_is_a_sequence_of_tasks(stream: TaskStream) -> None:
+def test_stream_is_a_sequence_of_tasks(stream: TaskStream) -> None:
     assert (stream.name, stream.seed, len(stream)) == ("desk", 7, 2)
     assert [task.name for task in stream] == ["agnews", "stsb"]
     assert stream["stsb"] is stream[1] is stream[-1]
@@ -37,7 +37,7 @@ def test_it_is_a_sequence_of_tasks(stream: TaskStream) -> None:
     assert stream == TaskStream(stream.spec)
 
 
-def test_its_repr_tells_what_is_in_it(stream: TaskStream) -> None:
+def test_repr_lists_the_tasks(stream: TaskStream) -> None:
     shown = "'desk', seed=7, backbone='minilm', 2 tasks: agnews (classification), stsb (regression)"
     assert repr(stream) == f"TaskStream({shown})"
 

@@ -1,4 +1,4 @@
-"""Token ids from the cache are those of the tokenizer, or are made again and told."""
+"""Cached token ids match the tokenizer, or are rebuilt and reported."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", CASES)
-def test_every_kind_gets_from_the_cache_what_the_tokenizer_gave(kind: Any, cache: CacheFiles, calls: list[int]) -> None:
+def test_cached_tokens_match_the_tokenizer(kind: Any, cache: CacheFiles, calls: list[int]) -> None:
     tokenizer = make_tokenizer({"seq2seq": "bart", "causal-lm": "gpt2"}.get(kind, "bert"))
 
     def rows(where: CacheFiles | None) -> TokenisedRows:
@@ -89,7 +89,7 @@ def _encode(tokenizer: Any, cache: CacheFiles | None, texts: Any = TEXTS, max_le
     return encode_cached(cache, tokenizer, texts, None, max_length, types=True)
 
 
-def test_everything_that_decides_the_tokens_is_in_the_key(cache: CacheFiles) -> None:
+def test_cache_key_has_everything_that_affects_tokens(cache: CacheFiles) -> None:
     tokenizer = make_tokenizer()
     _encode(tokenizer, cache)
 
@@ -118,7 +118,7 @@ def test_everything_that_decides_the_tokens_is_in_the_key(cache: CacheFiles) -> 
     assert number() == 9
 
 
-def test_small_splits_and_tokenizers_with_code_of_their_own_are_left_alone(cache: CacheFiles) -> None:
+def test_small_splits_and_custom_tokenizers_are_not_cached(cache: CacheFiles) -> None:
     class Own(PreTrainedTokenizerFast):
         pass
 
@@ -166,7 +166,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_a_hostile_file_with_a_right_digest_is_made_again(what: str, cache: CacheFiles) -> None:
+def test_hostile_file_with_a_valid_digest_is_rebuilt(what: str, cache: CacheFiles) -> None:
     tokenizer = make_tokenizer()
     right = _encode(tokenizer, cache)
     (path,) = cache.folder.iterdir()
@@ -177,7 +177,7 @@ def test_a_hostile_file_with_a_right_digest_is_made_again(what: str, cache: Cach
     assert len(cache.notices) == 1
 
 
-def test_words_that_a_row_does_not_have_are_refused(cache: CacheFiles) -> None:
+def test_word_indices_out_of_range_are_refused(cache: CacheFiles) -> None:
     tokenizer = make_tokenizer()
     right = encode_cached(cache, tokenizer, WORDS, None, 10, types=True, words=True)
     (path,) = cache.folder.iterdir()
@@ -191,7 +191,7 @@ def test_words_that_a_row_does_not_have_are_refused(cache: CacheFiles) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 40, safetensors.numpy.save({"ids": np.zeros(3, np.int32)})])
-def test_a_file_that_is_none_is_made_again(content: bytes, cache: CacheFiles) -> None:
+def test_invalid_cache_file_is_rebuilt(content: bytes, cache: CacheFiles) -> None:
     tokenizer = make_tokenizer()
     right = _encode(tokenizer, cache)
     (path,) = cache.folder.iterdir()
@@ -200,9 +200,7 @@ def test_a_file_that_is_none_is_made_again(content: bytes, cache: CacheFiles) ->
     assert cache.notices
 
 
-def test_a_course_tells_of_a_damaged_file_and_no_certificate_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damaged_cache_file_is_reported_but_not_certified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONTINUAL_PETL_CACHE", os.fspath(tmp_path))
     rows: dict[str, Any] = {
         name: [{"text": text + end, "label": number % 2} for number, text in enumerate(TEXTS)]
@@ -227,7 +225,7 @@ def test_a_course_tells_of_a_damaged_file_and_no_certificate_does(
     assert len(split.cache_notices) == 1
 
 
-def test_threads_of_the_tokenizer_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threaded_tokenising_gives_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for threads in ("false", "true"):
         monkeypatch.setenv("TOKENIZERS_PARALLELISM", threads)

@@ -1,4 +1,4 @@
-"""Flat token ids: the same as the tokenizer gives, cut where they must be, counted."""
+"""Flat token ids match the tokenizer, with truncation counted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAIRS = [_words(5), _words(*range(10)), _words(7, 8)]
 
 
 @pytest.mark.parametrize("pairs", [None, PAIRS])
-def test_rows_are_what_the_tokenizer_gives(tokenizer: PreTrainedTokenizerFast, pairs: list[str] | None) -> None:
+def test_rows_match_the_tokenizer(tokenizer: PreTrainedTokenizerFast, pairs: list[str] | None) -> None:
     rows = tokenise(TEXTS, pairs, np.array([0, 1, 0]), tokenizer, max_length=12)
     for number, text in enumerate(TEXTS):
         pair = None if pairs is None else pairs[number]
@@ -34,7 +34,7 @@ def test_rows_are_what_the_tokenizer_gives(tokenizer: PreTrainedTokenizerFast, p
     assert len(rows) == 3
 
 
-def test_cut_rows_are_counted_and_uncut_ones_are_not(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_truncated_rows_are_counted(tokenizer: PreTrainedTokenizerFast) -> None:
     exact = [_words(1, 2, 3), _words(1, 2), _words(1, 2, 3, 4)]
     assert tokenise(exact, None, None, tokenizer, max_length=5).num_truncated == 1
     assert tokenise(exact, None, None, tokenizer, max_length=6).num_truncated == 0
@@ -55,20 +55,20 @@ def test_more_rows_than_one_chunk(tokenizer: PreTrainedTokenizerFast) -> None:
     assert rows.row(2299).ids.tolist() == tokenizer(texts[2299])["input_ids"]
 
 
-def test_no_rows(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_no_rows_are_tokenised(tokenizer: PreTrainedTokenizerFast) -> None:
     rows = tokenise([], None, None, tokenizer, max_length=16)
     assert len(rows) == 0
     assert rows.lengths.tolist() == []
 
 
-def test_no_token_types_where_the_tokenizer_makes_none(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_token_types_are_absent_if_the_tokenizer_has_none(tokenizer: PreTrainedTokenizerFast) -> None:
     plain = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer.backend_tokenizer, pad_token="[PAD]", model_input_names=["input_ids"]
     )
     assert tokenise(TEXTS, None, None, plain, max_length=8).row(0).token_types is None
 
 
-def test_the_tokenizer_is_left_as_it_was(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_tokenizer_state_is_restored(tokenizer: PreTrainedTokenizerFast) -> None:
     before = tokenizer.backend_tokenizer.to_str()
     tokenise(TEXTS, PAIRS, None, tokenizer, max_length=8)
     assert tokenizer.backend_tokenizer.to_str() == before
@@ -84,26 +84,26 @@ def test_the_tokenizer_is_left_as_it_was(tokenizer: PreTrainedTokenizerFast) -> 
         tokenizer.backend_tokenizer.no_padding()
 
 
-def test_rows_cannot_be_changed_by_accident(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_rows_are_read_only(tokenizer: PreTrainedTokenizerFast) -> None:
     rows = tokenise(TEXTS, None, None, tokenizer, max_length=8)
     with pytest.raises(ValueError, match="read-only"):
         rows.ids[0] = 1
 
 
 @pytest.mark.parametrize(("pairs", "room"), [(None, 2), (PAIRS, 3)])
-def test_max_length_without_room_for_text(
+def test_max_length_without_room_for_text_is_refused(
     tokenizer: PreTrainedTokenizerFast, pairs: list[str] | None, room: int
 ) -> None:
     with pytest.raises(InputError, match=f"max_length: got {room}.*use at least {room + 1}"):
         tokenise(TEXTS, pairs, None, tokenizer, max_length=room)
 
 
-def test_columns_of_different_length(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_columns_of_different_length_are_refused(tokenizer: PreTrainedTokenizerFast) -> None:
     with pytest.raises(ValueError, match="pairs has 1 rows, texts has 3"):
         tokenise(TEXTS, ["w1"], None, tokenizer, max_length=8)
 
 
 @pytest.mark.parametrize("index", [-1, 3])
-def test_no_such_row(tokenizer: PreTrainedTokenizerFast, index: int) -> None:
+def test_row_index_out_of_range_is_refused(tokenizer: PreTrainedTokenizerFast, index: int) -> None:
     with pytest.raises(IndexError, match="of 3 rows"):
         tokenise(TEXTS, None, None, tokenizer, max_length=8).row(index)

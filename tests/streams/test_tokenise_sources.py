@@ -1,4 +1,4 @@
-"""Sources and targets: where a row ends, what is cut, and what fills it."""
+"""Sources and targets: row ends, truncation and padding."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _sources(rows: TokenisedRows) -> list[list[int]]:
         ("both", [[BOS, 3], [BOS, 4, 5]], [[6, EOS], [7, 8, EOS]]),
     ],
 )
-def test_in_a_causal_lm_the_target_goes_on_where_the_source_ends(
+def test_causal_lm_target_follows_the_source_directly(
     template: str, sources: list[list[int]], targets: list[list[int]]
 ) -> None:
     rows = tokenise_sources(["w0", "w1 w2"], ["w3", "w4 w5"], _tokenizer(template), 16, kind="causal-lm")
@@ -74,16 +74,16 @@ def test_in_a_causal_lm_the_target_goes_on_where_the_source_ends(
         ("language", [3, EOS, BOS], [6, EOS, BOS]),
     ],
 )
-def test_a_seq2seq_has_rows_as_the_tokenizer_makes_them(template: str, source: list[int], target: list[int]) -> None:
+def test_seq2seq_rows_match_the_tokenizer(template: str, source: list[int], target: list[int]) -> None:
     rows = tokenise_sources(["w0"], ["w3"], _tokenizer(template), 16, kind="seq2seq")
     assert (_sources(rows), _targets(rows)) == ([source], [target])
 
 
-def test_without_an_end_token_none_is_made_up() -> None:
+def test_missing_end_token_is_not_invented() -> None:
     assert _targets(tokenise_sources(["w0"], ["w3"], _tokenizer("bos", end=False), 16, kind="causal-lm")) == [[6]]
 
 
-def test_rows_to_be_predicted_have_no_targets() -> None:
+def test_prediction_rows_have_no_targets() -> None:
     rows = tokenise_sources(["w0"], None, _tokenizer("both"), 16, kind="causal-lm")
     assert (rows.target_ids, rows.references, rows.target_lengths.tolist()) == (None, None, [0])
     assert rows.row(0).target_ids is None
@@ -91,7 +91,7 @@ def test_rows_to_be_predicted_have_no_targets() -> None:
 
 @pytest.mark.parametrize("template", TEMPLATES)
 @pytest.mark.parametrize("kind", ["seq2seq", "causal-lm"])
-def test_both_sides_are_cut_and_counted(template: str, kind: str) -> None:
+def test_truncation_of_both_sides_is_counted(template: str, kind: str) -> None:
     long = " ".join(f"w{number}" for number in range(12))
     rows = tokenise_sources(
         ["w1", long],
@@ -109,7 +109,7 @@ def test_both_sides_are_cut_and_counted(template: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["seq2seq", "causal-lm"])
-def test_targets_lose_their_ends_wherever_sources_are_cut(kind: Literal["seq2seq", "causal-lm"]) -> None:
+def test_targets_are_truncated_at_the_end_even_with_left_truncation(kind: Literal["seq2seq", "causal-lm"]) -> None:
     tokenizer, long = _tokenizer("none"), " ".join(f"w{number}" for number in range(12))
     tokenizer.truncation_side = "left"
     rows = tokenise_sources([long], [long], tokenizer, 10, kind=kind, max_target_length=4)
@@ -118,7 +118,7 @@ def test_targets_lose_their_ends_wherever_sources_are_cut(kind: Literal["seq2seq
     assert tokenizer.truncation_side == "left"
 
 
-def test_room() -> None:
+def test_room_for_source_and_target() -> None:
     assert room_for("seq2seq", 512, None) == (512, 128)
     assert room_for("seq2seq", 64, None) == (64, 64)
     assert room_for("causal-lm", 1024, None) == (896, 128)
@@ -128,7 +128,7 @@ def test_room() -> None:
         room_for("causal-lm", 64, 64)
 
 
-def test_no_room_for_the_text_itself() -> None:
+def test_no_room_for_the_text_is_refused() -> None:
     with pytest.raises(InputError, match=r"max_target_length: got 2, .* adds 2 special tokens to each target"):
         tokenise_sources(["w0"], ["w1"], _tokenizer("both"), 16, kind="seq2seq", max_target_length=2)
     with pytest.raises(InputError, match=r"max_target_length: got 1, .* adds 1 special tokens .* at least 2"):
@@ -137,19 +137,19 @@ def test_no_room_for_the_text_itself() -> None:
         tokenise_sources(["w0"], ["w1"], _tokenizer("bos"), 9, kind="causal-lm", max_target_length=8)
 
 
-def test_columns_of_different_length() -> None:
+def test_columns_of_different_length_are_refused() -> None:
     with pytest.raises(ValueError, match="targets has 1 rows, sources has 2"):
         tokenise_sources(["w0", "w1"], ["w1"], _tokenizer("both"), 16, kind="seq2seq")
 
 
-def test_the_tokenizer_is_left_as_it_was() -> None:
+def test_tokenizer_state_is_restored() -> None:
     tokenizer = _tokenizer("both")
     before = tokenizer.backend_tokenizer.to_str()
     tokenise_sources(["w0"], ["w1"], tokenizer, 16, kind="causal-lm")
     assert tokenizer.backend_tokenizer.to_str() == before
 
 
-def test_what_fills_a_row(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_row_contents(tokenizer: PreTrainedTokenizerFast) -> None:
     assert padding_id(tokenizer) == tokenizer.pad_token_id
     assert padding_id(_tokenizer("none")) == EOS
     assert padding_id(_tokenizer("none", end=False)) == 0
@@ -159,7 +159,7 @@ def test_what_fills_a_row(tokenizer: PreTrainedTokenizerFast) -> None:
     st.sampled_from(sorted(TEMPLATES)),
     st.lists(st.tuples(*[st.lists(st.integers(0, 19), min_size=1, max_size=9)] * 2), min_size=1, max_size=5),
 )
-def test_source_and_target_of_every_causal_row_are_one_row(template: str, numbers: list[tuple[list[int], ...]]) -> None:
+def test_every_causal_row_joins_source_and_target(template: str, numbers: list[tuple[list[int], ...]]) -> None:
     sources, targets = ([" ".join(f"w{n}" for n in row[side]) for row in numbers] for side in (0, 1))
     rows = tokenise_sources(sources, targets, _tokenizer(template), 40, kind="causal-lm")
     opening = [BOS] if template in ("bos", "both") else []

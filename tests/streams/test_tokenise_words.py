@@ -1,4 +1,4 @@
-"""Words with tags: which token is tagged, what is cut, and tokenizers that read words otherwise."""
+"""Tagged words: which token is tagged, truncation, and tokenizers with special word handling."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from continual_petl.streams.encoding.tokenise import tokenise_words
 
 
 def _pieces(special: bool = True) -> PreTrainedTokenizerFast:
-    """Every letter is a token of its own; accents and invisible characters vanish."""
+    """Every letter is a separate token; accents and invisible characters vanish."""
     letters = {letter: number for number, letter in enumerate(["[UNK]", "[CLS]", "[SEP]", *"abc", "##a", "##b", "##c"])}
     backend = Tokenizer(WordPiece(letters, unk_token="[UNK]"))
     backend.normalizer = normalizers.Replace("_", "")
@@ -42,7 +42,7 @@ def _tags(*rows: list[int]) -> list[np.ndarray[Any, Any]]:
     return [np.array(row) for row in rows]
 
 
-def test_the_first_piece_of_a_word_is_tagged() -> None:
+def test_first_word_piece_is_tagged() -> None:
     rows = tokenise_words([["ab", "c"], ["abc"]], _tags([5, 6], [7]), _pieces(), 16)
     assert rows.ids.tolist() == [1, 3, 7, 5, 2, 1, 3, 7, 8, 2]
     assert rows.offsets.tolist() == [0, 5, 10]
@@ -53,7 +53,7 @@ def test_the_first_piece_of_a_word_is_tagged() -> None:
     assert rows.row(1).label.tolist() == [-100, 7, -100, -100, -100]
 
 
-def test_rows_to_be_predicted_know_their_first_pieces() -> None:
+def test_prediction_rows_mark_first_word_pieces() -> None:
     rows = tokenise_words([["ab", "c"]], None, _pieces(), 16)
     assert rows.labels is None
     assert rows.first_piece is not None
@@ -66,12 +66,12 @@ def test_rows_without_special_tokens_between_them() -> None:
     assert rows.labels.tolist() == [1, 2, 3, -100]
 
 
-def test_no_rows() -> None:
+def test_no_rows_are_tokenised() -> None:
     assert len(tokenise_words([], None, _pieces(), 16)) == 0
     assert len(tokenise_words([], [], _pieces(), 16)) == 0
 
 
-def test_words_behind_the_cut_lose_their_tags() -> None:
+def test_truncated_words_lose_their_tags() -> None:
     rows = tokenise_words([["ab", "c", "abc"], ["a"]], _tags([1, 2, 3], [4]), _pieces(), 6)
     assert rows.num_truncated == 1
     assert rows.labels is not None
@@ -81,7 +81,7 @@ def test_words_behind_the_cut_lose_their_tags() -> None:
     assert shorter.labels[shorter.labels >= 0].tolist() == [1, 2, 4]
 
 
-def test_a_word_of_which_nothing_is_left() -> None:
+def test_word_without_tokens_is_refused() -> None:
     with pytest.raises(InputError, match=r"task 'x', row 2: word 2, '_', gives no tokens with this tokenizer"):
         tokenise_words([["a"], ["a", "_", "b"]], None, _pieces(), 16, where="task 'x'")
     with pytest.raises(InputError, match=r"row 1: word 1, '_'"):
@@ -89,7 +89,7 @@ def test_a_word_of_which_nothing_is_left() -> None:
 
 
 @pytest.mark.parametrize("prefix", [True, False])
-def test_byte_level_tokenizers_see_the_spaces_between_words(prefix: bool) -> None:
+def test_byte_level_tokenizers_get_spaces_between_words(prefix: bool) -> None:
     tokenizer = _byte_level(prefix=prefix)
     rows = tokenise_words([["ab", "c", "d"]], _tags([1, 2, 3]), tokenizer, 16)
     assert rows.ids.tolist() == tokenizer("ab c d")["input_ids"]
@@ -98,7 +98,7 @@ def test_byte_level_tokenizers_see_the_spaces_between_words(prefix: bool) -> Non
 
 
 @pytest.mark.parametrize("scheme", ["always", "first", "never"])
-def test_those_of_sentencepiece_do_too(scheme: str) -> None:
+def test_sentencepiece_tokenizers_get_spaces_between_words(scheme: str) -> None:
     backend = Tokenizer(BPE({letter: number for number, letter in enumerate("▁abcd")}, [], unk_token=None))
     backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)  # type: ignore[no-untyped-call]
@@ -106,7 +106,7 @@ def test_those_of_sentencepiece_do_too(scheme: str) -> None:
     assert rows.ids.tolist() == tokenizer("ab c d")["input_ids"]
 
 
-def test_a_tokenizer_that_cuts_at_the_front() -> None:
+def test_left_truncating_tokenizer_is_supported() -> None:
     tokenizer = _pieces()
     tokenizer.truncation_side = "left"
     rows = tokenise_words([["a", "b", "c", "a"]], _tags([1, 2, 3, 4]), tokenizer, 4)
@@ -116,7 +116,7 @@ def test_a_tokenizer_that_cuts_at_the_front() -> None:
         tokenise_words([["a", "b", "_", "c"]], None, tokenizer, 4)
 
 
-def test_a_tokenizer_that_refuses_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokenizer_without_word_support_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Any, *args: Any, **options: Any) -> Any:
         assert not options["is_split_into_words"], "needs add_prefix_space"
 
@@ -125,7 +125,7 @@ def test_a_tokenizer_that_refuses_words(monkeypatch: pytest.MonkeyPatch) -> None
         tokenise_words([["a"]], None, _pieces(), 16)
 
 
-def test_columns_of_different_length() -> None:
+def test_columns_of_different_length_are_refused() -> None:
     with pytest.raises(ValueError, match="tags has 1 rows, rows has 2"):
         tokenise_words([["a"], ["b"]], _tags([1]), _pieces(), 16)
 

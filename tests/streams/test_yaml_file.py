@@ -1,4 +1,4 @@
-"""What a good stream file means: values, paths, and the way back to YAML."""
+"""The meaning of a valid stream file: values, paths, and writing it back to YAML."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _write(path: Path, text: str) -> Path:
     return path
 
 
-def test_the_stream_of_the_design(tmp_path: Path) -> None:
+def test_example_stream_is_read(tmp_path: Path) -> None:
     stream = load_stream(_write(tmp_path / "stream.yaml", DESIGN))
     first, second = stream.tasks
     assert stream.training.learning_rate == 1e-3
@@ -88,7 +88,7 @@ def test_the_stream_of_the_design(tmp_path: Path) -> None:
         ("=", "="),
     ],
 )
-def test_scalars_are_those_of_yaml_1_2(text: str, value: Any) -> None:
+def test_scalars_follow_yaml_1_2(text: str, value: Any) -> None:
     found = parse(f"key: {text}\n").tree["key"]
     assert found == value
     assert type(found) is type(value)
@@ -117,7 +117,7 @@ def test_a_few_aliases_are_fine() -> None:
     assert parse("a: &x {k: [1]}\nb: *x\n").tree == {"a": {"k": [1]}, "b": {"k": [1]}}
 
 
-def test_paths_count_from_the_file_and_variables_are_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_relative_to_the_file_and_variables_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHERE", "/corpora")
     monkeypatch.setenv("HOME", "/someone")
     monkeypatch.setenv("USERPROFILE", "/someone")
@@ -142,7 +142,7 @@ tasks:
     assert base.resolved_data(a) == "/corpora/a.csv"
 
 
-def test_a_task_file_counts_from_its_own_folder(tmp_path: Path) -> None:
+def test_task_file_paths_are_relative_to_its_folder(tmp_path: Path) -> None:
     task = load_task(_write(tmp_path / "t.yaml", "name: a\nkind: classification\ndata: a.csv\nlabels: l.json\n"))
     assert (task.data, task.labels) == (str(tmp_path / "a.csv"), str(tmp_path / "l.json"))
 
@@ -158,7 +158,7 @@ def test_an_unset_variable_is_named(
         load_stream(_write(tmp_path / "s.yaml", text))
 
 
-def test_the_design_stream_survives_a_round_trip(tmp_path: Path) -> None:
+def test_example_stream_roundtrips(tmp_path: Path) -> None:
     stream = load_stream(_write(tmp_path / "stream.yaml", DESIGN))
     dumped = dump_stream(stream)
     assert load_stream(_write(tmp_path / "elsewhere.yaml", dumped)) == stream
@@ -166,7 +166,7 @@ def test_the_design_stream_survives_a_round_trip(tmp_path: Path) -> None:
     assert yaml.safe_load(dumped)["training"]["learning_rate"] == 1e-3, "other readers see the same"
 
 
-def test_what_yaml_has_no_word_for_is_refused() -> None:
+def test_values_without_yaml_representation_are_refused() -> None:
     stream = StreamSpec.model_validate(
         {
             "name": "s",
@@ -268,5 +268,5 @@ dump_stream(TaskStream.from_yaml({str(file)!r}).spec), json_schema()
     assert _heavy_modules_after(code) == ""
 
 
-def test_the_check_for_heavy_imports_sees_one() -> None:
+def test_heavy_import_is_detected() -> None:
     assert _heavy_modules_after("import numpy") == "numpy"

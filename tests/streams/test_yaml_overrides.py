@@ -1,4 +1,4 @@
-"""Dotted overrides: what they reach, what their values mean, and what is said when they are wrong."""
+"""Dotted overrides: which keys they set, how values are parsed, and the errors."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ DIR = ("data_dir", "/d")
         (("tasks.sst.data", "${HERE}/x #1.csv"), lambda s: s.tasks[2].data, "/here/x #1.csv"),
     ],
 )
-def test_an_override_reaches_its_key(
+def test_override_sets_its_key(
     file: Path, monkeypatch: pytest.MonkeyPatch, override: tuple[str, str], look: Any, value: Any
 ) -> None:
     monkeypatch.setenv("HERE", "/here")
     assert look(load_stream(file, [DIR, override])) == value
 
 
-def test_a_star_reaches_every_task_and_what_comes_later_one_of_them(file: Path) -> None:
+def test_star_sets_every_task_and_later_override_one_of_them(file: Path) -> None:
     options = [DIR, ("tasks.*.limits", "{train: 9, test: 4}"), ("tasks.sst.limits.train", "8")]
     stream = load_stream(file, options)
     assert [(task.limits.train, task.limits.test) for task in stream.tasks] == [(9, 4), (9, 4), (8, 4)]
@@ -78,7 +78,7 @@ def test_a_star_reaches_every_task_and_what_comes_later_one_of_them(file: Path) 
         ("tasks.*..x", "1", ["--tasks.*..x: this is not a key: write names with single dots between them"]),
     ],
 )
-def test_a_star_that_reaches_no_key(file: Path, key: str, value: str, problems: list[str]) -> None:
+def test_star_without_matching_key_is_refused(file: Path, key: str, value: str, problems: list[str]) -> None:
     with pytest.raises(StreamFileError) as caught:
         load_stream(file, [DIR, (key, value)])
     found = caught.value.problems
@@ -86,18 +86,18 @@ def test_a_star_that_reaches_no_key(file: Path, key: str, value: str, problems: 
     assert all(text.startswith(start) for text, start in zip(found, problems, strict=True)), found
 
 
-def test_a_file_of_one_task_has_no_tasks_to_reach(tmp_path: Path) -> None:
+def test_tasks_override_on_a_task_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.yaml").write_text("{name: t, kind: classification, data: a.csv}")
     with pytest.raises(StreamFileError, match=r"^--tasks\.\*\.limits\.train: there are no tasks here$"):
         load_task(tmp_path / "t.yaml", [("tasks.*.limits.train", "1")])
 
 
-def test_the_later_of_two_holds(file: Path) -> None:
+def test_later_override_wins(file: Path) -> None:
     stream = load_stream(file, [DIR, ("bank.rank", "3"), ("training.epochs", "1"), ("training.epochs", "2")])
     assert stream.training.epochs == 2
 
 
-def test_a_data_folder_on_the_command_line_counts_from_the_working_folder(
+def test_data_dir_on_the_command_line_is_relative_to_the_working_folder(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "work").mkdir()
@@ -146,7 +146,7 @@ def test_a_wrong_override_is_named_by_its_option(file: Path, key: str, value: st
     assert found.startswith(f"--{key}: {problem}")
 
 
-def test_a_name_that_is_also_a_number_must_be_clear(tmp_path: Path) -> None:
+def test_task_name_that_is_also_an_index_must_be_unambiguous(tmp_path: Path) -> None:
     task = "kind: regression, data: a.csv"
     path = tmp_path / "s.yaml"
     text = f'name: s\nbackbone: b\ntasks:\n  - {{name: "1", {task}}}\n  - {{name: b, {task}}}\n'
@@ -156,7 +156,7 @@ def test_a_name_that_is_also_a_number_must_be_clear(tmp_path: Path) -> None:
     assert load_stream(path, [("tasks.0.training.epochs", "1")]).tasks[0].training.given() == {"epochs": 1}
 
 
-def test_mistakes_of_file_and_overrides_come_together(file: Path) -> None:
+def test_mistakes_of_file_and_overrides_are_reported_together(file: Path) -> None:
     with pytest.raises(StreamFileError) as caught:
         load_stream(file, [("training.epochs", "x"), ("seed", "-1")])
     assert [problem.split(": ")[0] for problem in caught.value.problems] == [f"{file}:3", "--training.epochs", "--seed"]
@@ -178,7 +178,7 @@ def test_mistakes_of_file_and_overrides_come_together(file: Path) -> None:
         ([("seed", "3")], []),
     ],
 )
-def test_what_a_task_says_itself_is_told_where_an_option_does_not_change_it(
+def test_override_hidden_by_a_task_setting_is_reported(
     file: Path, overrides: list[tuple[str, str]], names: list[str]
 ) -> None:
     own = "training: {epochs: 5, class_weights: {x: 3.0, y: 1.0}}, labels: [x, y], bank: lora}"

@@ -1,4 +1,4 @@
-"""Every mistake of a stream file is reported at once, at its line, in words a person can act on."""
+"""All mistakes in a stream file are reported at once, at their lines, with clear messages."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_every_mistake_is_reported_at_once_at_its_line(tmp_path: Path) -> None:
     assert lines == sorted(lines)
 
 
-def test_what_is_missing_comes_with_an_example_that_works(tmp_path: Path) -> None:
+def test_missing_key_error_has_a_working_example(tmp_path: Path) -> None:
     file = tmp_path / "stream.yaml"
     text, found = "seed: 1\n", 0
     for problem in _problems(file, text):
@@ -130,7 +130,7 @@ def test_what_is_missing_comes_with_an_example_that_works(tmp_path: Path) -> Non
     assert [task.name for task in load_stream(file).tasks] == ["topics"]
 
 
-def test_no_word_of_pydantic_leaks(tmp_path: Path) -> None:
+def test_messages_do_not_expose_pydantic(tmp_path: Path) -> None:
     text = "\n".join(_problems(tmp_path / "stream.yaml", MANY_MISTAKES)).replace(str(tmp_path), "")
     leaks = r"pydantic|\[type=|https?:|Input should|Extra inputs|_error|ValueError|Spec\b|<\w+>|\[key\]"
     assert not re.search(leaks, text)
@@ -158,7 +158,7 @@ def test_an_unknown_key_lists_all_that_are_allowed(tmp_path: Path) -> None:
     assert all(key in problem for key in TrainingSpec.model_fields)
 
 
-def test_no_way_of_writing_a_key_confuses_the_place(tmp_path: Path) -> None:
+def test_position_is_correct_however_a_key_is_written(tmp_path: Path) -> None:
     data = '{path: csv, data_files: {"<text>": [null], "[key]": x}}'
     text = GOOD.replace("a.csv", data)
     problems = _problems(tmp_path / "s.yaml", text)
@@ -191,7 +191,7 @@ def test_a_task_file_has_problems_at_its_own_keys(tmp_path: Path) -> None:
         ("name: a\x07b\n", 1, "not readable as YAML"),
     ],
 )
-def test_a_file_that_is_not_a_mapping_in_yaml(tmp_path: Path, text: str, line: int, fragment: str) -> None:
+def test_file_that_is_not_a_mapping_is_refused(tmp_path: Path, text: str, line: int, fragment: str) -> None:
     (problem,) = _problems(tmp_path / "s.yaml", text)
     assert problem.startswith(f"{tmp_path / 's.yaml'}:{line}: ")
     assert fragment in problem
@@ -205,7 +205,7 @@ def test_tags_and_merge_keys_are_named(tmp_path: Path) -> None:
     assert ":8: key trainer.c: the tag !!timestamp is not supported" in timestamp
 
 
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StreamFileError, match="there is no such file"):
         load_stream(tmp_path / "absent.yaml")
     with pytest.raises(StreamFileError, match="cannot be read"):
@@ -219,7 +219,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         load_stream(tmp_path / "huge.yaml")
 
 
-def test_a_key_of_tasks_at_the_top_is_sent_to_a_task(tmp_path: Path) -> None:
+def test_task_key_at_the_top_level_error_points_to_tasks(tmp_path: Path) -> None:
     (problem,) = _problems(tmp_path / "s.yaml", GOOD + "limits: {train: 10}\n")
     assert (
         "unknown key 'limits' (it belongs to a task; on the command line: --tasks.0.limits, or --tasks.*.limits"

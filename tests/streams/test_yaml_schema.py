@@ -1,4 +1,4 @@
-"""The JSON Schema says what the models say."""
+"""The JSON Schema agrees with the models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _errors(stream: Any) -> list[Any]:
     return list(JSONSCHEMA.Draft202012Validator(json_schema()).iter_errors(stream))
 
 
-def test_it_is_itself_valid() -> None:
+def test_schema_is_valid() -> None:
     JSONSCHEMA.Draft202012Validator.check_schema(json_schema())
 
 
@@ -37,7 +37,7 @@ def test_it_is_itself_valid() -> None:
         {"tasks": [TASK | {"data": {"path": "csv", "data_files": {"train": ["a", "b"]}}, "training": {"epochs": 1}}]},
     ],
 )
-def test_what_the_models_take_it_takes(more: dict[str, Any]) -> None:
+def test_schema_accepts_what_the_models_accept(more: dict[str, Any]) -> None:
     stream = {"name": "s", "backbone": "minilm", "tasks": [TASK]} | more
     StreamSpec.model_validate(stream)
     assert not _errors(stream)
@@ -60,7 +60,7 @@ def test_what_the_models_take_it_takes(more: dict[str, Any]) -> None:
         {"tasks": [TASK | {"metric": "f1"}]},
     ],
 )
-def test_what_the_models_refuse_it_refuses(more: dict[str, Any]) -> None:
+def test_schema_refuses_what_the_models_refuse(more: dict[str, Any]) -> None:
     stream = {"name": "s", "backbone": "minilm", "tasks": [TASK]} | more
     with pytest.raises(ValueError, match="validation error"):
         StreamSpec.model_validate(stream)
@@ -77,6 +77,6 @@ def test_every_key_is_described_and_presets_are_listed() -> None:
                 assert "description" in node or "$ref" in node, (name, key)
 
 
-def test_a_copy_is_given_away() -> None:
+def test_schema_returns_a_copy() -> None:
     json_schema()["properties"].clear()
     assert json_schema()["properties"]

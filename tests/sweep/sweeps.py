@@ -1,4 +1,4 @@
-"""Small sweeps over a tiny stream, and what is asked of their records."""
+"""Small sweeps over a tiny stream, and helpers to read their records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Optuna is asked: settings that depend on what ended before alone, and which trials are hopeless."""
+"""Optuna: settings depend only on finished trials, and which trials are pruned."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def record(number: int, scores: Sequence[float | None], state: str = "complete",
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
-def test_a_sampler_says_the_same_to_the_same_past(sampler: str) -> None:
+def test_sampler_is_deterministic_given_the_history(sampler: str) -> None:
     spec = small_sweep(space=DRAWN, sampler=sampler, trials=30)
 
     def asked(task: str) -> list[dict[str, Any]]:
@@ -65,7 +65,7 @@ def test_a_sampler_says_the_same_to_the_same_past(sampler: str) -> None:
     assert len({str(each["bank"]) for each in first}) == 2
 
 
-def test_median_ends_what_is_below_the_others_in_the_same_epoch() -> None:
+def test_median_prunes_trials_below_the_median_of_the_epoch() -> None:
     others = [record(number, [0.5, 0.6, 0.7, 0.8]) for number in range(5)]
     assert should_prune("median", [0.4], 4, 0.1, others)
     assert not should_prune("median", [0.5], 4, 0.1, others)
@@ -77,7 +77,7 @@ def test_median_ends_what_is_below_the_others_in_the_same_epoch() -> None:
     assert should_prune("median", [0.4, 0.4], 4, 0.5, others)
 
 
-def test_halving_lets_the_best_third_of_each_stage_go_on() -> None:
+def test_halving_keeps_the_best_third_of_each_stage() -> None:
     others = [record(number, [0.1 * number], "pruned") for number in range(5)]
     assert not should_prune("halving", [0.6], 9, 0.0, others)
     assert should_prune("halving", [0.25], 9, 0.0, others)
@@ -87,7 +87,7 @@ def test_halving_lets_the_best_third_of_each_stage_go_on() -> None:
     assert not should_prune("halving", [0.7, 0.7, 0.9], 9, 0.0, others + reached)
 
 
-def test_a_study_holds_every_trial_and_optuna_speaks_as_before(capsys: pytest.CaptureFixture[str]) -> None:
+def test_study_has_every_trial_and_optuna_logging_is_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     optuna = importlib.import_module("optuna")
     before = optuna.logging.get_verbosity()
     spec = small_sweep(space={"bank": DRAWN["bank"]}, sampler="random", trials=3)
@@ -104,7 +104,7 @@ def test_a_study_holds_every_trial_and_optuna_speaks_as_before(capsys: pytest.Ca
 
 
 @pytest.mark.slow
-def test_pruning_fires_as_the_rule_says(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_pruning_follows_the_rule(backbone_folder: Folder, tmp_path: Path) -> None:
     # Rank correlations are seldom equal, so about half of the later trials are below the median.
     tasks = stream(backbone_folder(), [regression_task("one", num_rows=20)], training=TRAINING)
     space = {"training.epochs": [2], "training.learning_rate": [0.05, 0.04, 1e-9, 0.03, 1e-8, 1e-7, 0.06, 1e-6, 1e-5]}
@@ -137,7 +137,7 @@ def test_trials_with_other_epochs_are_not_compared(
     assert [len(line["scores"]) for line in ended(tmp_path)] == [1, 2, 1, 2], "with the epoch"
 
 
-def test_epochs_that_are_left_to_banks_are_those_of_their_presets(
+def test_unset_epochs_are_those_of_the_preset(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[int, int]] = []
@@ -154,7 +154,7 @@ def test_epochs_that_are_left_to_banks_are_those_of_their_presets(
     assert list(dict.fromkeys(asked)) == [(3, 0), (RECIPES["full"].epochs, 0), (3, 1)]
 
 
-def test_settings_that_were_tried_are_not_learned_again(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_tried_settings_are_not_repeated(backbone_folder: Folder, tmp_path: Path) -> None:
     spec = small_sweep(space={"bank.bottleneck": [2, 4]}, sampler="random", trials=5)
     sweep(small_stream(backbone_folder()), spec, folder=tmp_path)
     found = ended(tmp_path)
@@ -166,7 +166,7 @@ def test_settings_that_were_tried_are_not_learned_again(backbone_folder: Folder,
         assert line["settings"] == found[line["same_as"]]["settings"]
 
 
-def test_without_optuna_one_sentence_says_what_to_install(
+def test_missing_optuna_error_says_what_to_install(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampler_module, "find_spec", lambda name: None)

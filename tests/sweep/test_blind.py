@@ -1,4 +1,4 @@
-"""No test row decides anything: the test split is not read."""
+"""Test rows do not influence any choice: the test split is not read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def on_disk(backbone: Path, folder: Path) -> TaskStream:
 
 
 @pytest.mark.slow
-def test_with_test_rows_that_cannot_even_be_read_the_same_is_chosen(
+def test_unreadable_test_rows_do_not_change_the_choice(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
@@ -53,7 +53,7 @@ def test_with_test_rows_that_cannot_even_be_read_the_same_is_chosen(
         learn(TaskStream(second.chosen), tmp_path / "run")  # which does read them
 
 
-def test_a_course_without_test_splits_scores_validation_rows(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_run_without_test_splits_scores_validation_rows(backbone_folder: Folder, tmp_path: Path) -> None:
     run = learn(small_stream(backbone_folder()), tmp_path / "run", test=False)
     manifest = run.store.manifest("one")
     assert set(manifest.scores) == {"validation"}
@@ -67,7 +67,7 @@ DRAWN = "limits.validation lets each seed draw its own validation rows"
 
 @pytest.mark.parametrize("with_split", [True, False])
 @pytest.mark.parametrize("limit", [None, 8])
-def test_why_seeds_have_other_validation_rows_is_told(
+def test_reason_for_different_validation_rows_is_reported(
     backbone_folder: Folder,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -92,7 +92,7 @@ def test_why_seeds_have_other_validation_rows_is_told(
     assert ("The spread over seeds includes this." in shown) == (not with_split or limit is not None)
 
 
-def test_seeds_that_carve_validation_rows_anew_are_told(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_held_out_validation_rows_per_seed_are_reported(backbone_folder: Folder, tmp_path: Path) -> None:
     rows = classification_rows("one", 60)
     (tmp_path / "one.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     tasks = on_disk(backbone_folder(), tmp_path / "one.jsonl")
@@ -117,7 +117,7 @@ def test_rows_that_changed_between_two_trials_are_refused(backbone_folder: Folde
 @pytest.mark.parametrize(
     ("evaluate", "status"), [("auto", "certified"), ("sample", "certified"), ("all", "not measured")]
 )
-def test_a_course_without_test_splits_leaves_those_of_earlier_tasks_unread_too(
+def test_run_without_test_splits_does_not_read_earlier_ones(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evaluate: str, status: str
 ) -> None:
     asked: list[Any] = []

@@ -26,7 +26,7 @@ def bench(backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     return tmp_path
 
 
-def test_a_sweep_of_one_task_is_shown_and_its_stream_runs(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sweep_of_one_task_is_shown_and_its_stream_runs(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["sweep", "stream.yaml", "sweep.yaml", "--task", "one", "--training.learning_rate", "0.05"]
     assert main(words) == 0
     shown = capsys.readouterr()
@@ -52,7 +52,7 @@ def test_json_is_the_summary_and_a_line_for_each_step(bench: Path, capsys: pytes
     assert [line["state"] for line in lines] == ["begun", "complete"] * 4
 
 
-def test_time_that_is_up_is_no_mistake(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reaching_the_time_limit_is_not_an_error(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "stream.yaml", "sweep.yaml", "--minutes", "0", "--quiet"]) == 0
     shown = capsys.readouterr()
     assert shown.err == ""
@@ -70,7 +70,7 @@ def test_time_that_is_up_is_no_mistake(bench: Path, capsys: pytest.CaptureFixtur
         (["--trainer.devices", "2", "--trainer.accelerator", "cpu"], "2 processes for each trial"),
     ],
 )
-def test_what_cannot_be_done_is_told_and_nothing_begun(
+def test_invalid_sweep_is_reported_before_any_trial(
     bench: Path, capsys: pytest.CaptureFixture[str], words: list[str], says: str
 ) -> None:
     assert main(["sweep", "stream.yaml", "sweep.yaml", *words]) == 2
@@ -78,7 +78,7 @@ def test_what_cannot_be_done_is_told_and_nothing_begun(
     assert not (bench / "sweeps").exists()
 
 
-def test_a_sweep_file_with_mistakes_is_told_with_its_lines(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sweep_file_mistakes_are_reported_with_lines(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("sweep.yaml").write_text("space:\n  bank.bottlneck: [2]\nsampler: gird\n")
     assert main(["sweep", "stream.yaml", "sweep.yaml"]) == 2
     shown = capsys.readouterr().err
@@ -86,7 +86,7 @@ def test_a_sweep_file_with_mistakes_is_told_with_its_lines(bench: Path, capsys: 
     assert "sweep.yaml:2: key space.bank.bottlneck" in shown or "sweep.yaml:3: key sampler" in shown
 
 
-def test_a_trial_that_diverges_is_recorded_and_the_others_go_on(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_diverging_trial_is_recorded_and_others_continue(backbone_folder: Folder, tmp_path: Path) -> None:
     space = {"training.batch_size": [4], "training.optimizer": ["sgd"], "training.learning_rate": [1e30, 0.05]}
     result = sweep(small_stream(backbone_folder()), small_sweep(space=space), folder=tmp_path)
     failed, complete = ended(tmp_path)
@@ -97,7 +97,7 @@ def test_a_trial_that_diverges_is_recorded_and_the_others_go_on(backbone_folder:
     assert not (tmp_path / "trials").exists()
 
 
-def test_a_task_of_which_all_trials_fail_is_told_at_the_end(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_task_with_only_failed_trials_is_reported_at_the_end(backbone_folder: Folder, tmp_path: Path) -> None:
     space = {"training.batch_size": [4], "training.optimizer": ["sgd"], "training.learning_rate": [1e30, 1e31]}
     tasks = small_stream(backbone_folder(), "one", "two")
     with pytest.raises(

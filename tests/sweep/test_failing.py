@@ -1,4 +1,4 @@
-"""A trial fails by its settings alone, and is counted; what is wrong around it ends the sweep with its own message."""
+"""A trial fails only because of its settings, and is counted; other problems stop the sweep with their own message."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.sweep.sweeps import TRAINING, ended, lines_of, small_stream, small_sw
 Folder = Callable[..., Path]
 
 
-def test_a_seed_that_failed_is_told(
+def test_failed_seed_is_reported(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def as_if(brief: Any, record: Any) -> Outcome:
@@ -63,7 +63,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: Exception, before: Callable[
         InputError("bank.bottleneck: larger than the backbone"),
     ],
 )
-def test_what_settings_are_to_blame_for_fails_their_trial_alone(
+def test_errors_caused_by_settings_fail_only_their_trial(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     failing(monkeypatch, error)
@@ -73,7 +73,7 @@ def test_what_settings_are_to_blame_for_fails_their_trial_alone(
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("a fault of the program")])
-def test_what_they_are_not_to_blame_for_ends_the_sweep(
+def test_other_errors_stop_the_sweep(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     failing(monkeypatch, error)
@@ -83,7 +83,7 @@ def test_what_they_are_not_to_blame_for_ends_the_sweep(
 
 
 @pytest.mark.parametrize("gone", ["data", "backbone"])
-def test_data_or_a_backbone_that_is_gone_ends_the_sweep_and_back_again_it_goes_on(
+def test_missing_data_or_backbone_stops_the_sweep_which_can_resume(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str
 ) -> None:
     write_rows(tmp_path / "data", "one")

@@ -1,4 +1,4 @@
-"""A grid: every combination once for each task, the best by validation chosen, and the stream with them runs."""
+"""A grid: every combination once per task, the best by validation is chosen, and the chosen stream runs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_chosen_stream_reads_back_and_learns_the_banks_of_the_best_trials(
         assert run.store.manifest(name).scores["validation"].scores["accuracy"] == choice.score
 
 
-def test_again_does_nothing_again(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_repeated_sweep_does_nothing(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = small_stream(backbone_folder())
     first = sweep(tasks, small_sweep(), folder=tmp_path)
     before = lines_of(tmp_path)
@@ -64,7 +64,7 @@ def test_again_does_nothing_again(backbone_folder: Folder, tmp_path: Path) -> No
     assert lines_of(tmp_path) == before
 
 
-def test_a_shorter_grid_goes_on_to_a_longer_one(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_grid_can_be_extended(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = small_stream(backbone_folder())
     sweep(tasks, small_sweep(trials=1), folder=tmp_path)
     assert [line["settings"] for line in ended(tmp_path)] == GRID[:1]
@@ -72,7 +72,7 @@ def test_a_shorter_grid_goes_on_to_a_longer_one(backbone_folder: Folder, tmp_pat
     assert [line["settings"] for line in ended(tmp_path)] == GRID
 
 
-def test_with_fewer_trials_the_first_ones_count_and_the_others_are_there_when_it_is_raised_again(
+def test_fewer_trials_use_the_first_ones_and_keep_the_rest(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "carried_out", lambda _, r: Outcome(state="complete", score=r.number / 10))
@@ -89,7 +89,7 @@ def test_with_fewer_trials_the_first_ones_count_and_the_others_are_there_when_it
     assert lines_of(tmp_path) == lines, "nothing was learned again"
 
 
-def test_whole_banks_are_a_choice(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_choices_can_be_whole_banks(backbone_folder: Folder, tmp_path: Path) -> None:
     banks = [{"preset": "houlsby", "bottleneck": 2}, {"preset": "lora", "rank": 2}, "layernorm"]
     result = sweep(small_stream(backbone_folder()), small_sweep(space={"bank": banks}), folder=tmp_path)
     assert [line["settings"]["bank"] for line in ended(tmp_path)] == banks
@@ -98,7 +98,7 @@ def test_whole_banks_are_a_choice(backbone_folder: Folder, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_two_at_once_find_what_one_finds(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_two_processes_find_the_same_as_one(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = small_stream(backbone_folder(), "one", "two")
     alone = sweep(tasks, small_sweep(seeds=2), folder=tmp_path / "alone")
     both = sweep(tasks, small_sweep(seeds=2), folder=tmp_path / "both", jobs=2)

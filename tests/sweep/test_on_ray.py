@@ -1,4 +1,4 @@
-"""A sweep on a Ray cluster of two workers finds what one process finds."""
+"""A sweep on a Ray cluster of two workers gives the same result as one process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.sweep.sweeps import ended, small_stream, small_sweep, without_time
 @needs_ray
 @pytest.mark.slow
 @pytest.mark.filterwarnings(*UNTIDY)
-def test_a_cluster_of_two_finds_what_one_process_finds(backbone_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_ray_cluster_finds_the_same_as_one_process(backbone_folder: Callable[..., Path], tmp_path: Path) -> None:
     tasks, spec = small_stream(backbone_folder(), "one", "two"), small_sweep(seeds=2)
     alone = sweep(tasks, spec, folder=tmp_path / "alone")
     # One of the tasks first, then the rest in the same folder.

@@ -1,4 +1,4 @@
-"""A sweep that is stopped or killed goes on: what is finished is not done again, and nothing else is tried."""
+"""A stopped or killed sweep resumes: finished trials are not repeated, and no other settings are tried."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_stop_between_any_two_steps_changes_nothing(
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_goes_on_where_it_was(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_killed_sweep_resumes(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks, spec = small_stream(backbone_folder(), training={"epochs": 3}), small_sweep(seeds=2)
     sweep(tasks, spec, folder=tmp_path / "whole")
     (tmp_path / "stream.yaml").write_text(dump_stream(tasks.spec))
@@ -104,7 +104,7 @@ def test_a_process_that_is_killed_goes_on_where_it_was(backbone_folder: Folder, 
 
 
 @pytest.mark.slow
-def test_a_signal_while_two_learn_saves_both(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_signal_during_two_trials_saves_both(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks, spec = small_stream(backbone_folder()), small_sweep()
     begun: list[Any] = []
 
@@ -120,7 +120,7 @@ def test_a_signal_while_two_learn_saves_both(backbone_folder: Folder, tmp_path: 
     assert result.num_left == 0
 
 
-def test_another_sweep_or_stream_in_the_folder_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_folder_of_another_sweep_or_stream_is_refused(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = small_stream(backbone_folder())
     sweep(tasks, small_sweep(trials=1), folder=tmp_path / "a", minutes=0)
     with pytest.raises(InputError, match=r"started with different settings: sweep\.seeds was 1, is 3\. Its trials"):
@@ -137,7 +137,7 @@ def test_another_sweep_or_stream_in_the_folder_is_refused(backbone_folder: Folde
         sweep(tasks, small_sweep(), folder=tmp_path / "a", minutes=0)
 
 
-def test_a_foreign_line_is_refused_with_its_number(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_foreign_line_is_refused_with_its_number(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = small_stream(backbone_folder())
     sweep(tasks, small_sweep(), folder=tmp_path, minutes=0)
     (tmp_path / TRIALS).write_text('{"task": "one"}\n')
@@ -145,7 +145,7 @@ def test_a_foreign_line_is_refused_with_its_number(backbone_folder: Folder, tmp_
         sweep(tasks, small_sweep(), folder=tmp_path)
 
 
-def test_no_time_is_left_and_told(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_exhausted_time_is_reported(backbone_folder: Folder, tmp_path: Path) -> None:
     result = sweep(small_stream(backbone_folder()), small_sweep(seeds=2), folder=tmp_path, minutes=0)
     assert result.num_left == 5
     assert result.tasks["one"].settings is None

@@ -1,4 +1,4 @@
-"""Data that changed while a sweep was away is noticed; once it is back, the sweep goes on."""
+"""Data that changed during a sweep is detected; once it is restored, the sweep resumes."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_rows_that_change_under_a_sweep_are_refused_before_its_seeds(
     assert len(ended(tmp_path / "sweep")) == 4
 
 
-def test_a_validation_split_that_was_added_is_another_data(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_added_validation_split_counts_as_changed_data(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = on_disk(backbone_folder(), tmp_path / "data")
     text = (tmp_path / "data" / "validation.jsonl").read_text()
     (tmp_path / "data" / "validation.jsonl").unlink()
@@ -100,7 +100,7 @@ def test_test_rows_may_change(backbone_folder: Folder, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_once_the_data_is_back_the_trial_that_read_the_wrong_rows_is_learned_anew(
+def test_trial_with_wrong_rows_is_repeated_once_the_data_is_restored(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks = on_disk(backbone_folder(), tmp_path / "data")
@@ -125,7 +125,7 @@ def test_once_the_data_is_back_the_trial_that_read_the_wrong_rows_is_learned_ane
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"one": 3}'])
-def test_digests_that_no_sweep_wrote_are_refused(backbone_folder: Folder, tmp_path: Path, text: str) -> None:
+def test_invalid_digests_are_refused(backbone_folder: Folder, tmp_path: Path, text: str) -> None:
     (tmp_path / ROWS).write_text(text)
     with pytest.raises(StoreError, match="was not written by a sweep"):
         SweptRows(tmp_path, on_disk(backbone_folder(), tmp_path / "data").spec)

@@ -1,4 +1,4 @@
-"""A call for some tasks takes nothing from others: not what was chosen, nor what is half-learned, nor what is kept."""
+"""Sweeping some tasks keeps the choices, unfinished trials and kept folders of the others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def nothing_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "carried_out", as_if)
 
 
-def test_what_was_chosen_for_one_task_stays_when_another_is_swept(
+def test_choice_for_one_task_is_kept_when_sweeping_another(
     backbone_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tasks = small_stream(backbone_folder(), "one", "two", "three")
@@ -53,7 +53,7 @@ def test_what_was_chosen_for_one_task_stays_when_another_is_swept(
     assert "4 trials left; the same command resumes" in capsys.readouterr().out
 
 
-def test_what_is_left_of_other_tasks_is_told_apart(
+def test_remaining_trials_of_other_tasks_are_reported_separately(
     backbone_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tasks = small_stream(backbone_folder(), "one", "two")
@@ -70,7 +70,7 @@ def test_what_is_left_of_other_tasks_is_told_apart(
     assert "the same command resumes" not in shown
 
 
-def test_folders_of_half_learned_and_of_kept_trials_stay(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_folders_of_unfinished_and_kept_trials_are_kept(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = small_stream(backbone_folder(), "one", "two")
     sweep(tasks, small_sweep(trials=1), folder=tmp_path, tasks=["one"], keep=True)
 
@@ -91,9 +91,7 @@ def test_folders_of_half_learned_and_of_kept_trials_stay(backbone_folder: Folder
     assert not (tmp_path / "trials" / "two").exists()
 
 
-def test_a_folder_that_a_kill_left_of_a_trial_that_has_ended_is_removed(
-    backbone_folder: Folder, tmp_path: Path
-) -> None:
+def test_leftover_folder_of_a_finished_trial_is_removed(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = small_stream(backbone_folder())
     sweep(tasks, small_sweep(), folder=tmp_path)
     left = folder_of(tmp_path, Records(tmp_path).of("one", "search")[0])

@@ -1,4 +1,4 @@
-"""A sweep file is checked whole: every mistake at once, with its line, what came and what is allowed."""
+"""A sweep file is fully checked: all mistakes at once, with line, value and what is allowed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_file_is_read_with_its_defaults(tmp_path: Path) -> None:
     assert spec == SweepSpec.model_validate(spec.model_dump(mode="json"))
 
 
-def test_every_mistake_comes_at_once_with_its_line(tmp_path: Path) -> None:
+def test_all_mistakes_are_reported_with_lines(tmp_path: Path) -> None:
     text = """\
 space:
   bank.bottleneck: 8
@@ -104,24 +104,24 @@ prunes: median
         ),
     ],
 )
-def test_a_mistake_is_told_with_what_is_allowed(tmp_path: Path, text: str, says: str) -> None:
+def test_mistake_is_reported_with_what_is_allowed(tmp_path: Path, text: str, says: str) -> None:
     assert says in "\n".join(problems_of(tmp_path, text))
 
 
-def test_a_value_that_does_not_fit_is_told_beside_what_contradicts_itself(tmp_path: Path) -> None:
+def test_invalid_values_and_contradictions_are_reported_together(tmp_path: Path) -> None:
     text = "space:\n  bank: [layernorm, lorra]\n  training.learning_rate: {low: 1.0, high: 0.1}\nsampler: tpe\n"
     found = problems_of(tmp_path, text)
     assert [problem.split(": ")[0] for problem in found] == ["FILE:1", "FILE:2", "FILE:3"]
     assert "unknown preset 'lorra'" in found[1]
 
 
-def test_what_does_not_go_together_is_told_as_a_whole(tmp_path: Path) -> None:
+def test_conflicting_settings_are_reported_together(tmp_path: Path) -> None:
     text = "space: {training.optimizer: [sgd, adamw], training.betas: [[0.8, 0.9]]}\n"
     (problem,) = problems_of(tmp_path, text)
     assert "betas" in problem
 
 
-def test_a_value_that_one_task_cannot_have_names_it(tmp_path: Path) -> None:
+def test_value_invalid_for_one_task_names_the_task(tmp_path: Path) -> None:
     text = "space: {training.label_smoothing: [0.0, 0.1]}\n"
     found = problems_of(tmp_path, text, task("one"), regression_task("two"))
     assert all("(task 'two')" in problem for problem in found)
@@ -142,12 +142,12 @@ def test_a_task_that_needs_another_one_is_refused(tmp_path: Path, bank: dict[str
     assert says in "\n".join(found)
 
 
-def test_trials_of_the_command_line_are_told_as_such(tmp_path: Path) -> None:
+def test_command_line_trials_are_named_in_errors(tmp_path: Path) -> None:
     (problem,) = problems_of(tmp_path, "space: {training.epochs: [1]}\n", trials=0)
     assert problem.startswith("--trials: got 0; allowed: a whole number of at least 1")
 
 
-def test_a_file_that_is_not_there_or_not_text_is_told(tmp_path: Path) -> None:
+def test_missing_or_binary_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StreamFileError, match="there is no such file"):
         load_sweep(tmp_path / "sweep.yaml")
     (tmp_path / "sweep.yaml").write_bytes(b"\xff")
@@ -157,7 +157,7 @@ def test_a_file_that_is_not_there_or_not_text_is_told(tmp_path: Path) -> None:
         load_sweep(tmp_path)
 
 
-def test_what_cannot_be_written_into_a_file_is_refused_in_python() -> None:
+def test_python_values_that_a_file_cannot_hold_are_refused() -> None:
     with pytest.raises(ValidationError, match=r"a \w+Path is not allowed in a sweep"):
         SweepSpec.model_validate({"space": {"bank": [Path("a")]}})
 
@@ -171,7 +171,7 @@ def test_an_unknown_task_lists_the_known_ones() -> None:
         chosen_tasks(spec, ["tow"])
 
 
-def test_settings_take_the_place_of_the_tasks_own_and_leave_the_rest() -> None:
+def test_settings_replace_the_tasks_own_and_keep_the_rest() -> None:
     spec = stream(NOWHERE, [task("one", training={"epochs": 7, "batch_size": 3})]).spec
     found = with_settings(spec, spec.tasks[0], {"training.epochs": 2, "bank.bottleneck": 16, "pooling": "first"})
     assert spec.resolved_training(found).epochs == 2
@@ -197,7 +197,7 @@ def test_settings_are_described_in_one_line() -> None:
     )
 )
 @settings(max_examples=50, deadline=None, derandomize=True)
-def test_a_grid_holds_every_combination_once(space: dict[str, list[int]]) -> None:
+def test_grid_has_every_combination_once(space: dict[str, list[int]]) -> None:
     spec = SweepSpec.model_validate({"space": {f"training.{key}": values for key, values in space.items()}})
     found = grid(spec)
     assert len(found) == spec.num_settings == len({tuple(each.items()) for each in found})

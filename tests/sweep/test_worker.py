@@ -1,4 +1,4 @@
-"""What a worker process tells the sweep that started it, and what becomes of it when it cannot."""
+"""What a worker process reports to the sweep, and what happens if it cannot."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def brief(backbone_folder: Folder, tmp_path: Path) -> Iterator[Any]:
     worker._brief = None
 
 
-def test_the_cores_are_shared_out(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_cores_are_divided_between_workers(backbone_folder: Folder, tmp_path: Path) -> None:
     cores = os.cpu_count() or 1
     before = torch.get_num_threads()
     try:
@@ -44,7 +44,7 @@ def test_the_cores_are_shared_out(backbone_folder: Folder, tmp_path: Path) -> No
     assert found == [cores, 1, 1]
 
 
-def test_how_a_trial_ended_is_written_into_its_folder(brief: Any) -> None:
+def test_trial_outcome_is_written_to_its_folder(brief: Any) -> None:
     assert try_here("one/0000") == Report(task="one/0000", state="learned")
     outcome = outcome_in(folder_of(brief.folder, RECORD))
     assert outcome is not None
@@ -59,7 +59,7 @@ def test_how_a_trial_ended_is_written_into_its_folder(brief: Any) -> None:
         (StoreError("full"), Report(task="one/0000", state="failed", error="StoreError", message="full")),
     ],
 )
-def test_what_ends_a_worker_is_told(
+def test_worker_errors_are_reported(
     brief: Any, monkeypatch: pytest.MonkeyPatch, error: Exception, report: Report
 ) -> None:
     def fail(*_: Any) -> None:
@@ -69,14 +69,14 @@ def test_what_ends_a_worker_is_told(
     assert try_here("one/0000") == report
 
 
-def test_a_fault_is_told_with_its_traceback(brief: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_internal_error_is_reported_with_its_traceback(brief: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "carried_out", lambda *_: 1 / 0)
     report = try_here("one/0000")
     assert (report.state, report.error) == ("failed", "RuntimeError")
     assert "ZeroDivisionError" in report.message
 
 
-def test_a_worker_that_is_killed_again_and_again_fails_its_trial_alone(tmp_path: Path) -> None:
+def test_repeatedly_killed_worker_fails_only_its_trial(tmp_path: Path) -> None:
     report = Report(task="one/0000", state="failed", error="Interrupted", message="its worker was killed 3 times")
     assert runner._outcome(tmp_path, report) == Outcome(state="failed", reason="its worker was killed 3 times")
 
@@ -88,27 +88,27 @@ def test_a_worker_that_was_stopped_ends_the_sweep(tmp_path: Path) -> None:
         runner._outcome(tmp_path, Report(task="one/0000", state="failed", error="StoreError", message="full"))
 
 
-def test_what_no_worker_wrote_is_refused(tmp_path: Path) -> None:
+def test_invalid_worker_output_is_refused(tmp_path: Path) -> None:
     assert outcome_in(tmp_path) is None
     (tmp_path / OUTCOME).write_text("{")
     with pytest.raises(StoreError, match="was not written by a sweep"):
         outcome_in(tmp_path)
 
 
-def test_a_worker_that_sees_no_folder_says_so(backbone_folder: Folder, tmp_path: Path) -> None:
+def test_worker_without_access_to_the_folder_reports_it(backbone_folder: Folder, tmp_path: Path) -> None:
     brief = brief_of(tmp_path / "none", small_stream(backbone_folder()).spec, small_sweep(), jobs=1)
     assert "sees no sweep folder here" in open_sweep(brief)
     assert "sees no sweep folder here" in worker.try_on_ray(brief, "course", "one/0000").message
 
 
-def test_settings_that_cannot_be_together_fail_their_trial(brief: Any) -> None:
+def test_conflicting_settings_fail_their_trial(brief: Any) -> None:
     wrong = RECORD.model_copy(update={"settings": {"bank.rank": 2}})
     outcome = worker.carried_out(brief, wrong)
     assert outcome.state == "failed"
     assert "these settings do not go together" in outcome.reason
 
 
-def test_a_trial_that_a_worker_had_ended_before_a_kill_is_not_begun_again(
+def test_trial_finished_before_a_kill_is_not_repeated(
     backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Nobody:
