@@ -1,7 +1,7 @@
 """Tests over all families run on representative ones by default, and on the rest in the slow suite.
 
-The representative ones cover each architecture: post-norm and pre-norm, custom attention and the attention registry, separate and
-fused projections, encoder, decoder, both, and images.
+The representative ones cover each architecture: post-norm and pre-norm, custom attention and the attention registry, separate
+and fused projections, encoder, decoder, both, and images.
 """
 
 from __future__ import annotations
