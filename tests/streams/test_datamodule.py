@@ -37,7 +37,7 @@ class Recorder(L.LightningModule):
     def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
         self._record(batch)
 
-    def test_one_training_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
+    def test_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
         self._record(batch)
 
     def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
