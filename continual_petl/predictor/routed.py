@@ -26,6 +26,7 @@ from continual_petl.store.open_run import check_can_route
 Unknown = Literal["reject", "nearest"]
 """What becomes of a row that is unlike the rows of every task: no answer, or that of the most probable task."""
 NUM_RUNNERS_UP = 3
+"""How many tasks are listed after the most probable one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +67,18 @@ class Route:
         )
 
 
-_routers: WeakKeyDictionary[ModelCache, tuple[tuple[tuple[str, str], ...], Router]] = WeakKeyDictionary()
-"""By run, the seals of the certificates that the router was made from."""
+@dataclass(frozen=True, kw_only=True)
+class _Finder:
+    """The router of a run, and how rows are encoded for it."""
+
+    seals: tuple[tuple[str, str], ...]
+    """Task and seal of every learned task when this was made."""
+    router: Router
+    groups: tuple[tuple[Manifest, tuple[str, ...]], ...]
+    """Tasks that encode a row in the same way, with the manifest of one of them."""
+
+
+_finders: WeakKeyDictionary[ModelCache, _Finder] = WeakKeyDictionary()
 
 
 def predict_routed(
@@ -88,13 +99,14 @@ def predict_routed(
     """
     if unknown not in ("reject", "nearest"):
         raise InputError(f"unknown: got {unknown!r}; allowed are 'reject' and 'nearest'")
-    _, manifests = _router_of(models)
+    finder = _finder_of(models)
+    manifests = {manifest.task: manifest for manifest, _ in finder.groups}
     # Where some tasks take pairs and others do not, a tuple of two texts is a pair: two rows come in a list.
     pairs = {task: manifest for task, manifest in manifests.items() if manifest.pair}
     listed, one = as_rows(rows, lambda: pairs or manifests)
     if not listed:
         return []
-    routes = find_tasks(models, listed, batch_size)
+    routes = _find_tasks(finder, models, listed, batch_size)
     chosen = [number for number, route in enumerate(routes) if unknown == "nearest" or not route.unknown]
     found: dict[int, Answer] = {}
     if chosen:
@@ -106,31 +118,24 @@ def predict_routed(
     return routed[0] if one else routed
 
 
-def find_tasks(models: ModelCache, rows: Sequence[Row], batch_size: int) -> list[Route]:
-    """Return the task of each row.
-
-    Rows are encoded as each kind of task encodes them. A row is compared with the tasks that take rows of its type.
-
-    Raises:
-        InputError: if no learned task has sums for the router, or none takes a row of this type.
-        StoreError: if stored sums are not the certified ones.
-    """
-    router, manifests = _router_of(models)
+def _find_tasks(finder: _Finder, models: ModelCache, rows: Sequence[Row], batch_size: int) -> list[Route]:
+    """Return the task of each row, among the tasks that take rows of its type; raises what `predict_routed` raises."""
+    router = finder.router
     scores_NT = np.full((len(rows), len(router.tasks)), -np.inf)
     states: dict[str, dict[int, Array]] = {}
-    for group in _encoded_alike(manifests).values():
-        numbers = [number for number, row in enumerate(rows) if accepts(row, manifests[group[0]])]
+    for manifest, tasks in finder.groups:
+        numbers = [number for number, row in enumerate(rows) if accepts(row, manifest)]
         if not numbers:
             continue
-        request = check_request(rows, numbers, manifests[group[0]])
-        backbone = models.backbone_of(group[0])
+        request = check_request(rows, numbers, manifest)
+        backbone = models.backbone_of(manifest.task)
         backbone.model.train(False)
         found_NF = row_states(
             backbone, request.encoded(models), router.layers, models.pad_token_id, batch_size=batch_size
         )
-        columns = [router.tasks.index(task) for task in group]
+        columns = [router.tasks.index(task) for task in tasks]
         scores_NT[np.ix_(numbers, columns)] = router.scores(found_NF)[:, columns]
-        states |= {task: dict(zip(numbers, found_NF, strict=True)) for task in group}
+        states |= {task: dict(zip(numbers, found_NF, strict=True)) for task in tasks}
     for number in np.flatnonzero(np.isneginf(scores_NT).all(1)).tolist():
         raise InputError(
             f"row {number + 1} is {rows[number]!r:.80}, and no task that can be found without its name takes such rows: "
@@ -157,39 +162,37 @@ def _routes(router: Router, scores_NT: Array, states: Mapping[str, Mapping[int, 
     ]
 
 
-def _router_of(models: ModelCache) -> tuple[Router, dict[str, Manifest]]:
-    """Return the router over all learned tasks that have sums, and their manifests."""
+def _finder_of(models: ModelCache) -> _Finder:
+    """Return the router over all learned tasks that have sums; it is made again only if a certificate has changed."""
     store = models.store
+    seals = tuple(sorted((link.task, link.seal) for link in store.links()))
+    if (finder := _finders.get(models)) is not None and finder.seals == seals:
+        return finder
     check_can_route(store)
-    manifests = {task: store.manifest(task) for task in store.tasks}
-    key = tuple((task, manifests[task].seal) for task in sorted(manifests))
-    if models not in _routers or _routers[models][0] != key:
-        read = {task: store.router_sums(task) for task in manifests}
-        sums = {}
-        for task, stored in read.items():
-            if stored is not None:
-                arrays = {name: tensor.numpy() for name, tensor in as_tensors(stored).items()}
-                try:
-                    sums[task] = TaskSums.from_arrays(arrays)
-                except ValueError as error:
-                    raise StoreError(f"task {task!r}: router.safetensors does not fit this release: {error}") from error
-        if len({own.layers for own in sums.values()}) > 1:
-            read_by = ", ".join(f"{task} {list(own.layers)}" for task, own in list(sums.items())[:5])
-            raise InputError(
-                "task: none was named, and the tasks were learned with different settings of routing (layers read: "
-                f"{read_by}): name the task, or learn them again with one setting."
-            )
-        _routers[models] = (key, Router(sums))
-    router = _routers[models][1]
-    return router, {task: manifests[task] for task in router.tasks}
+    sums: dict[str, TaskSums] = {}
+    groups: dict[tuple[object, ...], tuple[Manifest, tuple[str, ...]]] = {}
+    for task, _ in seals:
+        if (stored := store.router_sums(task)) is None:
+            continue
+        try:
+            sums[task] = TaskSums.from_arrays({name: tensor.numpy() for name, tensor in as_tensors(stored).items()})
+        except ValueError as error:
+            raise StoreError(f"task {task!r}: router.safetensors does not fit this release: {error}") from error
+        manifest = store.manifest(task)
+        first, tasks = groups.get(encoding := _encoding(manifest), (manifest, ()))
+        groups[encoding] = (first, (*tasks, task))
+    if len({own.layers for own in sums.values()}) > 1:
+        read = ", ".join(f"{task} {list(own.layers)}" for task, own in list(sums.items())[:5])
+        raise InputError(
+            "task: none was named, and the tasks were learned with different settings of routing (layers read: "
+            f"{read}): name the task, or learn them again with one setting."
+        )
+    finder = _finders[models] = _Finder(seals=seals, router=Router(sums), groups=tuple(groups.values()))
+    return finder
 
 
-def _encoded_alike(manifests: Mapping[str, Manifest]) -> dict[tuple[object, ...], list[str]]:
-    """Return the tasks that encode a row in the same way, and in whose precision the backbone is the same."""
-    groups: dict[tuple[object, ...], list[str]] = {}
-    for task, manifest in manifests.items():
-        own = manifest.kind in GENERATIVE or manifest.kind in ("token-classification", "image-classification")
-        precision = manifest.environment.precision
-        key = (manifest.kind if own else "", manifest.pair, manifest.max_length, manifest.max_target_length, precision)
-        groups.setdefault(key, []).append(task)
-    return groups
+def _encoding(manifest: Manifest) -> tuple[object, ...]:
+    """Return a value that is the same for tasks that encode rows in the same way, on the backbone in the same precision."""
+    own = manifest.kind in (*GENERATIVE, "token-classification", "image-classification")
+    kind = manifest.kind if own else "text"
+    return kind, manifest.pair, manifest.max_length, manifest.max_target_length, manifest.environment.precision

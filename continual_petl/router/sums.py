@@ -116,7 +116,7 @@ def sums_of(states_NF: Array, layers: tuple[int, ...], held_out_NF: Array) -> Ta
         layers=layers,
         count=len(states_NF),
         mean_F=mean_F,
-        covariance_U=np.rint(upper_U * ONE).clip(-ONE, ONE).astype(np.int32),
+        covariance_U=np.rint(upper_U * ONE).astype(np.int32),
         distances_Q=np.zeros(QUANTILES.shape),
     )
     return replace(sums, distances_Q=np.quantile(sums.distances(held_out_NF, sums.precision()), QUANTILES))

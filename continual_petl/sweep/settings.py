@@ -70,8 +70,11 @@ def with_settings(spec: StreamSpec, task: TaskSpec, settings: Settings) -> TaskS
 
 
 def alone(spec: StreamSpec, task: TaskSpec, seed: int) -> StreamSpec:
-    """Return a stream of one task: a bank depends only on its own task and the stream's seed, so it is learned alone."""
-    return settled(spec.model_copy(update={"tasks": (task,), "seed": seed}))
+    """Return a stream of one task: a bank depends only on its own task and the stream's seed, so it is learned alone.
+
+    A trial answers no rows without its task's name, so it spends no pass on sums for the router.
+    """
+    return settled(spec.model_copy(update={"tasks": (task,), "seed": seed, "routing": "off"}))
 
 
 def misfits(space: Mapping[str, Any], spec: StreamSpec, tasks: Sequence[TaskSpec]) -> list[tuple[KeyPath, str]]:

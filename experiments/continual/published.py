@@ -55,7 +55,7 @@ FIVE = (
             Published(
                 "O-LoRA", "75.8", _OLORA, "the released scripts write the task's name into every prompt, in tests too"
             ),
-            Published("Progressive Prompts", "75.1", _OLORA, f"is told the task; {_FEW}"),
+            Published("Progressive Prompts", "75.1", _OLORA, f"is given the task; {_FEW}"),
             Published("fine-tuning per task", "70.0", _OLORA, "16 rows a class, where others have 1,000"),
             Published("multi-task", "80.0", _OLORA),
         ),
@@ -84,7 +84,7 @@ FIFTEEN = (
     Table(
         "BERT-base, fifteen tasks, 1,000 rows a class",
         (
-            Published("Progressive Prompts", "69.3", f"Progressive Prompts; {_NOTE}", "is told the task"),
+            Published("Progressive Prompts", "69.3", f"Progressive Prompts; {_NOTE}", "is given the task"),
             Published("IDBR", "52.2", f"Progressive Prompts; {_NOTE}"),
         ),
     ),

@@ -14,7 +14,9 @@ import pytest
 from continual_petl import InputError, Run, StoreError, learn
 from continual_petl.cli.main import main
 from continual_petl.predictor.routed import RoutedAnswer
+from continual_petl.store.store import Store
 from continual_petl.streams.stream import TaskStream
+from continual_petl.sweep.settings import alone
 from tests.streams_in_code import regression_task, stream
 from tests.tiny import WORDS
 
@@ -171,3 +173,30 @@ def test_options_that_do_not_go_together(
 ) -> None:
     assert main(["predict", str(run.store.folder), *options]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_task_committed_after_the_first_prediction_is_found(
+    backbone_folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn(_stream(backbone_folder(), ("low",)), tmp_path / "run")
+    run = Run(tmp_path / "run")
+    reads: list[str] = []
+    read = Store.router_sums
+
+    def counted(store: Store, task: str) -> Any:
+        reads.append(task)
+        return read(store, task)
+
+    monkeypatch.setattr(Store, "router_sums", counted)
+    text = _texts("high")[0]
+    for _ in range(2):
+        assert run.predict([text], unknown="nearest")[0].task == "low"  # type: ignore[index]
+    assert reads == ["low"], "sums are read once"
+    learn(_stream(backbone_folder(), ("low", "high")), tmp_path / "run")
+    assert run.predict([text], unknown="nearest")[0].task == "high"  # type: ignore[index]
+
+
+def test_trials_of_a_sweep_store_no_sums(backbone_folder: Folder) -> None:
+    spec = _stream(backbone_folder()).spec
+    assert spec.routing == "full"
+    assert alone(spec, spec.tasks[0], seed=3).routing == "off"
