@@ -1,0 +1,174 @@
+"""Find the task of rows that name none: the router over the tasks of a run, and how rows are encoded for it.
+
+Shape suffixes: N rows, T tasks, F numbers that the router reads of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from continual_petl.errors import InputError, StoreError
+from continual_petl.heads.kinds import GENERATIVE
+from continual_petl.predictor.one_or_many import Row
+from continual_petl.predictor.row_checks import accepts, check_request
+from continual_petl.router.discriminant import Router, probabilities
+from continual_petl.router.row_states import row_states
+from continual_petl.router.sums import Array, TaskSums
+from continual_petl.store.certificate.manifest import Manifest
+from continual_petl.store.certificate.stored_tensor import as_tensors
+from continual_petl.store.model_cache import ModelCache
+from continual_petl.store.open_run import check_can_route
+
+NUM_RUNNERS_UP = 3
+"""How many tasks are listed after the most probable one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """The tasks of one row."""
+
+    task: str
+    """The most probable task."""
+    unknown: bool
+    """Whether the row is unlike the rows of this task."""
+    probabilities: Mapping[str, float]
+    """Of the most probable tasks, in descending order; ties in the order of names."""
+
+
+Encoding = tuple[object, ...]
+"""Equal for tasks that encode a row in the same way, on the backbone in the same precision."""
+States = Mapping[Encoding, Mapping[int, Array]]
+"""By encoding and row index, what the router reads of a row, ``(F,)``; rows of a type that no task of the encoding takes are
+missing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFinder:
+    """Finds the task of rows, among the tasks of a run that stored sums."""
+
+    seals: tuple[tuple[str, str], ...]
+    """Task and seal of every learned task when this was created."""
+    router: Router
+    groups: Mapping[Encoding, tuple[Manifest, tuple[str, ...]]]
+    """By encoding, the manifest of one of its tasks, and their names."""
+
+    @property
+    def manifests(self) -> dict[str, Manifest]:
+        """A manifest of each encoding, by task."""
+        return {manifest.task: manifest for manifest, _ in self.groups.values()}
+
+    def states(
+        self, models: ModelCache, rows: Sequence[Row], batch_size: int = 32, *, known: States | None = None
+    ) -> States:
+        """Return what the router reads of rows; the backbone is frozen, so it is the same after every task.
+
+        Args:
+            models: of the run.
+            rows: the rows.
+            batch_size: rows per batch.
+            known: the result for the same rows and fewer tasks; only encodings that it lacks are computed.
+        """
+        found = dict(known or {})
+        for encoding, (manifest, _) in self.groups.items():
+            if encoding in found:
+                continue
+            indices = [index for index, row in enumerate(rows) if accepts(row, manifest)]
+            found[encoding] = {}
+            if indices:
+                encoded = check_request(rows, indices, manifest).encoded(models)
+                backbone = models.backbone_of(manifest.task)
+                backbone.model.train(False)
+                states_NF = row_states(
+                    backbone, encoded, self.router.layers, models.pad_token_id, batch_size=batch_size
+                )
+                found[encoding] = dict(zip(indices, states_NF, strict=True))
+        return found
+
+    def routes(self, rows: Sequence[Row], states: States) -> list[Route]:
+        """Return the task of each row, among the tasks that take rows of its type.
+
+        Args:
+            rows: the rows.
+            states: of these rows.
+
+        Raises:
+            InputError: if no task takes rows of a row's type.
+        """
+        router = self.router
+        scores_NT = np.full((len(rows), len(router.tasks)), -np.inf)
+        for encoding, (_, tasks) in self.groups.items():
+            if own := states[encoding]:
+                columns = [router.tasks.index(task) for task in tasks]
+                scores_NT[np.ix_(list(own), columns)] = router.scores(np.stack(list(own.values())))[:, columns]
+        for index in np.flatnonzero(np.isneginf(scores_NT).all(1)).tolist():
+            raise InputError(
+                f"row {index + 1} is {rows[index]!r:.80}, and no task that can be found without its name takes such "
+                "rows: name the task"
+            )
+        return self._ranked(scores_NT, states)
+
+    def _ranked(self, scores_NT: Array, states: States) -> list[Route]:
+        router, encodings = self.router, {task: key for key, (_, tasks) in self.groups.items() for task in tasks}
+        probability_NT = probabilities(scores_NT)
+        best_N = scores_NT.argmax(1)
+        unknown_N = np.zeros(len(scores_NT), dtype=bool)
+        for place in np.unique(best_N).tolist():
+            task, indices = router.tasks[place], np.flatnonzero(best_N == place).tolist()
+            own = states[encodings[task]]
+            unknown_N[indices] = router.is_unknown(np.stack([own[index] for index in indices]), task)
+        order_NT = np.argsort(-probability_NT, axis=1, kind="stable")[:, : NUM_RUNNERS_UP + 1]
+        return [
+            Route(
+                task=router.tasks[int(best)],
+                unknown=bool(unknown),
+                probabilities={router.tasks[place]: float(own_T[place]) for place in order_T if own_T[place] > 0},
+            )
+            for best, unknown, own_T, order_T in zip(best_N, unknown_N, probability_NT, order_NT.tolist(), strict=True)
+        ]
+
+
+_finders: WeakKeyDictionary[ModelCache, TaskFinder] = WeakKeyDictionary()
+
+
+def task_finder(models: ModelCache) -> TaskFinder:
+    """Return the finder over all learned tasks that have sums; it is made again only if a certificate has changed.
+
+    Raises:
+        InputError: if no task stored sums, or tasks stored sums of different layers.
+        StoreError: if stored sums are not the certified ones.
+    """
+    store = models.store
+    seals = tuple(sorted((link.task, link.seal) for link in store.links()))
+    if (finder := _finders.get(models)) is not None and finder.seals == seals:
+        return finder
+    check_can_route(store)
+    sums: dict[str, TaskSums] = {}
+    groups: dict[Encoding, tuple[Manifest, tuple[str, ...]]] = {}
+    for task, _ in seals:
+        if (stored := store.router_sums(task)) is None:
+            continue
+        try:
+            sums[task] = TaskSums.from_arrays({name: tensor.numpy() for name, tensor in as_tensors(stored).items()})
+        except ValueError as error:
+            raise StoreError(f"task {task!r}: router.safetensors does not fit this release: {error}") from error
+        manifest = store.manifest(task)
+        first, tasks = groups.get(encoding := _encoding(manifest), (manifest, ()))
+        groups[encoding] = (first, (*tasks, task))
+    if len({own.layers for own in sums.values()}) > 1:
+        read = ", ".join(f"{task} {list(own.layers)}" for task, own in list(sums.items())[:5])
+        raise InputError(
+            "task: none was named, and the tasks were learned with different settings of routing (layers read: "
+            f"{read}): name the task, or learn them again with one setting."
+        )
+    finder = _finders[models] = TaskFinder(seals=seals, router=Router(sums), groups=groups)
+    return finder
+
+
+def _encoding(manifest: Manifest) -> Encoding:
+    own = manifest.kind in (*GENERATIVE, "token-classification", "image-classification")
+    kind = manifest.kind if own else "text"
+    return kind, manifest.pair, manifest.max_length, manifest.max_target_length, manifest.environment.precision
