@@ -8,3 +8,4 @@ from continual_petl.callbacks.live import LiveProgress as LiveProgress
 from continual_petl.callbacks.no_forgetting import NoForgetting as NoForgetting
 from continual_petl.callbacks.parameter_growth import ParameterGrowth as ParameterGrowth
 from continual_petl.callbacks.progress import Progress as Progress
+from continual_petl.callbacks.routing_watch import RoutingWatch as RoutingWatch

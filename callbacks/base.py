@@ -10,6 +10,7 @@ import lightning as L
 
 from continual_petl.backbones.backbone import Backbone
 from continual_petl.store.certificate.finding import Finding, TaskCheck
+from continual_petl.store.folder.results_file import RoutedCell
 from continual_petl.store.store import Store
 
 
@@ -43,6 +44,8 @@ class TaskEvent:
     """Tasks whose banks are in memory."""
     checked: Mapping[str, TaskCheck] = field(default_factory=dict)
     """Earlier tasks whose certificates, including probes, the run itself has checked after this task, and the result."""
+    routed: tuple[RoutedCell, ...] = ()
+    """What happened to the rows of measured tasks, this one last, with no task named."""
     recheck: Callable[[str], Rechecked] | None = None
     """Answers the test rows of a learned task again and compares them with its certificate, if the rows are available."""
 

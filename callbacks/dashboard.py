@@ -41,10 +41,10 @@ class Dashboard(StreamCallback):
 
     Names: ``train/loss`` (means over ranges of batches) and ``val/...`` with ``epoch`` and ``task``, its number from 1, at
     the steps of a fit: the points of the report's learning curves. After each task ``run/...`` (acc, bwt, forgetting,
-    newest_score, largest_change, tasks, certified), ``score/TASK`` of the first 50 tasks, ``growth/...`` (parameters,
-    full_copies, bytes) and ``seconds/PHASE``. The configuration holds bank, rate, epochs, seed, sizes and data digests of the
-    first 50 tasks, under ``tasks/TASK``. W&B also gets the report's figures and tables, and banks as artifacts if
-    requested.
+    newest_score, largest_change, tasks, certified), ``score/TASK`` of the first 50 tasks, ``routed/...`` (rows that name no
+    task; see `RoutedResults.after`), ``growth/...`` (parameters, full_copies, bytes) and ``seconds/PHASE``. The configuration
+    holds bank, rate, epochs, seed, sizes and data digests of the first 50 tasks, under ``tasks/TASK``. W&B also gets the
+    report's figures and tables, and banks as artifacts if requested.
 
     Tasks that are in the run folder but not in a logger are logged when a run begins to learn. If the fit is in another
     process, its points are logged when the task is committed.
@@ -178,7 +178,7 @@ class Dashboard(StreamCallback):
     def _add(self, event: TaskEvent, seconds: Mapping[str, float]) -> None:
         """Log the settings of a task that joined the known ones."""
         self._growth = growth(event.store, self._growth)
-        self._results = joined(self._results, self._cells)
+        self._results = joined(self._results, self._cells, event.routed)
         values = numbers_after(self._results, event.index + 1) | self._cost(event.index, seconds)
         self._whole(event.store, event.task, event.index + 1, values)
 

@@ -10,18 +10,21 @@ from typing import Any
 import numpy as np
 
 from continual_petl.report.results import ResultRow, Results
+from continual_petl.report.routed_results import routed_results
+from continual_petl.store.folder.results_file import RoutedCell
 
 MAX_SCORES = 50
 """Number of first tasks whose scores are logged under their own names after every further task."""
 NO_TASKS = Results(tasks=(), metrics=(), splits=(), rows=(), seconds={})
 
 
-def joined(results: Results, cells: Sequence[Mapping[str, Any]]) -> Results:
+def joined(results: Results, cells: Sequence[Mapping[str, Any]], routed: Sequence[RoutedCell] = ()) -> Results:
     """Return the matrix with the row of a further task, so that the rows before it are not read again.
 
     Args:
         results: of the tasks before.
         cells: of the row; the last one is the task's own.
+        routed: of the same row, for rows that name no task.
     """
     own = cells[-1]
     place = {name: number for number, name in enumerate((*results.tasks, own["task"]))}
@@ -40,6 +43,7 @@ def joined(results: Results, cells: Sequence[Mapping[str, Any]]) -> Results:
         metrics=(*results.metrics, own["metric"]),
         splits=(*results.splits, own["split"]),
         rows=(*results.rows, row),
+        routed_rows=(*results.routed_rows, {cell.task: cell for cell in routed}),
     )
 
 
@@ -51,6 +55,7 @@ def first(results: Results, count: int) -> Results:
         splits=results.splits[:count],
         rows=results.rows[:count],
         seconds={},
+        routed_rows=results.routed_rows[:count],
     )
 
 
@@ -58,7 +63,7 @@ def numbers_after(results: Results, count: int) -> dict[str, float]:
     """Return the metrics after a number of tasks.
 
     Returns:
-        ``run/...``, and ``score/TASK`` of the first tasks; NaN is left out.
+        ``run/...``, ``score/TASK`` of the first tasks, and ``routed/...`` for rows that name no task; NaN is left out.
     """
     row, found = results.rows[count - 1], results.after(count)
     changes = np.abs(row.values - results.own[row.columns])[:-1]
@@ -73,4 +78,7 @@ def numbers_after(results: Results, count: int) -> dict[str, float]:
     }
     scores = zip(row.columns, row.values, strict=True)
     numbers |= {f"score/{results.tasks[column]}": value for column, value in scores if column < MAX_SCORES}
+    routed = routed_results(results.tasks[:count], results.routed_rows[:count])
+    if routed is not None:
+        numbers |= {f"routed/{name}": value for name, value in routed.after(len(routed.tasks)).items()}
     return {name: float(value) for name, value in numbers.items() if math.isfinite(value)}

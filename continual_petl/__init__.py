@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from continual_petl.callbacks import NoForgetting as NoForgetting
     from continual_petl.callbacks import ParameterGrowth as ParameterGrowth
     from continual_petl.callbacks import Progress as Progress
+    from continual_petl.callbacks import RoutingWatch as RoutingWatch
     from continual_petl.callbacks import StreamCallback as StreamCallback
     from continual_petl.engine.forget import forget as forget
     from continual_petl.engine.learn import learn as learn
@@ -52,6 +53,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "NoForgetting": "continual_petl.callbacks",
         "ParameterGrowth": "continual_petl.callbacks",
         "Progress": "continual_petl.callbacks",
+        "RoutingWatch": "continual_petl.callbacks",
         "Run": "continual_petl.engine.run",
         "RunInUseError": "continual_petl.errors",
         "StoreError": "continual_petl.errors",

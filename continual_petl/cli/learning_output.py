@@ -10,7 +10,7 @@ import lightning as L
 from rich.markup import escape
 from rich.table import Table
 
-from continual_petl.callbacks import Dashboard, EventLines, LiveProgress, NoForgetting, ParameterGrowth
+from continual_petl.callbacks import Dashboard, EventLines, LiveProgress, NoForgetting, ParameterGrowth, RoutingWatch
 from continual_petl.cli._console import out, print_json
 from continual_petl.engine.checks.dry_run import TaskFacts
 from continual_petl.engine.learn import learn
@@ -37,7 +37,8 @@ def learn_and_show(
     known = folder.is_dir() and not arguments.json and not replace
     if known and {task.name for task in stream} <= set(Store(folder).tasks):
         out().print(f"nothing to learn: every task of the stream is learned in {folder}", markup=False, soft_wrap=True)
-    callbacks: list[L.Callback] = [ParameterGrowth(), NoForgetting(arguments.check), *watching(arguments)]
+    guards = [ParameterGrowth(), NoForgetting(arguments.check), RoutingWatch()]
+    callbacks: list[L.Callback] = [*guards, *watching(arguments)]
     run = learn(
         stream, folder, callbacks=callbacks, replace=replace, wait=wait, jobs=jobs, executor=executor, progress=False
     )

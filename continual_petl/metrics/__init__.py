@@ -9,7 +9,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Protocol
 
-from continual_petl.metrics.accuracy import acc, average_accuracy_tri, learning_accuracy
+from continual_petl.metrics.accuracy import (
+    acc,
+    average_accuracy_tri,
+    average_incremental_accuracy,
+    learning_accuracy,
+)
 from continual_petl.metrics.arrays import Scores
 from continual_petl.metrics.backward import (
     bwt_gem,
@@ -51,6 +56,7 @@ MATRIX_METRICS: Mapping[str, MatrixMetric] = MappingProxyType(
             acc,
             learning_accuracy,
             average_accuracy_tri,
+            average_incremental_accuracy,
             bwt_gem,
             bwt_gem_code,
             bwt_tri,
@@ -78,6 +84,7 @@ __all__ = [
     "REFERENCE_METRICS",
     "acc",
     "average_accuracy_tri",
+    "average_incremental_accuracy",
     "bwt_gem",
     "bwt_gem_code",
     "bwt_plus",

@@ -1,7 +1,8 @@
 """How good the learner is: averages of the result matrix.
 
 Sources: Lopez-Paz & Ranzato 2017 (GEM, https://arxiv.org/abs/1706.08840), Riemer et al. 2019 (MER,
-https://arxiv.org/abs/1810.11910), Diaz-Rodriguez et al. 2018 (https://arxiv.org/abs/1810.13166).
+https://arxiv.org/abs/1810.11910), Diaz-Rodriguez et al. 2018 (https://arxiv.org/abs/1810.13166), Rebuffi et al. 2017 (iCaRL,
+https://arxiv.org/abs/1611.07725).
 
 Shape suffixes: T tasks; ``R_TT[i, j]`` is the score on task j after learning task i, NaN where never measured. Formulas
 count tasks from 1. A NaN in a cell that a formula needs makes the result NaN; other cells are ignored.
@@ -75,3 +76,24 @@ def average_accuracy_tri(R_TT: Scores) -> Scores:
     """
     scores_TT = matrix(R_TT)
     return like(R_TT, mean(scores_TT[np.tril_indices_from(scores_TT)]))
+
+
+def average_incremental_accuracy(R_TT: Scores) -> Scores:
+    """Mean over all steps of the average score so far ``1/T sum_i (1/i sum_{j<=i} R[i, j])`` (iCaRL).
+
+    Args:
+        R_TT: result matrix; the lower triangle with the diagonal is used.
+
+    Shape:
+        ``(T, T)`` to ``()``, float64.
+
+    Raises:
+        ValueError: if ``R_TT`` is no result matrix.
+
+    Example:
+        >>> R_TT = np.array([[0.75, 0.25], [0.5, 1.0]])
+        >>> average_incremental_accuracy(R_TT).item()
+        0.75
+    """
+    scores_TT = matrix(R_TT)
+    return like(R_TT, mean(np.array([mean(row_T[: i + 1]) for i, row_T in enumerate(scores_TT)])))

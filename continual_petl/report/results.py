@@ -20,6 +20,8 @@ from continual_petl.metrics import forgetting_max
 from continual_petl.metrics.arrays import mean
 from continual_petl.metrics.backward import change_of_earlier
 from continual_petl.report.formatting import ON_VALIDATION, mark_of
+from continual_petl.report.routed_results import RoutedResults, routed_results
+from continual_petl.report.routed_results import Row as RoutedRow
 from continual_petl.store.certificate.chain import Link
 from continual_petl.store.folder.results_file import Line, Status, TaskLine
 from continual_petl.store.store import Store
@@ -60,6 +62,13 @@ class Results:
     """The known cells of R, row by row."""
     seconds: dict[str, dict[str, float]]
     """By task: seconds of data, training, evaluation, commit and verification."""
+    routed_rows: tuple[RoutedRow, ...] = ()
+    """What was measured after each task with no task named; see `routed`."""
+
+    @cached_property
+    def routed(self) -> RoutedResults | None:
+        """R-routed: the scores of rows that name no task; None if no task can be found without its name."""
+        return routed_results(self.tasks, self.routed_rows) if self.routed_rows else None
 
     @cached_property
     def R(self) -> Tensor:
@@ -251,6 +260,7 @@ class Results:
             "forgetting": _number(self.forgetting),
             "certified": self.certified,
             "carried": self.carried,
+            "routed": None if self.routed is None else self.routed.to_json(),
             "seconds": self.seconds,
         }
 
@@ -279,6 +289,7 @@ def results_of(
     tasks = [link.task for link in links]
     place = {(link.task, link.index): n for n, link in enumerate(links)}
     rows: list[dict[int, tuple[float, Status]]] = [{} for _ in tasks]
+    routed: list[RoutedRow] = [{} for _ in tasks]
     seconds: dict[str, dict[str, float]] = {}
     for line in lines:
         if isinstance(line, TaskLine):
@@ -293,6 +304,8 @@ def results_of(
             before = rows[i].get(j)
             if before is None or _RANK[cell.status] >= _RANK[before[1]]:
                 rows[i][j] = (math.nan if cell.value is None else cell.value, cell.status)
+        if i is not None and line.routed:
+            routed[i] = {cell.task: cell for cell in line.routed if (cell.task, cell.index) in place}
     for i, task in enumerate(tasks):
         if rows[i].get(i, (math.nan, "not measured"))[1] == "not measured":
             # Committed a moment ago: its own score is already in its certificate.
@@ -304,6 +317,7 @@ def results_of(
         splits=tuple(own[task][1] for task in tasks),
         rows=tuple(map(_row, rows)),
         seconds=seconds,
+        routed_rows=tuple(routed),
     )
 
 

@@ -92,6 +92,7 @@ def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableT
     if any("certified" in row.status for row in results.rows):
         lines.append("c: certified, not measured again: digests and probe are unchanged, so the value is carried over")
     lines += results.footnotes
+    lines += _routed(results)
     if checks is not None:
         good = [check for check in checks if check.ok]
         ways = sorted({check.how for check in good})
@@ -105,6 +106,25 @@ def summary(results: Results, checks: Sequence[TaskCheck] | None) -> RenderableT
             )
         lines += problems_in(checks)
     return Text("\n".join(map(printable, lines)))
+
+
+def _routed(results: Results) -> list[str]:
+    """Return what happens to rows that name no task; nothing if no task can be found without its name."""
+    routed = results.routed
+    if routed is None or len(routed.tasks) < 2:
+        return []
+    found = routed.after(len(routed.tasks))
+    meanings = {
+        "routing_accuracy": f"of rows that name no task find theirs, of {len(routed.tasks):,} tasks",
+        "accuracy": "of rows that name no task are predicted rightly",
+        "routing_loss": "mean drop of `routing` from its best; not forgetting, since named predictions are unchanged",
+    }
+    heads = dict(zip(meanings, ("routing", "routed ACC", "rout. loss"), strict=True))
+    return [
+        f"{heads[name]:<11} {_number(found[name])}   {meaning}"
+        for name, meaning in meanings.items()
+        if not math.isnan(found[name])
+    ]
 
 
 def problems_in(checks: Sequence[TaskCheck]) -> list[str]:

@@ -40,14 +40,14 @@ def task_sums(
     """
     layers = layers_to_read(num_layers_of(backbone), NUM_LAYERS[routing])
     train_NF, held_out_NF = (
-        row_states(backbone, rows, layers, pad_token_id, numbers=_drawn(len(rows), seed))
+        row_states(backbone, rows, layers, pad_token_id, numbers=drawn_rows(len(rows), seed))
         for rows in (train, validation)
     )
     return sums_of(train_NF, layers, held_out_NF)
 
 
-def _drawn(num_rows: int, seed: int) -> Sequence[int]:
-    """Return the numbers of the rows that are read, in ascending order."""
+def drawn_rows(num_rows: int, seed: int) -> Sequence[int]:
+    """Return the indices of the rows of a split that are read, in ascending order: at most `MAX_ROWS`."""
     if num_rows <= MAX_ROWS:
         return range(num_rows)
     drawn = np.random.default_rng(derive_seed(seed, "router")).choice(num_rows, MAX_ROWS, replace=False)

@@ -24,6 +24,10 @@ def learning_accuracy(R: Matrix) -> float:
     return _mean([R[i][i] for i in range(len(R))])
 
 
+def average_incremental_accuracy(R: Matrix) -> float:
+    return sum(sum(row[: i + 1]) / (i + 1) for i, row in enumerate(R)) / len(R)
+
+
 def average_accuracy_tri(R: Matrix) -> float:
     T = len(R)
     return math.fsum(R[i][j] for i in range(T) for j in range(T) if i >= j) / (T * (T + 1) / 2)
@@ -100,6 +104,7 @@ NEEDED: dict[str, Callable[[int], Cells]] = {
     "acc": _cells(lambda i, j, end: i == end),
     "learning_accuracy": _cells(lambda i, j, end: i == j),
     "average_accuracy_tri": _cells(lambda i, j, end: i >= j),
+    "average_incremental_accuracy": _cells(lambda i, j, end: i >= j),
     "bwt_gem": _cells(lambda i, j, end: j < end and i in (j, end)),
     "bwt_gem_code": _cells(lambda i, j, end: j < end and i in (j, end)),
     "bwt_tri": _cells(lambda i, j, end: j < end and i >= j),

@@ -31,6 +31,7 @@ REFERENCE_T = _f64(0.1, 0.3, 0.5)
         ("acc", (0.7 + 0.5 + 0.9) / 3),
         ("learning_accuracy", (0.8 + 0.6 + 0.9) / 3),
         ("average_accuracy_tri", (0.8 + 0.9 + 0.6 + 0.7 + 0.5 + 0.9) / 6),
+        ("average_incremental_accuracy", (0.8 + (0.9 + 0.6) / 2 + (0.7 + 0.5 + 0.9) / 3) / 3),
         ("bwt_gem", (-0.1 - 0.1) / 2),
         ("bwt_gem_code", (-0.1 - 0.1) / 3),
         ("bwt_tri", (0.1 - 0.1 - 0.1) / 3),
@@ -72,14 +73,15 @@ def test_lower_triangular_matrix_has_all_backward_metrics_but_one() -> None:
     assert unknown == {"forgetting_max_all_rows", "fwt_tri"}
 
 
-@pytest.mark.parametrize("name", ["acc", "learning_accuracy", "average_accuracy_tri"])
+AVERAGES = ["acc", "learning_accuracy", "average_accuracy_tri", "average_incremental_accuracy"]
+
+
+@pytest.mark.parametrize("name", AVERAGES)
 def test_single_task_has_an_average(name: str) -> None:
     assert metrics.MATRIX_METRICS[name](_f64([0.5])).item() == 0.5
 
 
-@pytest.mark.parametrize(
-    "name", sorted(set(metrics.MATRIX_METRICS) - {"acc", "learning_accuracy", "average_accuracy_tri"})
-)
+@pytest.mark.parametrize("name", sorted(set(metrics.MATRIX_METRICS) - set(AVERAGES)))
 def test_single_task_has_no_transfer_metrics(name: str) -> None:
     assert metrics.MATRIX_METRICS[name](_f64([0.5])).isnan()
 

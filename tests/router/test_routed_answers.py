@@ -17,32 +17,16 @@ from continual_petl.predictor.routed import RoutedAnswer
 from continual_petl.store.store import Store
 from continual_petl.streams.stream import TaskStream
 from continual_petl.sweep.settings import alone
+from tests.router.rows import labelled_task, routed_stream, rows_of
 from tests.streams_in_code import regression_task, stream
 from tests.tiny import WORDS
 
 Folder = Callable[..., Path]
 STRANGE = " ".join(WORDS[85:86] * 16)
-VOCABULARY = {"low": WORDS[:12], "high": WORDS[40:52], "pairs": WORDS[:60]}
-
-
-def _rows(name: str, number: int, seed: int) -> list[dict[str, Any]]:
-    draw = random.Random(f"{name} {seed}")
-    rows = []
-    for _ in range(number):
-        words = draw.choices(VOCABULARY[name], k=16)
-        row = {"text": " ".join(words), "label": ("no", "yes")[words[0] in VOCABULARY[name][::2]]}
-        rows.append(row | ({"text_pair": " ".join(draw.choices(WORDS[:60], k=4))} if name == "pairs" else {}))
-    return rows
-
-
-def _task(name: str, **more: Any) -> dict[str, Any]:
-    data = {"train": _rows(name, 60, 0), "validation": _rows(name, 30, 1), "test": _rows(name, 16, 2)}
-    columns = {"columns": {"text_pair": "text_pair"}} if name == "pairs" else {}
-    return {"name": name, "kind": "classification", "data": data, **columns, **more}
 
 
 def _stream(backbone: Path, names: tuple[str, ...] = ("low", "high", "pairs"), **more: Any) -> TaskStream:
-    return stream(backbone, [_task(name) for name in names], **{"routing": "full", **more})
+    return routed_stream(backbone, [labelled_task(name) for name in names], **more)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +35,7 @@ def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Ru
 
 
 def _texts(name: str) -> list[Any]:
-    rows = _rows(name, 20, 7)
+    rows = rows_of(name, 20, 7)
     return [(row["text"], row["text_pair"]) if name == "pairs" else row["text"] for row in rows]
 
 
@@ -124,7 +108,7 @@ def test_sums_are_certified_and_a_changed_byte_is_named(run: Run, tmp_path: Path
 
 
 def test_a_task_without_routing_stores_nothing_and_is_not_found(backbone_folder: Folder, tmp_path: Path) -> None:
-    tasks = [_task("low", routing="off"), _task("high"), regression_task("length", routing="off")]
+    tasks = [labelled_task("low", routing="off"), labelled_task("high"), regression_task("length", routing="off")]
     run = learn(stream(backbone_folder(), tasks, routing="small"), tmp_path / "run")
     stored = {path.parent.name for path in run.store.folder.glob("banks/*/router.safetensors")}
     assert stored == {"high"}
@@ -134,7 +118,7 @@ def test_a_task_without_routing_stores_nothing_and_is_not_found(backbone_folder:
 
 
 def test_a_run_without_sums_says_how_to_get_them(backbone_folder: Folder, tmp_path: Path) -> None:
-    run = learn(stream(backbone_folder(), [_task("low")]), tmp_path / "run")
+    run = learn(stream(backbone_folder(), [labelled_task("low")]), tmp_path / "run")
     with pytest.raises(InputError, match=r"no learned task of .* can be found without its name.*routing: full"):
         run.predict("w1")
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from continual_petl.engine.scoring.evaluate import evaluate
+from continual_petl.engine.scoring.routed_row import routed_cells
 from continual_petl.engine.session import Session
 from continual_petl.engine.signals import StopRequest
 from continual_petl.errors import ForgettingError, InputError, why_unavailable
@@ -46,7 +47,7 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
     only the last row of a stream is complete, if that costs no more than the tasks learned by this command (see
     `affordable`). The remaining cells count as not measured. If the rows of a task that is to be measured are not
     available, its certificate is checked and its certified score carried over, unless the stream asks for
-    ``evaluate: all``.
+    ``evaluate: all``. Tasks that are measured are also measured with no task named, if they stored sums for that.
 
     Raises:
         ForgettingError: if a certificate does not hold.
@@ -95,8 +96,9 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
         )
     carried = {task: why for task, why in gone.items() if task in certified}
     left = {task: why for task, why in gone.items() if task in unread}
-    notices = [*_not_read(unread - left.keys()), *_carried(carried), *_left(left), *session.new_notices()]
-    return Row(RowLine(after=after, index=links[index].index, cells=tuple(cells)), notices, checks)
+    routed, low = routed_cells(session, [cell.task for cell in cells if cell.status == _MEASURED], request)
+    notices = [*_not_read(unread - left.keys()), *_carried(carried), *_left(left), *low, *session.new_notices()]
+    return Row(RowLine(after=after, index=links[index].index, cells=tuple(cells), routed=routed), notices, checks)
 
 
 def _not_read(unread: set[str]) -> list[str]:

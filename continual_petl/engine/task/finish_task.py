@@ -58,6 +58,7 @@ def finish_task(
         notices=tuple(notices),
         models=frozenset(learner.plans),
         checked=checked,
+        routed=row.routed,
         recheck=lambda earlier: check_rows(session, earlier),
     )
     watching = [callback for callback in callbacks if isinstance(callback, StreamCallback)]

@@ -16,7 +16,7 @@ import plotly.graph_objects as go
 from continual_petl.report import figures as package
 from continual_petl.report.run_facts import RunFacts, TaskFacts
 
-SECTIONS = ("scores", "forgetting", "growth", "learning", "time", "training", "predictions")
+SECTIONS = ("scores", "forgetting", "routing", "growth", "learning", "time", "training", "predictions")
 """Identifiers of the sections that figures are shown in, in the order of the page; the last two are of a task."""
 
 Facts = TypeVar("Facts", RunFacts, TaskFacts)

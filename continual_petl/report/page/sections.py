@@ -26,8 +26,9 @@ def sections(facts: RunFacts) -> list[Section]:
     """Return all sections; for a run without a task the verdict, and the half-learned tasks."""
     if not facts.tasks:
         return [verdict(facts), *half_learned(facts)]
-    parts = [part(facts) for part in (scores, forgotten, cost, learning, times, tasks)]
-    return [verdict(facts), *half_learned(facts), *parts, *misread(facts), certificates(facts)]
+    parts = [part(facts) for part in (cost, learning, times, tasks)]
+    first = [verdict(facts), *half_learned(facts), scores(facts), forgotten(facts), *routed(facts)]
+    return [*first, *parts, *misread(facts), certificates(facts)]
 
 
 def half_learned(facts: RunFacts) -> list[Section]:
@@ -74,6 +75,12 @@ def forgotten(facts: RunFacts) -> Section:
     table = Table(caption="Averages over all tasks so far", heads=("after", *names), rows=rows)
     figures = _figures(facts, "forgetting")
     return Section(id="forgetting", title="Forgetting", template="figures.html.j2", figures=figures, tables=[table])
+
+
+def routed(facts: RunFacts) -> list[Section]:
+    """Return what happens to rows that name no task; nothing if fewer than two tasks can be found without their names."""
+    figures = _figures(facts, "routing")
+    return [Section(id="routing", title="Routing", template="figures.html.j2", figures=figures)] if figures else []
 
 
 def cost(facts: RunFacts) -> Section:

@@ -41,6 +41,28 @@ class Cell(FrozenModel):
     status: Status
 
 
+class RoutedCell(FrozenModel):
+    """What became of a task's rows when no task was named."""
+
+    task: Name
+    """The task that the rows belong to."""
+    index: Index
+    """The task's position in the chain."""
+    split: Literal["validation", "test"]
+    num_examples: Index
+    """Number of rows; of many, a sample is read."""
+    chosen: dict[Name, Index]
+    """Number of rows for which each task was the most probable one, in descending order."""
+    unknown: Index
+    """Number of rows that were unlike the rows of every task."""
+    correct: Index | None
+    """Number of right predictions if the most probable task always predicts; None for kinds without right and wrong."""
+    correct_own: Index | None
+    """How many of these were predicted by the rows' own task."""
+    correct_known: Index | None
+    """How many of these are left if unknown rows get no prediction."""
+
+
 class RowLine(FrozenModel):
     """A row of the result matrix: the scores on earlier tasks after one was learned."""
 
@@ -49,6 +71,8 @@ class RowLine(FrozenModel):
     index: Index
     """Position of ``after`` in the chain."""
     cells: tuple[Cell, ...]
+    routed: tuple[RoutedCell, ...] = ()
+    """The same for rows that name no task, of the tasks that were measured."""
 
 
 class TaskLine(FrozenModel):

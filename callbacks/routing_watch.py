@@ -1,0 +1,69 @@
+"""Warn when the arrival of a task makes rows of an earlier one harder to tell from others."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from typing_extensions import override
+
+from continual_petl.callbacks.base import StreamCallback, TaskEvent
+from continual_petl.store.folder.results_file import RoutedCell, RowLine
+
+_log = logging.getLogger(__name__)
+
+
+class RoutingWatch(StreamCallback):
+    """Compare after each task how many rows of the earlier ones find their task without its name.
+
+    Args:
+        points: loss of an earlier task, in percentage points, above which a warning is logged.
+
+    Raises:
+        ValueError: if ``points`` is negative.
+
+    Example::
+
+        learn(stream, "runs/mine", callbacks=[RoutingWatch(points=1.0)])
+    """
+
+    def __init__(self, points: float = 2.0) -> None:
+        if not points >= 0:
+            raise ValueError(f"points: got {points}; give a number of percentage points, 0 or more")
+        self.points = points
+        self.losses: dict[str, dict[str, float]] = {}
+        """For each newly learned task, the loss in percentage points of each earlier task that lost more than `points`."""
+        self._before: dict[tuple[str, int], float] | None = None
+
+    @override
+    def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
+        if self._before is None:
+            self._before = _newest(event)
+        shares = {(cell.task, cell.index): _share(cell) for cell in event.routed}
+        lost = {
+            key: 100 * (self._before[key] - share)
+            for key, share in shares.items()
+            if key in self._before and 100 * (self._before[key] - share) > self.points
+        }
+        if lost:
+            self.losses[event.task] = {task: points for (task, _), points in lost.items()}
+            words = ", ".join(
+                f"{task} {loss:.1f} points (now {shares[task, index]:.1%})" for (task, index), loss in lost.items()
+            )
+            _log.warning(
+                "task %r takes rows of earlier tasks that name no task: %s. Predictions with a named task are unchanged. The "
+                "report shows which task rows are taken for.",
+                event.task,
+                words,
+            )
+        self._before |= shares
+
+
+def _newest(event: TaskEvent) -> dict[tuple[str, int], float]:
+    """Return the newest known share of each earlier task, from the run folder."""
+    lines = [line for line in event.store.results() if isinstance(line, RowLine) and line.after != event.task]
+    return {(cell.task, cell.index): _share(cell) for line in lines for cell in line.routed}
+
+
+def _share(cell: RoutedCell) -> float:
+    return cell.chosen.get(cell.task, 0) / max(1, cell.num_examples)

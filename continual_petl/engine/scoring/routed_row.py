@@ -1,0 +1,139 @@
+"""One row of R-routed: what becomes of the rows of learned tasks, after a new one, if no task is named.
+
+Predictions with a named task never change. Without one they can, if a new task is like an earlier one, so they are measured
+again after each task. The states of the frozen backbone are the same every time and are kept in memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from continual_petl.engine.scoring.certified_rows import certified_rows
+from continual_petl.engine.session import Session
+from continual_petl.engine.signals import StopRequest
+from continual_petl.errors import InputError
+from continual_petl.heads.kinds import Kind
+from continual_petl.predictor.one_or_many import Row
+from continual_petl.predictor.predictor import Predictor
+from continual_petl.predictor.task_finder import Route, States, TaskFinder, task_finder
+from continual_petl.router.task_sums import drawn_rows
+from continual_petl.store.certificate.manifest import ROUTER, Manifest
+from continual_petl.store.folder.results_file import RoutedCell
+
+LOW = 0.8
+"""A new task whose share of rows that are routed to it is lower than this is reported."""
+_RIGHT_OR_WRONG: tuple[Kind, ...] = ("classification", "image-classification")
+_MAX_KEPT = 20
+
+
+class RoutedRows:
+    """A task's rows, and what does not change with later tasks: their states, and the predictions of its own bank.
+
+    Args:
+        session: the run.
+        manifest: of the task.
+        rows: its rows.
+        labels: their true labels.
+    """
+
+    def __init__(self, session: Session, manifest: Manifest, rows: list[Row], labels: list[Any]) -> None:
+        self.seal = manifest.seal
+        self.rows = rows
+        self.labels = labels
+        self.states: States = {}
+        self.named: list[Any] | None = None
+        if manifest.kind in _RIGHT_OR_WRONG:
+            size = manifest.training.eval_batch_size or manifest.training.batch_size
+            found = Predictor(session.models).predict(rows, [manifest.task] * len(rows), batch_size=size)
+            self.named = [answer.value for answer in found]
+
+
+_kept: WeakKeyDictionary[Session, OrderedDict[str, RoutedRows]] = WeakKeyDictionary()
+
+
+def routed_cells(
+    session: Session, tasks: Iterable[str], request: StopRequest | None = None
+) -> tuple[tuple[RoutedCell, ...], list[str]]:
+    """Return how the rows of tasks are routed now, and notices for the user; nothing if no task stored sums.
+
+    Args:
+        session: the run.
+        tasks: learned tasks, the newest one last; those whose rows are not available, and those that stored no sums, are left
+            out.
+        request: the stop request.
+
+    Raises:
+        Interrupted: between two tasks, if a stop was requested.
+    """
+    store, tasks = session.store, list(tasks)
+    manifests = {task: manifest for task in tasks if ROUTER in (manifest := store.manifest(task)).files}
+    if not manifests:
+        return (), []
+    try:
+        finder = task_finder(session.models)
+    except InputError as error:
+        return (), [f"rows without a task were not evaluated: {error}"]
+    cells = []
+    for task, manifest in manifests.items():
+        if request is not None:
+            request.stop_here(f"while rows of task {task!r} were being routed; the task is committed")
+        if (rows := _rows(session, manifest)) is not None:
+            cells.append(_cell(session, finder, manifest, rows))
+    return tuple(cells), [notice for cell in cells[-1:] if cell.task == tasks[-1] for notice in _low(cell)]
+
+
+def _rows(session: Session, manifest: Manifest) -> RoutedRows | None:
+    task, kept = manifest.task, _kept.setdefault(session, OrderedDict())
+    if task not in kept or kept[task].seal != manifest.seal:
+        checked = certified_rows(session, task, session.rows)
+        if isinstance(checked, str):
+            return None
+        chosen = checked.take(np.asarray(drawn_rows(len(checked), manifest.seed), dtype=np.int64))
+        rows: list[Row] = chosen.inputs
+        if chosen.pairs is not None:
+            rows = list(zip(chosen.inputs, chosen.pairs, strict=True))
+        kept[task] = RoutedRows(session, manifest, rows, chosen.names)
+        while len(kept) > _MAX_KEPT:
+            kept.popitem(last=False)
+    return kept[task]
+
+
+def _cell(session: Session, finder: TaskFinder, manifest: Manifest, rows: RoutedRows) -> RoutedCell:
+    rows.states = finder.states(session.models, rows.rows, known=rows.states)
+    routes = finder.routes(rows.rows, rows.states)
+    own = [route.task == manifest.task for route in routes]
+    right = None if rows.named is None else _right(session, rows, rows.named, routes, own)
+    known = [not route.unknown for route in routes]
+    chosen = Counter(route.task for route in routes)
+    return RoutedCell(
+        task=manifest.task,
+        index=session.store.link(manifest.task).index,
+        split=manifest.counted_split,
+        num_examples=len(routes),
+        chosen=dict(sorted(chosen.items(), key=lambda each: (-each[1], each[0]))),
+        unknown=known.count(False),
+        correct=None if right is None else sum(right),
+        correct_own=None if right is None else sum(map(all, zip(right, own, strict=True))),
+        correct_known=None if right is None else sum(map(all, zip(right, known, strict=True))),
+    )
+
+
+def _right(session: Session, rows: RoutedRows, named: list[Any], routes: list[Route], own: list[bool]) -> list[bool]:
+    """Return for each row whether its prediction without a named task is right."""
+    return [here and found == label for here, found, label in zip(own, named, rows.labels, strict=True)]
+
+
+def _low(cell: RoutedCell) -> list[str]:
+    share = cell.chosen.get(cell.task, 0) / cell.num_examples
+    if share >= LOW:
+        return []
+    others = ", ".join(f"{task} {count}" for task, count in cell.chosen.items() if task != cell.task)
+    return [
+        f"task {cell.task!r}: without its name, only {share:.1%} of its {cell.num_examples} {cell.split} rows are recognised "
+        f"as its own (others: {others}): the frozen backbone hardly tells them apart. Name the task, or use another backbone."
+    ]

@@ -1,0 +1,84 @@
+"""Rows that name no task: which task they are taken for, and how that changes as tasks arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from continual_petl.report.figures.registry import run_figure
+from continual_petl.report.figures.style import SCALE, heatmap, shown, styled, tick
+from continual_petl.report.formatting import number
+from continual_petl.report.routed_results import RoutedResults
+from continual_petl.report.run_facts import RunFacts
+
+MAX_TASKS = 50
+"""Of more tasks, only the newest are drawn."""
+_MAX_WRITTEN = 12
+
+
+def _newest(facts: RunFacts) -> RoutedResults | None:
+    routed = facts.results.routed
+    return None if routed is None or len(routed.tasks) < 2 else routed
+
+
+def _of_newest(routed: RoutedResults) -> str:
+    count = len(routed.tasks)
+    return f" The newest {MAX_TASKS} of {count:,} tasks." if count > MAX_TASKS else ""
+
+
+def _routing_words(facts: RunFacts) -> str:
+    routed = _newest(facts)
+    assert routed is not None
+    found = routed.after(len(routed.tasks))
+    shares = {name: number(value) for name, value in found.items()}
+    return (
+        "Share of each task's rows (column) that are recognised as its own after learning each task (row), when no task is "
+        f"named. At the end {shares['routing_accuracy']} find their task, {shares['within_task_accuracy']} of these are "
+        f"predicted rightly, and {shares['accuracy']} of all; average incremental accuracy is "
+        f"{shares['average_incremental_accuracy']}. {shares['unknown']} are unlike the rows of every task. Routing loss is "
+        f"{shares['routing_loss']}: named predictions are unchanged, so it is not forgetting.{_of_newest(routed)}"
+    )
+
+
+@run_figure("routing", section="routing", caption="Rows that find their task without its name", words=_routing_words)
+def routing(facts: RunFacts) -> go.Figure | None:
+    """Return the share of rows that find their task, after each task."""
+    if (routed := _newest(facts)) is None:
+        return None
+    shares_TT = routed.routing[-MAX_TASKS:, -MAX_TASKS:]
+    return _map(shares_TT, routed.tasks[-MAX_TASKS:], x="rows of task", y="after learning task")
+
+
+def _confusion_words(facts: RunFacts) -> str:
+    routed = _newest(facts)
+    assert routed is not None
+    return f"Share of each task's rows (row) that are taken for each task (column) at the end.{_of_newest(routed)}"
+
+
+@run_figure("taken-for", section="routing", caption="Which task rows are taken for", words=_confusion_words)
+def confusion(facts: RunFacts) -> go.Figure | None:
+    """Return which task the rows of each task are taken for at the end."""
+    if (routed := _newest(facts)) is None:
+        return None
+    shares_TT = routed.confusion[-MAX_TASKS:, -MAX_TASKS:]
+    return _map(shares_TT, routed.tasks[-MAX_TASKS:], x="taken for task", y="rows of task")
+
+
+def _map(shares_TT: NDArray[np.float64], tasks: Sequence[str], *, x: str, y: str) -> go.Figure:
+    heat = heatmap(
+        z=[[None if np.isnan(share) else float(share) for share in row] for row in shares_TT],
+        text=[[f"{y} {shown(row)}<br>{x} {shown(column)}" for column in tasks] for row in tasks],
+        texttemplate="%{z:.3f}" if len(tasks) <= _MAX_WRITTEN else None,
+        hovertemplate="%{text}<br>%{z:.4f}<extra></extra>",
+        hoverongaps=False,
+        colorscale=SCALE,
+        colorbar={"title": "share"},
+        xgap=1,
+        ygap=1,
+    )
+    ticks = {"tickmode": "array", "tickvals": list(range(len(tasks))), "ticktext": list(map(tick, tasks))}
+    height = int(min(900, max(320, 120 + 36 * len(tasks))))
+    return styled([heat], x=x, y=y, height=height, xaxis=ticks, yaxis={"autorange": "reversed", **ticks})

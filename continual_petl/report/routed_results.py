@@ -1,0 +1,133 @@
+"""R-routed: what happened to the rows of each task, after each task, when no task was named.
+
+Predictions for rows with a named task cannot change. Without a name they can, if a new task is like an earlier one. This loss
+is the router's, and is reported apart from forgetting.
+
+Shape suffixes: T tasks that stored sums for the router.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from continual_petl.metrics import acc, average_incremental_accuracy, forgetting_max
+from continual_petl.metrics.arrays import mean
+from continual_petl.store.folder.results_file import RoutedCell
+
+SCORES = {
+    "accuracy": "mean share of right predictions, over the tasks so far",
+    "average_incremental_accuracy": "mean of that over all steps (Rebuffi et al. 2017)",
+    "routing_accuracy": "mean share of rows that find their task",
+    "within_task_accuracy": "share of right predictions among the rows that find their task",
+    "unknown": "mean share of rows that are unlike the rows of every task",
+    "routing_loss": "mean drop of the share of rows that find their task from its best earlier value",
+}
+"""The scores of rows that name no task, and their meaning."""
+Row = Mapping[str, RoutedCell]
+"""What was measured after one task, by the task that the rows belong to."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RoutedResults:
+    """Shares of rows, 0 to 1, by task after task; NaN where nothing was measured."""
+
+    tasks: tuple[str, ...]
+    """The tasks that stored sums for the router, in the order of learning."""
+    rows: tuple[Row, ...]
+    """One for each of them."""
+
+    @cached_property
+    def R(self) -> NDArray[np.float64]:
+        """``R[i, j]``: share of the rows of task ``j`` that are predicted rightly after learning task ``i``, ``(T, T)``."""
+        return self._matrix(lambda cell: cell.correct)
+
+    @cached_property
+    def routing(self) -> NDArray[np.float64]:
+        """``routing[i, j]``: share of the rows of task ``j`` that are recognised as its own after task ``i``, ``(T, T)``."""
+        return self._matrix(lambda cell: cell.chosen.get(cell.task, 0))
+
+    @property
+    def confusion(self) -> NDArray[np.float64]:
+        """``confusion[i, j]``: share of the rows of task ``i`` that are taken for task ``j`` at the end, ``(T, T)``."""
+        shares_TT = np.full((len(self.tasks), len(self.tasks)), np.nan)
+        for i, task in enumerate(self.tasks):
+            if (cell := self.rows[-1].get(task)) is not None:
+                shares_TT[i] = [cell.chosen.get(other, 0) / max(1, cell.num_examples) for other in self.tasks]
+        return shares_TT
+
+    def after(self, count: int) -> dict[str, float]:
+        """Return the scores after a number of these tasks; a score is NaN if it needs a row that was not measured.
+
+        Returns:
+            By name, see `SCORES`.
+        """
+        cells = [self.rows[count - 1].get(task) for task in self.tasks[:count]] if count else []
+        known = [cell for cell in cells if cell is not None]
+        if not known:
+            return dict.fromkeys(SCORES, math.nan)
+        own = [cell.chosen.get(cell.task, 0) for cell in known]
+        found = dict(zip(SCORES, [math.nan] * len(SCORES), strict=True))
+        found["routing_accuracy"] = _share(own, cells)
+        found["unknown"] = _share([cell.unknown for cell in known], cells)
+        right = [cell.correct_own for cell in known if cell.correct_own is not None]
+        if len(right) == len(cells) and sum(own):
+            found["within_task_accuracy"] = sum(right) / sum(own)
+        if all(len(row) > i for i, row in enumerate(self.rows[:count])):
+            R_TT = self.R[:count, :count]
+            found["accuracy"] = float(acc(R_TT))
+            found["average_incremental_accuracy"] = float(average_incremental_accuracy(R_TT))
+            if count > 1:
+                found["routing_loss"] = float(forgetting_max(self.routing[:count, :count]))
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON values, null for NaN."""
+        return {
+            "tasks": list(self.tasks),
+            "R": _listed(self.R),
+            "routing": _listed(self.routing),
+            "confusion": _listed(self.confusion),
+            **{name: None if math.isnan(value) else value for name, value in self.after(len(self.tasks)).items()},
+        }
+
+    def _matrix(self, count: Callable[[RoutedCell], int | None]) -> NDArray[np.float64]:
+        shares_TT = np.full((len(self.tasks), len(self.tasks)), np.nan)
+        place = {task: j for j, task in enumerate(self.tasks)}
+        for i, row in enumerate(self.rows):
+            for task, cell in row.items():
+                if task in place and (number := count(cell)) is not None:
+                    shares_TT[i, place[task]] = number / max(1, cell.num_examples)
+        return shares_TT
+
+
+def routed_results(tasks: Sequence[str], rows: Sequence[Row]) -> RoutedResults | None:
+    """Return R-routed of those tasks whose rows were routed when they were learned; None if there are none.
+
+    Args:
+        tasks: of the run, in the order of learning.
+        rows: what was measured after each of them.
+    """
+    routed = [i for i, (task, row) in enumerate(zip(tasks, rows, strict=True)) if task in row]
+    if not routed:
+        return None
+    return RoutedResults(tasks=tuple(tasks[i] for i in routed), rows=tuple(rows[i] for i in routed))
+
+
+def _share(counts: Sequence[int], cells: Sequence[RoutedCell | None]) -> float:
+    """Return the mean over tasks of the share of rows; NaN if a task was not measured."""
+    if len(counts) < len(cells):
+        return math.nan
+    return mean(
+        np.array([count / max(1, cell.num_examples) for count, cell in zip(counts, cells, strict=True) if cell])
+    )
+
+
+def _listed(shares_TT: NDArray[np.float64]) -> list[list[float | None]]:
+    return [[None if math.isnan(share) else share for share in row] for row in shares_TT.tolist()]

@@ -1,0 +1,173 @@
+"""R-routed: rows of learned tasks that name no task, measured after each task, and what reports make of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from continual_petl import InputError, RoutingWatch, Run, learn
+from continual_petl.callbacks.run_numbers import numbers_after
+from continual_petl.cli.main import main
+from continual_petl.engine.scoring import routed_row
+from continual_petl.metrics import forgetting_max
+from continual_petl.report.routed_results import SCORES, RoutedResults, routed_results
+from continual_petl.store.folder.results_file import RoutedCell, RowLine
+from tests.router.rows import labelled_task, routed_stream, rows_of
+
+Folder = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def run(backbone_folder: Folder, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    # The second task is learned on the words of the first, so that rows go astray.
+    tasks = [labelled_task("low"), labelled_task("twin", vocabulary="low"), labelled_task("pairs")]
+    return learn(routed_stream(backbone_folder(), tasks), tmp_path_factory.mktemp("routed") / "run")
+
+
+def _lines(run: Run) -> list[RowLine]:
+    return [line for line in run.store.results() if isinstance(line, RowLine)]
+
+
+def _inputs(task: str) -> list[object]:
+    rows = rows_of("low" if task == "twin" else task, 16, 2, name=task)
+    return [(row["text"], row["text_pair"]) if "text_pair" in row else row["text"] for row in rows]
+
+
+def _labels(task: str) -> list[str]:
+    return [row["label"] for row in rows_of("low" if task == "twin" else task, 16, 2, name=task)]
+
+
+def test_cells_equal_the_routed_predictions_of_the_rows(run: Run) -> None:
+    assert [[cell.task for cell in line.routed] for line in _lines(run)] == [
+        ["low"],
+        ["low", "twin"],
+        ["low", "twin", "pairs"],
+    ]
+    for cell in _lines(run)[-1].routed:
+        nearest, rejecting = (run.predict(_inputs(cell.task), unknown=how) for how in ("nearest", "reject"))
+        assert isinstance(nearest, list)
+        assert isinstance(rejecting, list)
+        tasks = [answer.task for answer in nearest]
+        assert cell.chosen == {task: tasks.count(task) for task in set(tasks)}
+        assert cell.unknown == sum(answer.task is None for answer in rejecting)
+        right = [
+            answer.task == cell.task and answer.answer is not None and answer.answer.value == label
+            for answer, label in zip(nearest, _labels(cell.task), strict=True)
+        ]
+        assert cell.correct == cell.correct_own == sum(right)
+        known = [answer.task is not None for answer in rejecting]
+        assert cell.correct_known == sum(good and here for good, here in zip(right, known, strict=True))
+        assert cell.num_examples == 16
+
+
+def test_matrices_are_the_shares_of_the_cells(run: Run) -> None:
+    routed = run.results.routed
+    assert routed is not None
+    for i, line in enumerate(_lines(run)):
+        for j, cell in enumerate(line.routed):
+            assert routed.R[i, j] == (cell.correct or 0) / 16
+            assert routed.routing[i, j] == cell.chosen.get(cell.task, 0) / 16
+    assert np.isnan(routed.routing[np.triu_indices(3, 1)]).all()
+    assert routed.confusion.sum(1) == pytest.approx(1)
+    found = routed.after(3)
+    assert found["routing_loss"] == float(forgetting_max(routed.routing))
+    assert found["routing_loss"] > 0
+    assert found["routing_accuracy"] == pytest.approx(np.diag(routed.confusion).mean())
+
+
+def test_named_scores_are_unchanged_while_routed_ones_fall(run: Run) -> None:
+    routed = run.results.routed
+    assert routed is not None
+    assert run.results.forgetting == 0
+    assert routed.routing[1, 0] < routed.routing[0, 0] == 1
+
+
+def _cell(task: str, own: int, *, of: int = 10, index: int = 0) -> RoutedCell:
+    chosen = {task: own} | ({"other": of - own} if own < of else {})
+    return RoutedCell(
+        task=task,
+        index=index,
+        split="test",
+        num_examples=of,
+        chosen=chosen,
+        unknown=1,
+        correct=None,
+        correct_own=None,
+        correct_known=None,
+    )
+
+
+def test_scores_that_need_an_unmeasured_row_are_nan() -> None:
+    rows = [{"a": _cell("a", 10)}, {"b": _cell("b", 9)}]
+    routed = routed_results(("a", "b"), rows)
+    assert isinstance(routed, RoutedResults)
+    assert all(np.isnan(routed.after(2)[name]) for name in SCORES)
+    assert routed.after(1)["routing_accuracy"] == 1
+    assert np.isnan(routed.after(0)["routing_accuracy"])
+    assert routed_results(("a", "b"), [{}, {}]) is None
+
+
+def test_loggers_json_terminal_and_page_show_it(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    routed = run.results.routed
+    assert routed is not None
+    found = routed.after(3)
+    numbers = numbers_after(run.results, 3)
+    assert {name: numbers[f"routed/{name}"] for name in found} == found
+    assert run.to_json()["results"]["routed"]["routing"][2] == routed.routing[2].tolist()
+    assert main(["report", str(run.store.folder)]) == 0
+    assert f"routing     {found['routing_accuracy']:6.4f}" in capsys.readouterr().out
+    page = (run.store.folder / "report" / "index.html").read_text()
+    assert "Which task rows are taken for" in page
+    assert set(run.figures()) >= {"routing", "taken-for"}
+    assert main(["report", str(run.store.folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)
+
+
+def test_a_run_that_stores_no_sums_has_no_routed_scores(backbone_folder: Folder, tmp_path: Path) -> None:
+    tasks = [labelled_task("low"), labelled_task("high")]
+    run = learn(routed_stream(backbone_folder(), tasks, routing="off"), tmp_path / "run")
+    assert all(line.routed == () for line in _lines(run))
+    assert run.results.routed is None
+    assert "routing" not in run.figures()
+    assert not any(name.startswith("routed/") for name in numbers_after(run.results, 2))
+
+
+def test_watch_warns_of_a_task_that_takes_rows(
+    run: Run, backbone_folder: Folder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch, easy = RoutingWatch(points=1.0), RoutingWatch(points=100)
+    tasks = [labelled_task("low"), labelled_task("twin", vocabulary="low")]
+    stream = routed_stream(backbone_folder(), tasks)
+    learn(routed_stream(backbone_folder(), tasks[:1]), tmp_path / "run")
+    with caplog.at_level(logging.WARNING):
+        learn(stream, tmp_path / "run", callbacks=[watch, easy])  # what was before is read from the folder
+    (message,) = [record.getMessage() for record in caplog.records if "takes rows" in record.getMessage()]
+    assert "task 'twin' takes rows of earlier tasks that name no task: low" in message
+    assert watch.losses.keys() == {"twin"}
+    assert easy.losses == {}
+    with pytest.raises(ValueError, match=r"points: got -1; give a number of percentage points, 0 or more"):
+        RoutingWatch(points=-1)
+
+
+def test_a_task_with_rows_that_are_rarely_its_own_is_reported(run: Run) -> None:
+    cell = _lines(run)[-1].routed[0]
+    (notice,) = routed_row._low(cell)
+    assert notice.startswith(
+        f"task 'low': without its name, only {cell.chosen.get('low', 0) / 16:.1%} of its 16 test rows"
+    )
+    assert routed_row._low(_cell("a", 8)) == []
+
+
+def test_tasks_of_other_layers_are_not_evaluated_and_said_so(backbone_folder: Folder, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    learn(routed_stream(backbone_folder(), [labelled_task("low")]), folder)
+    tasks = [labelled_task("low"), labelled_task("high")]
+    run = learn(routed_stream(backbone_folder(), tasks, routing="small"), folder)
+    assert _lines(run)[-1].routed == ()
+    with pytest.raises(InputError, match="different settings of routing"):
+        run.predict("w1")
