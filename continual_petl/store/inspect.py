@@ -92,7 +92,7 @@ class Inspection:
         check = replace(check, findings=(*(Finding(message=text) for text in of_chain), *check.findings))
         if link.shared and self.newest_shared != link.task:
             # The certificate covers the bank as committed, which is unchanged; another bank is used now.
-            how = f"{check.how}; as committed, but it now answers with the shared bank of {self.newest_shared!r}"
+            how = f"{check.how}; as committed, but it now predicts with the shared bank of {self.newest_shared!r}"
             check = replace(check, how=how)
         return check
 

@@ -84,7 +84,7 @@ def test_shared_bank_continues_and_is_measured_not_certified(
     assert changed
     first, second = run.verify()
     assert first.ok
-    assert first.how.endswith("as committed, but it now answers with the shared bank of 'second'")
+    assert first.how.endswith("as committed, but it now predicts with the shared bank of 'second'")
     assert second.ok
     assert second.how == "digests and probe, bit for bit"
 
