@@ -1,4 +1,4 @@
-"""Find entries of the chain that a run is known to have had but that its folder lacks.
+"""Find entries of the chain that a run is known to have had but that are missing from its folder.
 
 A gap shows in the chain: the entry after it names a predecessor that does not exist. The chain cannot show that its newest
 entries are missing, since nothing follows them, but ``results.jsonl`` can: it names every learned task with its position in
@@ -44,7 +44,7 @@ class Missing:
         """
         by_name = f"`continual-petl forget {folder} {self.task}`"
         by_entry = f"`continual-petl forget {folder} --entry {self.index}`"
-        until = "Until then nothing can be learned into this run"
+        until = "Until this is fixed, no task can be learned in this run"
         if self.task is None:
             stone = tombstone_file(folder / "tombstones", self.index)
             return (
@@ -75,12 +75,12 @@ class Missing:
 def missing(
     links: Sequence[Link], tombstones: Sequence[Tombstone], lines: Iterable[Line], *, gaps: bool = True
 ) -> list[Missing]:
-    """Return what is missing, in the order of the chain.
+    """Return the missing entries, in the order of the chain.
 
     Args:
-        links: of the whole chain: learned tasks, tombstones, and the entries that tombstones replace.
-        tombstones: those that count.
-        lines: of ``results.jsonl``.
+        links: all links of the chain: learned tasks, tombstones, and the entries that tombstones replace.
+        tombstones: the tombstones that count.
+        lines: lines of ``results.jsonl``.
         gaps: whether positions without a link count as missing; False if some entries cannot be read.
     """
     chain = MainLine(links)
