@@ -101,7 +101,7 @@ def test_changed_settings_of_a_learned_task_are_reported_and_ignored(backbone_fo
     changed = stream(backbone_folder(), [task("first", bank="lora")], training={"epochs": 7})
     learn(changed, tmp_path / "run", callbacks=[Listener()])
     (notice,) = heard
-    assert "'first' was learned with other settings (bank, training.epochs) and stays as it is" in notice
+    assert "'first' was learned with other settings (bank, training.epochs) and stays unchanged" in notice
     assert (tmp_path / "run" / "banks" / "first" / "bank.json").read_bytes() == before
 
 
