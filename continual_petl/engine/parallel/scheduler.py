@@ -1,7 +1,7 @@
 """Learn many tasks at once: workers learn ahead, one process commits in the order of the stream.
 
-A bank depends only on its own task, not on when or together with which others it was learned: the resulting store is that of
-a run in one process, bit for bit. If a task needs an earlier one (``start_from``, ``scope: shared``), it waits for it.
+A bank depends only on its task, not on when or alongside which others it was learned: the resulting store is that of a run in
+one process, bit for bit. A task that needs an earlier one (``start_from``, ``scope: shared``) waits for it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _log = logging.getLogger(__name__)
 
 
 class Workers(Protocol):
-    """Where tasks are learned other than in this process."""
+    """Workers that learn tasks outside this process."""
 
     jobs: int
-    """Number of tasks at once."""
+    """Number of tasks learned at once."""
     retries: int
     """How often a task is resumed from its last checkpoint when its worker dies."""
     stopping: bool
@@ -48,10 +48,10 @@ class Workers(Protocol):
         """Ask all running workers to save and end."""
 
     def kill(self) -> None:
-        """End all at once."""
+        """End all workers at once."""
 
     def close(self) -> None:
-        """Release all workers, which are idle."""
+        """Release all workers; they must be idle."""
 
 
 def learn_in_parallel(
@@ -61,13 +61,13 @@ def learn_in_parallel(
     request: StopRequest,
     elsewhere: Workers,
 ) -> None:
-    """Learn tasks elsewhere, and commit each one here once all before it in the stream are committed.
+    """Learn tasks in workers, and commit each one here once all tasks before it in the stream have been committed.
 
-    A failed task is reported when its turn comes: all before it are committed then, as in a run that learns one after
-    the other. Progress of the others up to then is saved, and the next start resumes from it.
+    A failed task is reported when its turn comes, after all tasks before it have been committed, as in a sequential run. The
+    others' progress is saved, and the next run resumes from it.
 
     Raises:
-        Interrupted: after a signal, when all workers have saved; or if the worker of one task was killed too often.
+        Interrupted: after a signal, once all workers have saved; or if a task's worker was killed too often.
     """
     with ThreadPoolExecutor(elsewhere.jobs) as threads:
         reports: dict[str, Future[Report]] = {}
@@ -95,8 +95,8 @@ def learn_in_parallel(
 def needed(session: Session, tasks: Sequence[TaskSpec]) -> dict[str, set[str]]:
     """Return, for each task, which other tasks have to be committed before it can begin.
 
-    A task that starts from another's bank waits for it, if it comes earlier. A task with a shared bank waits for the one
-    before it that shares it: such tasks are learned one after the other, in parallel with the rest.
+    A task that starts from another task's bank waits for that task, if it comes earlier. A task with a shared bank waits for
+    the previous task that shares it: such tasks are learned one after the other, in parallel with the rest.
     """
     needs: dict[str, set[str]] = {}
     shared: set[str] = set()
@@ -110,7 +110,7 @@ def needed(session: Session, tasks: Sequence[TaskSpec]) -> dict[str, set[str]]:
 
 
 def persisted(elsewhere: Workers, task: str) -> Report:
-    """Have a task learned, and resumed from its last checkpoint if its worker dies, a limited number of times."""
+    """Let a worker learn a task; if the worker dies, resume from the last checkpoint, a limited number of times."""
     began = True
     for attempt in range(1 + elsewhere.retries):
         try:
@@ -130,7 +130,7 @@ def persisted(elsewhere: Workers, task: str) -> Report:
         f"task {task!r}: {what} {1 + elsewhere.retries} times. The system does that when memory runs out: "
         "each worker holds its own backbone, so try fewer --jobs or a smaller batch_size. (In a script of your own, "
         'put learn(...) under `if __name__ == "__main__":`, and callbacks in a file that can be imported, or no '
-        "worker can start.) What the others learned is saved, and the same command resumes."
+        "worker can start.) The progress of the other tasks is saved, and the same command resumes."
     )
     return Report(task=task, state="failed", error=Interrupted.__name__, message=message)
 
