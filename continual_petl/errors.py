@@ -92,7 +92,7 @@ def why_unavailable(error: InputError) -> str:
 
 
 def raise_problems(problems: Sequence[str], keys: Sequence[Key] | None = None) -> None:
-    """Raise the problems without duplicates: one as `InputError`, several as `StreamFileError`; none raise nothing.
+    """Raise the distinct problems: one as `InputError`, several as `StreamFileError`; do nothing if there are none.
 
     Args:
         problems: the paragraphs.

@@ -125,8 +125,8 @@ def _span(given: Span | str, num_layers: int) -> Span:
         ends = given if len(given) == 2 and all(type(end) is int for end in given) else None
     if ends is None or not 0 <= ends[0] <= ends[1] < num_layers:
         raise InputError(
-            f"spans: {given!r} is not a span of layers here: write all, single, FIRST-LAST (both removed, FIRST not above "
-            f"LAST) or one number; this backbone has the layers 0 to {num_layers - 1}"
+            f"spans: {given!r} is not a valid span of layers: write all, single, FIRST-LAST (both removed, FIRST not above "
+            f"LAST) or one number; this backbone has layers 0 to {num_layers - 1}"
         )
     return ends
 
@@ -168,7 +168,7 @@ def _rows(session: Session, manifest: Manifest, split: Literal["validation", "te
 def _measured(
     session: Session, held: CachedBank, rows: TokenisedRows, views: dict[frozenset[int], None]
 ) -> Iterator[tuple[frozenset[int], SplitScores]]:
-    """Yield the scores of the bank without each set of layers."""
+    """Yield the scores of the bank with each set of layers removed."""
     learner, models = ContinualLearner(held.backbone), session.models
     for layers in views:
         learner.add_bank(held.plan, AblatedView(held.bank, layers), tokenizer=models.tokenizer)

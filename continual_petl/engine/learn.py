@@ -65,7 +65,7 @@ def learn(
         jobs: number of tasks to learn at once, each in a process with its own backbone; the resulting store is the same,
             bit for bit. None: one after the other, in this process; with Ray, as many as its cluster has room for. Workers
             get Lightning callbacks in their initial state for each task; for a `StreamCallback`, see `for_worker`.
-        executor: where tasks are learned at once: in ``processes`` on this machine, or on a ``ray`` cluster.
+        executor: where to learn several tasks at once: in ``processes`` on this machine, or on a ``ray`` cluster.
         test: whether test splits are read; without them R holds the validation metric, and test rows are never used.
         progress: whether to show tasks, epochs, scores and the remaining time on standard error. None: only if that is a
             terminal or a notebook and no callback is a `Progress`.
@@ -103,7 +103,7 @@ def learn(
             *forgotten_tasks(session),
             *pool.notices(),
         )
-        # Objects given in Python only (loggers, strategies) belong to this process, not to the stream.
+        # Objects given only in Python (loggers, strategies) belong to this process, not to the stream.
         session.store.write_stream(dump_stream(settled(_kept(session, pending, given.anchored()))))
         with _run_events(watching, session.store, notices):
             _learn_all(session, watching, request, pending, pool)
@@ -114,7 +114,7 @@ def learn(
 def _stream_replaced(store: Store) -> list[str]:
     if not store.stream_file.is_file() or stream_problem(store) is None:
         return []
-    return [f"{store.stream_file} was edited or damaged since it was written; the stream that was given replaces it"]
+    return [f"{store.stream_file} was edited or damaged since it was written; the given stream replaces it"]
 
 
 def _kept(session: Session, replace: Collection[str], spec: StreamSpec) -> StreamSpec:

@@ -63,7 +63,7 @@ class Session:
 
     @property
     def folder(self) -> str:
-        """The run folder, in the form Lightning expects."""
+        """The run folder as a string, which Lightning expects."""
         return str(self.store.folder)
 
     @property
@@ -153,7 +153,7 @@ class Session:
                 f"task {task.name!r}: it was learned as a {manifest.kind}, but the stream now says {task.kind}; restore "
                 "the old kind, or give the new task another name."
             )
-        # As it was learned, whatever the stream says today: truncation of sources, and generation settings.
+        # As it was learned, whatever the stream says now: truncation of sources, and generation settings.
         settings = {"max_target_length": manifest.max_target_length, "generation": manifest.generation}
         learned = task if manifest.generation is None else task.model_copy(update=settings)
         return check_again(self.spec, learned, split=name, labels=manifest.labels)

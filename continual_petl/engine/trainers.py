@@ -20,9 +20,9 @@ from continual_petl.errors import InputError, did_you_mean, raise_problems
 from continual_petl.streams.schema.stream_spec import ResolvedTraining, StreamSpec
 
 _OURS = {
-    "callbacks": "give them to learn(callbacks=...)",
+    "callbacks": "pass them to learn(callbacks=...)",
     "enable_checkpointing": "the run writes its own checkpoints",
-    "default_root_dir": "give --run-dir",
+    "default_root_dir": "use --run-dir",
     "max_epochs": "write training.epochs",
     "gradient_clip_val": "write training.gradient_clip",
     "accumulate_grad_batches": "write training.accumulate",
@@ -57,7 +57,7 @@ def check_trainer_arguments(arguments: Mapping[str, Any]) -> None:
             )
     if isinstance(arguments.get("logger"), str):
         problems.append(
-            f"trainer.logger: got {arguments['logger']!r}; allowed in a file are true and false; a logger object only in "
+            f"trainer.logger: got {arguments['logger']!r}; allowed in a file are true and false; pass a logger object in "
             "Python: learn(trainer={'logger': ...})"
         )
     raise_problems(problems)
@@ -136,7 +136,7 @@ def num_processes(spec: StreamSpec) -> int:
     """Return how many processes share the fit of each task.
 
     Raises:
-        InputError: if Lightning rejects the stream's ``trainer``, a run cannot start that many, or not each of them would
+        InputError: if Lightning rejects the stream's ``trainer``, a run cannot start that many, or not all of them would
             hold the whole bank.
     """
     with quiet():

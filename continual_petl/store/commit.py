@@ -57,7 +57,7 @@ class Evidence:
     """Learning curves and a summary of the bank's predictions; for display."""
     parent: Parent | None = None
     router: Mapping[str, Tensor] | None = None
-    """Sums from which the router recognizes the task's rows; None for a task with ``routing: off``."""
+    """Sums from which the router recognises the task's rows; None for a task with ``routing: off``."""
 
 
 def commit_task(
@@ -65,11 +65,11 @@ def commit_task(
 ) -> Manifest:
     """Write a learned task with its certificate.
 
-    The certified outputs are computed with the bank read back from disk, so a failed write never becomes a task.
+    The certified outputs are computed with the bank read back from disk, so a failed write is never committed.
 
     Args:
         store: the run; its lock is held.
-        plan: the task.
+        plan: the task's plan.
         bank: in its stored form, see `Bank.fold`.
         backbone: the backbone it was learned on.
         evidence: the other contents of the certificate.

@@ -1,7 +1,7 @@
 """A backbone's tokenizer or image processing, and the digest of everything that affects its inputs.
 
 A bank learned with one tokenizer is useless with another: its certificate holds the digest, and nothing is predicted unless
-the current tokenizer has it too.
+the current tokenizer has the same digest.
 """
 
 from __future__ import annotations

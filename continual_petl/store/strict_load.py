@@ -25,7 +25,7 @@ def fitting_bank(
     """Return a task's bank with its stored values, frozen and in eval mode.
 
     Args:
-        plan: the task.
+        plan: the task's plan.
         backbone: the backbone that the bank modifies.
         entries: the manifest's entry for each stored tensor.
         read: returns the tensors; called once the names, dtypes and shapes in ``entries`` have been checked.

@@ -30,7 +30,7 @@ OF_THE_TRAINER = [
     ),
     Case(
         "owned, all at once",
-        ["trainer.callbacks: not allowed here: give them to learn(", "trainer.barebones: ", "trainer.nonsense: "],
+        ["trainer.callbacks: not allowed here: pass them to learn(", "trainer.barebones: ", "trainer.nonsense: "],
         trainer("{callbacks: x, barebones: true, nonsense: 2}"),
     ),
     Case("gpu", ["trainer: Lightning rejects {accelerator: tpu}: ", "Change the value"], trainer("{accelerator: tpu}")),

@@ -199,8 +199,8 @@ def reported(task: str, what: str, act: Callable[[], Report]) -> Report:
 def _listening(signals: tuple[int, ...]) -> Iterator[StopRequest]:
     """Treat these signals as a request to save and end. Further signals are ignored.
 
-    A signal sent to a whole process group arrives twice, from its sender and from the run. To end a worker at once, ask
-    the run.
+    A signal sent to a whole process group arrives twice, from its sender and from the run. To end a worker at once,
+    signal the run twice.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():

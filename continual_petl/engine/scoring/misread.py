@@ -77,7 +77,7 @@ def _misread_rows(session: Session, task: str, limit: int) -> MisreadRows:
 
 
 def _errors(predicted: Tensor, labels: Tensor) -> Tensor:
-    """Return the error of each row, ``(N,)``: 0 or 1, or the distance for numbers, infinite if one is not finite."""
+    """Return each row's error, ``(N,)``: 0 or 1; for regression the absolute error, infinite if it is not finite."""
     if predicted.is_floating_point():
         return (predicted - labels).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
     wrong = predicted != labels.to(predicted.dtype)

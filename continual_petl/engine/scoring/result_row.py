@@ -1,4 +1,4 @@
-"""One row of the result matrix: the score of every learned task after a new one, measured or certified."""
+"""One row of the result matrix: the scores of all learned tasks after a new one was learned, measured or certified."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _NotMeasurable(Exception):
 
 
 class Row(NamedTuple):
-    """The scores of all tasks after a new one."""
+    """The scores of all learned tasks after a new one was learned."""
 
     line: RowLine
     notices: list[str]

@@ -27,7 +27,7 @@ FITTED = "fitted.safetensors"
 
 
 class Clock:
-    """Measures the seconds spent, by phase."""
+    """Measures the seconds spent in each phase."""
 
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}

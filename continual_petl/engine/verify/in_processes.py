@@ -27,7 +27,7 @@ OnProgress = Callable[[int, int], None]
 
 _AT_A_TIME = 8
 _WORTH_S = 30.0
-"""Other processes, which take about ten seconds each to start, are started if this one alone would need more seconds."""
+"""Others, which take about ten seconds each to start, are started if this process alone would need longer (seconds)."""
 _OVERHEAD = 2**30
 """Bytes that a process takes in addition to its backbone."""
 

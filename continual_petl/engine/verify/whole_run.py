@@ -114,7 +114,7 @@ class _State:
                 yield failed_check("(backbone)", problem)
 
     def _of_stream(self, check: TaskCheck) -> TaskCheck:
-        """Return a check; add to one of stream.yaml how it differs from the certificates."""
+        """Add to a failed check of stream.yaml how it differs from the certificates; return other checks unchanged."""
         if check.task != "(stream.yaml)":
             return check
         spec, tasks = self._session.spec, [link.task for link in self.survey.links]

@@ -147,7 +147,7 @@ class MainLine:
                 self._followers.setdefault(link.predecessor, []).append(link)
 
     def has(self, index: int) -> bool:
-        """Return whether any entry, present or on record, ever had a position."""
+        """Return whether an entry in the chain or on record ever had this position."""
         return index in self.by_index or index in self._aside
 
     def before(self, index: int) -> Sequence[Link]:
@@ -214,10 +214,10 @@ class MainLine:
         return bool(self.before(link.index)) and not self.continues(link)
 
     def ways(self, here: Sequence[Link], drop: str) -> str:
-        """Return the end of a message: commands that drop these entries on record, preferably the misplaced ones."""
+        """Return the end of a message: commands that drop these entries, preferably the misplaced ones."""
         astray = [link for link in here if self._is_misplaced(link)]
         ends = [end for link in astray or here for end in self.ends(link) if self.is_end(end)]
         ends = [end for end in ends if not end.tombstone] or (ends if len(here) > 1 else [])
         commands = dict.fromkeys(f"--entry {end.index}" if end.tombstone else end.task for end in ends)
         ways = " or ".join(f"`continual-petl forget RUN {command}`" for command in commands)
-        return f". {drop} what does not belong there, from its end ({ways})" if ways else ""
+        return f". {drop} the entries that do not belong there, the last one first ({ways})" if ways else ""

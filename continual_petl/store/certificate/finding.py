@@ -48,7 +48,7 @@ class TaskCheck:
     """The result of verifying one task."""
 
     task: str
-    """The task, or the name in parentheses of a file that belongs to no task, if something is wrong with it."""
+    """The task, or, in parentheses, a file that belongs to no task and has a problem."""
     findings: tuple[Finding, ...]
     """Empty if nothing changed."""
     how: str

@@ -24,7 +24,7 @@ _REPLACING = 5.0
 
 
 def consistently(store: BankFolders, read: Callable[[], _T], task: str | None) -> _T:
-    """Return what ``read`` reads from an unchanging store; retry if a bank is added, removed or replaced meanwhile.
+    """Return the result of ``read`` on an unchanging store; retry if a bank is added, removed or replaced meanwhile.
 
     Args:
         store: the run folder.

@@ -114,7 +114,7 @@ def with_effect(store: Store, task: str, backbone: Backbone, damage: Damaged) ->
         return finding
     place = first_difference(found, certified[OUTPUTS])
     if place is None:
-        return finding.also("Its probe outputs are still the certified ones")
+        return finding.also("The probe's outputs are still the certified ones")
     return finding.also(
         f"With it, probe row {place.position[0]}, output {', '.join(map(str, place.position[1:]))} is {place.found!r}, "
         f"but {place.certified!r} was certified"

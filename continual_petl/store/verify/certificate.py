@@ -63,7 +63,7 @@ def check_task(store: Store, task: str, backbone: Backbone | None, *, probe: boo
 
 
 def rotating(tasks: Sequence[str], turn: int, limit: int) -> set[str]:
-    """Return the tasks to check this turn: a fixed number, chosen so that every task's turn comes again and again.
+    """Return the tasks to check this turn: a fixed number, chosen so that every task is checked regularly.
 
     They are the tasks whose index equals ``turn`` modulo the smallest sufficient power of two: no state is kept between
     turns, and a new task displaces none. This leaves up to half of the places free; the newest other tasks fill them, so

@@ -35,7 +35,7 @@ def make_probe(
     """Return the probe's inputs: eight images, or eight rows of random tokens, of different lengths, padded.
 
     Args:
-        plan: the task.
+        plan: the task's plan.
         backbone: the task's backbone.
         tokenizer: the backbone's tokenizer; None if it reads images.
         max_length: maximum tokens per row.
@@ -73,7 +73,7 @@ def probe_of_rows(plan: TaskPlan, rows: TokenisedRows, tokenizer: PreTrainedToke
     """Return a probe of up to eight rows of a split, chosen with the task's seed; the certificate then contains them.
 
     Args:
-        plan: the task.
+        plan: the task's plan.
         rows: the rows of its validation split.
         tokenizer: the backbone's tokenizer; None if it reads images.
     """
