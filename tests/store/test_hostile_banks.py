@@ -302,5 +302,5 @@ def test_changed_bank_is_not_hidden_by_an_exchanged_probe(folder: Path) -> None:
     change_tensors(folder / BANK, nudge("head.output.bias"))
     found = told(folder)
     assert "tensor head.output.bias has the digest" in found
-    assert "With it probe row" not in found
+    assert "With it, probe row" not in found
     assert "answers to the probe" not in found
