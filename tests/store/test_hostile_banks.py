@@ -303,4 +303,4 @@ def test_changed_bank_is_not_hidden_by_an_exchanged_probe(folder: Path) -> None:
     found = told(folder)
     assert "tensor head.output.bias has the digest" in found
     assert "With it, probe row" not in found
-    assert "answers to the probe" not in found
+    assert "The probe's outputs" not in found
