@@ -6,6 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class FrozenModel(BaseModel):
-    """A pydantic model that refuses unknown keys, NaN and infinities, and never changes after validation."""
+    """A pydantic model that rejects unknown keys, NaN and infinities, and never changes after validation."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)

@@ -1,4 +1,4 @@
-"""How our objects are shown in a notebook or a debugger: always short, never an error."""
+"""Display of our objects in notebooks and debuggers: always short, never an exception."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MAX_ROWS = 20
 
 
 def names(read: Callable[[], Sequence[str]]) -> str:
-    """Return some of the names that a function reads and their number, or why they cannot be read."""
+    """Return the names that ``read`` returns, shortened if there are many, or the reason they cannot be read."""
     try:
         found = read()
     except Exception as error:  # displaying an object must not raise
@@ -21,12 +21,12 @@ def names(read: Callable[[], Sequence[str]]) -> str:
 
 
 def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[object]], count: int) -> str:
-    """Return a table as HTML, every text escaped.
+    """Return a table as HTML, with all text escaped.
 
     Args:
         caption: title of the table.
         heads: titles of the columns.
-        rows: its rows; at most `MAX_ROWS` are shown.
+        rows: rows of the table; at most `MAX_ROWS` are shown.
         count: total number of rows.
     """
     shown = [list(row) for row, _ in zip(rows, range(MAX_ROWS), strict=False)]

@@ -1,7 +1,7 @@
 """SHA-256 digests of tensors, the basis of every claim of "unchanged" in this project.
 
 A digest covers dtype, shape and every byte. It is the same on every machine, because tensors are hashed in row-major
-order and little-endian bytes, which all platforms of PyTorch share.
+order as little-endian bytes, the byte order of every platform that PyTorch supports.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def tensor_digest(tensor: Tensor) -> str:
-    """Return the hex digest of one tensor: dtype, shape and contents; any device, any layout of strides."""
+    """Return the hex digest of one tensor: dtype, shape and contents, whatever its device and strides."""
     import torch  # takes seconds, and callers with a tensor have imported it already
 
     flat = tensor.detach().to("cpu").contiguous().reshape(-1)
@@ -28,14 +28,14 @@ def tensor_digest(tensor: Tensor) -> str:
 
 
 def content_digest(dtype: str, shape: Sequence[int], content: Buffer) -> str:
-    """Return the hex digest of a tensor given by its dtype, its shape and its bytes; torch is not needed."""
+    """Return the hex digest of a tensor given as dtype, shape and bytes; torch is not needed."""
     digest = hashlib.sha256(f"torch.{dtype}{tuple(shape)}".encode())
     digest.update(content)
     return digest.hexdigest()
 
 
 def tensor_digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Return one digest per name, in sorted order of the names."""
+    """Return the digest of each tensor, sorted by name."""
     return {name: tensor_digest(tensors[name]) for name in sorted(tensors)}
 
 

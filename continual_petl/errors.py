@@ -1,6 +1,6 @@
-"""The exceptions, by who has to act.
+"""The exceptions, grouped by who has to act.
 
-Every message is one paragraph: where, the value given, what is allowed, what to do. Shared phrases are below.
+Every message is one paragraph: where, the value given, what is allowed, what to do. Helpers for shared phrases are below.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 _COMMANDS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters, ends of lines, marks that turn the direction of writing, halves of characters."""
+"""Control characters, line separators, marks that change the writing direction, and lone surrogates."""
 LONGEST_TYPO = 100
 """Names longer than this many characters are not checked for typos."""
 
 
 Key = tuple[str | int, ...]
-"""A key of a stream file: names of keys and numbers of entries, outermost first."""
+"""Path to a key of a stream file: key names and list indices, outermost first."""
 
 
 class InputError(ValueError):
@@ -25,12 +25,12 @@ class InputError(ValueError):
 
     Args:
         message: one paragraph.
-        key: the key of the stream file concerned, as far as known where it is raised: the key of a column, say, without
-            the task. `continual_petl.engine.checks.problems` prepends the rest.
+        key: the stream file's key that the error is about, as far as the raising code knows it: the key of a column, say,
+            without that of its task. `continual_petl.engine.checks.problems` prepends the rest.
     """
 
     from_top = False
-    """Whether keys start at the top of the stream."""
+    """Whether ``key`` starts at the top level of the stream."""
 
     def __init__(self, *message: object, key: Key = ()) -> None:
         self.key = key
@@ -42,7 +42,7 @@ class MissingDataError(InputError):
 
     Args:
         message: one paragraph.
-        path: what is missing.
+        path: the missing file or folder.
     """
 
     def __init__(self, message: str, path: str) -> None:
@@ -59,10 +59,10 @@ class MemoryRanOutError(InputError):
 
 
 PATHS_COUNT = (
-    " Relative paths count from data_dir, or from the folder of the stream file; for a data set on the Hub write data: "
+    " Relative paths are relative to data_dir, or else to the stream file's folder; for a data set on the Hub, write data: "
     "{path: NAME}."
 )
-"""End of a message about missing data."""
+"""The last sentence of messages about missing data."""
 
 
 class StreamFileError(InputError):
@@ -72,7 +72,7 @@ class StreamFileError(InputError):
 
     Args:
         problems: the paragraphs.
-        keys: what each is about, as in `InputError`.
+        keys: the key that each of them is about, as in `InputError`.
     """
 
     def __init__(self, problems: Sequence[str], keys: Sequence[Key] | None = None) -> None:
@@ -87,16 +87,16 @@ class StreamFileError(InputError):
 
 
 def why_unavailable(error: InputError) -> str:
-    """Return why data cannot be read; just the path if it is missing, since it may have been removed on purpose."""
+    """Return why data cannot be read; if it is missing, only its path, since it may have been removed on purpose."""
     return f"there is no {error.path}" if isinstance(error, MissingDataError) else str(error)
 
 
 def raise_problems(problems: Sequence[str], keys: Sequence[Key] | None = None) -> None:
-    """Raise the problems found, without duplicates: one as `InputError`, several together; return if there are none.
+    """Raise the distinct problems: one as `InputError`, several as `StreamFileError`; do nothing if there are none.
 
     Args:
         problems: the paragraphs.
-        keys: what each is about, as in `InputError`.
+        keys: the key that each of them is about, as in `InputError`.
     """
     distinct: dict[str, Key] = {}
     for problem, key in zip(problems, keys or [()] * len(problems), strict=True):
@@ -110,7 +110,7 @@ def raise_problems(problems: Sequence[str], keys: Sequence[Key] | None = None) -
 
 @contextmanager
 def about(*key: str | int) -> Iterator[None]:
-    """Add a key to any `InputError` raised inside the block that has none yet."""
+    """Set the key of an `InputError` raised inside the block, unless it already has one."""
     try:
         yield
     except StreamFileError as error:
@@ -134,7 +134,7 @@ class IsolationError(RuntimeError):
 
 
 class ForgettingError(RuntimeError):
-    """A backbone, an earlier bank or an earlier answer has changed. Exit code 1."""
+    """A backbone, an earlier bank or an earlier prediction has changed. Exit code 1."""
 
 
 class Interrupted(RuntimeError):
@@ -160,7 +160,7 @@ def printable(text: str, *, keep: str = "") -> str:
 
 
 def did_you_mean(wanted: str, known: Iterable[str]) -> str:
-    """Return a hint for a message about an unknown name: the most similar known one, or nothing.
+    """Return a hint for a message about an unknown name: the most similar known name, or an empty string.
 
     Args:
         wanted: the unknown name.
@@ -175,7 +175,7 @@ def did_you_mean(wanted: str, known: Iterable[str]) -> str:
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
-    """Return a number with its noun; give the plural only if it is not the singular with an s.
+    """Return a number with its noun; ``many`` is needed only for irregular plurals.
 
     Example:
         >>> counted(1, "row"), counted(1_234, "row")
@@ -185,7 +185,7 @@ def counted(number: int, one: str, many: str | None = None) -> str:
 
 
 def known_names(known: Sequence[str], wanted: object = "", *, limit: int = 20) -> str:
-    """Return the known names, for a message about an unknown one.
+    """Return the known names as text, for a message about an unknown one.
 
     Args:
         known: the known names; their order is kept if none is similar.

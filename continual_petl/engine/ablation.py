@@ -1,10 +1,10 @@
-"""Ablation of a learned bank: evaluate a split without its modifications in spans of layers, and train nothing.
+"""Ablation of a learned bank: evaluate a split without its modifications in spans of layers; nothing is trained.
 
 Houlsby et al. 2019, section 3.6: "we remove some trained adapters and re-evaluate the model (without re-training) on the
-validation set", for every continuous span of layers, of which a backbone of L layers has L (L + 1) / 2.
-`banks/ablated_view.py` defines what removing means for each form; as in the paper, the LayerNorms and the head are kept.
+validation set", for every continuous span of layers; a backbone of L layers has L (L + 1) / 2 of them.
+`banks/ablated_view.py` defines how each form is removed; as in the paper, the LayerNorms and the head are kept.
 
-The run folder is only read. The bank used for answering is not touched: views of it are scored, in a separate learner.
+The run folder is only read. The bank used for prediction is not touched: views of it are scored, in a separate learner.
 The rows are read once and the backbone is loaded once; spans that remove the same modifications share one measurement.
 """
 
@@ -62,15 +62,15 @@ def ablate_task(
         progress: see `OnProgress`.
 
     Raises:
-        InputError: if the bank has nothing in layers, a span is not one of the backbone's, or the rows cannot be read or
-            differ from those in the certificate.
+        InputError: if the bank has no modification in any layer, a span is not within the backbone's layers, or the rows
+            cannot be read or differ from those in the certificate.
         StoreError: if the bank cannot be loaded.
     """
     manifest, held = _opened(session, task, split)
     modified = modified_layers(held.bank)
     wanted = chosen_spans(spans, held.bank.sites.num_layers)
     removed = {span: frozenset(range(span[0], span[1] + 1)) & frozenset(modified) for span in wanted}
-    # The whole bank is measured here too, so that rounding on another machine does not count as an effect of removing.
+    # The whole bank is measured here too, so that rounding on another machine does not count as an effect of the removal.
     views = dict.fromkeys([frozenset[int](), *removed.values()])
     found: dict[frozenset[int], SplitScores] = {}
     rows = _rows(session, manifest, split)
@@ -98,7 +98,7 @@ def ablate_task(
 
 
 def chosen_spans(spans: Spans | None, num_layers: int) -> list[Span]:
-    """Return spans in order, each once; see `Spans`.
+    """Return the distinct spans, sorted; see `Spans`.
 
     Raises:
         InputError: if one is not a span of the backbone's layers.
@@ -125,8 +125,8 @@ def _span(given: Span | str, num_layers: int) -> Span:
         ends = given if len(given) == 2 and all(type(end) is int for end in given) else None
     if ends is None or not 0 <= ends[0] <= ends[1] < num_layers:
         raise InputError(
-            f"spans: {given!r} is not a span of layers here: write all, single, FIRST-LAST (both removed, FIRST not above "
-            f"LAST) or one number; this backbone has the layers 0 to {num_layers - 1}"
+            f"spans: {given!r} is not a valid span of layers: write all, single, FIRST-LAST (both removed, FIRST not above "
+            f"LAST) or one number; this backbone has layers 0 to {num_layers - 1}"
         )
     return ends
 
@@ -168,7 +168,7 @@ def _rows(session: Session, manifest: Manifest, split: Literal["validation", "te
 def _measured(
     session: Session, held: CachedBank, rows: TokenisedRows, views: dict[frozenset[int], None]
 ) -> Iterator[tuple[frozenset[int], SplitScores]]:
-    """Yield the scores of the bank without each set of layers."""
+    """Yield the scores of the bank with each set of layers removed."""
     learner, models = ContinualLearner(held.backbone), session.models
     for layers in views:
         learner.add_bank(held.plan, AblatedView(held.bank, layers), tokenizer=models.tokenizer)
@@ -188,10 +188,10 @@ def _notices(manifest: Manifest, split: str, whole: SplitScores, differs: Sequen
     if whole == certified:
         return ()
     was, now = certified.scores.get(manifest.metric), whole.scores.get(manifest.metric)
-    why = f"; what differs in the environment: {'; '.join(differs)}" if differs else ""
+    why = f"; the differences in the environment: {'; '.join(differs)}" if differs else ""
     if whole.scores == certified.scores:
-        return (f"Single answers of the whole bank are not the certified ones, though all scores are equal{why}.",)
+        return (f"Some predictions of the whole bank are not the certified ones, although all scores are equal{why}.",)
     return (
-        f"The whole bank scores {now} here, its certificate says {was}{why}. Changes are relative to the score here; "
+        f"The whole bank scores {now} here, but {was} in its certificate{why}. Changes are relative to the score here; "
         "`verify --data` checks whether anything was forgotten.",
     )

@@ -25,19 +25,20 @@ _log = logging.getLogger(__name__)
 def forget(run_dir: str | Path, task: str | None = None, *, entry: int | None = None) -> Run:
     """Drop a learned task. Its bank is deleted, a tombstone takes its place in the chain, and no other task is touched.
 
-    The run's stream.yaml no longer names the task. If your own stream file still does, it is learned again, as a new task.
+    The run's stream.yaml no longer names the task. If your stream file still does, the next run learns it again, as a new
+    task.
 
     Args:
         run_dir: the run folder.
-        task: a learned task, one that was stopped half-way, whose progress is deleted, or one whose bank is missing.
-        entry: instead of a task, the number of an entry of the chain that is missing, or of a tombstone on one side of a
-            fork; `Run.verify` reports them.
+        task: a learned task, a half-learned one (its progress is deleted), or one whose bank is missing.
+        entry: instead of a task, the position of a missing entry of the chain, or of a tombstone on one side of a fork;
+            `Run.verify` reports them.
 
     Returns:
         The run after the change.
 
     Raises:
-        InputError: if the task is not learned, the entry is not missing, or other tasks answer with this bank.
+        InputError: if the task is not learned, the entry is not missing, or other tasks use this bank.
         StoreError: if the run folder is damaged.
         RunInUseError: if another process writes to it.
     """
@@ -56,7 +57,7 @@ def forget(run_dir: str | Path, task: str | None = None, *, entry: int | None = 
         others = tuple(known for known in spec.tasks if known.name != task)
         if problem is not None:
             _log.warning(
-                "%s So it was left as it is, and may still name what was forgotten.", problem.rstrip(".") + "."
+                "%s It was therefore left unchanged, and may still name the forgotten task.", problem.rstrip(".") + "."
             )
         elif others and len(others) < len(spec.tasks) and task is not None and not store.has(task):
             store.write_stream(dump_stream(settled(spec.model_copy(update={"tasks": others}))))
@@ -71,7 +72,7 @@ def _forget_task(run: Run, store: Store, task: str) -> None:
             remove_folder(store.progress_folder(task))  # no certificate names it, so no tombstone is needed
             return
         if task in gone and task in known and len(known) > 1:
-            return  # a kill may have come before the stream was written
+            return  # it was forgotten before; a kill may have prevented writing the stream
         run.check_learned(task)
     check_not_shared(store, task, "forgotten")
     forget_task(store, task)

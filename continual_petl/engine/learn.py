@@ -55,26 +55,26 @@ def learn(
     Args:
         stream: the tasks.
         run_dir: the run folder; created if it does not exist.
-        callbacks: Lightning callbacks, or `StreamCallback` for events of tasks too. The state that a Lightning callback
+        callbacks: Lightning callbacks, or `StreamCallback` to observe tasks as well. The state that a Lightning callback
             keeps of a fit (its ``state_dict``: EarlyStopping's best score, say) is reset for every task, so that no task
-            depends on those before it; a `StreamCallback` keeps its state across tasks.
-        trainer: arguments for Lightning's Trainer, over those of the stream.
-        replace: learned tasks that are learned again, as the stream describes them now. The old bank stays until the new
-            one is committed; then a tombstone takes its place, and the task comes last in the order of learning.
+            depends on earlier ones; a `StreamCallback` keeps its state across tasks.
+        trainer: arguments for Lightning's Trainer, which override those of the stream.
+        replace: learned tasks to learn again, as the stream describes them now. The old bank stays until the new one is
+            committed; then a tombstone takes its place, and the task becomes the last in the order of learning.
         wait: whether to wait for another process that writes to the run folder, instead of raising.
         jobs: number of tasks to learn at once, each in a process with its own backbone; the resulting store is the same,
-            bit for bit. None: one after the other, in this process; with Ray, as many as its cluster has room for. Lightning
-            callbacks are sent there in their initial state for each task; for a `StreamCallback` see `for_worker`.
-        executor: what runs many tasks at once: ``processes`` on this machine, or ``ray``, on its cluster.
+            bit for bit. None: one after the other, in this process; with Ray, as many as its cluster has room for. Workers
+            get Lightning callbacks in their initial state for each task; for a `StreamCallback`, see `for_worker`.
+        executor: where to learn several tasks at once: in ``processes`` on this machine, or on a ``ray`` cluster.
         test: whether test splits are read; without them R holds the validation metric, and test rows are never used.
-        progress: whether to show tasks, epochs, scores and the remaining time on standard error. None: if it is a terminal or
-            a notebook, and none of the callbacks is a `Progress` already.
+        progress: whether to show tasks, epochs, scores and the remaining time on standard error. None: only if that is a
+            terminal or a notebook and no callback is a `Progress`.
 
     Returns:
-        The run: results, verification, predictions.
+        The run, for results, verification and predictions.
 
     Raises:
-        InputError: if the stream, its data or the callbacks cannot be used; nothing already learned is touched.
+        InputError: if the stream, its data or the callbacks cannot be used; learned tasks are not touched.
         ForgettingError: if anything learned before has changed.
         StoreError: if the run folder is damaged, or belongs to another backbone.
         RunInUseError: if another process writes to it.
@@ -87,10 +87,10 @@ def learn(
     _put_back(Store(Path(run_dir)), wait)
     session = _opened(spec, run_dir, replace, test)
     seen = _state(session.store)
-    # A worker would import a script without the guard, and wait for the run that waits for this worker.
+    # A worker that imports a script without the __main__ guard would wait for the run, which waits for this worker.
     with session.store.lock(wait=wait and not is_being_started()), listening() as request:
         if _state(session.store) != seen:
-            # Another process was faster; its files were not checked yet.
+            # Another process was faster; its files have not been checked yet.
             session = _opened(spec, run_dir, replace, test)
         session.store.clean()
         session.check_backbone()
@@ -103,7 +103,7 @@ def learn(
             *forgotten_tasks(session),
             *pool.notices(),
         )
-        # Objects given in Python only (loggers, strategies) belong to this process, not to the stream.
+        # Objects given only in Python (loggers, strategies) belong to this process, not to the stream.
         session.store.write_stream(dump_stream(settled(_kept(session, pending, given.anchored()))))
         with _run_events(watching, session.store, notices):
             _learn_all(session, watching, request, pending, pool)
@@ -114,11 +114,11 @@ def learn(
 def _stream_replaced(store: Store) -> list[str]:
     if not store.stream_file.is_file() or stream_problem(store) is None:
         return []
-    return [f"{store.stream_file} was edited or damaged since it was written; the stream that was given replaces it"]
+    return [f"{store.stream_file} was edited or damaged since it was written; the given stream replaces it"]
 
 
 def _kept(session: Session, replace: Collection[str], spec: StreamSpec) -> StreamSpec:
-    """Return the stream to store in the run folder: with nothing to learn, the defaults of later tasks do not change."""
+    """Return the stream to store in the run folder; if nothing is left to learn, the stored defaults are kept."""
     learned = set(session.store.tasks).difference(replace)
     anything_new = any(task.name not in learned for task in spec.tasks)
     if anything_new or not session.store.stream_file.is_file() or stream_problem(session.store) is not None:
@@ -132,7 +132,7 @@ def _kept(session: Session, replace: Collection[str], spec: StreamSpec) -> Strea
 def _learn_all(
     session: Session, watching: list[L.Callback], request: StopRequest, replace: Collection[str], pool: Pool
 ) -> None:
-    """Learn what the store does not have, after finishing what a kill interrupted."""
+    """Finish tasks that a kill interrupted, then learn those that the store does not have."""
     fresh = _Fresh(watching)
     links, lines = session.store.links(), session.store.results()
     committed = unfinished(links, lines)
@@ -148,7 +148,7 @@ def _learn_all(
         return
     with sharing(session, watching) as ranks:
         for task in tasks:
-            # Checked again right before the commit: nothing can be kept if an entry went missing in the meantime.
+            # The commit checks this again: nothing can be committed if an entry has gone missing in the meantime.
             session.store.check_complete()
             fresh.restore()
             seconds = learn_task(session, task, watching, request, ranks)
@@ -197,7 +197,7 @@ def _put_back(store: Store, wait: bool) -> None:
 
 
 def _opened(spec: StreamSpec, run_dir: str | Path, replace: Collection[str], test: bool) -> Session:
-    """Return the run, after the preflight checks."""
+    """Open the run and perform the preflight checks."""
     session = Session(spec, Store(Path(run_dir)), reads_test=test)
     preflight(session, replace)
     return session
@@ -218,6 +218,6 @@ class _Fresh:
         ]
 
     def restore(self) -> None:
-        """Restore that state, and nothing of a task."""
+        """Restore that state, so that nothing of an earlier task remains."""
         for callback, state in self._states:
             callback.load_state_dict(copy.deepcopy(state))

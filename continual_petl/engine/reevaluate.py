@@ -1,4 +1,4 @@
-"""Fill in missing scores of earlier tasks in R from their certificates, after checking these."""
+"""Fill in missing scores of earlier tasks in R from their certificates, after checking the certificates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from continual_petl.store.store import Store
 from continual_petl.store.verify.certificate import check_task
 
 _SHARED = "its bank has scope: shared and has changed since it was certified"
-_CHANGED = "it is not as it was certified: {}"
+_CHANGED = "it differs from its certificate: {}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +25,9 @@ class Reevaluation:
     run: Run
     """The run after the change."""
     certified: tuple[tuple[str, str], ...]
-    """The cells of R that were filled in: after which task, the score of which task."""
+    """The cells of R that were filled in, as pairs: the task of the row, the task that is scored."""
     left: Mapping[str, str] = field(default_factory=dict)
-    """For each task whose cells were left as they are, the reason."""
+    """The reason for each task whose cells were left unchanged."""
     checks: tuple[TaskCheck, ...] = ()
     """Checks of the certificates."""
 
@@ -37,7 +37,7 @@ class Reevaluation:
         return all(check.ok for check in self.checks)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
+        """Return the result as JSON values."""
         return {
             "certified": [{"after": after, "task": task} for after, task in self.certified],
             "left": dict(self.left),
@@ -49,10 +49,10 @@ class Reevaluation:
 def reevaluate(run_dir: str | Path, *, remote_code: bool = False, wait: bool = False) -> Reevaluation:
     """Fill in unknown cells of R from certificates; the old data is not needed.
 
-    A cell that a row of R lists as not measured, and any that its last row leaves out, becomes certified, with the score of
-    the task's certificate, after its digests were checked and its probe was replayed. Measured cells stay as they are, and
-    so do the cells of shared banks, and of tasks that differ from their certificates. Rows are appended to results.jsonl;
-    no existing line is changed.
+    A cell that a row of R lists as not measured, or that the last row leaves out, becomes certified: it gets the score in
+    the task's certificate, once the digests have been checked and the probe replayed. Measured cells stay unchanged, as do
+    the cells of shared banks and of tasks that differ from their certificates. Rows are appended to results.jsonl; no
+    existing line is changed.
 
     Args:
         run_dir: the run folder.
@@ -100,7 +100,7 @@ def reevaluate(run_dir: str | Path, *, remote_code: bool = False, wait: bool = F
 
 
 def _unknown(results: Results) -> dict[str, list[str]]:
-    """Return the cells to fill in: by the task after which, the tasks whose scores are unknown.
+    """Return the cells to fill in: the tasks whose scores are unknown, by the task of the row.
 
     Cells that an earlier row leaves out are ignored: in a run of thousands of tasks there are millions of them.
     """

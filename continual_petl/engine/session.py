@@ -1,4 +1,4 @@
-"""A stream and its run folder, opened for learning: plans of tasks, and the earlier splits that R is measured on."""
+"""A stream and its run folder, opened for learning: task plans, and the splits of earlier tasks that R is measured on."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Session:
     Args:
         spec: the stream.
         store: its run folder, which may not exist yet.
-        consent: whether the user allows executing the backbone's code as the stream asks; see `ModelCache`.
-        resident_bytes: how much memory the banks may take together; see `ModelCache`.
+        consent: whether the user allows the remote code that the stream requests; see `ModelCache`.
+        resident_bytes: memory limit for all banks together, in bytes; see `ModelCache`.
         reads_test: whether test splits are read when tasks are learned.
     """
 
@@ -63,7 +63,7 @@ class Session:
 
     @property
     def folder(self) -> str:
-        """The run folder, in the form Lightning expects."""
+        """The run folder as a string, which Lightning expects."""
         return str(self.store.folder)
 
     @property
@@ -72,16 +72,16 @@ class Session:
         return len({*self.store.tasks, *(task.name for task in self.spec.tasks)})
 
     def check_backbone(self) -> None:
-        """Raise `StoreError` if the run folder's banks were learned on another backbone than the stream names.
+        """Raise `StoreError` if the run folder's banks were learned on a backbone other than the stream's.
 
-        This comes before anything is written: a stream.yaml with the other backbone would make the banks unusable.
+        Called before anything is written: a stream.yaml with the other backbone would make the banks unusable.
         """
         tasks = self.store.tasks
         if tasks:
             self.store.write_backbone(self.models.backbone_of(tasks[0]))
 
     def forget_split(self, task: str) -> None:
-        """Release a task's rows: it was replaced, and they may be prepared differently now."""
+        """Release a task's rows: if it was replaced, they may now be prepared differently."""
         for key in [key for key in self._splits if key[0] == task]:
             del self._splits[key]
 
@@ -110,10 +110,10 @@ class Session:
         return plan_task(self.spec, task, labels, self.backbone(task), train=seen, bank=self.bank(task))
 
     def bank(self, task: TaskSpec) -> BankSpec:
-        """Return a task's complete bank configuration, taken from the bank it starts from if it has none of its own."""
+        """Return a task's complete bank configuration; a task without one inherits that of the bank it starts from."""
         choice = task.bank or self.spec.bank
         if choice.inherits and self.store.has(task.name):
-            # Also if the other task has changed since then.
+            # Even if the other task has changed since then.
             return self.store.manifest(task.name).bank.model_copy(update={"start_from": choice.start_from})
         return self.spec.resolved_bank(
             task, lambda name: self.store.manifest(name).bank if self.store.has(name) else None
@@ -124,10 +124,10 @@ class Session:
 
         Args:
             task: the task's entry in the stream.
-            name: of the split; None means the one that fills the task's column of R: test, otherwise validation.
+            name: the split; None means the one used for the task's column of R: test if there is one, else validation.
 
         Raises:
-            InputError: if the rows cannot be read, or the task is of another kind now.
+            InputError: if the rows cannot be read, or the task now has a different kind.
         """
         from continual_petl.streams.preparation.prepare import encode_split
 
@@ -143,7 +143,7 @@ class Session:
         return self._splits[task.name, name]
 
     def rows(self, task: TaskSpec, name: SplitName | None = None) -> Checked:
-        """Return the rows of a split as they are read; see `split`. They are not kept in memory."""
+        """Return the rows of a split before tokenisation; see `split`. They are not kept in memory."""
         from continual_petl.streams.preparation.prepare import check_again
 
         manifest = self.store.manifest(task.name)
@@ -153,7 +153,7 @@ class Session:
                 f"task {task.name!r}: it was learned as a {manifest.kind}, but the stream now says {task.kind}; restore "
                 "the old kind, or give the new task another name."
             )
-        # As it was learned, whatever the stream says today: truncation of sources, and generation settings.
+        # As it was learned, whatever the stream says now: truncation of sources, and generation settings.
         settings = {"max_target_length": manifest.max_target_length, "generation": manifest.generation}
         learned = task if manifest.generation is None else task.model_copy(update=settings)
         return check_again(self.spec, learned, split=name, labels=manifest.labels)
@@ -165,14 +165,14 @@ class Session:
 
 
 def other_seeds(store: Store, seed: int, tasks: Iterable[str]) -> list[str]:
-    """Return the given learned tasks that were learned with another seed of the stream than this one."""
+    """Return those of the given learned tasks that were learned with a different stream seed."""
     return [task for task in tasks if store.manifest(task).seed != derive_seed(seed, task)]
 
 
 def changed_settings(session: Session) -> tuple[str, ...]:
     """Return one sentence for each learned task whose settings in the stream have changed since."""
     return tuple(
-        f"task {task!r} was learned with other settings ({', '.join(changed)}) and stays as it is; to learn it with the new "
+        f"task {task!r} was learned with other settings ({', '.join(changed)}) and stays unchanged; to learn it with the new "
         f"ones, give it a new name, or replace it (--replace {task})"
         for task, changed in settings_that_differ(session).items()
     )
@@ -189,7 +189,7 @@ def settings_that_differ(session: Session) -> dict[str, list[str]]:
             "kind": task.kind,
             "metric": task.resolved_metric,
             "bank": session.bank(task).model_dump(mode="json"),
-            # The maximum length stays as learned, whatever the stream says today.
+            # A maximum length that the stream leaves open stays as learned.
             "backbone.max_length": session.spec.backbone.max_length or manifest.max_length,
             **_generation(task.generation, task.max_target_length, manifest),
             **_flat("training", session.spec.resolved_training(task, session.bank(task))),
@@ -213,15 +213,15 @@ def forgotten_tasks(session: Session) -> tuple[str, ...]:
     store = session.store
     gone = {stone.task for stone in store.tombstones() if stone.why != "replaced"}.difference(store.tasks)
     return tuple(
-        f"task {task.name!r} was forgotten on purpose; the stream still names it, so it is learned again: remove it from the "
-        "stream if it is to stay forgotten"
+        f"task {task.name!r} was forgotten on purpose; the stream still names it, so it is learned again: to keep it "
+        "forgotten, remove it from the stream"
         for task in session.spec.tasks
         if task.name in gone
     )
 
 
 def _flat(prefix: str, training: TrainingSpec) -> dict[str, object]:
-    """Return the settings that determine a bank, by dotted key; how often progress is saved is not among them."""
+    """Return the training settings that determine a bank, by dotted key."""
     values = training.model_dump(mode="json", exclude=_NOT_DECIDING)
     return {f"{prefix}.{key}": value for key, value in values.items()}
 

@@ -1,4 +1,4 @@
-"""Handle Ctrl-C and SIGTERM during a run: finish the step, save, end. A second signal ends at once."""
+"""Handle Ctrl-C and SIGTERM during a run: finish the step, save and end. A second signal ends the run at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from continual_petl.errors import Interrupted
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-_AT_ONCE = "ended at once, at a second signal; what was saved is kept, and the same command resumes from there"
+_AT_ONCE = "ended at once, after a second signal; saved progress is kept, and the same command resumes from there"
 
 
 class StopRequest:
@@ -29,7 +29,7 @@ class StopRequest:
         """The installed signal handlers, by signal number; empty outside the main thread."""
 
     def on_signal(self, listener: Callable[[int], None]) -> None:
-        """Call ``listener``, replacing any earlier one, with the signal's number once one arrives, or now if one has."""
+        """Call ``listener``, instead of any earlier one, with the signal's number when one arrives, or now if one has."""
         self._listener = listener
         if self.signal_number is not None:
             listener(self.signal_number)
@@ -53,10 +53,10 @@ class StopRequest:
 
 
 class KeepSignals(L.Callback):
-    """Catch the signals also while Lightning's Trainer runs.
+    """Keep catching the signals while Lightning's Trainer runs.
 
     The Trainer installs its own handler at the start of every fit; on SIGTERM it would end the process at the next batch,
-    validation included, whether or not the progress is saved there.
+    validation included, whether or not the progress has been saved.
     """
 
     def __init__(self, request: StopRequest) -> None:

@@ -1,4 +1,4 @@
-"""Create Lightning Trainers: one to fit each task, one to answer a split."""
+"""Create Lightning Trainers: one to fit each task, one to predict a split."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from continual_petl.errors import InputError, did_you_mean, raise_problems
 from continual_petl.streams.schema.stream_spec import ResolvedTraining, StreamSpec
 
 _OURS = {
-    "callbacks": "give them to learn(callbacks=...)",
+    "callbacks": "pass them to learn(callbacks=...)",
     "enable_checkpointing": "the run writes its own checkpoints",
-    "default_root_dir": "give --run-dir",
+    "default_root_dir": "use --run-dir",
     "max_epochs": "write training.epochs",
     "gradient_clip_val": "write training.gradient_clip",
     "accumulate_grad_batches": "write training.accumulate",
@@ -57,7 +57,7 @@ def check_trainer_arguments(arguments: Mapping[str, Any]) -> None:
             )
     if isinstance(arguments.get("logger"), str):
         problems.append(
-            f"trainer.logger: got {arguments['logger']!r}; allowed in a file are true and false; a logger object only in "
+            f"trainer.logger: got {arguments['logger']!r}; allowed in a file are true and false; pass a logger object in "
             "Python: learn(trainer={'logger': ...})"
         )
     raise_problems(problems)
@@ -86,7 +86,7 @@ def fitting_trainer(
             max_epochs=training.epochs,
             gradient_clip_val=training.gradient_clip,
             accumulate_grad_batches=training.accumulate,
-            # An existing one among the callbacks; Lightning would add its own only if there were none.
+            # Without one among the callbacks, Lightning would add its own.
             enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
             callbacks=list(callbacks),
             default_root_dir=folder,
@@ -95,15 +95,15 @@ def fitting_trainer(
         given = ", ".join(f"{key}: {value}" for key, value in arguments.items())
         why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         raise InputError(
-            f"trainer: Lightning refuses {{{given}}}: {why}. Change the value, or leave the key out to use its default."
+            f"trainer: Lightning rejects {{{given}}}: {why}. Change the value, or leave the key out to use its default."
         ) from error
     return trainer
 
 
 def answers_here(arguments: Mapping[str, Any]) -> bool:
-    """Return whether a Trainer would only answer batch after batch in this process, on the CPU, with these settings.
+    """Return whether a Trainer with these settings would merely predict batch by batch in this process, on the CPU.
 
-    That is the case if the stream asks for the CPU, or for no accelerator and there is none.
+    That is the case if the stream asks for the CPU, or if it names no accelerator and there is none.
     """
     asked = {key: arguments[key] for key in ("accelerator", "devices", "deterministic") if key in arguments}
     asked.setdefault("accelerator", "auto")
@@ -136,8 +136,8 @@ def num_processes(spec: StreamSpec) -> int:
     """Return how many processes share the fit of each task.
 
     Raises:
-        InputError: if Lightning rejects the stream's ``trainer``, a run cannot start that many, or the bank would not be
-            whole in each of them.
+        InputError: if Lightning rejects the stream's ``trainer``, a run cannot start that many, or not all of them would
+            hold the whole bank.
     """
     with quiet():
         # The length of training makes no difference here; any bank will do.
@@ -148,13 +148,13 @@ def num_processes(spec: StreamSpec) -> int:
         raise InputError(
             f"trainer.num_nodes: got {trainer.num_nodes}, but a run starts its processes on one machine: leave it out. "
             "Several machines can share one task with your own Trainer, see begin_task and docs/many-machines.md; or "
-            "learn many tasks at once, a task on each, with --executor ray."
+            "learn many tasks at once, one on each machine, with --executor ray."
         )
     strategy = trainer.strategy
     if type(strategy) is not DDPStrategy or strategy._start_method != "popen":
         raise InputError(
             f"trainer: {trainer.world_size} processes share a fit through {type(strategy).__name__}, started by "
-            f"{getattr(strategy, '_start_method', 'itself')!r}, but a run supports only strategy: ddp, in which each holds "
+            f"{getattr(strategy, '_start_method', 'itself')!r}, but a run supports only strategy: ddp, where each holds "
             "the whole bank. Other strategies need your own Trainer: see begin_task and docs/many-machines.md."
         )
     limit = max(2, os.cpu_count() or 1)
@@ -168,17 +168,17 @@ def num_processes(spec: StreamSpec) -> int:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress Lightning's remarks that do not apply to a run inside the block."""
+    """Suppress, inside the block, Lightning's messages that do not apply to a run."""
     log = logging.getLogger("lightning.pytorch")
     level = log.level
-    # Available accelerators, and advertisements, once per Trainer: a run creates hundreds.
+    # Each Trainer logs the available accelerators and advertisements, and a run creates hundreds of Trainers.
     log.setLevel(logging.WARNING)
     with warnings.catch_warnings():
-        # Loaders are in memory already; workers would only copy.
+        # The rows are in memory already; workers would only copy them.
         warnings.filterwarnings("ignore", message=r".*does not have many workers")
         # The frozen backbone is meant to be in eval mode.
         warnings.filterwarnings("ignore", message=r"Found \d+ module\(s\) in eval mode")
-        # Lightning 2.6 asks torch 2.13 by an old name.
+        # Lightning 2.6 uses a name that torch 2.13 has deprecated.
         warnings.filterwarnings("ignore", message=r".*treespec, LeafSpec.* is deprecated", category=FutureWarning)
         try:
             yield

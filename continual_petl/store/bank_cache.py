@@ -16,23 +16,23 @@ RESIDENT_BYTES = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class CachedBank:
-    """One bank in memory with everything needed to answer from it."""
+    """One bank in memory with everything needed to predict with it."""
 
     plan: TaskPlan
     bank: Bank
     """Frozen, in eval mode, on the backbone's device."""
     backbone: Backbone
     max_length: int
-    """Tokens of a row; 0 where the backbone reads images."""
+    """Maximum tokens per row; 0 if the backbone reads images."""
     preparation: str
     """Digest of the tokenizer or image processing that the task was learned with."""
     seals: tuple[str, ...]
-    """Seals of the certificates of the bank and of the shared bank whose body it answers with."""
+    """Seals of the certificates of the bank and, if it uses another bank's shared body, of that bank."""
     num_bytes: int
 
 
 class BankCache:
-    """Banks by name, the most recently used one last.
+    """Banks by name, most recently used last.
 
     Args:
         max_bytes: memory limit for all banks together, in bytes. One bank is always held, however large it is.
@@ -48,10 +48,10 @@ class BankCache:
         self.limit(max_bytes)
 
     def limit(self, max_bytes: int) -> None:
-        """Set how many bytes all banks may take together, and evict those that no longer fit."""
+        """Set the memory limit for all banks together, and evict banks that no longer fit."""
         if max_bytes < 0:
             raise ValueError(
-                f"resident_bytes: got {max_bytes}; give the number of bytes that banks in memory may take; 0 holds one bank"
+                f"resident_bytes: got {max_bytes}; give the number of bytes that banks in memory may take; 0 keeps one bank"
             )
         self.max_bytes = max_bytes
         if self._by_name:
@@ -66,7 +66,7 @@ class BankCache:
         return self._by_name.get(name)
 
     def get(self, name: str, seals: tuple[str, ...]) -> CachedBank | None:
-        """Return a bank if it is cached and its certificates are still these; one that was replaced on disk is dropped."""
+        """Return a bank if it is cached with these seals; one that has since been replaced on disk is dropped."""
         held = self._by_name.get(name)
         if held is None:
             return None
@@ -77,7 +77,7 @@ class BankCache:
         return held
 
     def put(self, name: str, held: CachedBank, keep: Collection[str] = ()) -> None:
-        """Add a bank and evict the least recently used ones until all others fit; those in ``keep`` stay."""
+        """Add a bank, then evict the least recently used ones until the rest fit; those in ``keep`` stay."""
         self.drop(name)
         self._by_name[name] = held
         self.num_bytes += held.num_bytes

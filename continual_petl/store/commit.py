@@ -43,7 +43,7 @@ from continual_petl.store.verify.replay import decode_probe, replay
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What a certificate records in addition to the bank itself."""
+    """The data that a certificate records in addition to the bank."""
 
     probe: Mapping[str, Tensor]
     """Inputs; see `continual_petl.store.verify.probe.make_probe`."""
@@ -54,10 +54,10 @@ class Evidence:
     max_length: int
     preparation: str
     history: History
-    """How the task was learned and what its bank answered; for display."""
+    """Learning curves and a summary of the bank's predictions; for display."""
     parent: Parent | None = None
     router: Mapping[str, Tensor] | None = None
-    """Sums that let rows find the task without its name; None for a task with ``routing: off``."""
+    """Sums from which the router recognises the task's rows; None for a task with ``routing: off``."""
 
 
 def commit_task(
@@ -65,20 +65,20 @@ def commit_task(
 ) -> Manifest:
     """Write a learned task with its certificate.
 
-    The certified outputs are computed from the bank as read back from disk, so a failed write never becomes a task.
+    The certified outputs are computed with the bank read back from disk, so a failed write is never committed.
 
     Args:
         store: the run; its lock is held.
-        plan: the task.
-        bank: in the form that is stored, see `Bank.fold`.
-        backbone: the one it was learned on.
-        evidence: what else the certificate records.
-        replaces: the task is already learned, and this bank replaces it.
+        plan: the task's plan.
+        bank: in its stored form, see `Bank.fold`.
+        backbone: the backbone it was learned on.
+        evidence: the other contents of the certificate.
+        replaces: whether the task has been learned already and this bank replaces the old one.
 
     Raises:
         IsolationError: if the backbone is in training mode.
-        StoreError: if the task is already in the store and is not to be replaced; if anything of the run is missing, so that
-            the position of an entry could be taken twice; or if writing fails.
+        StoreError: if the task is already in the store and ``replaces`` is False; if an entry of the run is missing, whose
+            position could then be taken twice; or if writing fails.
     """
     check_modes(plan.name, backbone.model, dropout=False)
     store.check_complete()
@@ -155,7 +155,7 @@ def _write(path: Path, tensors: Mapping[str, Tensor]) -> str:
 
 @contextmanager
 def _set_aside(store: Store, tombstone: Tombstone) -> Iterator[None]:
-    """Replace a learned bank by a tombstone; if the new bank cannot be put in its place, the old one is restored."""
+    """Replace a learned bank with a tombstone; if the new bank cannot take its place, restore the old one."""
     path = store.bank_folder(tombstone.name)
     aside = path.with_name(f".{path.name}.{os.getpid()}.old.new")
     write_tombstone(store.tombstone_folder, tombstone)

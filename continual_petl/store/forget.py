@@ -13,7 +13,7 @@ from continual_petl.store.store import Store
 
 
 def tombstone_of(store: Store, task: str, why: Literal["forgotten", "replaced"]) -> Tombstone:
-    """Return the tombstone that would replace a learned task, as the next entry of the chain."""
+    """Return the tombstone of a learned task, as the next entry of the chain."""
     link, newest = store.link(task), store.head()
     assert newest is not None
     removed = Removed(index=link.index, seal=link.seal, predecessor=link.predecessor)
@@ -25,11 +25,11 @@ def forget_task(store: Store, task: str) -> Tombstone:
 
     Args:
         store: the run; its lock is held.
-        task: learned, or known to have been.
+        task: a learned task, or one known to have been learned.
 
     Raises:
-        StoreError: if something else is missing or broken: a tombstone would make that look dropped on purpose. The end of
-            a side of a fork can still be dropped.
+        StoreError: if another entry is missing or broken: a tombstone would make it look dropped on purpose. The end of one
+            side of a fork can still be dropped.
     """
     if not store.has(task):
         return forget_missing(store, next(entry for entry in store.missing() if entry.task == task))
@@ -42,13 +42,13 @@ def forget_task(store: Store, task: str) -> Tombstone:
     if problems:
         raise StoreError(" ".join(problems))
     removed = Removed(index=link.index, seal=link.seal, predecessor=link.predecessor)
-    # First: after the tombstone is written, the progress could not be told from that of a new start of this task.
+    # Before the tombstone: after it, this progress could not be distinguished from that of a fresh start of the task.
     remove_folder(progress)
     return _write(store, task, "forgotten", removed, aside=aside)
 
 
 def forget_entry(store: Store, number: int) -> Tombstone:
-    """Drop an entry by its position: one that is missing, or a tombstone that ends a side of a fork.
+    """Drop an entry by its position: a missing one, or a tombstone that ends one side of a fork.
 
     Raises:
         InputError: if it is neither.
@@ -64,7 +64,7 @@ def forget_entry(store: Store, number: int) -> Tombstone:
         if stone.index == number and chain.is_end(link):
             removed = Removed(index=stone.index, seal=stone.seal, predecessor=stone.predecessor)
             return _write(store, stone.task, "lost", removed, aside=True)
-        # A kill may have left the same command half done.
+        # The same command may have been killed halfway.
         if stone.why == "lost" and stone.removed.index == number:
             return stone
     known = ", ".join(str(entry.index) for entry in missing) or "none"
@@ -74,13 +74,13 @@ def forget_entry(store: Store, number: int) -> Tombstone:
 
 
 def forget_missing(store: Store, entry: Missing) -> Tombstone:
-    """Drop a missing entry: its tombstone records as much of it as is known."""
+    """Drop a missing entry: its tombstone records what is known about it."""
     removed = Removed(index=entry.index, seal=entry.seal, predecessor=entry.predecessor)
     return _write(store, entry.task, "lost", removed, aside=entry.taken is not None)
 
 
 def _missing_elsewhere(store: Store, link: Link) -> list[str]:
-    """Describe what is missing, other than a bank whose place this one has taken."""
+    """Describe the missing entries, except one whose position this bank has taken."""
     others = [entry for entry in store.missing() if (entry.task, entry.index) != (link.task, link.index)]
     return [entry.message(store.folder) for entry in others]
 
@@ -88,7 +88,7 @@ def _missing_elsewhere(store: Store, link: Link) -> list[str]:
 def _write(
     store: Store, task: str | None, why: Literal["forgotten", "lost"], removed: Removed, *, aside: bool
 ) -> Tombstone:
-    """Write a tombstone after every position that was ever taken."""
+    """Write a tombstone at the first position that was never taken."""
     chain, missing = store.chain(), store.missing()
     newest = max([link.index for link in chain] + [entry.index for entry in missing])
     lost = [entry.seal or "" for entry in missing if entry.index == newest and entry.taken is None]

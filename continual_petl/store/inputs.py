@@ -1,7 +1,7 @@
 """A backbone's tokenizer or image processing, and the digest of everything that affects its inputs.
 
-A bank learned with one tokenizer is useless with another: its certificate holds the digest, and no row is answered unless
-the current tokenizer has it too.
+A bank learned with one tokenizer is useless with another: its certificate holds the digest, and nothing is predicted unless
+the current tokenizer has the same digest.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _IMAGES = ("image processing", "image would become different pixels")
 
 
 class BackboneInputs:
-    """Tokenizer or image processing of a backbone, loaded only when needed.
+    """The tokenizer or image processing of a backbone, loaded only when needed.
 
     Args:
-        spec: which backbone.
+        spec: the backbone's specification.
         backbone: returns the backbone in any precision; called only when needed.
     """
 
@@ -39,7 +39,7 @@ class BackboneInputs:
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
-        """The backbone's tokenizer; None where it reads images."""
+        """The backbone's tokenizer; None if it reads images."""
         if self._tokenizer is None and not self._backbone().anatomy.images:
             self._tokenizer = load_tokenizer(
                 self._spec.name, revision=self._spec.revision, remote_code=self._spec.remote_code
@@ -48,7 +48,7 @@ class BackboneInputs:
 
     @property
     def images(self) -> ImageProcessing | None:
-        """The backbone's image processing; None where it reads texts."""
+        """The backbone's image processing; None if it reads text."""
         backbone = self._backbone()
         if self._images is None and backbone.anatomy.images:
             self._images = image_processing(self._spec.name, self._spec.revision, backbone.model.config)
@@ -61,7 +61,7 @@ class BackboneInputs:
 
     @property
     def digest(self) -> str:
-        """Digest of everything that affects how a text becomes token ids, or an image pixels; cached."""
+        """Digest of everything that affects how texts become token ids, or images become pixels; cached."""
         if self._digest is None:
             self._digest = self._made()
         return self._digest
@@ -71,18 +71,18 @@ class BackboneInputs:
         self._digest = None
 
     def problems(self, task: str, then: str) -> list[str]:
-        """Return one problem if a task was learned with a different tokenizer or image processing.
+        """Return a problem if a task was learned with a different tokenizer or image processing.
 
         Args:
-            task: its name.
+            task: name of the task.
             then: the digest in its certificate.
         """
         if then == self.digest:
             return []
         what, same = ("tokenizer", "text would become different tokens") if self.images is None else _IMAGES
         return [
-            f"task {task!r} was learned with a {what} of digest {then[:12]}, but that of backbone {self._spec.name!r} "
-            f"has {self.digest[:12]}: the same {same}. Restore the {what}'s files."
+            f"task {task!r} was learned with a {what} whose digest is {then[:12]}, but that of backbone "
+            f"{self._spec.name!r} has {self.digest[:12]}: the same {same}. Restore the {what}'s files."
         ]
 
     def _made(self) -> str:
@@ -90,7 +90,7 @@ class BackboneInputs:
             return self.images.digest
         assert self.tokenizer is not None
         rules: dict[str, Any] = json.loads(self.tokenizer.backend_tokenizer.to_str())
-        # State of the last call, not part of the tokenizer.
+        # State left by the last call, not part of the tokenizer.
         del rules["truncation"], rules["padding"]
         # Targets end with the end token.
         special = {"pad": self.pad_token_id, "end": self.tokenizer.eos_token_id}

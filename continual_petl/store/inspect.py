@@ -1,7 +1,6 @@
-"""Inspect a run folder, readable or not: the chain, files that belong to no task, and what is missing.
+"""Inspect a run folder, readable or not: the chain, files that belong to no task, and missing entries.
 
-Damage is reported, never raised, so that verifying or showing a run covers everything else. No bank or backbone is read
-here.
+Damage is reported, not raised, so the rest of a run can still be verified or shown. No bank or backbone is read here.
 """
 
 from __future__ import annotations
@@ -26,24 +25,24 @@ _T = TypeVar("_T")
 
 
 class Inspection:
-    """The result of inspecting the folder.
+    """The result of inspecting a run folder.
 
     Args:
         store: the run; opened without the index if everything on disk is to be checked.
-        rows: whether ``lines`` holds the cells of R too, which take much memory in a long run.
+        rows: whether ``lines`` includes the cells of R, which take a lot of memory in a long run.
     """
 
     def __init__(self, store: Store, *, rows: bool = True) -> None:
         self._store, self._rows = store, rows
         self.unreadable: dict[str, str] = {}
-        """What is wrong with unreadable files, by task, or by a file's name in round brackets."""
+        """Why files cannot be read, by task or by file name in parentheses."""
         self.lines: list[Line] = []
-        """The lines of the results."""
+        """Lines of ``results.jsonl``."""
         store.consistently(self._scan)
 
     def _scan(self) -> None:
         self.unreadable.clear()
-        # First: tasks committed in the meantime have no line then, and every line has its bank.
+        # Results first: tasks committed in the meantime then have no line, and every line has its bank.
         self.lines = self._read("(results.jsonl)", self._results) or []
         stones = map(self._tombstone, self._read("(tombstones)", self._store.tombstone_files) or [])
         self._store.read_index()
@@ -55,10 +54,10 @@ class Inspection:
         self.links = live(found, self.tombstones)
         chain = whole(self.links, self.tombstones)
         self.broken: Mapping[str, str] = broken(chain)
-        # An unreadable entry is reported as that, and its position is unknown.
+        # An unreadable entry is reported as unreadable, not as missing; its position is unknown.
         self._missing = missing(chain, self.tombstones, self.lines, gaps=not self.unreadable)
         self.newest_shared = next((link.task for link in reversed(self.links) if link.shared), None)
-        """The task whose bank answers for all tasks that share one."""
+        """The task whose bank is used for all tasks that share one."""
 
     def _results(self) -> list[Line]:
         return self._store.results() if self._rows else read_without_cells(self._store.results_file)
@@ -80,7 +79,7 @@ class Inspection:
             return None
 
     def failed_checks(self, only: str | None = None) -> Iterator[TaskCheck]:
-        """Yield what cannot be read, for one task or for all."""
+        """Yield a failed check for each unreadable file, of one task or of all."""
         for name, problem in self.unreadable.items():
             if only in (None, name):
                 yield failed_check(name, problem)
@@ -92,8 +91,8 @@ class Inspection:
         of_chain += [each.message(self._store.folder) for each in self._missing if each.taken == each.task == link.task]
         check = replace(check, findings=(*(Finding(message=text) for text in of_chain), *check.findings))
         if link.shared and self.newest_shared != link.task:
-            # The certificate covers the bank at commit, which is unchanged; today another bank answers.
-            how = f"{check.how}; as committed, but it now answers with the shared bank of {self.newest_shared!r}"
+            # The certificate covers the bank as committed, which is unchanged; another bank is used now.
+            how = f"{check.how}; as committed, but it now predicts with the shared bank of {self.newest_shared!r}"
             check = replace(check, how=how)
         return check
 
@@ -103,21 +102,21 @@ class Inspection:
         return {*self.broken, *(entry.task for entry in self._missing if entry.task is not None)}
 
     def lost(self) -> Iterator[TaskCheck]:
-        """Report entries that the chain or the results name, but that are neither there nor dropped on purpose."""
+        """Yield a failed check for each entry or results line that is missing and was not dropped on purpose."""
         for entry in self._missing:
             if entry.task not in self.unreadable and (entry.taken is None or entry.taken != entry.task):
                 yield failed_check(entry.task or "(chain)", entry.message(self._store.folder))
-        # Only the newest can be unfinished: a run finishes one task before the next.
+        # Only the newest task can be unfinished: a run finishes a task before it starts the next.
         named = {line.task for line in self.lines if isinstance(line, TaskLine)}
         without = [link.task for link in self.links[:-1] if link.task not in named]
         if without and "(results.jsonl)" not in self.unreadable:
             tasks = ", ".join(map(repr, without))
             yield failed_check(
-                "(results.jsonl)", f"{self._store.results_file}: its lines about {tasks} are missing; restore it"
+                "(results.jsonl)", f"{self._store.results_file}: its lines about {tasks} are missing; restore the file"
             )
 
     def pinned(self) -> tuple[Pin | None, list[TaskCheck]]:
-        """Return the backbone's pin, and what is wrong with it and with tombstones out of place."""
+        """Return the backbone's pin, and failed checks of the pin, the stream file and misplaced tombstones."""
         tasks = {link.task for link in self.links}
         wrong = [failed_check("(tombstones)", problem) for task, problem in self.broken.items() if task not in tasks]
         problem = self._read("(results.jsonl)", lambda: stream_problem(self._store))
@@ -134,7 +133,7 @@ class Inspection:
 
 
 def failed_check(task: str, problem: str) -> TaskCheck:
-    """Return a problem as a check of its own."""
+    """Return a problem as a separate failed check."""
     return TaskCheck(
         task=task, findings=(Finding(message=problem),), how="digests", largest_difference=math.nan, seconds=0.0
     )

@@ -1,7 +1,7 @@
 """A run in memory: tokenizer or image processing, backbones by precision, and banks within a memory limit.
 
-A bank in memory answers only while its certificate is the one on disk, so it is never stale. Answering needs no learner;
-`resident` loads a bank into a learner, so that Lightning can evaluate it.
+A bank in memory is used only while its certificate is the one on disk, so it is never stale. Prediction needs no learner;
+`resident` loads a bank into a learner so that Lightning can evaluate it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 
 class ModelCache:
-    """Backbone and banks of a run, loaded only when needed.
+    """The backbone and banks of a run, loaded only when needed.
 
     Args:
         store: the run folder.
-        spec: which backbone.
-        consent: whether the user, and not just the run folder, allows the remote code that ``spec`` asks for.
-        resident_bytes: how much memory the banks may take together; one is always held, however large it is.
+        spec: the backbone's specification.
+        consent: whether the user, not only the run folder, allows the remote code that ``spec`` requests.
+        resident_bytes: memory limit for all banks together, in bytes; one bank is always held, however large it is.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class ModelCache:
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
-        """The backbone's tokenizer; None where it reads images."""
+        """The backbone's tokenizer; None if it reads images."""
         return self.inputs.tokenizer
 
     @property
     def images(self) -> ImageProcessing | None:
-        """The backbone's image processing; None where it reads texts."""
+        """The backbone's image processing; None if it reads text."""
         return self.inputs.images
 
     @property
@@ -66,24 +66,24 @@ class ModelCache:
 
     @property
     def preparation(self) -> str:
-        """Digest of everything that affects how a text becomes token ids, or an image pixels."""
+        """Digest of everything that affects how texts become token ids, or images become pixels."""
         return self.inputs.digest
 
     def look_again(self) -> None:
-        """Compute the digest of tokenizer or image processing again: it may have been changed in memory."""
+        """Compute the digest of the tokenizer or image processing again: it may have been changed in memory."""
         self.inputs.look_again()
 
     def check_preparation(self, manifest: Manifest) -> list[str]:
-        """Return one problem if tokenizer or image processing differ from those that a task was learned with."""
+        """Return a problem if the tokenizer or image processing differs from the one a task was learned with."""
         return self.inputs.problems(manifest.task, manifest.preparation)
 
     def check_code(self) -> None:
-        """Raise `InputError` if only the run folder asks to execute code."""
+        """Raise `InputError` if the backbone needs remote code that the user has not allowed."""
         if self.spec.remote_code and not self.consent:
             raise InputError(
                 f"{self.store.stream_file}: key backbone.remote_code: true: it asks to execute Python code that comes with "
                 f"backbone {self.spec.name!r}, which can do whatever you can. A run folder may come from anyone, so it "
-                "cannot give that permission. Read the code, then give --remote-code, or Run(folder, remote_code=True)."
+                "cannot give that permission. Read the code, then pass --remote-code, or Run(folder, remote_code=True)."
             )
 
     def _any_backbone(self) -> Backbone:
@@ -93,11 +93,11 @@ class ModelCache:
         return self.backbone_of(tasks[0]) if tasks else self.backbone("fp32")
 
     def backbone(self, precision: Precision) -> Backbone:
-        """Return the backbone in one precision, loaded once.
+        """Return the backbone in one precision; it is loaded only once.
 
         Raises:
             InputError: if it cannot be loaded.
-            StoreError: if it is not the one that the run was learned on.
+            StoreError: if it is not the backbone that the run was learned on.
         """
         if precision not in self.backbones:
             self.check_code()
@@ -114,19 +114,19 @@ class ModelCache:
                     remote_code=b.remote_code,
                 )
             except InputError as error:
-                # transformers' message about a damaged file seldom names it.
+                # transformers rarely names the damaged file in its message.
                 changed = [] if pin is None else check_files(self.store.pin_file, pin, b.name, b.revision, None)
                 if not changed:
                     raise
                 raise InputError(" ".join([str(error), *changed])) from error
             if pin is not None:
                 check_pin(self.store.pin_file, pin, backbone)
-            # The fastest attention may differ on this machine or by now; answers would differ by rounding.
+            # The fastest attention may differ on this machine, or may have changed since; outputs would differ by rounding.
             self.backbones[precision] = attend_as(backbone, self._learned_attention() or backbone.attention)
         return self.backbones[precision]
 
     def _learned_attention(self) -> str | None:
-        """Return the attention in the run's certificates if the stream leaves it open: a run keeps using the same one."""
+        """Return the attention from the run's certificates if the stream says auto: a run keeps using the same one."""
         for name in self.store.names() if self.spec.attention == "auto" else []:
             try:
                 return self.store.manifest(name).environment.attention
@@ -135,12 +135,12 @@ class ModelCache:
         return None
 
     def backbone_of(self, task: str) -> Backbone:
-        """Return the backbone in the precision that a learned task answers in."""
+        """Return the backbone in a learned task's precision."""
         return self.backbone("bf16" if self.store.manifest(task).environment.precision == "bf16" else "fp32")
 
     def learner(self, precision: Precision) -> ContinualLearner:
-        """Return the learner on the backbone of one precision."""
-        # Lightning takes seconds to import, and answering does not need it.
+        """Return the learner on the backbone in one precision."""
+        # Lightning takes seconds to import, and prediction does not need it.
         from continual_petl.learner import ContinualLearner
 
         if precision not in self._learners:
@@ -148,7 +148,7 @@ class ModelCache:
         return self._learners[precision]
 
     def evict_all(self) -> None:
-        """Release all banks in memory and copies of them; those on disk stay."""
+        """Release all banks in memory and all copies of them; those on disk stay."""
         self.held_banks.clear()
         self.stacks = Stacks()
         for learner in self._learners.values():
@@ -156,13 +156,12 @@ class ModelCache:
                 learner.evict(task)
 
     def held(self, task: str, *, as_committed: bool = False) -> CachedBank:
-        """Return a learned task's bank, ready to answer; it is read from disk only if it is not in memory.
+        """Return a learned task's bank, ready for prediction; it is read from disk only if it is not in memory.
 
-        A task with ``scope: shared`` answers with the newest shared body and its own head, unless the bank is requested
-        as it was committed.
+        A task with ``scope: shared`` uses the newest shared body with its own head, unless ``as_committed`` is set.
 
         Raises:
-            StoreError: if bank, backbone or tokenizer differ from those that the task was learned with.
+            StoreError: if the bank, backbone or tokenizer differs from the one the task was learned with.
         """
         return self._hold(task, as_committed, keep=())
 
@@ -171,11 +170,11 @@ class ModelCache:
         return [held.bank for held in self.hold(tasks)]
 
     def hold(self, tasks: Sequence[str]) -> list[CachedBank]:
-        """Return everything needed to answer several learned tasks, in order, all of it in memory at once.
+        """Return everything needed to predict with several learned tasks, in order, all in memory at once.
 
         Raises:
             InputError: if their banks exceed the memory limit; nothing is held beyond it.
-            StoreError: if one of them, its backbone or its tokenizer differs from what the task was learned with.
+            StoreError: if a bank, backbone or tokenizer differs from the one the task was learned with.
         """
         wanted, total = dict.fromkeys(tasks), 0
         found: dict[str, CachedBank] = {}
@@ -203,7 +202,7 @@ class ModelCache:
         if link.shared and not as_committed:
             newest = self.newest_shared()
             body = None if newest in (None, task) else newest
-        # After a slash, which no task's name contains, the bank as it was committed.
+        # The key of the bank as committed ends with a slash, which no task name contains.
         name = f"{task}/" if link.shared and as_committed else task
         seals = (link.seal,) if body is None else (link.seal, self.store.link(body).seal)
         held = self.held_banks.get(name, seals)
@@ -235,7 +234,7 @@ class ModelCache:
         )
 
     def resident(self, task: str, *, as_committed: bool = False) -> ContinualLearner:
-        """Return a learner in which a learned task's bank is active, and no other; see `held`."""
+        """Return a learner in which a learned task's bank is the only one loaded, and active; see `held`."""
         held = self.held(task, as_committed=as_committed)
         learner = self.learner(held.backbone.precision)
         if learner.active != task or learner.bank(task) is not held.bank:

@@ -1,4 +1,4 @@
-"""Open a run folder and look up a task, with messages that name what is there instead.
+"""Open a run folder and look up tasks; errors name the runs or tasks that exist instead.
 
 Nothing here imports torch, so that commands that do not need the model respond quickly.
 """
@@ -26,16 +26,16 @@ def open_store(folder: str | Path) -> Store:
     """
     store = Store(Path(folder))
     refuse_link(store.stream_file)
-    if not os.path.isfile(store.stream_file):  # also False for strings that are no valid path
+    if not os.path.isfile(store.stream_file):  # also False for strings that are not valid paths
         inside = sorted(each.parent.name for each in islice(store.folder.glob("*/stream.yaml"), 100))
         if inside:
             raise InputError(
-                f"{store.folder}: no run here, but it contains the runs {known_names(inside)}: give one of them"
+                f"{store.folder}: no run here, but it contains the runs {known_names(inside)}; give one of them"
             )
         there = "no stream.yaml in it" if os.path.isdir(store.folder) else f"no such folder in {Path.cwd()}"
         hint = did_you_mean_path(store.folder, [store.folder.parent, Path("runs")], _is_run)
         raise InputError(
-            f"{store.folder}: no run here ({there}){hint}; give a folder that `continual-petl run` made, such as runs/NAME"
+            f"{store.folder}: no run here ({there}){hint}; give a folder that `continual-petl run` created, such as runs/NAME"
         )
     return store
 
@@ -45,7 +45,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def check_learned(store: Store, task: str) -> None:
-    """Raise `InputError`, naming the learned tasks, if this is not one; `StoreError` if it was learned but is missing."""
+    """Raise `InputError`, listing the learned tasks, if this is not one of them; `StoreError` if its bank is missing."""
     if not store.has(task):
         for entry in store.missing():
             if entry.task == task:
@@ -55,10 +55,10 @@ def check_learned(store: Store, task: str) -> None:
 
 
 def check_can_route(store: Store) -> None:
-    """Raise `InputError` unless at least one learned task can be found without its name."""
+    """Raise `InputError` unless the router can find at least one learned task."""
     if not any(ROUTER in store.manifest(task).files for task in store.tasks):
         raise InputError(
             f"task: none was named, and no learned task of {store.folder} can be found without its name: name the task (on "
-            "the command line: --task or --task-column). With `routing: full` in the stream file, tasks that are learned "
-            "from then on can be found."
+            "the command line: --task or --task-column). With `routing: full` in the stream file, tasks learned from then "
+            "on can be found without their names."
         )

@@ -1,4 +1,4 @@
-"""Build a bank from stored tensors, checked against its specification before anything is read or allocated."""
+"""Build a bank from stored tensors after checking them against its specification, before anything is read or allocated."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def fitting_bank(
     entries: Mapping[str, TensorEntry],
     read: Callable[[], Mapping[str, Tensor]],
 ) -> Bank:
-    """Return a task's bank with stored values, frozen and in eval mode.
+    """Return a task's bank with its stored values, frozen and in eval mode.
 
     Args:
-        plan: the task.
-        backbone: the one the bank acts on.
+        plan: the task's plan.
+        backbone: the backbone that the bank modifies.
         entries: the manifest's entry for each stored tensor.
-        read: returns the tensors; called after names, dtypes and shapes of ``entries`` were checked.
+        read: returns the tensors; called once the names, dtypes and shapes in ``entries`` have been checked.
 
     Raises:
-        StoreError: if the specification builds different tensors than are stored, naming the first.
+        StoreError: naming the first tensor for which the stored dtype or shape differs from the specification.
     """
     expected = _expected(plan, backbone)
     for name in sorted(expected.keys() | entries.keys()):
@@ -50,7 +50,7 @@ def fitting_bank(
 def _expected(plan: TaskPlan, backbone: Backbone) -> Mapping[str, Tensor]:
     """Return the tensors that a task's specification builds, on the meta device: shapes and dtypes, no storage.
 
-    Cached, since tasks of one specification build the same tensors.
+    Cached, since tasks with the same specification build the same tensors.
     """
     known = _EXPECTED.setdefault(backbone.model, {})
     generation = None if plan.generation is None else plan.generation.model_dump_json()
@@ -74,7 +74,7 @@ _MAX_KNOWN = 64
 
 
 def entries_of(tensors: Mapping[str, Tensor], digests: Mapping[str, str]) -> dict[str, TensorEntry]:
-    """Return the manifest's entries for tensors."""
+    """Return the manifest entries of some tensors."""
     return {
         name: TensorEntry(dtype=_dtype(tensor), shape=tuple(tensor.shape), digest=digests[name])
         for name, tensor in tensors.items()

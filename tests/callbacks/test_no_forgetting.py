@@ -122,7 +122,9 @@ def test_full_policy_distinguishes_missing_rows_from_changed_answers(
     scores = json.loads(manifest.read_text())["scores"]
     scores["test"]["predictions"] = "0" * 64
     edit(manifest, sealed=True, scores={split: SplitScores.model_validate(value) for split, value in scores.items()})
-    with pytest.raises(ForgettingError, match="task 'two': single answers to its test rows are not the certified ones"):
+    with pytest.raises(
+        ForgettingError, match="task 'two': some predictions for its test rows are not the certified ones"
+    ):
         learn(tasks_of(backbone_folder(), "two", "three"), tmp_path / "run", callbacks=[NoForgetting("full")])
 
 

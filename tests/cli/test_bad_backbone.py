@@ -30,10 +30,10 @@ OF_THE_TRAINER = [
     ),
     Case(
         "owned, all at once",
-        ["trainer.callbacks: not allowed here: give them to learn(", "trainer.barebones: ", "trainer.nonsense: "],
+        ["trainer.callbacks: not allowed here: pass them to learn(", "trainer.barebones: ", "trainer.nonsense: "],
         trainer("{callbacks: x, barebones: true, nonsense: 2}"),
     ),
-    Case("gpu", ["trainer: Lightning refuses {accelerator: tpu}: ", "Change the value"], trainer("{accelerator: tpu}")),
+    Case("gpu", ["trainer: Lightning rejects {accelerator: tpu}: ", "Change the value"], trainer("{accelerator: tpu}")),
     Case(
         "devices",
         ["trainer.devices: got 999, and each is a process with its own backbone", "or write devices: 1"],
@@ -44,11 +44,11 @@ OF_THE_TRAINER = [
         ["trainer.num_nodes: got 2, but a run starts its processes on one machine: leave it out"],
         trainer("{accelerator: cpu, num_nodes: 2}"),
     ),
-    Case("type", ["trainer: Lightning refuses {benchmark: 3}", "expects a bool"], trainer("{benchmark: 3}")),
+    Case("type", ["trainer: Lightning rejects {benchmark: 3}", "expects a bool"], trainer("{benchmark: 3}")),
     Case("logger", ["trainer.logger: got 'wandb'; allowed in a file are true and false"], trainer("{logger: wandb}")),
     Case(
         "dry",
-        ["trainer: Lightning refuses {max_time: soon}", "DD:HH:MM:SS"],
+        ["trainer: Lightning rejects {max_time: soon}", "DD:HH:MM:SS"],
         trainer("{max_time: soon}"),
         options=["--dry-run"],
     ),

@@ -118,7 +118,7 @@ def test_invalid_later_task_is_refused_before_training(bench: Bench, capsys: pyt
     bench.refuses(Case("dry run", says[:2], options=["--dry-run"]), capsys)
     bench.stream += "  - {name: fifth, kind: classification, data: data/neither}\n"
     assert bench.main("run", "FOLDER/stream.yaml", "--dry-run") == 2
-    assert capsys.readouterr().err.count("Relative paths count from data_dir") == 1
+    assert capsys.readouterr().err.count("Relative paths are relative to data_dir") == 1
     # A new run folder is not even made.
     assert bench.main("run", "FOLDER/stream.yaml", "--run-dir", "FOLDER/new") == 2
     assert not (bench.folder / "new").exists()

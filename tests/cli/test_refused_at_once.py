@@ -131,7 +131,7 @@ def test_report_finds_a_changed_bank_without_importing_torch(bench: Bench) -> No
     content[-1] ^= 1
     bank.write_bytes(content)
     assert light(bench, ["report", "FOLDER/run", "--output", "FOLDER/report"]) == (1, "", "numpy plotly")
-    assert "certified was" in (bench.folder / "report" / "index.html").read_text()
+    assert "the certified digest is" in (bench.folder / "report" / "index.html").read_text()
 
 
 @pytest.mark.parametrize("preset", ["houlsby, bottleneck: 4", "lora, rank: 4", "probe"])

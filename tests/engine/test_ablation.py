@@ -229,7 +229,7 @@ def test_an_unknown_task_is_refused(learned: Path) -> None:
 @pytest.mark.parametrize("spans", [[], ["0-2"], ["1-0"], ["x"], ["-1"], [(0, 2)], [(1, 0)], [(0,)], [(True, 1)], "0-2"])
 def test_invalid_spans_are_refused(learned: Path, spans: Any) -> None:
     with pytest.raises(
-        InputError, match=r"spans: (none was given|.* is not a span of layers here.*has the layers 0 to 1$)"
+        InputError, match=r"spans: (none was given|.* is not a valid span of layers.*has layers 0 to 1$)"
     ):
         Run(learned).ablate("lora", spans)
 
@@ -285,11 +285,13 @@ def test_changed_full_score_is_reported(learned: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(ablation, "evaluate", other)
     (notice,) = Run(learned).ablate("lora", "single").notices
-    assert notice.startswith("Single answers of the whole bank are not the certified ones, though all scores are equal")
+    assert notice.startswith(
+        "Some predictions of the whole bank are not the certified ones, although all scores are equal"
+    )
     monkeypatch.setattr(
         ablation, "evaluate", lambda *given: evaluate(*given).model_copy(update={"scores": {"accuracy": 0.0}})
     )
     found = Run(learned).ablate("lora", "single")
     (notice,) = found.notices
-    assert "The whole bank scores 0.0 here, its certificate says " in notice
+    assert "The whole bank scores 0.0 here, but " in notice
     assert {cell.relative for cell in found.cells} == {None}

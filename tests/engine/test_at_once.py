@@ -78,7 +78,7 @@ def test_staged_bank_is_committed_byte_for_byte(
     assert {"data", "train", "evaluate", "commit"} == set(seconds)
     finish_task(session, "one", [], seconds, request)
     assert files_of(tmp_path / "run") == files_of(tmp_path / "course")
-    assert ("its rows are answered again here" in caplog.text) is not alike
+    assert ("its rows are predicted again here" in caplog.text) is not alike
 
 
 def test_worker_errors_are_sent_as_plain_values(backbone_folder: Folder, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_flipped_bit_is_reported_or_harmless(half: HalfLearned, tmp_path: Path, 
 @pytest.mark.parametrize("content", ["[]", '{"decides": {"a": NaN}, "seal": ""}', "[" * 100_000])
 def test_invalid_plan_is_reported(tmp_path: Path, content: str) -> None:
     (tmp_path / "plan.json").write_text(content)
-    with pytest.raises(StoreError, match=r"plan\.json, saved half-way through training, is damaged"):
+    with pytest.raises(StoreError, match=r"plan\.json, saved halfway through training, is damaged"):
         read_plan(tmp_path / "plan.json")
 
 
@@ -88,7 +88,7 @@ def test_suggested_fix_works(half: HalfLearned, tmp_path: Path, name: str, capsy
     command = ["run", str(tmp_path / "tasks.yaml"), "--run-dir", str(run), "--quiet"]
     assert main(command) == 1
     told = capsys.readouterr().err
-    assert f"task 'one': {run / ONE / name.removeprefix('no ')}, saved half-way through training, is " in told
+    assert f"task 'one': {run / ONE / name.removeprefix('no ')}, saved halfway through training, is " in told
     shutil.rmtree(run / ONE)
     assert bank_digests(learn(half.tasks, run)) == half.whole
 
@@ -146,7 +146,7 @@ def refused(half: HalfLearned, tmp_path: Path, parts: Sequence[str] | None, monk
         torch.save(found[part], run / ONE / LAST)
         seal_file(run / ONE / LAST)
         with pytest.raises(
-            StoreError, match=r"last\.ckpt, saved half-way through training, is damaged .*Delete the folder"
+            StoreError, match=r"last\.ckpt, saved halfway through training, is damaged .*Delete the folder"
         ):
             learn(half.tasks, run)
     assert not (tmp_path / "executed").exists()

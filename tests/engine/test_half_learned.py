@@ -168,7 +168,9 @@ def test_damaged_position_is_reported_and_loses_only_its_time(half: Half, tmp_pa
     assert half_learned(Store(run)) == {"one": None}
     learn(half.tasks, run, callbacks=[heard])
     (told,) = heard.heard
-    assert told.startswith("task 'one': resumes from its saved progress; the seconds before that count as 0: ")
+    assert told.startswith(
+        "task 'one': resumes from its saved progress; the training time before that counts as 0 seconds: "
+    )
     assert POSITION in told
     assert trained(run) < LONG
     assert files_of(run) == half.whole

@@ -84,7 +84,7 @@ def test_shared_bank_continues_and_is_measured_not_certified(
     assert changed
     first, second = run.verify()
     assert first.ok
-    assert first.how.endswith("as committed, but it now answers with the shared bank of 'second'")
+    assert first.how.endswith("as committed, but it now predicts with the shared bank of 'second'")
     assert second.ok
     assert second.how == "digests and probe, bit for bit"
 
@@ -101,7 +101,7 @@ def test_changed_settings_of_a_learned_task_are_reported_and_ignored(backbone_fo
     changed = stream(backbone_folder(), [task("first", bank="lora")], training={"epochs": 7})
     learn(changed, tmp_path / "run", callbacks=[Listener()])
     (notice,) = heard
-    assert "'first' was learned with other settings (bank, training.epochs) and stays as it is" in notice
+    assert "'first' was learned with other settings (bank, training.epochs) and stays unchanged" in notice
     assert (tmp_path / "run" / "banks" / "first" / "bank.json").read_bytes() == before
 
 
@@ -128,9 +128,7 @@ def test_diverged_bank_is_not_committed(backbone_folder: Folder, tmp_path: Path)
 
 def test_tasks_sharing_a_bank_must_use_the_same_pooling(backbone_folder: Folder, tmp_path: Path) -> None:
     tasks = [task("first", num_rows=16), task("second", num_rows=16, pooling="pooler")]
-    with pytest.raises(
-        InputError, match=r"task 'second': it answers through the pooler, but 'first', .* without the pooler"
-    ):
+    with pytest.raises(InputError, match=r"task 'second': it uses the pooler, but 'first', .* does not use the pooler"):
         learn(stream(backbone_folder(), tasks, bank={"preset": "full", "scope": "shared"}), tmp_path / "run")
 
 
@@ -155,7 +153,7 @@ def test_shared_full_copy_with_pooler_is_refused_for_word_tasks(
     tasks = [task("first", num_rows=16), task_of_kind("token-classification", "second", num_rows=16)]
     backbone = {"name": str(backbone_folder()), "pooling": "pooler"}
     mixed = stream(backbone_folder(), tasks, bank={"preset": preset, "scope": "shared"}, backbone=backbone)
-    wanted = r"task 'second': it answers without the pooler, but 'first', .* through the pooler"
+    wanted = r"task 'second': it does not use the pooler, but 'first', .* uses the pooler"
     with pytest.raises(InputError, match=wanted):
         learn(mixed, tmp_path / "run")
     with pytest.raises(InputError, match=wanted):

@@ -241,17 +241,17 @@ def test_split_is_cached_completely_or_not_at_all(backbone_folder: Folder, tmp_p
         course = Open(tasks_of(backbone_folder(), training=training), tmp_path)
         decided = course.decide()
         if decided is None:
-            assert f"recomputed in every epoch: they are {train:,} bytes" in course.notices[0]
+            assert f"recomputed in every epoch: they take {train:,} bytes" in course.notices[0]
             return None
         assert decided.num_bytes <= budget
-        assert f"{train / 1e6:.1f} MB of the train split" in course.notices[0]
+        assert f"{train / 1e6:.1f} MB for the train split" in course.notices[0]
         return list(decided.splits)
 
     assert within(train + validation) == ["train", "validation"]
     assert within(train + validation - 1) == within(train) == ["train"]
     assert within(train - 1) is None
     with pytest.raises(
-        InputError, match=rf"they are {train:,} bytes, and training.prefix_cache_bytes allows {train - 1:,}"
+        InputError, match=rf"they take {train:,} bytes, but training.prefix_cache_bytes allows {train - 1:,}"
     ):
         within(train - 1, "on")
 

@@ -131,7 +131,7 @@ def test_failed_certificates_are_not_filled_in(copied: Path, capsys: pytest.Capt
     file = copied / "banks" / "one" / "bank.safetensors"
     change_tensors(file, nudge(next(iter(load_file(file)))))
     assert main(["reevaluate", str(copied)]) == 1
-    assert "task 'one': not filled in: it is not as it was certified: task 'one'" in capsys.readouterr().out
+    assert "task 'one': not filled in: it differs from its certificate: task 'one'" in capsys.readouterr().out
     assert statuses(Run(copied)) == ["m", "nm", "ncm"]
 
 

@@ -165,7 +165,7 @@ def test_in_memory_backbone_is_checked_in_this_process(many: Path, monkeypatch: 
 
 @pytest.mark.parametrize("jobs", [0, -1])
 def test_the_number_of_processes_is_at_least_one(many: Path, jobs: int) -> None:
-    with pytest.raises(InputError, match=f"jobs: got {jobs}; the number of processes is at least 1"):
+    with pytest.raises(InputError, match=f"jobs: got {jobs}; the number of processes must be at least 1"):
         Run(many).verify(jobs=jobs)
 
 

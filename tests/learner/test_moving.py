@@ -143,7 +143,7 @@ def test_full_copy_replaces_mutable_part_without_changing_it(
     ("how", "says"),
     [
         ("counter", rf"1 tensors differ from what was loaded, first {DENSE}\.behind\.num_calls"),
-        ("lazy", rf"1 tensors differ from what was loaded, first {DENSE}\.behind\.seen.* as it answers"),
+        ("lazy", rf"1 tensors differ from what was loaded, first {DENSE}\.behind\.seen.* as it runs"),
         (
             "attribute",
             "task 'one': its answers on fixed inputs changed .* keep state outside its parameters and buffers",

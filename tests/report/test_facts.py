@@ -132,7 +132,7 @@ def test_answers_and_results_need_no_history(learned: Path, tmp_path: Path) -> N
     assert Run(run).results.to_json() == results
     check = check_task(Run(run).store, "one", None)
     assert not check.ok
-    assert "No answer depends on it" in " ".join(check.problems)
+    assert "No prediction depends on it" in " ".join(check.problems)
 
 
 def test_single_task_has_no_forgetting_yet(backbone_folder: Folder, tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ def test_reread_manifests_must_be_unchanged(learned: Path, tmp_path: Path, monke
     assert (task.manifest, task.history) == (first.manifest, first.history)
     assert task.manifest is not task.manifest or task.history is not task.history, "neither is kept"
     shutil.rmtree(run / "banks/two")
-    with pytest.raises(StoreError, match="two is missing; it was never learned in this run, or was forgotten"):
+    with pytest.raises(StoreError, match="two is missing; the task was never learned in this run, or was forgotten"):
         found.tasks[1].opened()
 
 

@@ -86,7 +86,7 @@ def test_end_of_file_is_read_completely_within_bounds(tmp_path: Path, monkeypatc
     assert sum(sizes) <= 4 * 8
     Reader.lost = 1
     path.write_bytes(b"a\nb\n")
-    with pytest.raises(StoreError, match="it was cut short while being read"):
+    with pytest.raises(StoreError, match="it was truncated while being read"):
         reading.read_tail(path, max_bytes=8)
 
 

@@ -105,7 +105,7 @@ def test_damaged_bank_is_reported_with_its_certified_attention(
     for place in (folder, other):
         (check,) = _damaged(place).verify("one")
         told.append(check.problems[0].replace(str(place), ""))
-    assert "Its answers to the probe are still the certified ones" in told[0]
+    assert "The probe's outputs are still the certified ones" in told[0]
     assert told[1] == told[0]
 
 

@@ -53,7 +53,7 @@ def test_changed_bank_is_reported_with_its_effect(folder: Path, capsys: pytest.C
     assert finding["tensor"] == "head.output.bias"
     assert finding["file"].endswith("banks/two/bank.safetensors")
     assert finding["cause"] == "a damaged disk, a bad copy, or an edit"
-    assert "With it probe row 0, output 1 is " in finding["message"]
+    assert "With it, probe row 0, output 1 is " in finding["message"]
     assert found["one"]["problems"] == []
     assert main(["verify", str(folder), "--task", "one"]) == 0
 

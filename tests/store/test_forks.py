@@ -61,7 +61,7 @@ def test_either_side_of_a_fork_can_be_dropped(
     before = bank_digests(Run(folder))
     found = problems(folder)
     assert found.keys() == {"two", "four"}
-    ways = "from its end (`continual-petl forget RUN four` or `continual-petl forget RUN two`)"
+    ways = "the last one first (`continual-petl forget RUN four` or `continual-petl forget RUN two`)"
     assert all(FORK in problem and ways in problem for problem in found.values())
     with pytest.raises(StoreError, match=FORK):
         learn(stream(backbone_folder(), [*TASKS, *MORE[:2]], training=QUICK), folder)
@@ -81,7 +81,7 @@ def test_either_side_of_a_fork_can_be_dropped(
 def test_side_of_a_fork_is_dropped_from_its_end(forked: Callable[[int], Path], backbone_folder: Folder) -> None:
     folder = forked(3)
     assert problems(folder).keys() == {"two", "four"}
-    ways = "from its end (`continual-petl forget RUN six` or `continual-petl forget RUN two`)"
+    ways = "the last one first (`continual-petl forget RUN six` or `continual-petl forget RUN two`)"
     assert ways in problems(folder)["four"]
     with pytest.raises(StoreError, match=FORK):
         forget(folder, "four")
@@ -181,7 +181,7 @@ def test_bank_of_another_run_at_the_end_of_the_chain_is_reported(folder: Path, b
     learn(stream(backbone_folder(), [*TASKS, *MORE[:2]], training=QUICK), folder)
     learn(stream(backbone_folder(), [*TASKS, MORE[2], task("seven", num_rows=16)], training=QUICK), other)
     copied(folder, other, "seven")
-    assert "from its end (`continual-petl forget RUN seven`)" in problems(folder)["five"]
+    assert "the last one first (`continual-petl forget RUN seven`)" in problems(folder)["five"]
     again = shutil.copytree(folder, folder.parent / "again")
     settle(folder, "seven")
     settle(again, "five", "seven")

@@ -201,11 +201,11 @@ def test_an_enormous_size_is_refused_before_it_is_allocated(folder: Path) -> Non
             (lambda m: m.update(kind="regression"), "labels"),
             (lambda m: m.update(kind="seq2seq", labels=None, metric="rougeL"), "generation"),
             (lambda m: m.update(labels=["a", "b", "c"]), r"tensor head\.output"),
-            (lambda m: m.update(class_weights=[1.0]), "class_weights: 1 of them for 2 labels"),
+            (lambda m: m.update(class_weights=[1.0]), "class_weights: got 1 for 2 labels"),
             (lambda m: m.update(metric="beauty"), "metric"),
             (lambda m: m.update(labels=[]), "labels"),
             (lambda m: m.update(scores={}), "scores"),
-            (lambda m: m.update(data={}), "scores: those of the validation split, or the digest of a split's data"),
+            (lambda m: m.update(data={}), "scores: the validation scores, or the digest of a split's data"),
             (lambda m: m.update(digest="0" * 64), r"bank\.json's digest does not match the tensors it lists"),
             (lambda m: m.update(probe="0" * 64), r"probe\.safetensors is not the certified probe"),
             (lambda m: m.update(files={}), "files: expected bank.safetensors, probe.safetensors, history.json"),
@@ -302,5 +302,5 @@ def test_changed_bank_is_not_hidden_by_an_exchanged_probe(folder: Path) -> None:
     change_tensors(folder / BANK, nudge("head.output.bias"))
     found = told(folder)
     assert "tensor head.output.bias has the digest" in found
-    assert "With it probe row" not in found
-    assert "answers to the probe" not in found
+    assert "With it, probe row" not in found
+    assert "The probe's outputs" not in found

@@ -159,7 +159,7 @@ def test_missing_tombstone_is_reported(
     (path,) = (folder / "tombstones").iterdir()
     path.unlink()
     assert (
-        f"entry 3 of the chain is missing: a task's folder below {folder}/banks, or the tombstone {path}"
+        f"entry 3 of the chain is missing: a task's folder in {folder}/banks, or the tombstone {path}"
         in (problems(folder)["(chain)"])
     )
     tasks = [TASKS[0], TASKS[2], task("four", num_rows=16), task("five", num_rows=16)]

@@ -133,12 +133,12 @@ Rows = dict[str, Tensor]
         (
             "seq2seq",
             lambda rows: {"labels": torch.full_like(rows["labels"], -50)},
-            "labels hold numbers outside of -100",
+            "labels hold values outside -100",
         ),
         (
             "seq2seq",
             lambda rows: {"labels": torch.full_like(rows["labels"], -101)},
-            "labels hold numbers outside of -100",
+            "labels hold values outside -100",
         ),
         ("image-classification", lambda rows: {n: t[..., :4] for n, t in rows.items()}, r"have the shape \(3, 8, 4\)"),
     ],
@@ -160,14 +160,14 @@ def test_unanswerable_probe_is_reported(runs: dict[str, Path], monkeypatch: pyte
 
     monkeypatch.setattr(answer_probe, "replay", fail)
     (check,) = Run(runs["regression"]).verify()
-    assert "task 'one': its probe cannot be answered (sizes do not fit)" in check.problems[0]
+    assert "task 'one': its probe cannot be replayed (sizes do not fit)" in check.problems[0]
 
 
 def test_probe_of_an_unsupported_kind_is_reported(runs: dict[str, Path]) -> None:
     run = Run(runs["regression"])
     inputs, certified = certified_probe(run.store, "one")
     manifest = run.store.manifest("one").model_copy(update={"kind": "seq2seq"})
-    with pytest.raises(StoreError, match="a task of kind seq2seq cannot be answered on backbone"):
+    with pytest.raises(StoreError, match="does not support tasks of kind seq2seq"):
         check_probe(manifest, run.session.models.backbone("fp32"), inputs, certified[OUTPUTS])
 
 

@@ -109,7 +109,7 @@ def outcome(states: States, read: Callable[[Run], Any], folder: Path) -> Any:
     try:
         return read(run)
     except (InputError, StoreError) as error:
-        gone = "task 'one' is not learned", "it was never learned in this run, or was forgotten"
+        gone = "task 'one' is not learned", "the task was never learned in this run, or was forgotten"
         return "not learned" if any(words in str(error) for words in gone) else str(error)
 
 

@@ -163,7 +163,7 @@ def test_missing_or_wrong_rows_are_an_error(tmp_path: Path) -> None:
 def test_rows_out_of_range_are_refused(tmp_path: Path) -> None:
     made = written(tmp_path)
     for wrong in ([4], [-1]):
-        with pytest.raises(ValueError, match=r"are not all rows of a split of 4"):
+        with pytest.raises(ValueError, match="not all of them are among the split's 4 rows"):
             made.read(np.array(wrong), 5)
     with pytest.raises(ValueError, match="row 2 has 4 tokens, which is more than 3"):
         made.read(np.array([2]), 3)

@@ -76,7 +76,7 @@ def test_changed_value_is_reported(
 
     more = stream(backbone_folder(), [*TASKS, task("four", num_rows=16)], training=QUICK)
     run = learn(more, folder, callbacks=[Listener()])
-    assert "was edited or damaged since it was written; the stream that was given replaces it" in notices[0]
+    assert "was edited or damaged since it was written; the given stream replaces it" in notices[0]
     assert run.store.tasks == ["one", "two", "three", "four"]
     assert load_stream(folder / "stream.yaml").seed == 3
     assert problems(folder) == {}

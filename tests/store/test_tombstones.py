@@ -237,7 +237,7 @@ def test_renamed_or_invalid_tombstone_is_detected(tmp_path: Path) -> None:
         read_tombstone(path)
     for unknown in ({"task": None}, {"removed": removed.model_copy(update={"seal": None})}):
         write_tombstone(tmp_path, stone.model_copy(update=unknown))
-        with pytest.raises(StoreError, match=r"000001\.json: .*only a lost entry may have none"):
+        with pytest.raises(StoreError, match=r"000001\.json: .*only a lost entry may lack them"):
             read_tombstone(tmp_path / "000001.json")
         write_tombstone(tmp_path, stone.model_copy(update={**unknown, "why": "lost"}))
         assert read_tombstone(tmp_path / "000001.json").why == "lost"

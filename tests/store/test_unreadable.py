@@ -48,7 +48,7 @@ def test_unreadable_folder_is_reported(forbidden: Path, command: str, capsys: py
 
 def test_stray_file_among_the_banks_is_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "banks" / "readme.txt").write_text("what is here")
-    expected = "banks/readme.txt: this is a file, but only the folders of tasks belong here. Move it out of the run."
+    expected = "banks/readme.txt: this is a file, but only task folders belong here. Move it out of the run folder."
     assert expected in problems(folder)["readme.txt"]
     assert main(["list", str(folder)]) == 1
     assert expected in capsys.readouterr().err

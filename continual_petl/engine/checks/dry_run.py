@@ -49,29 +49,29 @@ class TaskFacts:
     modifications: int
     """Parameters of the bank's modifications."""
     own: int
-    """Parameters of which the bank has its own copies."""
+    """Parameters of the backbone that the bank has copies of."""
     head: int
     share: float
-    """All of the above as a share of the backbone's parameters."""
+    """Modifications, own and head together, as a share of the backbone's parameters."""
     precision: str
     pooling: str
     num_steps: int
     """Optimizer steps on one device."""
     learned: bool
-    """Whether the run folder already has it."""
+    """Whether the run folder already has the task."""
     notices: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the fields as plain values."""
         return asdict(self)
 
 
 def dry_run(session: Session, only: str | None = None, replace: Collection[str] = ()) -> list[TaskFacts]:
-    """Return what a run would do. Raises `InputError` and `StoreError` as the run would.
+    """Resolve what a run would do; raise `InputError` and `StoreError` as the run would.
 
     Args:
         session: the stream and its run folder, to which nothing is written.
-        only: check only this task; None means all of the stream.
+        only: check only this task; None means all tasks of the stream.
         replace: learned tasks that would be learned again.
     """
     check_session(session)
@@ -94,7 +94,7 @@ def dry_run(session: Session, only: str | None = None, replace: Collection[str] 
     with problems.collected():
         check_shared(session, [task for task in session.spec.tasks if task.name not in learned])
     if problems.found:
-        # There may be more wrong with a task than the first error.
+        # A task may have more problems than the first error.
         problems.found = find_problems(session, new).found + problems.found
     problems.raise_all()
     if forgotten:

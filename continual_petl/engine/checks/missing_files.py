@@ -1,8 +1,8 @@
-"""Report missing files without loading the model, if the model could not reveal further mistakes.
+"""Report missing files without loading the model if loading it could not reveal further mistakes.
 
-All mistakes are reported together, and some only show once the model is loaded: a bank larger than a layer, a kind that it
-cannot learn. Loading takes seconds, too long for a message about a missing file. So nothing is loaded if config.json already
-shows that model and tasks fit; in doubt the model is loaded.
+All mistakes are reported together, and some only show up once the model is loaded: a bank larger than a layer, a kind that
+the model cannot learn. Loading takes seconds, too long for a message about a missing file. So nothing is loaded if
+config.json already shows that model and tasks fit together; when in doubt, the model is loaded.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from continual_petl.streams.schema.stream_spec import StreamSpec, TaskSpec
 
 _FFN_WIDTHS = ("intermediate_size", "encoder_ffn_dim", "decoder_ffn_dim", "ffn_dim", "hidden_dim")
 _NARROWER = ("num_key_value_heads", "head_dim", "d_kv", "embedding_size")
-"""Keys of config.json by which a projection may be narrower than the hidden size."""
+"""Keys of config.json that can make a projection narrower than the hidden size."""
 _KINDS = ("classification", "regression", "multilabel", "token-classification")
-"""Kinds that every model that reads texts can learn."""
+"""Kinds that every text model can learn."""
 
 
 def refuse_missing_files(spec: StreamSpec, new: Sequence[TaskSpec]) -> None:
@@ -35,10 +35,10 @@ def refuse_missing_files(spec: StreamSpec, new: Sequence[TaskSpec]) -> None:
 
     Args:
         spec: the stream.
-        new: its tasks that are not learned yet.
+        new: its tasks that have not been learned yet.
 
     Raises:
-        InputError: with everything that is wrong, its keys counted from the top of the stream.
+        InputError: with all problems; their keys start at the top of the stream.
     """
     if any(_is_missing(spec.resolved_data(task)) for task in new) and _model_agrees(spec, new):
         named_mistakes(spec, [(key_of(spec, task), task) for task in new]).raise_all()
@@ -61,7 +61,7 @@ def _named(data: str | DataSpec | Rows) -> list[str]:
 
 
 def _model_agrees(spec: StreamSpec, tasks: Sequence[TaskSpec]) -> bool:
-    """Return whether config.json alone shows that the model can learn the tasks, and their banks fit into it."""
+    """Return whether config.json alone shows that the model can learn the tasks and that their banks fit."""
     asked = spec.backbone
     if asked.max_length is not None or asked.remote_code:
         return False

@@ -1,7 +1,8 @@
-"""Collect all mistakes of a stream file at once: in the file itself, and in what it refers to.
+"""Collect all mistakes of a stream file at once: in the file itself, and in the data and backbone it refers to.
 
-Nothing here needs the backbone's weights or the network, because a misspelt key should be reported quickly. So torch is
-imported only where a length has to be compared with a model, and `datasets` only where nothing else reads the rows.
+Nothing here needs the backbone's weights or the network, because a misspelt key should be reported quickly. For the same
+reason, torch is imported only where a length has to be compared with a model, and `datasets` only where nothing else can
+read the rows.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from continual_petl.streams.stream_file.places import Places
 from continual_petl.streams.stream_file.yaml_file import PartlyUsableError
 
 CHECKED_TASKS = 20
-"""Number of tasks whose data is read in advance for a longer stream."""
+"""Maximum number of tasks whose data is read in advance."""
 
 
 def all_mistakes(error: PartlyUsableError, folder: Path) -> StreamFileError:
-    """Return the mistakes of a stream file and of what it refers to: data, columns, labels, lengths, backbone.
+    """Return the mistakes of a stream file and of everything it refers to: data, columns, labels, lengths, backbone.
 
     Args:
         error: the error raised while reading the file.
@@ -43,11 +44,11 @@ def all_mistakes(error: PartlyUsableError, folder: Path) -> StreamFileError:
 
 
 def mistakes_of_task(places: Places, task: TaskSpec, spec: StreamSpec) -> StreamFileError:
-    """Return the mistakes of the file of one task and of its data.
+    """Return the mistakes of one task's file and of its data.
 
     Args:
         places: the mistakes in the file.
-        task: the task without the keys that have mistakes.
+        task: the task, without the keys that have mistakes.
         spec: the stream of the run that will learn it.
     """
     problems = Problems()
@@ -56,11 +57,11 @@ def mistakes_of_task(places: Places, task: TaskSpec, spec: StreamSpec) -> Stream
 
 
 def named_mistakes(spec: StreamSpec, tasks: Iterable[tuple[Key, TaskSpec]]) -> Problems:
-    """Return the problems of a backbone and data that can be found without weights and network.
+    """Return the problems of a backbone and data that can be found without weights or network access.
 
     Args:
         spec: the stream.
-        tasks: tasks of it, each with its key in the file.
+        tasks: tasks of the stream, each with its key in the file.
     """
     problems = Problems()
     _check_named(spec.backbone, problems)
@@ -80,7 +81,7 @@ def _check_near(spec: StreamSpec, tasks: Iterable[tuple[Key, TaskSpec]], problem
 
 
 def _check_named(backbone: BackboneSpec, problems: Problems) -> None:
-    """Check name and length of a backbone without loading its weights."""
+    """Check a backbone's name and maximum length without loading its weights."""
     with problems.collected(("backbone",)), about("name"):
         try:
             check_available(backbone.name, backbone.revision)
@@ -94,7 +95,7 @@ def _check_named(backbone: BackboneSpec, problems: Problems) -> None:
 
 
 def check_meant(backbone: BackboneSpec, meant: str | None, problems: Problems) -> None:
-    """Check the length against the backbone that was probably meant, so that both mistakes are reported at once."""
+    """Check the maximum length against the backbone that was probably meant, to report both mistakes at once."""
     if meant is None or backbone.max_length is None:
         return
     from continual_petl.backbones.backbone import check_max_length
@@ -102,5 +103,5 @@ def check_meant(backbone: BackboneSpec, meant: str | None, problems: Problems) -
     try:
         check_max_length(meant, None, backbone.max_length)
     except InputError as error:
-        if error.key:  # about the length; failing to read another backbone is not a mistake in the stream
+        if error.key:  # the length is wrong; failing to read another backbone is not a mistake in the stream
             problems.found.append((("backbone", *error.key), str(error)))

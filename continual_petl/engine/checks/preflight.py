@@ -38,7 +38,7 @@ def preflight(session: Session, replace: Collection[str] = ()) -> None:
         replace: learned tasks that are to be learned again.
 
     Raises:
-        InputError: with everything that is wrong.
+        InputError: with all problems found.
         StoreError: if the run folder is damaged or belongs to another backbone.
     """
     check_session(session)
@@ -48,12 +48,12 @@ def preflight(session: Session, replace: Collection[str] = ()) -> None:
 
 
 def find_problems(session: Session, tasks: Sequence[TaskSpec], refused: Problems | None = None) -> Problems:
-    """Return what is wrong with the backbone and with tasks that are to be learned: their kinds, banks, lengths and data.
+    """Return the problems of the backbone and of the tasks to be learned: their kinds, banks, lengths and data.
 
     Args:
         session: the stream and its run folder.
         tasks: the tasks to check; if there are many, the data of the first ones is read.
-        refused: why the backbone cannot be loaded, if that was tried before; other problems are added to it.
+        refused: problems with loading the backbone, if that has been tried before; other problems are added to them.
     """
     problems, spec = refused or Problems(), session.spec
     loads = refused is None and check_loads(session, tasks, problems)
@@ -70,7 +70,7 @@ def find_problems(session: Session, tasks: Sequence[TaskSpec], refused: Problems
     if loads:
         with problems.collected():
             check_shared(session, fitting)
-    # Without a backbone nothing is downloaded, only to be rejected.
+    # Without a backbone, no data is downloaded: the stream is rejected anyway.
     read = fitting if loads else [task for task in fitting if is_near(spec.resolved_data(task))]
     for task in read[:CHECKED_TASKS]:
         with problems.collected(key_of(spec, task)):
@@ -81,11 +81,11 @@ def find_problems(session: Session, tasks: Sequence[TaskSpec], refused: Problems
 
 
 def check_session(session: Session) -> None:
-    """Check everything but the tasks: the run folder, its content, the Trainer.
+    """Check everything but the tasks: the run folder, its contents and the Trainer.
 
     Raises:
-        InputError: with everything that is wrong.
-        StoreError: if the chain is broken, or anything of the run is missing.
+        InputError: with all problems found.
+        StoreError: if the chain is broken, or a part of the run is missing.
     """
     _check_folder(session)
     refuse_link(session.store.stream_file)
@@ -115,7 +115,7 @@ def _check_same_stream(session: Session) -> None:
     tasks = store.tasks
     if not tasks:
         return
-    # A file that was edited is not trusted.
+    # A file that has been edited is not trusted.
     known = load_stream(store.stream_file) if store.stream_file.is_file() and stream_problem(store) is None else spec
     if (known.name, known.seed) != (spec.name, spec.seed):
         raise InputError(
@@ -125,13 +125,13 @@ def _check_same_stream(session: Session) -> None:
         )
     if other_seeds(store, spec.seed, tasks[-1:]):
         raise InputError(
-            f"--run-dir {session.folder}: task {tasks[-1]!r} was learned in this folder with another seed than {spec.seed}, "
-            "which the stream gives. One run is one stream: give another --run-dir, or the same seed as before."
+            f"--run-dir {session.folder}: task {tasks[-1]!r} was learned in this folder with a seed other than the "
+            f"stream's, {spec.seed}. One run is one stream: give another --run-dir, or the same seed as before."
         )
 
 
 def _check_revision(session: Session) -> None:
-    """Reject a revision for a backbone without revisions; a run started with one has pinned its backbone, and continues."""
+    """Reject a revision for a backbone without revisions, unless the run has already pinned its backbone."""
     spec = session.spec.backbone
     if spec.revision is None or session.store.pin() is not None or not os.path.isdir(source_of(spec.name)):
         return
@@ -164,7 +164,7 @@ def check_loads(session: Session, tasks: Iterable[TaskSpec], problems: Problems)
 
 
 def _fits(session: Session, task: TaskSpec, problems: Problems) -> bool:
-    """Return whether the backbone can learn a task of this kind; if not, record it, and the data is not read."""
+    """Return whether the backbone can learn a task of this kind; if not, record the problem."""
     backbone = session.backbone(task)
     num_problems = len(problems.found)
     with problems.collected(key_of(session.spec, task)), about("kind"):

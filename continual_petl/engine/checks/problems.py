@@ -1,4 +1,4 @@
-"""Collect a user's mistakes so that all are reported together, each with the stream's key that it is about."""
+"""Collect a user's mistakes so that all are reported together, each with the key of the stream that it concerns."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Problems:
 
     @contextmanager
     def collected(self, above: Key = ()) -> Iterator[None]:
-        """Record an `InputError` that ends the block, and continue after it.
+        """Record an `InputError` raised inside the block, and continue after it.
 
         Args:
-            above: the key that contains those of the errors.
+            above: the key under which the errors' keys are nested.
         """
         try:
             yield
@@ -31,7 +31,7 @@ class Problems:
             self.found.append(((*above, *error.key), str(error)))
 
     def raise_all(self) -> None:
-        """Raise `InputError` if there are any problems; its keys count from the top of the stream."""
+        """Raise `InputError` if there are any problems; its keys start at the top of the stream."""
         try:
             raise_problems([text for _, text in self.found], [key for key, _ in self.found])
         except InputError as error:
@@ -40,16 +40,16 @@ class Problems:
 
 
 def key_of(spec: StreamSpec, task: TaskSpec) -> Key:
-    """Return the key of a task of a stream."""
+    """Return a task's key in its stream."""
     return ("tasks", [each.name for each in spec.tasks].index(task.name))
 
 
 def with_lines(error: InputError, places: Places | None, top: Key = ()) -> InputError:
-    """Return an error whose paragraphs start with the file and line concerned, as far as known.
+    """Return an error whose paragraphs start with the file and line they concern, if known.
 
     Args:
         error: an error from `Problems.raise_all`; any other is returned unchanged.
-        places: where the keys of the stream, or of one task of it, are written; None if it was not read from a file.
+        places: where the keys of the stream, or of one of its tasks, are in their file; None if there is no file.
         top: the key of that task.
     """
     if places is None or not error.from_top:
@@ -62,7 +62,7 @@ def with_lines(error: InputError, places: Places | None, top: Key = ()) -> Input
 
 
 def _in_file(key: Key, text: str, places: Places, top: Key) -> tuple[Key, str]:
-    """Return the key as written in the file; empty if it is not in this file."""
+    """Return the key relative to the file (empty if it is not in this file) and the text."""
     if key[: len(top)] != top:
         return (), text
     return key[len(top) :], f"{places.file}: {text}" if top and key == top else text

@@ -1,4 +1,4 @@
-"""Check whether learned tasks may be learned again (``--replace``) or dropped without changing other tasks' answers."""
+"""Check whether learned tasks may be learned again (``--replace``) or dropped without changing other tasks' predictions."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def check_replaced(session: Session, tasks: Collection[str]) -> None:
 
 
 def check_not_shared(store: Store, task: str, what: str) -> None:
-    """Reject what would change other tasks' answers: they use the newest of the shared banks."""
+    """Reject a change that would affect other tasks' predictions: they use the newest of the shared banks."""
     shared = [link.task for link in store.links() if link.shared]
     if task in shared and len(shared) > 1 and (what == "replaced" or task == shared[-1]):
         others = ", ".join(repr(name) for name in shared if name != task)
         raise InputError(
-            f"task {task!r} cannot be {what}: its bank has scope: shared, and without it {others} would answer differently. "
+            f"task {task!r} cannot be {what}: its bank has scope: shared, and without it {others} would predict differently. "
             "Learn the stream into another --run-dir."
         )

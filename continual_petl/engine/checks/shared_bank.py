@@ -1,4 +1,4 @@
-"""Check streams with ``scope: shared``: one bank is trained further by each task, so its structure has to stay the same."""
+"""Check streams with ``scope: shared``: each task trains the same bank further, so its structure must not change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check_shared(session: Session, tasks: Iterable[TaskSpec]) -> None:
     """Check, before anything is learned, that tasks with a shared bank can continue from one another in this order.
 
     Raises:
-        InputError: naming the first one that cannot.
+        InputError: naming the first task that cannot.
     """
     newest = session.models.newest_shared()
     before = None if newest is None else session.store.plan(newest)
@@ -34,13 +34,13 @@ def check_shared(session: Session, tasks: Iterable[TaskSpec]) -> None:
 
 
 def shared_digest(session: Session, plan: TaskPlan) -> str | None:
-    """Return the digest of the bank that a shared one continues from, if there is one."""
+    """Return the digest of the bank that a shared bank continues from, if there is one."""
     newest = session.models.newest_shared() if plan.bank.scope == "shared" else None
     return None if newest is None else session.store.manifest(newest).digest
 
 
 def shared_bank(session: Session, plan: TaskPlan, learner: ContinualLearner) -> tuple[TaskPlan, Bank] | None:
-    """Return the task whose bank's body a shared bank continues from, with that bank, if there is one."""
+    """Return the task from whose bank a shared bank continues, with that bank, if there is one."""
     if plan.bank.scope != "shared":
         return None
     newest = session.models.newest_shared()
@@ -59,12 +59,12 @@ def _check_continues(plan: TaskPlan, before: TaskPlan) -> None:
             f"task {plan.name!r}: its shared bank differs from that of {before.name!r}, which it would continue from. A bank "
             "shared by all tasks has one specification: write it once, under the stream's `bank`."
         )
-    # A full copy includes the pooler if, and only if, its answers go through it.
+    # A full copy includes the pooler if and only if its outputs go through it.
     full = any(modification.modifies == "weights" for modification in plan.bank.modifications)
     if full and (reads_of(before) == "pooler") != (reads_of(plan) == "pooler"):
-        ways = {True: "answers through the pooler", False: "answers without the pooler"}
+        ways = {True: "uses the pooler", False: "does not use the pooler"}
         raise InputError(
             f"task {plan.name!r}: it {ways[reads_of(plan) == 'pooler']}, but {before.name!r}, whose shared bank it would "
-            f"continue, {ways[reads_of(before) == 'pooler']}, and a full copy holds the pooler or does not. Write a pooling "
-            "other than 'pooler', under `backbone`."
+            f"continue, {ways[reads_of(before) == 'pooler']}, and a full copy either holds the pooler or does not. Write a "
+            "pooling other than 'pooler', under `backbone`."
         )

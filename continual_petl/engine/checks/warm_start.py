@@ -14,7 +14,7 @@ from continual_petl.streams.schema.stream_spec import TaskSpec
 
 
 def check_parent(session: Session, task: TaskSpec) -> None:
-    """Check, before anything is learned, that the task that another one starts from is learned before it.
+    """Check, before anything is learned, that the task whose bank this one starts from is learned before it.
 
     Raises:
         InputError: if it is unknown or comes later in the stream.
@@ -22,7 +22,9 @@ def check_parent(session: Session, task: TaskSpec) -> None:
     parent = (task.bank or session.spec.bank).start_from
     if parent is None or session.store.has(parent):
         return
-    names = [each.name for each in session.spec.tasks]  # never from itself: such a stream is not read
+    names = [
+        each.name for each in session.spec.tasks
+    ]  # never the task itself: such a stream is rejected when it is read
     if parent not in names:
         raise InputError(unknown_parent(task.name, parent, dict.fromkeys([*session.store.tasks, *names])))
     if names.index(parent) > names.index(task.name):
@@ -33,16 +35,16 @@ def check_parent(session: Session, task: TaskSpec) -> None:
 
 
 def check_copies(session: Session, plan: TaskPlan, backbone: Backbone) -> None:
-    """Check that a task's bank can start as a copy of the other one's; see `check_start`."""
+    """Check that a task's bank can start as a copy of its parent's; see `check_start`."""
     if plan.bank.start_from is not None:
         check_start(plan, _plan_of(session, plan.bank.start_from), backbone)
 
 
 def parent_bank(session: Session, plan: TaskPlan, backbone: Backbone) -> tuple[TaskPlan, Bank] | None:
-    """Return the task that a bank starts from, with its bank as it was committed.
+    """Return the task whose bank this one starts from, with that bank as it was committed.
 
     Raises:
-        InputError: if it does not fit.
+        InputError: if that bank does not fit.
         StoreError: if it is damaged.
     """
     name = plan.bank.start_from
@@ -56,7 +58,7 @@ def parent_bank(session: Session, plan: TaskPlan, backbone: Backbone) -> tuple[T
 
 
 def parent_of(session: Session, plan: TaskPlan) -> Parent | None:
-    """Return what the certificate records about the bank that a task's bank starts from."""
+    """Return the certificate's record of the bank that a task's bank starts from."""
     name = plan.bank.start_from
     return None if name is None else Parent(task=name, digest=session.store.manifest(name).digest)
 

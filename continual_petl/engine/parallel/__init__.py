@@ -1,1 +1,1 @@
-"""Several workers: scheduling, processes, Ray, DDP, and staging of what they learned."""
+"""Learning with several workers: scheduling, processes, Ray, DDP, and staging of learned banks."""

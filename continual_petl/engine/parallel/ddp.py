@@ -1,10 +1,10 @@
-"""Fit one task on several processes of this machine with Lightning's DDP; the run does everything else.
+"""Fit one task in several processes on this machine with Lightning's DDP; the run does everything else.
 
-Lightning's own launchers do not suit a run: ``ddp`` executes the whole command again in each process, lock and commits
-included, and ``ddp_spawn`` has to pickle the backbone with its hooks. So the run starts the processes, as Lightning documents
-for externally launched processes (``LOCAL_RANK`` and the like; `LightningEnvironment`). Each holds the whole bank, and they
-are reused for all tasks. They only fit: the first of them writes checkpoint and best bank into the progress folder;
-answering, scoring and committing stay in this process.
+Lightning's launchers do not suit a run: ``ddp`` executes the whole command again in each process, lock and commits included,
+and ``ddp_spawn`` has to pickle the backbone with its hooks. So the run starts the processes, as Lightning documents for
+externally launched processes (``LOCAL_RANK`` and the like; `LightningEnvironment`). Each process holds the whole bank and is
+reused for all tasks. They only fit: the first one writes the checkpoint and the best bank into the progress folder;
+prediction, scoring and committing stay in this process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class LocalRanks:
-    """Processes that share the fit of one task after the other; satisfies `Ranks`.
+    """Processes that share the fit of each task, one task after another; satisfies `Ranks`.
 
     Args:
         brief: the run's description for workers.
@@ -52,7 +52,7 @@ class LocalRanks:
         """Fit a task; if a process is killed, resume from the last checkpoint, a few times.
 
         Raises:
-            Interrupted: if a stop was asked for, or processes were killed too often.
+            Interrupted: if a stop was requested, or processes were killed too often.
             IsolationError: if the processes end with different banks.
         """
         for attempt in range(1 + _RETRIES):
@@ -87,11 +87,11 @@ class LocalRanks:
             slot.close()
 
     def _fit(self, task: str, request: StopRequest) -> list[Report]:
-        """Return the reports of all processes, or of those that ended if one failed, which the others would wait for."""
+        """Return the reports of all processes; once one fails, end the others, which would wait for it."""
         futures: dict[Future[Report], Slot] = {}
         done: list[Report] = []
         reported = False
-        # Also while they start: a process that fits already waits for the others, forever if they never come.
+        # Errors while they start count too: a process that is already fitting would wait forever for those that never start.
         try:
             if not self._slots:
                 self._start()
@@ -102,7 +102,7 @@ class LocalRanks:
                 ended, left = wait(left, timeout=_POLL, return_when=FIRST_COMPLETED)
                 done += [futures[future].result(future) for future in ended]
                 if left and any(report.state == "failed" for report in done):
-                    # A process that waits for a killed one fails, and may report it before the death is known here.
+                    # A process that waits for a killed one fails, and may report that before the death is noticed here.
                     for future in wait(left, timeout=_GRACE, return_when=FIRST_COMPLETED).done:
                         futures[future].result(future)
                     self.close(at_once=True)

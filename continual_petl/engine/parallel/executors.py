@@ -1,4 +1,4 @@
-"""Choose the processes that learn: this one, workers that take a task each, or several that share one task."""
+"""Choose the processes that learn: this one, workers that each take a task, or several that share one task."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Pool:
     """The user's settings for learning many tasks at once.
 
     Args:
-        jobs: number of tasks at once; None leaves it open.
+        jobs: number of tasks to learn at once; None means the executor's default.
         executor: where they are learned.
 
     Raises:
@@ -37,7 +37,7 @@ class Pool:
 
     def __init__(self, jobs: int | None, executor: str) -> None:
         if jobs is not None and jobs < 1:
-            raise InputError(f"jobs: got {jobs}; the number of tasks to learn at once is at least 1.")
+            raise InputError(f"jobs: got {jobs}; the number of tasks to learn at once must be at least 1.")
         if executor not in get_args(Executor):
             raise InputError(f"executor: got {executor!r}; allowed are {', '.join(get_args(Executor))}.")
         max_jobs = max(2, os.cpu_count() or 1)
@@ -57,7 +57,7 @@ class Pool:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether tasks are learned in other processes than this one."""
+        """Whether tasks are learned in processes other than this one."""
         return self._executor == "ray" or (self._jobs or 1) > 1
 
     def notices(self) -> tuple[str, ...]:
@@ -74,7 +74,7 @@ class Pool:
         """Return the workers, limited to the number of tasks.
 
         Raises:
-            InputError: if each task asks for several processes itself, or an object given in Python cannot be pickled.
+            InputError: if each task itself needs several processes, or an object given in Python cannot be pickled.
         """
         world_size = _world_size(session)
         if world_size > 1:
@@ -107,7 +107,7 @@ def _world_size(session: Session) -> int:
 
 
 def _sendable(session: Session, callbacks: Sequence[L.Callback]) -> Brief:
-    """Return the description for workers, or raise an error that names what cannot be sent to another process."""
+    """Return the description for workers, or raise `InputError` naming the object that cannot be sent to them."""
     brief = brief_of(session, tuple(callbacks))
     given = [(f"callback {type(each).__name__}", each) for each in brief.callbacks]
     given += [(f"trainer.{key}", value) for key, value in brief.spec.trainer.items()]
@@ -116,7 +116,7 @@ def _sendable(session: Session, callbacks: Sequence[L.Callback]) -> Brief:
             ForkingPickler.dumps(value)
         except Exception as error:
             raise InputError(
-                f"{what}: it cannot be sent to the processes that learn ({type(error).__name__}: {error}). Give one that "
-                "holds no open file, lock or unnamed function, or learn in one process: without jobs, with devices: 1."
+                f"{what}: it cannot be sent to the worker processes ({type(error).__name__}: {error}). Give one that "
+                "holds no open file, lock or lambda, or learn in one process: without jobs, with devices: 1."
             ) from error
     return brief

@@ -1,10 +1,11 @@
 """Worker processes on this machine: Python process pools of one process each.
 
-When a pool's process is killed, the whole pool ends without saying which task it was. With one pool per process the task is
-known and the other pools continue. Processes are spawned: a forked one would inherit locks that torch's threads hold.
+When a pool's process is killed, the whole pool ends without revealing which task it was learning. With one pool per process,
+the task is known and the other pools continue. Processes are spawned: a forked one would inherit locks that torch's threads
+hold.
 
-A worker imports this module first, so it imports nothing heavy: it handles Ctrl-C and the end of the run before it spends
-seconds on torch.
+A worker imports this module first, so nothing heavy is imported here: the worker has to handle Ctrl-C and the end of the run
+before it spends seconds on importing torch.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class WorkerDied(RuntimeError):
     """A worker process ended unexpectedly.
 
     Args:
-        began: whether it had opened the run.
+        began: whether it had already opened the run.
     """
 
     def __init__(self, *, began: bool = True) -> None:
@@ -46,12 +47,12 @@ class WorkerDied(RuntimeError):
 
 
 class Slot:
-    """A place for one worker process, which is started when needed, and again after it was killed.
+    """A place for one worker process, which is started when needed, and restarted if it was killed.
 
     Args:
         brief: the run's description for workers.
         environment: environment variables of the process.
-        opening: opens the run there; returns an error message, or nothing. Default: the opening for a stream.
+        opening: opens the run in the process; returns an error message or an empty string. Default: opens a stream's run.
     """
 
     def __init__(
@@ -82,14 +83,14 @@ class Slot:
         )
         try:
             # Set before torch is imported, so that a process that is still starting can be ended too.
-            pool.submit(os.getpid).add_done_callback(self._answered)
+            pool.submit(os.getpid).add_done_callback(self._record_pid)
             self._opened = pool.submit(self._opening, self._brief)
         except (OSError, BrokenProcessPool) as error:
             pool.shutdown(wait=True, cancel_futures=True)
             raise WorkerDied(began=False) from error
         self._pool = pool
 
-    def _answered(self, pid: Future[int]) -> None:
+    def _record_pid(self, pid: Future[int]) -> None:
         with suppress(BrokenProcessPool, CancelledError):
             self._pid = pid.result()
 
@@ -146,7 +147,7 @@ class Processes:
         brief: the run's description for workers.
         jobs: number of processes.
         opening: opens the run in a process; see `Slot`.
-        act: what a process does with a task's name. Default: learn that task.
+        act: called in a process with a task's name. Default: learns that task.
     """
 
     retries = 2
@@ -193,7 +194,7 @@ class Processes:
             slot.signal(signal.SIGKILL)
 
     def close(self) -> None:
-        """End all processes, which are idle."""
+        """End all processes; they must be idle."""
         for slot in self._slots:
             slot.close()
 
@@ -211,8 +212,8 @@ def fit_here(task: str) -> Report:
 
 
 def is_being_started() -> bool:
-    """Return whether Python is starting this process for another one, whose script it is importing."""
-    # The same test that Python makes before it refuses to start processes here.
+    """Return whether this process is being started by another one, whose script it is importing."""
+    # The test by which Python itself refuses to start processes here.
     return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
 
 
@@ -221,14 +222,14 @@ def _begin(environment: dict[str, str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_the_parent()
     if environment:
-        # Lightning would use the first environment it detects for rank and number of processes.
+        # Otherwise Lightning would take rank and number of processes from the first environment that it detects.
         for name in [name for name in os.environ if name.startswith(_OTHER_LAUNCHERS)]:
             del os.environ[name]
         os.environ.update(environment)
 
 
 def _open(brief: Brief) -> str:
-    """Open the run in this worker process; return an error message, or nothing."""
+    """Open the run in this worker process; return an error message, or an empty string."""
     global _worker
     try:
         from continual_petl.engine.parallel.worker import Worker

@@ -22,7 +22,7 @@ _MAX_RETRIES = 2
 _worker: Worker | None = None
 """State of a worker process."""
 _run: str | None = None
-"""The run it belongs to."""
+"""Unique name of the run that the worker belongs to."""
 
 
 def check_ray() -> None:
@@ -39,12 +39,12 @@ class RayWorkers:
 
     Args:
         brief: the run's description for workers.
-        jobs: number of tasks at once; None: as many as the cluster has CPUs for, at the number of threads of this process.
+        jobs: number of tasks at once; None: as many as the cluster has CPUs for, with as many threads each as this process.
         max_jobs: number of tasks.
-        act: what is done with a task there, given the brief and a unique name of the run.
+        act: called on the cluster with the brief, a unique name of the run, and the task's name.
     """
 
-    retries = 0  # Ray retries by itself
+    retries = 0  # Ray handles retries
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class RayWorkers:
         self._cancel(force=False)
 
     def kill(self) -> None:
-        """End all at once."""
+        """End all workers at once."""
         self._cancel(force=True)
 
     def _cancel(self, *, force: bool) -> None:

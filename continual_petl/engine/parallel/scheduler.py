@@ -1,7 +1,7 @@
-"""Learn many tasks at once: workers learn ahead, one process commits in the order of the stream.
+"""Learn many tasks at once: workers learn ahead, and one process commits in the order of the stream.
 
-A bank depends only on its own task, not on when or together with which others it was learned: the resulting store is that of
-a run in one process, bit for bit. If a task needs an earlier one (``start_from``, ``scope: shared``), it waits for it.
+A bank depends only on its task, not on when or alongside which others it was learned: the resulting store is that of a run in
+one process, bit for bit. A task that needs an earlier one (``start_from``, ``scope: shared``) waits for it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _log = logging.getLogger(__name__)
 
 
 class Workers(Protocol):
-    """Where tasks are learned other than in this process."""
+    """Workers that learn tasks outside this process."""
 
     jobs: int
-    """Number of tasks at once."""
+    """Number of tasks learned at once."""
     retries: int
     """How often a task is resumed from its last checkpoint when its worker dies."""
     stopping: bool
@@ -48,10 +48,10 @@ class Workers(Protocol):
         """Ask all running workers to save and end."""
 
     def kill(self) -> None:
-        """End all at once."""
+        """End all workers at once."""
 
     def close(self) -> None:
-        """Release all workers, which are idle."""
+        """Release all workers; they must be idle."""
 
 
 def learn_in_parallel(
@@ -59,17 +59,17 @@ def learn_in_parallel(
     tasks: Sequence[TaskSpec],
     callbacks: Sequence[L.Callback],
     request: StopRequest,
-    elsewhere: Workers,
+    workers: Workers,
 ) -> None:
-    """Learn tasks elsewhere, and commit each one here once all before it in the stream are committed.
+    """Learn tasks in workers, and commit each one here once all tasks before it in the stream have been committed.
 
-    A failed task is reported when its turn comes: all before it are committed then, as in a run that learns one after
-    the other. Progress of the others up to then is saved, and the next start resumes from it.
+    A failed task is reported when its turn comes, after all tasks before it have been committed, as in a sequential run. The
+    others' progress is saved, and the next run resumes from it.
 
     Raises:
-        Interrupted: after a signal, when all workers have saved; or if the worker of one task was killed too often.
+        Interrupted: after a signal, once all workers have saved; or if a task's worker was killed too often.
     """
-    with ThreadPoolExecutor(elsewhere.jobs) as threads:
+    with ThreadPoolExecutor(workers.jobs) as threads:
         reports: dict[str, Future[Report]] = {}
         try:
             # Workers only compare with the pinned backbone and never pin one themselves.
@@ -79,24 +79,24 @@ def learn_in_parallel(
                 committed = {earlier.name for earlier in tasks[:number]}
                 for each in tasks[number:]:
                     if each.name not in reports and needs[each.name] <= committed:
-                        reports[each.name] = threads.submit(persisted, elsewhere, each.name)
+                        reports[each.name] = threads.submit(persisted, workers, each.name)
                 report = _awaited(reports[task.name], task.name, request)
                 report.raise_error()
                 seconds = commit_staged(session, task, report.notices, callbacks, request)
                 session.forget_split(task.name)
                 finish_task(session, task.name, callbacks, seconds, request)
         except KeyboardInterrupt:
-            elsewhere.kill()
+            workers.kill()
             raise
         finally:
-            end_all(elsewhere, list(reports.values()))
+            end_all(workers, list(reports.values()))
 
 
 def needed(session: Session, tasks: Sequence[TaskSpec]) -> dict[str, set[str]]:
     """Return, for each task, which other tasks have to be committed before it can begin.
 
-    A task that starts from another's bank waits for it, if it comes earlier. A task with a shared bank waits for the one
-    before it that shares it: such tasks are learned one after the other, in parallel with the rest.
+    A task that starts from another task's bank waits for that task, if it comes earlier. A task with a shared bank waits for
+    the previous task that shares it: such tasks are learned one after the other, in parallel with the rest.
     """
     needs: dict[str, set[str]] = {}
     shared: set[str] = set()
@@ -109,28 +109,28 @@ def needed(session: Session, tasks: Sequence[TaskSpec]) -> dict[str, set[str]]:
     return needs
 
 
-def persisted(elsewhere: Workers, task: str) -> Report:
-    """Have a task learned, and resumed from its last checkpoint if its worker dies, a limited number of times."""
+def persisted(workers: Workers, task: str) -> Report:
+    """Let a worker learn a task; if the worker dies, resume from the last checkpoint, a limited number of times."""
     began = True
-    for attempt in range(1 + elsewhere.retries):
+    for attempt in range(1 + workers.retries):
         try:
-            report, began = elsewhere.learn(task), True
+            report, began = workers.learn(task), True
         except WorkerDied as death:
             began = death.began
             report = Report(task=task, state="stopped")
-        if elsewhere.stopping or report.state != "stopped":
-            if report.state == "failed" and not elsewhere.stopping:
+        if workers.stopping or report.state != "stopped":
+            if report.state == "failed" and not workers.stopping:
                 _log.warning("task %r failed; the others continue until its turn in the stream comes.", task)
             return report
-        if attempt < elsewhere.retries:
+        if attempt < workers.retries:
             how = "was killed" if began else "ended before it could begin"
             _log.warning("task %r: its worker %s; it resumes from its last checkpoint in a new one.", task, how)
     what = "its worker was killed" if began else "its worker ended before it could begin (see any errors above)"
     message = (
-        f"task {task!r}: {what} {1 + elsewhere.retries} times. The system does that when memory runs out: "
+        f"task {task!r}: {what} {1 + workers.retries} times. The system does that when memory runs out: "
         "each worker holds its own backbone, so try fewer --jobs or a smaller batch_size. (In a script of your own, "
         'put learn(...) under `if __name__ == "__main__":`, and callbacks in a file that can be imported, or no '
-        "worker can start.) What the others learned is saved, and the same command resumes."
+        "worker can start.) The progress of the other tasks is saved, and the same command resumes."
     )
     return Report(task=task, state="failed", error=Interrupted.__name__, message=message)
 
@@ -143,15 +143,15 @@ def _awaited(report: Future[Report], task: str, request: StopRequest) -> Report:
     return report.result()
 
 
-def end_all(elsewhere: Workers, reports: list[Future[Report]]) -> None:
+def end_all(workers: Workers, reports: list[Future[Report]]) -> None:
     """Stop running workers, and wait until they have saved; another signal in the meantime ends them at once."""
     left = [report for report in reports if not report.cancel() and not report.done()]
     try:
         if left:
-            elsewhere.stop()
+            workers.stop()
             wait(left)
     except BaseException:
-        elsewhere.kill()
+        workers.kill()
         raise
     finally:
-        elsewhere.close()
+        workers.close()

@@ -1,4 +1,4 @@
-"""Staging between a worker and the run: a learned bank waits in a small store of its own until it can be committed.
+"""Staging between a worker and the run: a learned bank waits in a small separate store until it can be committed.
 
 That store is the task's progress folder, so it is read as strictly as any other, and is removed when the task is finished.
 The run commits the bank again through the usual code: with its place in the chain, and with the probe's outputs as computed
@@ -40,15 +40,15 @@ def stage(store: Store, learned: TrainedBank) -> None:
 def commit_staged(
     session: Session, task: TaskSpec, lost: tuple[str, ...], callbacks: Sequence[L.Callback], request: StopRequest
 ) -> dict[str, float]:
-    """Commit what a worker staged.
+    """Commit the bank that a worker staged.
 
-    A worker with another processor or other software may have answered the task's rows with different bits than this
-    process, which certifies them. In that case the learned bank answers all of them again here.
+    On a different processor or with different software, a worker may have computed outputs whose bits differ from those of
+    this process, which certifies them. In that case, the learned bank predicts all rows again here.
 
     Args:
         session: the run.
-        task: what was learned.
-        lost: the worker's notices about its start; see `TrainedBank`.
+        task: the learned task.
+        lost: the worker's notices about its attempt; see `TrainedBank`.
         callbacks: the callbacks.
         request: the stop request.
 
@@ -61,7 +61,7 @@ def commit_staged(
     differences = manifest.environment.differences(here)
     if differences:
         _log.warning(
-            "task %r: its worker's environment differs from this process (%s): its rows are answered again here.",
+            "task %r: its worker's environment differs from this process (%s): its rows are predicted again here.",
             task.name, "; ".join(differences),
         )  # fmt: skip
         return learn_task(session, task, callbacks, request)

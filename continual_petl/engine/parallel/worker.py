@@ -1,7 +1,7 @@
 """A worker process: it learns tasks for the run that started it, and leaves committing to that run.
 
 A worker writes only to the progress folder of its task, so the run that started it is the store's only writer. Results are
-reported as plain values: an error with its own arguments could not be pickled.
+reported as plain values: an exception with extra arguments could not be pickled.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class Place:
     folder: str
     spec: StreamSpec
     num_threads: int
-    """Number of threads of the run: the last bits of a product depend on it."""
+    """Number of threads of the run; the last bits of a product depend on it."""
     arithmetic: tuple[str, bool, bool]
-    """Torch settings that change the arithmetic: see `arithmetic`."""
+    """Torch settings that change the arithmetic; see `arithmetic`."""
     working_directory: str
     """Base folder for paths in the stream."""
 
     def enter(self, what: str, file: str) -> None:
-        """Compute as the process that started this one, after checking that its folder is visible here.
+        """Adopt the settings of the process that started this one, after checking that its folder is visible here.
 
         Args:
             what: kind of folder, for the message.
@@ -73,7 +73,7 @@ class Place:
         if not Path(self.folder, file).exists():
             raise InputError(
                 f"{self.folder}: a worker on {os.uname().nodename} sees no {what} folder here. Workers on several machines "
-                "need it, and the data, at the same path on a file system that all of them share."
+                "need it, and the data, at the same path on a shared file system."
             )
         compute_as(self.num_threads, self.arithmetic)
 
@@ -83,7 +83,7 @@ class Brief(Place):
     """The description of the run that a worker needs."""
 
     callbacks: tuple[L.Callback, ...]
-    """Callbacks of the fit in their initial state, in which every task starts."""
+    """Callbacks of the fit, in the initial state in which every task starts."""
     reads_test: bool = True
     """Whether test splits are read."""
 
@@ -102,7 +102,7 @@ class Report:
     """Digest of the bank, if several processes shared the fit."""
 
     def raise_error(self) -> None:
-        """Raise what the worker raised, if it failed."""
+        """Raise the worker's error, if it failed."""
         if self.state != "failed":
             return
         if self.error == Interrupted.__name__:
@@ -115,13 +115,13 @@ def brief_of(session: Session, callbacks: tuple[L.Callback, ...]) -> Brief:
 
     Args:
         session: the run.
-        callbacks: the callbacks. A `StreamCallback` is not sent; it names the callbacks that replace it in workers.
+        callbacks: the callbacks. A `StreamCallback` is not sent; its `for_worker` returns the callback to send instead.
     """
-    away = [each.for_worker() if isinstance(each, StreamCallback) else each for each in callbacks]
+    sent = [each.for_worker() if isinstance(each, StreamCallback) else each for each in callbacks]
     return Brief(
         folder=session.folder,
         spec=session.spec,
-        callbacks=tuple(each for each in away if each is not None),
+        callbacks=tuple(each for each in sent if each is not None),
         num_threads=torch.get_num_threads(),
         arithmetic=arithmetic(),
         working_directory=os.getcwd(),
@@ -134,7 +134,7 @@ class Worker:
 
     Args:
         brief: the run's description for workers.
-        signals: those that ask it to stop.
+        signals: the signals that ask the worker to stop.
     """
 
     def __init__(self, brief: Brief, signals: tuple[int, ...]) -> None:
@@ -143,7 +143,7 @@ class Worker:
         self._session = Session(brief.spec, Store(Path(brief.folder)), reads_test=brief.reads_test)
 
     def learn(self, task: str) -> Report:
-        """Learn a task up to its commit, which is left staged in its progress folder."""
+        """Learn a task and stage its bank in its progress folder, ready to be committed."""
 
         def act(request: StopRequest) -> Report:
             learned = learn_bank(self._session, self._task(task), self._callbacks(), request)
@@ -176,10 +176,10 @@ class Worker:
 
 
 def reported(task: str, what: str, act: Callable[[], Report]) -> Report:
-    """Return what a function reports, or a report of the error that ended it.
+    """Return the report of ``act``, or a report of the error that it raised.
 
     Args:
-        task: name in the report.
+        task: the task's name in the report.
         what: what is learned, for the message about an unexpected error.
         act: learns it.
     """
@@ -197,10 +197,10 @@ def reported(task: str, what: str, act: Callable[[], Report]) -> Report:
 
 @contextmanager
 def _listening(signals: tuple[int, ...]) -> Iterator[StopRequest]:
-    """Treat these signals as a request to save and end. Further ones change nothing.
+    """Treat these signals as a request to save and end. Further signals are ignored.
 
-    A signal sent to a whole process group arrives twice, from its sender and from the run. To end a worker at once, ask
-    the run.
+    A signal sent to a whole process group arrives twice, from its sender and from the run. To end a worker at once,
+    signal the run twice.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():

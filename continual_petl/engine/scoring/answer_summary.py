@@ -1,4 +1,4 @@
-"""Summarise a bank's answers to a split in little space: a confusion table, pairs of numbers, or some texts.
+"""Summarise a bank's predictions for a split compactly: a confusion matrix, pairs of numbers, or some texts.
 
 Shape suffixes: N rows (or words, for token-classification), C labels.
 """
@@ -26,12 +26,12 @@ MAX_CHARACTERS = 400
 
 
 def answered(learner: ContinualLearner, rows: TokenisedRows, found: Sequence[Any], *, references: bool) -> Answered:
-    """Return a summary of a bank's answers.
+    """Return a summary of a bank's predictions.
 
     Args:
-        learner: with the bank active.
-        rows: of the split.
-        found: its answer to each row; see `outputs_of`.
+        learner: the learner, with the bank active.
+        rows: the rows of the split.
+        found: the bank's output for each row; see `outputs_of`.
         references: whether the store may keep texts from the data.
     """
     plan, head = learner.plan, head_of(learner.active_bank)
@@ -59,7 +59,7 @@ def answered(learner: ContinualLearner, rows: TokenisedRows, found: Sequence[Any
 
 
 def _spaced(count: int, limit: int) -> list[int]:
-    """Return evenly spaced positions, up to a maximum number."""
+    """Return up to ``limit`` evenly spaced positions."""
     return [place * count // min(count, limit) for place in range(min(count, limit))]
 
 

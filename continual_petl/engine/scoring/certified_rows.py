@@ -1,4 +1,4 @@
-"""Answer a learned task's test rows again and compare the answers with its certificate."""
+"""Predict a learned task's test rows again and compare the predictions with its certificate."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _Rows = TypeVar("_Rows", bound=_Digested)
 
 @dataclass(frozen=True)
 class RowsCheck:
-    """The result of answering rows again."""
+    """The result of predicting rows again."""
 
     findings: tuple[Finding, ...] = ()
     unreachable: str | None = None
-    """Why the rows are not available; None if they were answered."""
+    """Why the rows are not available; None if they were predicted."""
     split: SplitName = "test"
-    """The split that was answered."""
+    """The split that was predicted."""
 
 
 def certified_rows(session: Session, task: str, read: Callable[[TaskSpec], _Rows]) -> _Rows | str:
@@ -60,7 +60,7 @@ def certified_rows(session: Session, task: str, read: Callable[[TaskSpec], _Rows
 
 
 def check_rows(session: Session, task: str) -> RowsCheck:
-    """Answer a task's test rows (or validation rows) again with the bank as it was committed.
+    """Predict a task's test rows (or validation rows) again with the bank as it was committed.
 
     Scores and every prediction have to equal the certified ones. In another environment the scores may differ by one
     point: a row on the decision boundary may round to the other side.
@@ -87,7 +87,7 @@ def check_rows(session: Session, task: str) -> RowsCheck:
     message = (
         f"task {task!r}: its {name} rows now score {found.scores}, but {certified.scores} were certified"
         if found.scores != certified.scores
-        else f"task {task!r}: single answers to its {name} rows are not the certified ones, though all scores are equal"
+        else f"task {task!r}: some predictions for its {name} rows are not the certified ones, although all scores are equal"
     )
     return RowsCheck(
         (
@@ -95,7 +95,7 @@ def check_rows(session: Session, task: str) -> RowsCheck:
                 message=message,
                 found=found.scores.get(metric),
                 certified=certified.scores.get(metric),
-                cause=f"what differs in the environment: {'; '.join(differs)}" if differs else cause,
+                cause=f"the differences in the environment: {'; '.join(differs)}" if differs else cause,
             ),
         ),
         split=name,

@@ -1,6 +1,6 @@
-"""Score one bank on one split: every row is answered once, and scores and digest use the same answers.
+"""Score one bank on one split: every row is predicted once, and scores and digest use the same predictions.
 
-Shape suffixes: N rows, W tokens of the longest, C outputs.
+Shape suffixes: N rows, W words of the longest row, C outputs.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from continual_petl.streams.encoding.tokenise import TokenisedRows
 def outputs_of(
     learner: ContinualLearner, rows: TokenisedRows, pad_token_id: int, arguments: Mapping[str, Any], folder: str
 ) -> list[Any]:
-    """Return the active bank's answer to each row, in the order of the rows.
+    """Return the active bank's output for each row, in the order of the rows.
 
     Returns:
-        Outputs (C,); for token-classification the tag number of every word; for generative tasks a list of token ids.
+        Outputs (C,); for token-classification the tag index of every word; for generative tasks a list of token ids.
     """
     training = learner.plan.training
     batch_size = training.eval_batch_size or training.batch_size
@@ -51,7 +51,7 @@ def outputs_of(
 
 @torch.inference_mode()
 def _plainly(learner: ContinualLearner, loader: EvaluationLoader) -> list[tuple[Outputs, Tensor]]:
-    """Do what Lightning's ``predict`` does on the CPU, without a Trainer, which takes longer to create than to answer."""
+    """Do what Lightning's ``predict`` does on the CPU, without a Trainer, which takes longer to create than to run."""
     modes = [(module, module.training) for module in learner.modules()]
     learner.eval()
     try:
@@ -67,9 +67,9 @@ def evaluate(
     """Score the active bank on a split.
 
     Args:
-        learner: with the bank to score active.
+        learner: the learner, with the bank to score active.
         rows: the split.
-        pad_token_id: of the backbone's tokenizer.
+        pad_token_id: padding token of the backbone's tokenizer.
         arguments: the stream's ``trainer`` settings.
         folder: Lightning's root folder; nothing is written there.
     """
@@ -77,7 +77,7 @@ def evaluate(
 
 
 def score(learner: ContinualLearner, rows: TokenisedRows, found: list[Any]) -> SplitScores:
-    """Score the active bank's answers to the rows of a split; see `outputs_of`."""
+    """Score the active bank's outputs for the rows of a split; see `outputs_of`."""
     bank, plan = learner.active_bank, learner.plan
     scores = make_scores(plan.kind, plan.labels)
     if plan.generation is not None:
@@ -100,11 +100,11 @@ def score(learner: ContinualLearner, rows: TokenisedRows, found: list[Any]) -> S
 
 
 def labels_of_words(rows: TokenisedRows) -> list[Tensor]:
-    """Return the true tag numbers of every row's words."""
+    """Return the true tag indices of every row's words."""
     assert rows.labels is not None
     return [torch.tensor(rows.row(number).label)[places_of_words(rows, number)] for number in range(len(rows))]
 
 
 def _padded(labels: list[Tensor]) -> Tensor:
-    """Return (N, W), with -100 after the last word of each row."""
+    """Stack labels into (N, W), with -100 after the last word of each row."""
     return pad_sequence(labels, batch_first=True, padding_value=IGNORED)

@@ -1,4 +1,4 @@
-"""Answer a learned task's test rows again to find those that its bank gets wrong.
+"""Predict a learned task's test rows again to find those that its bank gets wrong.
 
 Shape suffixes: N rows, C outputs.
 """
@@ -77,7 +77,7 @@ def _misread_rows(session: Session, task: str, limit: int) -> MisreadRows:
 
 
 def _errors(predicted: Tensor, labels: Tensor) -> Tensor:
-    """Return the error of each row, ``(N,)``: 0 or 1, for numbers the distance; infinite if the answer is not finite."""
+    """Return each row's error, ``(N,)``: 0 or 1; for regression the absolute error, infinite if it is not finite."""
     if predicted.is_floating_point():
         return (predicted - labels).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
     wrong = predicted != labels.to(predicted.dtype)
@@ -101,7 +101,7 @@ def _row(checked: Checked, number: int, answer: Answer) -> MisreadRow:
 def _wrong_tags(
     checked: Checked, rows: TokenisedRows, found: list[Tensor], labels: tuple[str, ...], limit: int
 ) -> tuple[dict[int, MisreadRow], int]:
-    """Return the first rows with a wrong tag, and the number of all; truncated words have no tag."""
+    """Return the first rows with a wrong tag, and the total number of such rows; truncated words have no tag."""
     places: dict[int, MisreadRow] = {}
     count = 0
     for number, (true, given_tags) in enumerate(zip(labels_of_words(rows), found, strict=True)):
@@ -126,7 +126,7 @@ def _given(checked: Checked, number: int) -> tuple[str, ...]:
 
 
 def _shown(value: Any) -> str:
-    """Return the input: a text, words, or the path of an image."""
+    """Return an input for display: a text, words, or the path of an image."""
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
         return " ".join(value)
     path = value.get("path") if isinstance(value, Mapping) else value

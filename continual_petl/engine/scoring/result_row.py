@@ -1,4 +1,4 @@
-"""One row of the result matrix: the score of every learned task after a new one, measured or certified."""
+"""One row of the result matrix: the scores of all learned tasks after a new one was learned, measured or certified."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class _NotMeasurable(Exception):
 
 
 class Row(NamedTuple):
-    """The scores of all tasks after a new one."""
+    """The scores of all learned tasks after a new one was learned."""
 
     line: RowLine
     notices: list[str]
-    """What the user should know."""
+    """Notices for the user."""
     checks: dict[str, TaskCheck]
     """Earlier tasks whose certificates were checked for this row."""
 
@@ -51,7 +51,7 @@ def measure_row(session: Session, after: str, request: StopRequest | None = None
 
     Raises:
         ForgettingError: if a certificate does not hold.
-        Interrupted: between two cells, if a stop was asked for.
+        Interrupted: between two cells, if a stop was requested.
     """
     store = session.store
     links = store.links()
@@ -138,13 +138,13 @@ def _not_measured_again(gone: dict[str, str]) -> str:
     if len(gone) == 1:
         return f"task {first!r} was not measured again, because {why.rstrip('.')}."
     tasks = ", ".join(map(repr, gone))
-    return f"tasks {tasks} were not measured again; of {first!r}: {why.rstrip('.')}."
+    return f"tasks {tasks} were not measured again; for {first!r}: {why.rstrip('.')}."
 
 
 def _choose(session: Session, after: str, earlier: list[Link]) -> tuple[set[str], set[str]]:
     """Return which earlier tasks to measure and which to certify."""
     policy = session.spec.evaluate
-    # A shared bank has changed, so its answers can only be measured.
+    # A shared bank has changed, so its score can only be measured.
     shared = {link.task for link in earlier if link.shared}
     own = [link.task for link in earlier if not link.shared]
     if policy == "auto":
@@ -166,12 +166,12 @@ def affordable(session: Session) -> int:
 
 
 def _readable(session: Session, measured: set[str], certified: set[str]) -> tuple[set[str], set[str], set[str]]:
-    """Return which tasks to measure, which to certify, and which to leave open, if test splits are not read."""
+    """Return which tasks to measure, which to certify, and which to leave open because test splits are not read."""
     if session.reads_test:
         return measured, certified, set()
     store = session.store
     unread = {task for task in measured if "test" in store.manifest(task).scores}
-    # A shared bank differs from its certificate; and with evaluate: all no certificate replaces a measurement.
+    # A shared bank differs from its certificate, and with evaluate: all no certificate replaces a measurement.
     kept_certified = (
         set() if session.spec.evaluate == "all" else {task for task in unread if not store.link(task).shared}
     )

@@ -27,16 +27,15 @@ BEST = "best.safetensors"
 class BankCheckpoint(Checkpoint):
     """Write the active bank, its optimizer and the position in the data; never the backbone.
 
-    Every file is written next to the old one and renamed; a failed write is a `StoreError`, and the old file stays. Between
-    two optimizer steps the callback also ends the fit if a stop was requested, after a last checkpoint. For Lightning it is a
-    `Checkpoint`, which runs after all other callbacks: EarlyStopping's decision at the end of an epoch is in the checkpoint
-    of that epoch.
+    Every file is written next to the old one and renamed; a failed write raises `StoreError`, and the old file stays. If a
+    stop was requested, the callback also ends the fit between two optimizer steps, after a last checkpoint. Lightning runs a
+    `Checkpoint` after all other callbacks, so EarlyStopping's decision at the end of an epoch is in that epoch's checkpoint.
 
     Args:
         folder: the task's progress folder.
-        every: number of optimizer steps between two checkpoints; one more is written at every end of an epoch.
+        every: number of optimizer steps between two checkpoints; another is written at the end of every epoch.
         metric: the validation score that determines the best bank.
-        seconds: returns how long the task was trained so far, including before an interruption; stored with every
+        seconds: returns how long the task has been trained so far, including before interruptions; stored with every
             checkpoint. Default: the time since this callback was created.
     """
 
@@ -64,15 +63,15 @@ class BankCheckpoint(Checkpoint):
 
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # Lightning does not save that a callback (EarlyStopping, say) had ended the fit; it would train one epoch more.
+        # Lightning does not save that a callback (EarlyStopping, say) has ended the fit; it would train one more epoch.
         trainer.should_stop = trainer.should_stop or self._ended
 
     @override
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        # A checkpoint holds no accumulated gradients, and one written at the end of the last batch would skip the
-        # epoch's validation: both wait for a better moment.
+        # A checkpoint holds no accumulated gradients, and one written after the last batch would skip the epoch's
+        # validation, so none is written at these points.
         if (batch_idx + 1) % trainer.accumulate_grad_batches or batch_idx + 1 >= trainer.num_training_batches:
             return
         asked = self._is_asked(trainer)
@@ -142,7 +141,7 @@ def _write(trainer: L.Trainer, path: Path) -> str:
     try:
         trainer.save_checkpoint(path)
     except RuntimeError as error:
-        # What torch's zip writer raises on a full disk.
+        # Raised by torch's zip writer on a full disk.
         if "PytorchStreamWriter" in str(error) or "inline_container" in str(error):
             raise OSError(str(error).splitlines()[0]) from error
         raise

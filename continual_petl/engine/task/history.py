@@ -1,4 +1,4 @@
-"""Build the history of a learned task for the store: the learning curve of its fit, and its answers."""
+"""Build the history of a learned task for the store: its learning curves and a summary of its predictions."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def history_of(folder: Path, plan: TaskPlan, answered: Mapping[str, Answered]) -
 
     Args:
         folder: the task's progress folder.
-        plan: the task.
-        answered: its bank's answers, by split.
+        plan: the task's plan.
+        answered: summaries of its bank's predictions, by split.
 
     Raises:
-        StoreError: if the curve of its fit is damaged.
+        StoreError: if the file of its learning curves is damaged.
     """
     try:
         curve = read_curve(folder) or Curve(losses=(), scores=())

@@ -1,7 +1,7 @@
 """``.replace.json``: the tasks that a command with ``--replace`` has begun to replace, so that it can resume after a stop.
 
-The same command, given again, resumes what was stopped. Without this file it would replace tasks that it had already
-replaced and committed. The file is removed when a learning command has ended successfully.
+The same command resumes what was stopped. Without this file, it would again replace tasks that it had already replaced and
+committed. The file is removed when a learning command ends successfully.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Begun(FrozenModel):
     settings: Digest
     """Digest of the task's settings in the stream: with other settings, it is replaced again."""
     after: Index
-    """Newest position in the chain at the start; a bank after it is the one that the command committed."""
+    """Newest position in the chain when the command began; a bank at a later position was committed by the command."""
 
 
 class _File(FrozenModel):
@@ -89,11 +89,11 @@ def _read(path: Path) -> dict[str, _Begun]:
     except ValidationError as error:
         raise invalid(path, error) from error
     except StoreError as error:
-        raise StoreError(f"{error} Nothing that was learned depends on it: if there is no copy, remove it.") from error
+        raise StoreError(f"{error} No learned task depends on it: if there is no copy, remove it.") from error
 
 
 def _same_rows(session: Session, name: str) -> bool:
-    """Return whether the rows of a task are those that it was learned with; the files may have been corrected."""
+    """Return whether a task's rows are those it was learned with; its files may have been corrected since."""
     task = next(each for each in session.spec.tasks if each.name == name)
     return dict(session.prepare(task).digests) == session.store.manifest(name).data
 

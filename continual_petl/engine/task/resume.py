@@ -1,4 +1,4 @@
-"""Resume half-learned tasks: saved progress is used only if it belongs to this task, unchanged."""
+"""Resume half-learned tasks: saved progress is used only if it belongs to this task and the task is unchanged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from continual_petl.store.folder.position import POSITION, place_of, read_positi
 from continual_petl.store.folder.progress import check_checkpoint, check_seal, damaged, read_bank, read_plan, write_plan
 
 _SHOWN = {"enable_progress_bar", "enable_model_summary", "log_every_n_steps", "logger", "profiler"}
-"""Trainer arguments that only affect what is shown, so progress stays valid when they change."""
+"""Trainer arguments that only affect the display, so progress stays valid when they change."""
 _RESTORES = "checkpoint_connector.py"
 """The Lightning source file that restores checkpoints."""
 _RESOLVED = ("prefix_cache", "prefix_cache_bytes")
@@ -32,7 +32,7 @@ def keep_or_discard(run: TaskRun, cache: StateCache | None) -> tuple[str, ...]:
     """Empty the progress folder of a task unless settings, data, tokens and backbone are those it was started with.
 
     Returns:
-        A notice: where the task resumes, or what differs, if progress was lost.
+        At most one notice: where the task resumes, or, if progress was discarded, what has changed.
 
     Raises:
         StoreError: if a file that the task would resume from is damaged.
@@ -58,7 +58,7 @@ def keep_or_discard(run: TaskRun, cache: StateCache | None) -> tuple[str, ...]:
 
 
 def _determining_settings(run: TaskRun) -> dict[str, Any]:
-    """Return everything that determines what is learned, by the name that a user knows it by."""
+    """Return everything that determines the learned bank, by user-facing name."""
     session, plan, backbone = run.session, run.plan, run.backbone
     training = plan.training.model_dump(mode="json", exclude={"checkpoint_every", "num_workers", *_RESOLVED})
     parent = parent_of(session, plan)
@@ -98,13 +98,15 @@ def _check(folder: Path) -> None:
 
 
 def _resumes(task: str, folder: Path) -> tuple[str, ...]:
-    """Return where a task resumes. A damaged position file is reported and does no harm: nothing is learned from it."""
+    """Return a notice of where a task resumes. A damaged position file is reported but harmless: training ignores it."""
     if not (folder / LAST).exists():
         return ()
     try:
         read_position(folder)
     except StoreError as error:
-        return (f"task {task!r}: resumes from its saved progress; the seconds before that count as 0: {error}",)
+        return (
+            f"task {task!r}: resumes from its saved progress; the training time before that counts as 0 seconds: {error}",
+        )
     position = place_of(folder)
     where = "from its saved progress" if position is None else f"at {position.in_steps}"
     return (f"task {task!r}: resumes {where}",)
@@ -112,7 +114,7 @@ def _resumes(task: str, folder: Path) -> tuple[str, ...]:
 
 @contextmanager
 def restoring(path: Path) -> Iterator[None]:
-    """Report errors that Lightning raises while restoring a checkpoint, whose parts are unchecked, as a damaged file.
+    """Report errors that Lightning raises while restoring an unchecked part of a checkpoint as a damaged file.
 
     Args:
         path: the checkpoint that a fit inside the block resumes from; it may be missing.
@@ -129,7 +131,7 @@ def restoring(path: Path) -> Iterator[None]:
 
 
 def deciding_arguments(trainer: Mapping[str, Any]) -> dict[str, object]:
-    """Return the Trainer arguments that change what is learned; objects count by their type."""
+    """Return the Trainer arguments that affect the learned bank; objects are represented by their type."""
     return {key: _plain(value) for key, value in trainer.items() if key not in _SHOWN}
 
 

@@ -1,8 +1,8 @@
 """The state cache of a task: hidden states below its bank are computed once, kept on disk, and read in every epoch.
 
-This file decides from settings and data alone what is cached, and adds it to batches; `state_cache_files` computes it.
-Validation batches have the same rows in every epoch, so their answers are the same bit for bit. Final scores and
-certificates never read the cache.
+This module decides from settings and data alone which states are cached, and adds them to batches; `state_cache_files`
+computes them. Validation batches have the same rows in every epoch, so their outputs are the same bit for bit. Final scores
+and certificates never read the cache.
 
 Shape suffixes: N rows of the split, B rows of a batch, T tokens.
 """
@@ -32,11 +32,11 @@ from continual_petl.streams.batches.datamodule import Split
 from continual_petl.streams.encoding.rows import TokenisedRows
 
 _LEAST_USES = 2
-"""Computing the states costs about one epoch of these layers."""
+"""Computing the states costs about as much as one epoch of these layers."""
 _PAYS_ON = ("cpu",)
 """Devices on which reading states is known to be faster than computing them. Measured on a CPU (AVX2, MiniLM in fp32,
 batches of 32 x 64): reading took 1.7 ms of processor time, computing three layers 400 ms. A GPU computes about as fast as
-states are read from a disk, and which one wins depends on both; ``on`` enables the cache there."""
+states are read from a disk, and which is faster depends on both; ``on`` enables the cache there."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,19 +45,19 @@ class KeptSplit:
 
     rows: TokenisedRows
     lengths: NDArray[np.int64]
-    """Positions of each row in a batch, ``(N,)``."""
+    """Number of positions that each row takes in a batch, ``(N,)``."""
     batches: list[Batch]
-    """Row numbers of each batch in which states are computed; every row is in one."""
+    """Row indices of the batches in which states are computed; every row is in one batch."""
     train: bool
     """Whether these are training batches."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StateCache:
-    """What is cached for a task, decided by its settings and data alone; nothing is on disk yet."""
+    """The states to cache for a task, decided from its settings and data alone; nothing is on disk yet."""
 
     layer: int
-    """The lowest layer that the bank touches; the cached states are its input."""
+    """The lowest layer that the bank modifies; the cached states are its input."""
     width: int
     splits: Mapping[Split, KeptSplit]
     num_bytes: int
@@ -83,14 +83,14 @@ class StateCache:
 
 
 def decide_state_cache(run: TaskRun, *, num_processes: int = 1) -> tuple[StateCache | None, tuple[str, ...]]:
-    """Return what is cached for a task, None if nothing is, and a notice for the user.
+    """Return the states to cache for a task, or None, and at most one notice for the user.
 
     Args:
-        run: the task, its bank fresh.
-        num_processes: how many share the fit; states are cached only for a single one.
+        run: the task, with a fresh bank.
+        num_processes: number of processes that share the fit; states are cached only if there is one.
 
     Raises:
-        InputError: if the task asks for the cache, and it is not possible.
+        InputError: if the task asks for the cache but it cannot be used.
     """
     plan, bank, backbone = run.plan, run.bank, run.backbone
     training = plan.training
@@ -118,7 +118,7 @@ def decide_state_cache(run: TaskRun, *, num_processes: int = 1) -> tuple[StateCa
         sizes = {split: needed[split] for split in kept}
         cache = StateCache(layer=layer, width=width, splits=kept, num_bytes=sum(sizes.values()))
         return cache, (_notice(plan, layer, sizes),)
-    why = f"they are {needed['train']:,} bytes, and training.prefix_cache_bytes allows {training.prefix_cache_bytes:,}"
+    why = f"they take {needed['train']:,} bytes, but training.prefix_cache_bytes allows {training.prefix_cache_bytes:,}"
     if asked:
         raise cannot_cache_error(plan, why)
     return None, (f"task {plan.name!r}: the states below layer {layer} are recomputed in every epoch: {why}.",)
@@ -138,7 +138,7 @@ def _is_worthwhile(run: TaskRun) -> bool:
 
 
 def _splits(run: TaskRun, num_places: int) -> dict[Split, KeptSplit]:
-    """Return the splits that a fit answers from states; generated texts take another path."""
+    """Return the splits for which a fit uses cached states; generating texts does not use them."""
     data, plan, training = run.data, run.plan, run.plan.training
     lengths = _lengths(data.train, plan.kind, num_places) + data.train.target_lengths
     found: dict[Split, KeptSplit] = {
@@ -171,7 +171,7 @@ def _lengths(rows: TokenisedRows, kind: Kind, num_places: int) -> NDArray[np.int
 def _within_budget(
     splits: Mapping[Split, KeptSplit], width: int, plan: TaskPlan, dtype: torch.dtype
 ) -> tuple[dict[Split, KeptSplit], dict[Split, int]]:
-    """Return the splits that fit, each whole or not at all, and the bytes that each one needs."""
+    """Return the splits that fit into the budget as a whole, and the bytes that each split needs."""
     left, kept, needed = plan.training.prefix_cache_bytes, {}, {}
     for name, split in splits.items():
         needed[name] = num_bytes(int(split.lengths.sum()), width, dtype)
@@ -181,8 +181,8 @@ def _within_budget(
 
 
 def _notice(plan: TaskPlan, layer: int, sizes: Mapping[Split, int]) -> str:
-    what = " and ".join(f"{size / 1e6:.1f} MB of the {split} split" for split, size in sizes.items())
+    what = " and ".join(f"{size / 1e6:.1f} MB for the {split} split" for split, size in sizes.items())
     return (
-        f"task {plan.name!r}: states below layer {layer} are computed once and cached on disk while it is learned, {what} "
+        f"task {plan.name!r}: states below layer {layer} are computed once and cached on disk while it is learned: {what} "
         "(training.prefix_cache)."
     )

@@ -1,8 +1,8 @@
-"""The files of a task's state cache: computed in one pass over its rows, or reused from an earlier start.
+"""The files of a task's state cache: computed in one pass over its rows, or reused from an earlier attempt.
 
-States are computed in a fixed order of fixed batches, before anything is learned: those of a row depend neither on the epoch
-nor on where a run was interrupted. So a training step's last bits differ from those of a step that computes its own batch
-(rounding, about 1e-7), which is why the cache counts among the settings that determine a bank.
+States are computed in fixed batches in a fixed order, before anything is learned: a row's states depend neither on the epoch
+nor on where a run was interrupted. As a result, a training step's last bits differ from those of a step that computes the
+states of its batch (rounding, about 1e-7), so the cache is among the settings that determine a bank.
 
 The files are in the folder of the half-learned task, and are deleted with it.
 
@@ -48,11 +48,11 @@ def open_state_cache(run: TaskRun, cache: StateCache | None) -> Iterator[None]:
 
 
 def fill_state_cache(run: TaskRun, cache: StateCache) -> None:
-    """Open the files of a task's states, and compute what is not on disk yet.
+    """Open the files of a task's states, and compute those that are not on disk yet.
 
     Raises:
         Interrupted: if a stop was requested in the meantime.
-        StoreError: if the system refuses to write them.
+        StoreError: if they cannot be written.
     """
     device, model = device_of(run.session), run.backbone.model
     torch.nn.Module.to(model, device)

@@ -27,7 +27,7 @@ FITTED = "fitted.safetensors"
 
 
 class Clock:
-    """Seconds by phase."""
+    """Measures the seconds spent in each phase."""
 
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}
@@ -42,13 +42,13 @@ class Clock:
         return self.laps.get(name, 0.0) + time.perf_counter() - self._last
 
     def lap(self, name: str) -> None:
-        """Record how long the phase took that ends now."""
+        """End the current phase and record how long it took."""
         self.laps[name], self._last = self.so_far(name), time.perf_counter()
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskRun:
-    """What all steps of learning one task share."""
+    """The state that all steps of learning one task share."""
 
     session: Session
     task: TaskSpec
@@ -108,20 +108,20 @@ class TaskRun:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedBank:
-    """A bank that is learned and scored, but not committed yet."""
+    """A bank that has been learned and scored but not committed."""
 
     plan: TaskPlan
     bank: Bank
     backbone: Backbone
     evidence: Evidence
     seconds: dict[str, float]
-    """Seconds of data preparation, training (over all starts of the task) and evaluation."""
+    """Seconds of data preparation, training (across interruptions) and evaluation."""
     lost: tuple[str, ...]
-    """Notices for the user about this start, which are not in the certificate."""
+    """Notices for the user about this attempt, which are not in the certificate."""
 
 
 class Ranks(Protocol):
-    """Several processes that share the fit of one task, each with a part of its batches."""
+    """Several processes that share the fit of one task, each with a part of the batches."""
 
     world_size: int
     """Number of processes."""

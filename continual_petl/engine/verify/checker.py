@@ -24,22 +24,22 @@ from continual_petl.streams.schema.stream_spec import StreamSpec
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What another process needs to check certificates as this one would."""
+    """The settings that another process needs to check certificates as this one would."""
 
     folder: str
     """The path as given, so that all processes name its files alike; relative to the working directory."""
     spec: StreamSpec
     consent: bool
-    """Whether a backbone's own code may be executed if the run asks for it."""
+    """Whether the remote code that comes with a backbone may be executed if the run asks for it."""
     indexed: bool
     data: bool
-    """Whether test rows are answered again."""
+    """Whether test rows are predicted again."""
     num_threads: int
-    """Environment of the process that verifies."""
+    """Number of threads of the process that verifies."""
     share: int
     """Threads of each process while several check in parallel."""
     settings: tuple[str, bool, bool]
-    """Torch's arithmetic settings; see `continual_petl.engine.parallel.worker.arithmetic`."""
+    """Torch's arithmetic settings; see `continual_petl.store.certificate.environment.arithmetic`."""
     working_directory: str
 
 
@@ -49,26 +49,26 @@ class Checker:
     Args:
         session: the run.
         indexed: whether the index may be used.
-        data: also answer the test rows again.
+        data: whether to predict the test rows again too.
     """
 
     def __init__(self, session: Session, *, indexed: bool, data: bool) -> None:
         self._session, self._data = session, data
-        # An uncached store: everything is read from disk, and all of it if the index is not used.
+        # A store with empty caches: everything is read from disk, every manifest included if the index is not used.
         self.store = Store(session.store.folder, indexed=indexed)
         self._backbones: dict[str, tuple[Backbone | None, tuple[Finding, ...]]] = {}
         self.other_seed = False
-        """Whether a certificate has another seed than the stream."""
+        """Whether a certificate has a different seed from the stream."""
         self.share: int | None = None
-        """Number of threads while other processes check in parallel; None: all."""
+        """Number of threads while other processes check in parallel; None means all."""
 
     @property
     def any_backbone(self) -> Backbone | None:
-        """The backbone, in a precision that was needed; None if none was, or it cannot be loaded."""
+        """The backbone in any precision needed so far; None if it was not needed, or cannot be loaded."""
         return next((backbone for backbone, _ in self._backbones.values() if backbone is not None), None)
 
     def order(self, share: int, *, indexed: bool) -> Order:
-        """Return what another process needs."""
+        """Return the settings that another process needs."""
         return Order(
             folder=self._session.folder,
             spec=self._session.spec,
@@ -85,8 +85,8 @@ class Checker:
         """Check one task in its current state.
 
         Args:
-            task: its name.
-            in_chain: whether its certificate continues the chain; rows are answered again only then.
+            task: name of the task.
+            in_chain: whether its certificate continues the chain; rows are predicted again only then.
         """
         if self.share is None:
             return self._check(task, in_chain)
@@ -121,7 +121,7 @@ class Checker:
         return check
 
     def _backbone(self, precision: str) -> tuple[Backbone | None, tuple[Finding, ...]]:
-        """Return the backbone, and what is wrong with it, checked once."""
+        """Return the backbone and the findings about it; it is checked only once."""
         if precision not in self._backbones:
             try:
                 backbone = self._session.models.backbone("bf16" if precision == "bf16" else "fp32")
@@ -132,7 +132,7 @@ class Checker:
 
 
 def checker_of(order: Order) -> Checker:
-    """Return a checker in a worker process."""
+    """Create the checker of a worker process."""
     os.chdir(order.working_directory)
     compute_as(order.num_threads, order.settings)
     session = Session(order.spec, Store(Path(order.folder)), consent=order.consent)

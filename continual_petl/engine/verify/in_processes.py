@@ -27,7 +27,7 @@ OnProgress = Callable[[int, int], None]
 
 _AT_A_TIME = 8
 _WORTH_S = 30.0
-"""Estimated seconds for the rest in this process alone from which others are started; starting takes about ten each."""
+"""Others, which take about ten seconds each to start, are started if this process alone would need longer (seconds)."""
 _OVERHEAD = 2**30
 """Bytes that a process takes in addition to its backbone."""
 
@@ -49,14 +49,14 @@ def check_together(
     Args:
         checker: the checker of this process.
         tasks: names of learned tasks.
-        jobs: maximum number of processes, this one included; None: one for each core, as long as half of the memory is
-            enough for their backbones.
+        jobs: maximum number of processes, this one included; None means one for each core, as long as half of the memory
+            is enough for their backbones.
         indexed: whether the index may be used.
         in_chain: whether a task's certificate continues the chain.
         progress: called after every few tasks.
 
     Raises:
-        InputError: if ``jobs`` is not at least 1, or this is a script that one of the processes imports.
+        InputError: if ``jobs`` is less than 1, or a starting process is importing the script that calls this.
     """
     _check_jobs(jobs)
     chunks = {n: [(t, in_chain(t)) for t in tasks[n : n + _AT_A_TIME]] for n in range(0, len(tasks), _AT_A_TIME)}
@@ -96,7 +96,7 @@ def check_together(
 
 def _check_jobs(jobs: int | None) -> None:
     if jobs is not None and jobs < 1:
-        raise InputError(f"jobs: got {jobs}; the number of processes is at least 1.")
+        raise InputError(f"jobs: got {jobs}; the number of processes must be at least 1.")
     if jobs != 1 and is_being_started():
         raise InputError(
             "jobs: a process that verifies imports the script that started it, and would start verifying again: put "
@@ -132,7 +132,7 @@ class _Helper:
         while not self._killed and (number := _next(self._todo)) is not None:
             try:
                 checks, other_seed = self._slot.result(self._slot.submit(_check_here, self._chunks[number]))
-            except Exception:  # whatever ended it: the process that started it checks these tasks itself
+            except Exception:  # whatever the reason, the parent process checks these tasks itself
                 self._done.put((number, None))
                 break
             self.other_seed |= other_seed

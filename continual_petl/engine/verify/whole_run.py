@@ -35,15 +35,15 @@ def verify_run(
     Args:
         session: the run; its folder is read again.
         task: a learned task; None means all, and the files that belong to no task.
-        data: also answer the test rows again.
+        data: whether to predict the test rows again too.
         limit: check at most this many certificates: those of the newest tasks, and of some of the others, in turn. The chain
-            and the files of no task are checked in any case, using the index. None: all of them.
-        jobs: maximum number of processes; None: as many as there are cores. If a backbone is already in memory, that one is
+            and the files that belong to no task are always checked, using the index. None means all certificates.
+        jobs: maximum number of processes; None means one for each core. If a backbone is already in memory, that one is
             checked, in this process alone.
         progress: called with the number of certificates checked so far and the total.
 
     Raises:
-        InputError: if only the folder asks to execute code.
+        InputError: if the backbone needs remote code that the user has not allowed.
     """
     session.models.check_code()
     session.models.look_again()
@@ -79,7 +79,7 @@ _SEED = "it gives the seed {}, but tasks were learned with another one"
 
 
 class _State:
-    """The result of inspecting the folder."""
+    """The state of one verification: the inspected folder and the checker."""
 
     def __init__(self, session: Session, *, indexed: bool, data: bool) -> None:
         self._session = session
@@ -100,7 +100,7 @@ class _State:
             return False
 
     def of_no_task(self) -> Iterator[TaskCheck]:
-        """Report tombstones out of place, problems with the pin, and with the backbone's files."""
+        """Yield failed checks of misplaced tombstones, the pin, the stream file and the backbone's files."""
         pin, wrong = self.survey.pinned()
         yield from map(self._of_stream, wrong)
         seed = self._session.spec.seed
@@ -114,7 +114,7 @@ class _State:
                 yield failed_check("(backbone)", problem)
 
     def _of_stream(self, check: TaskCheck) -> TaskCheck:
-        """Return what is wrong with stream.yaml, including differences from the certificates."""
+        """Add to a failed check of stream.yaml how it differs from the certificates; return other checks unchanged."""
         if check.task != "(stream.yaml)":
             return check
         spec, tasks = self._session.spec, [link.task for link in self.survey.links]

@@ -1,8 +1,8 @@
-"""The chain: certificates and tombstones in the order in which they were written, each naming the one before.
+"""The chain: certificates and tombstones in the order they were written, each naming its predecessor.
 
-Removing, reordering or editing a task breaks the chain, and so does removing a tombstone. No chain can show that its newest
-entries were cut off together: `continual_petl.store.folder.missing` compares it with ``results.jsonl`` to detect that, and
-anyone who noted the seal of the newest entry needs neither.
+Removing, reordering or editing a task breaks the chain, and so does removing a tombstone. The chain alone cannot show that
+its newest entries were all cut off: `continual_petl.store.folder.missing` detects that by comparing it with
+``results.jsonl``, as can anyone who has noted the newest entry's seal.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from continual_petl.store.certificate.tombstone import Tombstone
 
 @dataclass(frozen=True)
 class Link:
-    """What the chain needs from one entry: small, unlike a manifest."""
+    """The part of an entry that the chain needs: small, unlike a manifest."""
 
     index: int
     seal: str
-    """Empty for an entry that was missing when it was dropped, if its seal is unknown."""
+    """Empty if the entry was missing when it was dropped and its seal is unknown."""
     predecessor: str | None
     task: str
     shared: bool = False
-    """Whether the task's bank is shared, so that it keeps changing through all tasks."""
+    """Whether the task's bank is shared and so keeps changing as later tasks are learned."""
     tombstone: bool = False
     lost: bool = False
-    """Whether this is a tombstone for an entry that was missing when it was dropped. Its neighbours may have been missing
-    too, so if it names no predecessor, nothing is claimed."""
+    """Whether this is a tombstone for an entry that was missing when it was dropped. Its predecessor may have been missing
+    too, so naming none does not break the chain."""
     aside: bool = False
     """Whether it was dropped from a fork: another entry has its position in the chain."""
 
@@ -43,9 +43,9 @@ def whole(links: Sequence[Link], tombstones: Sequence[Tombstone]) -> list[Link]:
     """Return all links of the chain: of learned tasks, of tombstones, and of the entries that tombstones replace.
 
     Args:
-        links: of the learned tasks.
-        tombstones: those that count. A tombstone of a missing entry replaces nothing if its bank is back; of two for the
-            same entry, only one does.
+        links: links of the learned tasks.
+        tombstones: the tombstones that count. One for a missing entry replaces nothing if the bank is back; if two name the
+            same entry, only one replaces it.
     """
     aside = {(stone.removed.index, stone.removed.seal or "") for stone in tombstones if stone.aside}
     own = [
@@ -67,14 +67,14 @@ def whole(links: Sequence[Link], tombstones: Sequence[Tombstone]) -> list[Link]:
 def counting(
     tombstones: Sequence[Tombstone], links: Iterable[Link], committed: Callable[[int], bool]
 ) -> list[Tombstone]:
-    """Return the tombstones that count: not the newest entry, if it makes room for a bank that was never written.
+    """Return the tombstones that count: all but the newest, if it makes way for a bank that was never written.
 
-    A kill between such a tombstone and the new bank leaves the old bank in place, which is then the one the run has.
+    A kill after such a tombstone but before the new bank leaves the old bank in place, where it still counts.
 
     Args:
-        tombstones: all that are in the folder.
-        links: of the banks in the folder.
-        committed: whether the results know of an entry after a position; if so, the new bank was committed and then lost.
+        tombstones: all tombstones in the folder.
+        links: links of the banks in the folder.
+        committed: whether the results name an entry after a position; if so, the new bank was committed and then lost.
     """
     stones = list(tombstones)
     if stones and stones[-1].why == "replaced":
@@ -89,8 +89,8 @@ def counting(
 def live(links: Iterable[Link], tombstones: Sequence[Tombstone]) -> list[Link]:
     """Return the links that count, in the order of learning.
 
-    A kill between a tombstone and the removal of its folder leaves a bank that no longer counts. A bank that was missing when
-    it was dropped, and has been put back since, counts again.
+    A kill after a tombstone is written but before the bank's folder is removed leaves a bank that no longer counts. A bank
+    that was missing when it was dropped, and has been put back since, counts again.
     """
     gone = {tombstone.removed.seal for tombstone in tombstones if tombstone.why != "lost"}
     return sorted((link for link in links if link.seal not in gone), key=lambda link: (link.index, link.task))
@@ -102,7 +102,7 @@ def head(links: Iterable[Link]) -> Link | None:
 
 
 def broken(links: Iterable[Link]) -> Mapping[str, str]:
-    """Return one problem for each task whose certificate or tombstone does not continue the chain; empty if it is whole."""
+    """Return one problem for each task whose certificate or tombstone does not continue the chain; empty if none."""
     chain = MainLine(links)
     problems: dict[str, str] = {}
     for index, here in chain.by_index.items():
@@ -114,28 +114,29 @@ def broken(links: Iterable[Link]) -> Mapping[str, str]:
                     link.task,
                     f"task {link.task!r}: its {what} is entry number {index} of the chain, and so is that of {others}; a "
                     "folder was put back after other tasks were learned, copied in from another run, or a bank.json was "
-                    f"edited{chain.ways(here, 'Drop')}; until then no task can be learned",
+                    f"edited{chain.ways(here, 'Drop')}; no task can be learned until this is fixed",
                 )
             elif not chain.continues(link):
                 problems.setdefault(
                     link.task,
                     f"task {link.task!r}: its {what} names a different predecessor than the one in the store; a task was "
                     "removed, reordered, or its bank.json edited, or a tombstone was removed. Restore it from a copy (entry "
-                    f"number {index - 1} of the chain){chain.ways([link], 'Or drop')}; until then no task can be learned",
+                    f"number {index - 1} of the chain){chain.ways([link], 'Or drop')}; no task can be learned until this is "
+                    "fixed",
                 )
     return problems
 
 
 class MainLine:
-    """The chain without what was dropped from its forks.
+    """The chain without the entries dropped from its forks.
 
     Args:
-        links: of the whole chain.
+        links: links of the whole chain.
     """
 
     def __init__(self, links: Iterable[Link]) -> None:
         self.by_index: dict[int, list[Link]] = {}
-        """By position; more than one entry where the chain has forked."""
+        """Entries by position; more than one where the chain has forked."""
         self._aside: set[int] = set()
         self._followers: dict[str | None, list[Link]] = {}
         for link in links:
@@ -146,7 +147,7 @@ class MainLine:
                 self._followers.setdefault(link.predecessor, []).append(link)
 
     def has(self, index: int) -> bool:
-        """Return whether a position was ever taken by an entry that is in the chain or on record."""
+        """Return whether an entry in the chain or on record ever had this position."""
         return index in self.by_index or index in self._aside
 
     def before(self, index: int) -> Sequence[Link]:
@@ -164,18 +165,18 @@ class MainLine:
         return self.by_index.get(index, ())
 
     def continues(self, link: Link) -> bool:
-        """Return whether an entry names one that comes before it."""
+        """Return whether the predecessor that an entry names is right before it."""
         seals: set[str | None] = {each.seal for each in self.before(link.index)}
         if not seals and not any(self.has(index) for index in range(link.index)):
             seals = {None}
         return link.predecessor in seals or "" in seals or (link.lost and link.predecessor is None)
 
     def followers(self, link: Link) -> list[Link]:
-        """Return the entries that name one as their predecessor."""
+        """Return the entries that name this one as their predecessor."""
         return self._followers.get(link.seal or "no seal", [])
 
     def is_end(self, link: Link) -> bool:
-        """Return whether an entry ends a side of a fork, or is where the chain is broken, so that it can be dropped."""
+        """Return whether an entry can be dropped: it ends one side of a fork, or a part that follows a break in the chain."""
         return not link.aside and not self.followers(link) and self._root(link) is not None
 
     def other_end(self, link: Link) -> Link | None:
@@ -189,7 +190,7 @@ class MainLine:
         return max(ends, key=lambda end: (end.index, end.seal), default=None)
 
     def _root(self, link: Link) -> Link | None:
-        """Return the first entry of the side of a fork that an entry is on; None if it is on none."""
+        """Return the first entry after the fork or break that an entry follows; None if there is none."""
         place: Link | None = link
         while place is not None:
             if len(self.by_index[place.index]) > 1 or self._is_misplaced(place):
@@ -199,7 +200,7 @@ class MainLine:
         return None
 
     def ends(self, link: Link, *, without: Link | None = None) -> list[Link]:
-        """Return the last entries that follow an entry, or the entry itself if none do; one follower can be left out."""
+        """Return the last of the entries that follow an entry, or the entry itself if none do, ignoring ``without``."""
         found, left = [], [link]
         while left:
             place = left.pop()
@@ -209,14 +210,14 @@ class MainLine:
         return found
 
     def _is_misplaced(self, link: Link) -> bool:
-        """Return whether an entry follows a different one than it names; if that one is missing, it can be restored."""
+        """Return whether an entry follows one that it does not name; a missing predecessor can be restored."""
         return bool(self.before(link.index)) and not self.continues(link)
 
     def ways(self, here: Sequence[Link], drop: str) -> str:
-        """Return how to drop these entries on record, preferably those that name no predecessor in the chain."""
+        """Return the end of a message: commands that drop these entries, preferably the misplaced ones."""
         astray = [link for link in here if self._is_misplaced(link)]
         ends = [end for link in astray or here for end in self.ends(link) if self.is_end(end)]
         ends = [end for end in ends if not end.tombstone] or (ends if len(here) > 1 else [])
         commands = dict.fromkeys(f"--entry {end.index}" if end.tombstone else end.task for end in ends)
         ways = " or ".join(f"`continual-petl forget RUN {command}`" for command in commands)
-        return f". {drop} what does not belong there, from its end ({ways})" if ways else ""
+        return f". {drop} the entries that do not belong there, the last one first ({ways})" if ways else ""

@@ -1,4 +1,4 @@
-"""The environment that determines an answer's last bits: software versions, device, number of threads."""
+"""The environment that determines the last bits of an output: software versions, device, number of threads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SWITCHES = (
 
 
 class Environment(FrozenModel):
-    """Software and hardware. The same environment gives the same bits; in another, answers may differ by rounding."""
+    """Software and hardware. The same environment gives the same bits; in another, outputs may differ by rounding."""
 
     python: str
     torch: str
@@ -47,12 +47,12 @@ class Environment(FrozenModel):
     attention: str
     """Attention implementation."""
     processor: str = ""
-    """CPU model: libraries select kernels by it, even within one instruction set. Empty: unknown."""
+    """CPU model, by which libraries select kernels even within one instruction set; empty if unknown."""
     switches: str = ""
-    """Settings that change the libraries' default arithmetic; empty: none."""
+    """Settings that change the libraries' default arithmetic; empty if there are none."""
 
     def differences(self, other: Environment) -> list[str]:
-        """Return the differences that can change bits, as sentences."""
+        """Describe the differences that can change output bits."""
         mine, theirs = self.model_dump(), other.model_dump()
         left_out = {"python", "continual_petl"} | (
             set() if mine["processor"] and theirs["processor"] else {"processor"}
@@ -98,7 +98,7 @@ def arithmetic() -> tuple[str, bool, bool]:
 
 
 def compute_as(num_threads: int, settings: tuple[str, bool, bool]) -> None:
-    """Make this process compute with this number of threads and these settings of `arithmetic`."""
+    """Set the number of threads and the settings that `arithmetic` returned, for this process."""
     import torch
 
     torch.set_num_threads(num_threads)
@@ -115,7 +115,7 @@ def _processor() -> str:
     except OSError:
         return platform.processor()
     facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    # A virtual machine may hide the model's name, but not its numbers.
+    # A virtual machine may hide the model's name, but not its family and model numbers.
     keys = ("vendor_id", "model name", "cpu family", "model")
     return " ".join(facts[key] for key in keys if key in facts) or platform.processor()
 

@@ -18,13 +18,13 @@ UNCHANGED = "digests and probe, bit for bit"
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that differs from its certificate."""
+    """One difference from a certificate."""
 
     message: str
     """One paragraph: which task, what, where, the certified value, what to look at."""
     file: str | None = None
     tensor: str | None = None
-    """Name of the tensor, or ``outputs`` for the probe's answers."""
+    """Name of the tensor, or ``outputs`` for the probe's outputs."""
     position: tuple[int, ...] | None = None
     """Position of the first differing value in the tensor."""
     found: float | None = None
@@ -32,10 +32,10 @@ class Finding:
     cause: str | None = None
     """The likely cause."""
     unchecked: bool | None = None
-    """True if something could not be checked, which is no sign of a change."""
+    """True if something could not be checked, which does not indicate a change."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values; unknown ones are left out."""
+        """Return the fields as plain values, leaving out unknown ones."""
         return {key: value for key, value in asdict(self).items() if value is not None}
 
     def also(self, text: str) -> Finding:
@@ -48,7 +48,7 @@ class TaskCheck:
     """The result of verifying one task."""
 
     task: str
-    """The task, or in round brackets a file of the run that belongs to no task, listed only if something is wrong with it."""
+    """The task, or, in parentheses, a file that belongs to no task and has a problem."""
     findings: tuple[Finding, ...]
     """Empty if nothing changed."""
     how: str
@@ -58,7 +58,7 @@ class TaskCheck:
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the fields and the verdict as plain values."""
         return {
             "task": self.task,
             "ok": self.ok,
@@ -81,14 +81,14 @@ class TaskCheck:
 
     @property
     def verdict(self) -> str:
-        """``unchanged``; ``rows not checked`` if rows to be answered again are missing; otherwise ``CHANGED``."""
+        """``unchanged``; ``rows not checked`` if rows to be predicted again are missing; otherwise ``CHANGED``."""
         if self.ok:
             return "unchanged"
         return "rows not checked" if all(finding.unchecked for finding in self.findings) else "CHANGED"
 
 
 class Damaged(StoreError):
-    """Something is readable but differs from what was certified."""
+    """A file can be read but differs from the certified one."""
 
     def __init__(self, finding: Finding, tensors: Mapping[str, StoredTensor] | None = None) -> None:
         self.finding = finding
@@ -99,7 +99,7 @@ class Damaged(StoreError):
 
 @dataclass(frozen=True)
 class Difference:
-    """The first position where two tensors of one shape differ, bit for bit."""
+    """The first position at which two tensors of the same shape differ, bit for bit."""
 
     position: tuple[int, ...]
     found: float
@@ -107,7 +107,7 @@ class Difference:
 
 
 def first_difference(found: Tensor, certified: Tensor) -> Difference | None:
-    """Return the first position, in row-major order, where the bits of two tensors of one shape and dtype differ."""
+    """Return the first difference, in row-major order, between the bits of two tensors of the same shape and dtype."""
     import torch  # takes seconds, and callers with tensors to compare have imported it already
 
     one, other = (t.detach().cpu().contiguous().reshape(-1) for t in (found, certified))

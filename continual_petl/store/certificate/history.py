@@ -1,6 +1,6 @@
-"""``history.json``: how a task was learned and what its bank answered, for display.
+"""``history.json``: a task's learning curves and a summary of its bank's predictions, for display.
 
-It is stored next to the bank and committed with it, and its bytes are in the certificate; nothing is ever computed from it.
+It is stored next to the bank and committed with it, and the certificate covers its bytes; nothing is ever computed from it.
 Its size grows with epochs and labels, not with rows or steps.
 """
 
@@ -21,7 +21,7 @@ from continual_petl.store.files.sealed import check_version, invalid
 from continual_petl.streams.schema.field_types import Name
 
 CURVE = "curve.json"
-"""The learning curve of a fit so far, in the task's progress folder."""
+"""The learning curves so far of a fit in progress, in the task's progress folder."""
 
 
 class LossPoint(FrozenModel):
@@ -38,7 +38,7 @@ class ScorePoint(FrozenModel):
 
     step: Index
     epoch: Index
-    """From 1."""
+    """1-based."""
     scores: dict[str, float]
     """By name; undefined scores (a correlation of constant predictions) are left out."""
 
@@ -48,13 +48,13 @@ class Confusion(FrozenModel):
 
     type: Literal["confusion"] = "confusion"
     cells: tuple[tuple[Index, Index, Index], ...]
-    """(true label, predicted label, count), labels as numbers; the most frequent cells."""
+    """(true label, predicted label, count), labels as indices; only the most frequent cells."""
     others: Index
     """Number of rows or words in cells that were left out."""
 
 
 class Points(FrozenModel):
-    """Targets of a regression with the predicted values."""
+    """Regression targets and the predicted values."""
 
     type: Literal["points"] = "points"
     pairs: tuple[tuple[float, float | None], ...]
@@ -73,7 +73,7 @@ class Sample(FrozenModel):
     """One generated text."""
 
     row: Index
-    """Number of the row in its split."""
+    """Index of the row in its split."""
     text: str
     reference: str | None = None
     """The reference text; kept only if the stream keeps real rows (``probe: validation``)."""
@@ -99,13 +99,13 @@ class Curve(FrozenModel):
 
 
 class History(FrozenModel):
-    """How a task was learned and what its bank answered."""
+    """A task's learning curves and a summary of its bank's predictions."""
 
     format_version: Literal[1] = 1
     task: Name
     curve: Curve
     kept: Index | None
-    """Optimizer steps of the bank that was kept: at the best validation, or at the end; None if unknown."""
+    """Optimizer steps after which the bank was kept: at the best validation, or at the end; None if unknown."""
     answered: dict[str, Answered]
     """By split."""
 
@@ -137,7 +137,7 @@ def read_history(path: Path, manifest: Manifest) -> History:
 
     Args:
         path: the file.
-        manifest: of the task.
+        manifest: manifest of the task.
 
     Raises:
         StoreError: if it is not the certified one.
@@ -147,12 +147,12 @@ def read_history(path: Path, manifest: Manifest) -> History:
         content = read_file(path, MAX_JSON_BYTES)
     except FileNotFoundError:
         raise StoreError(
-            f"{what}: {path} is missing. No answer depends on it, but it belongs to the certificate: restore it from a copy."
+            f"{what}: {path} is missing. No prediction depends on it, but the certificate covers it: restore it from a copy."
         ) from None
     if hashlib.sha256(content).hexdigest() != manifest.files[HISTORY]:
         raise StoreError(
             f"{what}: {path}: its bytes are not those that were certified; the file was changed after the task was learned. "
-            "No answer depends on it, but its content can no longer be trusted: restore it from a copy."
+            "No prediction depends on it, but its content can no longer be trusted: restore it from a copy."
         )
     raw = parse_json(content, str(path))
     check_version(raw, path, 1)

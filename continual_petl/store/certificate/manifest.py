@@ -22,7 +22,7 @@ Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Index = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
 """A count, or a position in the chain, small enough for every JSON reader."""
 PARTS = ("modifications", "own", "head")
-"""The parts by which parameters are counted."""
+"""The parts whose parameters are counted."""
 HISTORY = "history.json"
 ROUTER = "router.safetensors"
 """Sums for the router; missing for a task with ``routing: off``."""
@@ -44,7 +44,7 @@ Dtype = Literal[
     "uint8",
     "bool",
 ]
-"""Dtypes that a store may hold."""
+"""Dtypes that a store may contain."""
 
 
 class TensorEntry(FrozenModel):
@@ -74,22 +74,22 @@ class SplitScores(FrozenModel):
 
 
 class Manifest(PlanFields):
-    """The human-readable part of a certificate: the plan that the task was learned by, and what became of it."""
+    """The human-readable part of a certificate: the plan that the task was learned with, and the results."""
 
     format_version: Literal[2] = 2
     task: Name
     index: Index
-    """Position in the chain, from 0; in the order of learning."""
+    """0-based position in the chain, in the order of learning."""
     predecessor: Digest | None
     """Seal of the previous entry in the chain, a manifest or a tombstone; None for the first."""
     parent: Parent | None = None
     """The bank that this one was initialised from, if any."""
     max_length: Index
-    """Tokens of a row; 0 where the backbone reads images."""
+    """Maximum tokens per row; 0 if the backbone reads images."""
     backbone: str
     """Digest of the backbone."""
     preparation: str
-    """Digest of what makes the backbone's inputs: the tokenizer, or the image processing."""
+    """Digest of the tokenizer or image processing."""
     tensors: dict[str, TensorEntry]
     digest: Digest
     """Digest of all tensors together: equal if and only if two banks are the same."""
@@ -112,23 +112,25 @@ class Manifest(PlanFields):
     def _consistent(self) -> Manifest:
         labelled = self.kind in LABELLED
         if labelled != (self.labels is not None) or (labelled and not self.labels):
-            raise ValueError(f"labels: a task of kind {self.kind} has {'some' if labelled else 'none'}")
+            raise ValueError(f"labels: a task of kind {self.kind} {'needs' if labelled else 'has no'} labels")
         if self.class_weights is not None and len(self.class_weights) != len(self.labels or ()):
-            raise ValueError(f"class_weights: {len(self.class_weights)} of them for {len(self.labels or ())} labels")
+            raise ValueError(f"class_weights: got {len(self.class_weights)} for {len(self.labels or ())} labels")
         if (self.kind in GENERATIVE) != (self.generation is not None):
-            raise ValueError(f"generation: does not go with kind {self.kind}")
+            raise ValueError(f"generation: only generative kinds have it, and all of them need it; kind is {self.kind}")
         if self.metric not in METRICS[self.kind]:
-            raise ValueError(f"metric: {self.metric!r} is none of kind {self.kind}: {', '.join(METRICS[self.kind])}")
+            raise ValueError(
+                f"metric: {self.metric!r} is not one for kind {self.kind}: {', '.join(METRICS[self.kind])}"
+            )
         if "validation" not in self.scores or not self.scores.keys() <= self.data.keys():
-            raise ValueError("scores: those of the validation split, or the digest of a split's data, are missing")
+            raise ValueError("scores: the validation scores, or the digest of a split's data, are missing")
         if set(self.parameters) != set(PARTS):
             raise ValueError(f"parameters: expected the parts {', '.join(PARTS)}")
         if set(self.files) - {ROUTER} != set(FILES):
-            raise ValueError(f"files: expected {', '.join(FILES)}, and {ROUTER} or not")
+            raise ValueError(f"files: expected {', '.join(FILES)}, and optionally {ROUTER}")
         return self
 
     def plan(self) -> TaskPlan:
-        """Return the plan that the task was learned by."""
+        """Return the plan that the task was learned with."""
         return TaskPlan(name=self.task, **self.plan_fields())
 
     @property
@@ -138,7 +140,7 @@ class Manifest(PlanFields):
 
     @property
     def score(self) -> float | None:
-        """The task's metric on that split, just after it was learned; None if undefined."""
+        """The task's metric on the reported split, just after it was learned; None if undefined."""
         return self.scores[self.counted_split].scores.get(self.metric)
 
     @property

@@ -1,7 +1,7 @@
-"""``backbone.json``: the one backbone that all banks of a run answer on, pinned by digests.
+"""``backbone.json``: the one backbone of all banks of a run, pinned by digests.
 
-The digests cover its tensors, its configuration (an epsilon changes answers as a weight does) and, for `check_files`, its
-files.
+The digests cover its tensors, its configuration (an epsilon changes outputs just as a weight does) and, for `check_files`,
+its files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FORMAT_VERSION = 2
 
 
 class Pin(FrozenModel):
-    """What is recorded about a run's backbone."""
+    """The record of a run's backbone."""
 
     format_version: Literal[2] = 2
     name: str
@@ -42,10 +42,10 @@ class Pin(FrozenModel):
 
 
 def pin_backbone(path: Path, backbone: Backbone) -> None:
-    """Write the pin if there is none yet, else compare.
+    """Write the pin if there is none yet; otherwise, compare the backbone with it.
 
     Raises:
-        StoreError: if the run has another backbone already.
+        StoreError: if the run already has another backbone.
     """
     pin = read_pin(path)
     if pin is not None:
@@ -72,7 +72,7 @@ def check_pin(path: Path, pin: Pin, backbone: Backbone) -> None:
         which = f" ({len(changed)} of its tensors differ, first {changed[0]})" if changed else ""
         raise StoreError(
             f"{path}: this run was learned on backbone {pin.name!r} with digest {pin.digest[:12]}; {backbone.name!r} has "
-            f"{backbone.digest[:12]}{which}. Its banks would answer differently on it: use the backbone of the run, or "
+            f"{backbone.digest[:12]}{which}. Its banks would predict differently on it: use the backbone of the run, or "
             "another --run-dir."
         )
     for key in sorted(pin.config | backbone.config_facts):
@@ -89,11 +89,11 @@ def check_files(path: Path, pin: Pin, name: str, revision: str | None, backbone:
     """Return one problem for each file of the backbone that differs from the pinned one, byte for byte.
 
     Args:
-        path: of the pin, for messages.
+        path: path of the pin, for messages.
         pin: the pin.
         name: the backbone's name, as in the stream.
-        revision: of a Hub id.
-        backbone: the loaded one, which knows of files added later; None if it cannot be loaded.
+        revision: the revision, if the name is a Hub id.
+        backbone: the loaded backbone, which also knows about files added later; None if it cannot be loaded.
     """
     from continual_petl.backbones.files import digests_of  # imports transformers
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor as it is in a file."""
+    """A tensor as read from a file."""
 
     dtype: str
     """As in `TensorEntry`."""
@@ -29,12 +29,12 @@ class StoredTensor:
 
 
 def as_tensors(stored: Mapping[str, StoredTensor]) -> dict[str, Tensor]:
-    """Return tensors that share the memory of what was read."""
+    """Return torch tensors that share memory with the stored ones."""
     import torch
 
     def tensor(one: StoredTensor) -> Tensor:
         dtype: torch.dtype = getattr(torch, one.dtype)
-        # `frombuffer` takes nothing that is empty.
+        # `frombuffer` rejects empty buffers.
         flat = torch.frombuffer(one.content, dtype=dtype) if one.content else torch.empty(0, dtype=dtype)
         return flat.reshape(one.shape)
 

@@ -1,7 +1,8 @@
 """Safetensors files (https://huggingface.co/docs/safetensors), checked before anything is allocated.
 
-The format: eight bytes with the length of a JSON header; the header with dtype, shape and byte range of each tensor; bytes.
-Digests are taken of these bytes, so that a report checks every bank without torch, which takes seconds to import.
+The format: eight bytes with the length of a JSON header; the header with each tensor's dtype, shape and byte range; then the
+tensors' bytes. Digests are computed from the raw bytes, so a report can check every bank without torch, which takes seconds
+to import.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ def num_bytes(entries: Mapping[str, TensorEntry]) -> int:
 
 
 def read_tensors(path: Path, max_bytes: int, certified: str | None, what: str) -> dict[str, StoredTensor]:
-    """Return the tensors of a file of limited size.
+    """Return the tensors in a file of limited size.
 
     Args:
         path: the file.
         max_bytes: largest size of the file in bytes, header included.
-        certified: SHA-256 of the whole file, if known.
-        what: whose file it is, for messages: ``task 'x'``.
+        certified: SHA-256 of the file, if known.
+        what: the owner of the file, for messages: ``task 'x'``.
 
     Raises:
         StoreError: if the file is missing, too large, or malformed.
@@ -115,10 +116,10 @@ def check_digests(
         state = "is in the manifest but not in the file" if name in entries else "is not in the manifest"
         raise Damaged(
             Finding(
-                message=f"{what}: {path}: tensor {name} {state}; one of the two files was exchanged",
+                message=f"{what}: {path}: tensor {name} {state}; one of the two files was replaced",
                 file=str(path),
                 tensor=name,
-                cause="one of the two files was exchanged",
+                cause="one of the two files was replaced",
             )
         )
     for name in sorted(tensors):
@@ -126,7 +127,7 @@ def check_digests(
         if digest != entries[name].digest:
             raise Damaged(
                 Finding(
-                    message=f"{what}: {path}: tensor {name} has the digest {digest[:12]}, certified was "
+                    message=f"{what}: {path}: tensor {name} has the digest {digest[:12]}, but the certified digest is "
                     f"{entries[name].digest[:12]}; the file was changed after the task was learned",
                     file=str(path),
                     tensor=name,

@@ -2,7 +2,8 @@
 
 A tombstone is an entry of the chain like a certificate: it names its predecessor, and the next entry names it. It keeps
 the place of the dropped entry (position, seal, predecessor), so the chain can still be followed from end to end; a bank
-that is missing without one was lost or deleted. A lost bank can be dropped on purpose too, as far as it is known.
+that is missing without a tombstone was lost or deleted. A lost bank can be dropped on purpose too, recording what is known
+about it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Tombstone(FrozenModel):
     task: Name | None
     """None if an entry was lost and its task is unknown."""
     why: Literal["forgotten", "replaced", "lost"]
-    """``lost``: it was missing already when it was dropped."""
+    """``lost``: it was already missing when it was dropped."""
     removed: Removed
     aside: bool = False
     """Whether the chain had forked, and another entry has the position of the dropped one."""
@@ -49,12 +50,12 @@ class Tombstone(FrozenModel):
     @model_validator(mode="after")
     def _consistent(self) -> Tombstone:
         if self.why != "lost" and (self.task is None or self.removed.seal is None):
-            raise ValueError("task, removed.seal: only a lost entry may have none")
+            raise ValueError("task, removed.seal: only a lost entry may lack them")
         return self
 
     @property
     def name(self) -> str:
-        """The task, or how messages refer to an unknown one."""
+        """The task, or a substitute for messages if it is unknown."""
         return self.task or f"entry {self.removed.index}"
 
     @property
@@ -69,7 +70,7 @@ def tombstone_file(folder: Path, index: int) -> Path:
 
 
 def write_tombstone(folder: Path, tombstone: Tombstone) -> None:
-    """Write a tombstone; from then on the bank that it names does not count, even if its folder still exists."""
+    """Write a tombstone; from then on the bank it names does not count, even if its folder still exists."""
     make_folder(folder)
     write_sealed(tombstone_file(folder, tombstone.index), tombstone.model_dump(mode="json"))
 

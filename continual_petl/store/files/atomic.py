@@ -1,8 +1,8 @@
 """Atomic writes: a kill at any instant leaves the old state or the new one, never a mixture.
 
-A write that the system refuses (a full disk, a failing fsync) also leaves the old state, whichever step fails: a replaced
-file gets its old content back, a new folder is removed, appended lines are cut off. A failing fsync of the folder counts
-as well, since the last step is then not durable.
+A write that fails (full disk, failed fsync) also leaves the old state, whichever step fails: a replaced file gets its old
+content back, a new folder is removed, appended lines are cut off. A failed fsync of the folder counts too, since the last
+step is then not durable.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def write_file(path: Path, content: bytes) -> None:
     """Replace a file's content: write to a temporary file next to it, flush, and rename.
 
     Raises:
-        StoreError: if the system refuses any step; the file is then unchanged.
+        StoreError: if any step fails; the file is then unchanged.
     """
     replace_file(path, lambda beside: append_bytes(beside, content))
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON value to a file, indented and with sorted keys so that versions can be compared by eye.
+    """Write a JSON value to a file, indented and with sorted keys so that people can compare versions.
 
     Raises:
         ValueError: for NaN and infinities, which JSON cannot represent.
@@ -47,10 +47,10 @@ def json_bytes(value: Any) -> bytes:
 
 
 def replace_file(path: Path, fill: Callable[[Path], None]) -> None:
-    """Replace a file by what ``fill`` writes and flushes to the path it is given.
+    """Replace a file with the one that ``fill`` writes, and flushes, at the path it is given.
 
     Raises:
-        StoreError: if the system refuses any step; the file is then unchanged.
+        StoreError: if any step fails; the file is then unchanged.
     """
     beside = _beside(path)
     with explain_refusals(path):
@@ -71,15 +71,15 @@ def replace_file(path: Path, fill: Callable[[Path], None]) -> None:
 
 @contextmanager
 def new_folder(path: Path, *, room: AbstractContextManager[None] | None = None) -> Iterator[Path]:
-    """Yield a folder to fill; it appears under its own name, complete and flushed, only if the block succeeds.
+    """Yield a folder to fill; it appears at ``path``, complete and flushed, only if the block succeeds.
 
     Args:
         path: the folder.
-        room: entered right before the folder appears: it moves the existing folder out of the way, or back.
+        room: entered right before the folder appears; moves an existing folder out of the way, and back after a failure.
 
     Raises:
-        StoreError: if the folder already exists and is not moved out of the way, or if the system refuses any step;
-            nothing is left behind then.
+        StoreError: if the folder already exists and is not moved out of the way, or if any step fails; nothing is then left
+            behind.
     """
     if room is None and path.exists():
         raise StoreError(f"{path} already exists; a learned task is never overwritten")
@@ -113,7 +113,7 @@ def remove_unfinished(folder: Path, *, links: bool = True) -> None:
     """Remove the unfinished files of killed writers from a folder; the lock is held, so none of them is alive.
 
     Args:
-        folder: where they wrote.
+        folder: the folder that they wrote to.
         links: whether symbolic links, which no writer leaves, are removed too; otherwise they raise `OSError`.
     """
     for stale in folder.glob(".*.new"):
@@ -124,10 +124,10 @@ def remove_unfinished(folder: Path, *, links: bool = True) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder, if it exists, in one step: whatever a kill or an error leaves does not have its name.
+    """Remove a folder, if it exists, in one step: anything left by a kill or an error has a different name.
 
     Raises:
-        StoreError: if the system refuses that step; anything it refuses later is removed by the next `remove_unfinished`.
+        StoreError: if that step fails; anything that cannot be deleted afterwards is left to `remove_unfinished`.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}.old.new")
     with explain_refusals(path):
@@ -142,7 +142,7 @@ def make_folder(path: Path) -> None:
     """Create a folder and its parents if needed, flushed so that its content is durable too.
 
     Raises:
-        StoreError: if the system refuses.
+        StoreError: if it cannot be created.
     """
     with explain_refusals(path):
         if not path.is_dir():
@@ -159,7 +159,7 @@ def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Append JSON lines and flush them to disk. A torn last line, left by a kill, is cut off first.
 
     Raises:
-        StoreError: if the system refuses any step; the file is then unchanged.
+        StoreError: if any step fails; the file is then unchanged.
     """
     content = b"".join(map(line_bytes, rows))
     with explain_refusals(path):
@@ -194,7 +194,7 @@ def append_bytes(path: Path, content: bytes) -> None:
 
 @contextmanager
 def explain_refusals(path: Path) -> Iterator[None]:
-    """Turn an OSError inside the block, which undoes its own steps, into a `StoreError`."""
+    """Turn an OSError from the block, which has undone its steps, into a `StoreError`."""
     try:
         yield
     except OSError as error:
@@ -235,7 +235,7 @@ def _beside(path: Path) -> Path:
 
 @contextmanager
 def _content_of(path: Path) -> Iterator[Callable[[], bytes | None]]:
-    """Return a function that still reads a file's old content (None if there was none) after it was replaced."""
+    """Yield a function that returns a file's old content even after it was replaced; None if there was no file."""
     if not path.exists():
         yield lambda: None
         return
@@ -253,13 +253,13 @@ def _put_back(path: Path, beside: Path, content: bytes | None) -> None:
 
 @contextmanager
 def _undoing(path: Path) -> Iterator[None]:
-    """Raise for a step that can neither be completed nor undone; both states are whole."""
+    """Raise `StoreError` if undoing a failed step fails too; the file is complete either way."""
     try:
         yield
     except OSError as error:
         raise StoreError(
             f"{path}: was written, but could neither be flushed to disk nor undone ({error.strerror or error}). It is "
-            "whole now, but may be lost in the next power cut. Check the disk, then run `continual-petl verify`."
+            "complete now, but may be lost in the next power cut. Check the disk, then run `continual-petl verify`."
         ) from error
 
 

@@ -1,7 +1,7 @@
-"""Lock that allows one writer at a time on a run folder and records who it is; readers never wait.
+"""A lock that allows one writer at a time in a run folder and records which process it is; readers never wait.
 
-The operating system's lock on ``.lock`` decides. It ends with its process, so a killed one leaves nothing to clean up.
-``.lock.json`` next to it only describes the holder to people, and is trusted only while that process is alive.
+The operating system's lock on ``.lock`` is authoritative. It ends with its process, so a killed process leaves nothing to
+clean up. ``.lock.json`` only describes the holder to people, and is trusted only while that process is alive.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from continual_petl.errors import RunInUseError
 from continual_petl.store.files.atomic import explain_refusals, remove_unfinished, write_json
 
 _PATIENCE = 0.5
-"""Seconds that a new holder has to record who it is."""
+"""Seconds that a new holder has to write ``.lock.json``."""
 _POLL = 0.05
 
 _log = logging.getLogger(__name__)
 
 
 class RunLock:
-    """The writer's lock. The same thread may take it again inside; only the outermost one counts.
+    """The writer's lock. The same thread may acquire it again while holding it; only the outermost release counts.
 
     Args:
         folder: the run folder.
@@ -87,7 +87,7 @@ class RunLock:
 
 
 def holder(path: Path) -> str | None:
-    """Describe the recorded holder of a lock; None if there is none that could still hold it."""
+    """Describe the recorded holder of a lock; None if there is no record or that process has ended."""
     try:
         owner: Any = json.loads(path.read_bytes())
         pid, host, since, command = int(owner["pid"]), str(owner["host"]), str(owner["since"]), str(owner["command"])

@@ -1,7 +1,7 @@
 """Read untrusted or damaged files safely: regular files only, of limited size, byte for byte as written.
 
-A JSON file of a store is accepted only if its bytes are those that `atomic.write_json` makes of its content. What a parser
-would forgive (a second key of the same name, ``1E-05`` for ``1e-05``) counts as a change.
+A JSON file of a store is accepted only if its bytes are exactly those that `atomic.write_json` writes for its content.
+Deviations that a parser would forgive (a duplicate key, ``1E-05`` for ``1e-05``) count as changes.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Signature = tuple[int, int, int, int]
 """Inode, modification time, size, and change time, which cannot be forged; times in nanoseconds."""
 
 MAX_JSON_BYTES = 64 * 2**20
-"""Limit for one JSON file: more tensors and labels than any bank has."""
+"""Maximum size of a JSON file: enough for more tensors and labels than any bank has."""
 MAX_LINE_BYTES = 16 * 2**20
-"""Limit for one line: a row of more tasks than any stream has."""
+"""Maximum size of a line: enough for a row of more tasks than any stream has."""
 _TAIL = 2**13
 """Number of bytes first read at the end of a file of lines."""
 
 
 def entries(folder: Path) -> list[Path]:
-    """Return the entries of a folder of the store, sorted by name, without hidden ones; empty if there is no folder.
+    """Return the entries of a folder in the store, sorted by name, without hidden ones; none if it does not exist.
 
     Raises:
         StoreError: if it is a link, which could lead out of the run folder, or not a folder.
@@ -47,10 +47,10 @@ def entries(folder: Path) -> list[Path]:
 
 
 def listing(folder: Path | str, look: Callable[[str], object]) -> object:
-    """Return a value that changes when a folder of the store does: its inode, and the stat of each of its `entries`.
+    """Return a value that changes when a folder in the store does: its inode, and ``look`` of each of its `entries`.
 
-    Nothing is raised: a folder that cannot be listed has a different value from one that can. A thousand bank folders take
-    about ten milliseconds.
+    Never raises: a folder that cannot be listed has a different value from one that can. A thousand bank folders take about
+    ten milliseconds.
     """
     try:
         inode = os.lstat(folder).st_ino
@@ -63,15 +63,15 @@ def listing(folder: Path | str, look: Callable[[str], object]) -> object:
 def refuse_link(folder: Path) -> None:
     """Raise `StoreError` if a folder or file of a run is a link; the run folder itself may be one."""
     if os.path.islink(folder):
-        raise StoreError(f"{folder}: it is a link, which could lead anywhere. Replace it by what it links to.")
+        raise StoreError(f"{folder}: it is a link, which could lead anywhere. Replace it with what it links to.")
 
 
 def refuse_links_inside(run: Path, path: Path) -> None:
-    """Raise `StoreError` if writing to a path would leave, through a link, the run folder that the path is in.
+    """Raise `StoreError` if a path inside a run folder goes through a link, which could lead out of it.
 
     Args:
         run: the run folder, which may be a link itself.
-        path: in it or elsewhere; elsewhere, links are the user's business.
+        path: any path; links outside the run folder are the user's business.
     """
     root, place = Path(os.path.abspath(run)), Path(os.path.abspath(path))
     for below in (place, *place.parents):
@@ -94,7 +94,7 @@ def read_file(path: Path, max_bytes: int | None = None) -> bytes:
                 "its name says"
             )
         try:
-            # Do not read beyond the size that was checked, if the file grows meanwhile.
+            # Do not read beyond the size that was checked, even if the file has grown since.
             return handle.read(size)
         except OSError as error:
             raise StoreError(f"{path}: cannot be read ({error.strerror}); the disk is damaged") from error
@@ -120,7 +120,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def read_lines(path: Path, max_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
-    """Yield the lines of a regular file without their newlines; the rest after the last newline comes last, normally empty.
+    """Yield the lines of a regular file without newlines; the last item, normally empty, is the rest after the last newline.
 
     Raises:
         FileNotFoundError: if there is none.
@@ -167,11 +167,11 @@ def read_json(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
 
 
 def parse_json(content: bytes, where: str) -> dict[str, Any]:
-    """Return the JSON object in some bytes, or raise `StoreError` naming the position of the error."""
+    """Parse bytes as a JSON object, or raise `StoreError` naming the position of the error."""
     try:
         value = json.loads(content)
         if b"\\ud" in content.lower():
-            # A lone surrogate could be neither printed nor written anywhere.
+            # A lone surrogate could not be printed or written anywhere.
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         raise StoreError(f"{where}: not JSON as a store writes it (nested too deeply); the file is damaged") from None
@@ -185,7 +185,7 @@ def parse_json(content: bytes, where: str) -> dict[str, Any]:
 
 
 def read_tail(path: Path, max_bytes: int = MAX_LINE_BYTES) -> tuple[bytes | None, bytes]:
-    """Return the last complete line of a regular file without its newline, or None, and the rest after it.
+    """Return the last complete line of a regular file without its newline (None if there is none), and the rest after it.
 
     Only the end of the file is read.
 
@@ -208,7 +208,7 @@ def read_tail(path: Path, max_bytes: int = MAX_LINE_BYTES) -> tuple[bytes | None
         except OSError as error:
             raise StoreError(f"{path}: cannot be read ({error.strerror}); the disk is damaged") from error
     if len(tail) != size - start:
-        raise StoreError(f"{path}: it was cut short while being read; another program writes to it")
+        raise StoreError(f"{path}: it was truncated while being read; another program is writing to it")
     *lines, behind = tail.split(b"\n")
     if max(map(len, (behind, *lines[-1:]))) > max_bytes:
         raise StoreError(

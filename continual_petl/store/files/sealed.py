@@ -1,7 +1,7 @@
 """Sealed JSON: every file of the chain carries a digest of its own content, which the next entry of the chain names.
 
-The seal is computed from the content of the file, not from how the schema reads it: a certificate keeps its seal when the
-schema grows.
+The seal is computed from the file's content, not from the parsed model, so a certificate keeps its seal when the schema
+grows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VERSION = "format_version"
 
 
 def seal_of(content: Mapping[str, Any]) -> str:
-    """Return the digest of JSON values, leaving out their own seal."""
+    """Return the digest of JSON values, leaving out their seal."""
     return combined_digest({key: value for key, value in content.items() if key != SEAL})
 
 

@@ -1,9 +1,9 @@
 """Hidden states of a split's rows in one memory-mapped file: row after row, without padding, in the backbone's dtype.
 
 Next to the file is its card, written last: the digest of everything the states depend on (rows, backbone, layer and
-batches), their size in bytes, and their own digest. If there is no card, or it does not match, the file is written again,
-so an interrupted write or a foreign file does no harm. The position of a row follows from the rows' lengths, which the
-reader knows, never from the file.
+batches), their size in bytes, and their digest. If there is no card, or it does not match, the file is written again, so an
+interrupted write or a foreign file does no harm. Row positions are computed from the rows' lengths, which the reader knows,
+never read from the file.
 
 Shape suffixes: N rows of the split, B rows of a batch, T tokens, D width of the states.
 """
@@ -37,7 +37,7 @@ _AS_NUMPY: dict[torch.dtype, type[np.float32 | np.int16]] = {
 """numpy has no bfloat16, so its bits are stored as integers."""
 
 Write = Callable[[NDArray[np.int64], Tensor], None]
-"""Takes the row numbers (B,) and their states (B, T, D), padded on the right."""
+"""Takes row indices (B,) and the rows' states (B, T, D), padded on the right."""
 
 
 class StatesFile:
@@ -45,9 +45,9 @@ class StatesFile:
 
     Args:
         path: the file; its card is next to it.
-        lengths: tokens of each row, ``(N,)``.
+        lengths: number of tokens in each row, ``(N,)``.
         width: D.
-        dtype: of the states.
+        dtype: dtype of the states.
         bound: digest of everything the states depend on.
     """
 
@@ -75,10 +75,10 @@ class StatesFile:
         """Write the file and map it.
 
         Args:
-            make: calls its argument until every row was written once.
+            make: calls its argument until every row has been written once.
 
         Raises:
-            StoreError: if the system refuses any step, for example on a full disk; no partial file is left.
+            StoreError: if any step fails, for example on a full disk; no partial file is left.
             ValueError: if a row is missing, or has a different length.
         """
         make_folder(self.path.parent)
@@ -91,12 +91,12 @@ class StatesFile:
             self.remove()
             raise StoreError(
                 f"{error} This file holds hidden states of the frozen backbone, {self.num_bytes:,} bytes, while the task is "
-                "being learned; `training.prefix_cache: off` does without it, and `training.prefix_cache_bytes` limits it."
+                "being learned; `training.prefix_cache: off` avoids it, and `training.prefix_cache_bytes` limits its size."
             ) from error
         self._map()
 
     def remove(self) -> None:
-        """Remove the file, its card first, and any unfinished one of a killed process."""
+        """Remove the card, then the file and any unfinished files of killed processes."""
         self._states = None
         self._card.unlink(missing_ok=True)
         self.path.unlink(missing_ok=True)
@@ -107,7 +107,7 @@ class StatesFile:
         """Return the states of some rows, padded with zeros on the right.
 
         Args:
-            index_B: their row numbers.
+            index_B: row indices.
             num_tokens: T of the result.
 
         Shape:
@@ -118,7 +118,9 @@ class StatesFile:
         """
         assert self._states is not None, "the file is mapped by open or fill"
         if index_B.min(initial=0) < 0 or index_B.max(initial=-1) >= len(self._starts_N) - 1:
-            raise ValueError(f"rows {index_B.tolist()} are not all rows of a split of {len(self._starts_N) - 1}")
+            raise ValueError(
+                f"rows {index_B.tolist()}: not all of them are among the split's {len(self._starts_N) - 1} rows"
+            )
         states_BTD = torch.zeros(len(index_B), num_tokens, self._width, dtype=self._dtype)
         for row, number in enumerate(index_B.tolist()):
             start, end = self._starts_N[number : number + 2].tolist()

@@ -1,9 +1,9 @@
 """Bank folders and tombstones of a run folder, each file read once and cached while it is unchanged.
 
-What the chain and a list need from a bank may come from the index while the bank's manifest is unchanged; as soon as a
-manifest contradicts it, the whole index is ignored.
+The facts that the chain and listings need about a bank may come from the index while the bank's manifest is unchanged; as
+soon as a manifest contradicts the index, the whole index is ignored.
 
-Nothing here waits or compares: `consistent_read` ensures that what is read belongs together, and other code uses `Store`.
+Nothing here guards against concurrent changes: `consistent_read` does, and other code uses `Store`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def is_name(task: object) -> bool:
-    """Return whether a task may have this name: it must be no path and not hidden."""
+    """Return whether this is a valid task name: neither a path nor hidden."""
     return isinstance(task, str) and _NAME.fullmatch(task) is not None
 
 
@@ -60,7 +60,7 @@ class BankFolders:
         self._max_manifests = max_manifests
         self._manifests: OrderedDict[str, Manifest] = OrderedDict()
         self._entries: Entries = {}
-        """Manifests that were read."""
+        """Entries of the manifests that have been read."""
         self._indexed: Entries | None = None if indexed else {}
         """The content of the index; None until it is read."""
         self._noted = False
@@ -82,12 +82,12 @@ class BankFolders:
         yield from map(self.link, self.names())
 
     def read_index(self) -> None:
-        """Use the index from now on, before many links are read; it is read once."""
+        """Load the index unless it is loaded already; called before many links are read."""
         if self._indexed is None:
             self._indexed = read_index(index_file(self.folder))
 
     def counts(self, task: str) -> bool:
-        """Return whether there is a bank of this name without a tombstone, without reading any other.
+        """Return whether there is a bank of this name without a tombstone; no other bank is read.
 
         Raises:
             StoreError: if its certificate, or a tombstone, cannot be read.
@@ -97,7 +97,7 @@ class BankFolders:
         seal = self.link(task).seal
         if all(self.tombstone(path).removed.seal != seal for path in self.tombstone_files()):
             return True
-        # A bank that has its tombstone was left by a kill, or put back. The other banks decide whether the tombstone counts.
+        # A bank with a tombstone was left by a kill, or put back. Whether the tombstone counts depends on the other banks.
         return any(link.seal == seal for link in self.live())
 
     def names(self) -> list[str]:
@@ -105,7 +105,7 @@ class BankFolders:
         return [path.name for path in entries(self.banks)]
 
     def tombstone_files(self) -> list[Path]:
-        """Return the path of the tombstones."""
+        """Return the paths of the tombstones."""
         return entries(self.tombstone_folder)
 
     def tombstone(self, path: Path) -> Tombstone:
@@ -144,11 +144,11 @@ class BankFolders:
         refuse_link(path.parent)
         if os.path.isfile(path.parent):
             raise StoreError(
-                f"{path.parent}: this is a file, but only the folders of tasks belong here. Move it out of the run."
+                f"{path.parent}: this is a file, but only task folders belong here. Move it out of the run folder."
             )
         if not os.path.exists(path.parent):
             raise StoreError(
-                f"task {task!r}: {path.parent} is missing; it was never learned in this run, or was forgotten"
+                f"task {task!r}: {path.parent} is missing; the task was never learned in this run, or was forgotten"
             )
         manifest = read_manifest(path)
         if manifest.task != task:
@@ -170,7 +170,7 @@ class BankFolders:
         """Record that a bank has changed."""
 
     def note(self, task: str) -> None:
-        """Add a newly committed bank to the index, and whatever else is missing from it.
+        """Add a newly committed bank to the index, and any others missing from it.
 
         Raises:
             StoreError: if its certificate cannot be read.
@@ -215,5 +215,5 @@ class BankFolders:
         return path
 
     def num_bytes(self, task: str) -> int:
-        """Return the bytes on disk of one learned task, certificate included."""
+        """Return the size on disk of one learned task in bytes, certificate included."""
         return sum(signature_of(path)[2] for path in entries(self.bank_folder(task)))

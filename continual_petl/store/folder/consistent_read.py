@@ -1,7 +1,7 @@
 """Consistent reads of a store while another process writes to it: the state before or after a change, never a mixture.
 
-Readers take no lock. Banks are added, removed and replaced by renaming whole folders, so a reader can detect a change while
-it was reading, and reads again. A replacement takes two renames: the bank is missing for a moment between them.
+Readers take no lock. Banks are added, removed and replaced by renaming whole folders, so a reader can detect a change that
+was made while it was reading, and read again. A replacement takes two renames, between which the bank is briefly missing.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _T = TypeVar("_T")
 _PATIENCE = 20.0
 """Seconds to wait for the store to stay unchanged during one read."""
 _REPLACING = 5.0
-"""Seconds after which a bank that is still missing was lost, not replaced: its writer was killed."""
+"""Seconds after which a bank that is still missing counts as lost: its writer was killed during the replacement."""
 
 
 def consistently(store: BankFolders, read: Callable[[], _T], task: str | None) -> _T:
-    """Return what a function reads from an unchanging store; if a bank was added, removed or replaced meanwhile, retry.
+    """Return the result of ``read`` on an unchanging store; retry if a bank is added, removed or replaced meanwhile.
 
     Args:
         store: the run folder.
-        read: reads, and changes nothing.
-        task: the only task that it reads; None means all.
+        read: reads from the store, without changing anything.
+        task: the only task that ``read`` reads; None means all.
 
     Raises:
         InputError, StoreError: raised by ``read`` on a store that did not change.
@@ -72,7 +72,7 @@ def _stones(store: BankFolders) -> list[Path]:
 
 
 def _replacing(store: BankFolders, task: str | None) -> bool:
-    """Return whether a bank's tombstone exists, so that its successor will appear in a moment."""
+    """Return whether a bank is being replaced: it has a tombstone, and its successor will appear in a moment."""
     files = _stones(store)
     if not files or time.time() - signature_of(files[-1])[1] / 1e9 > _REPLACING:
         return False

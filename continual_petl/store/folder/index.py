@@ -1,11 +1,11 @@
-"""The index: a hidden file with what the chain and the task list need from every bank, to avoid reading each manifest.
+"""The index: a hidden file with the facts about each bank that the chain and the task list need, to avoid reading manifests.
 
 It is only a cache. An entry is valid while its manifest is unchanged: same inode, size, change time and modification time.
 If there is no index, or it was copied, damaged or written by another release, the manifests are read instead. A forged line
 with a valid digest is trusted until its manifest is read; `verify` never reads the index.
 
-``.index.jsonl``: one sealed line for every commit, appended, so that a commit costs the same however many there are; for one
-task the last line counts. Nothing here is flushed, and a failed write is harmless: what is missing is read from manifests.
+``.index.jsonl`` has one sealed line per commit, appended, so the cost of a commit does not grow with their number; a task's
+last line counts. Nothing here is flushed, and a failed write is harmless: missing entries are read from manifests.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Summary(FrozenModel, strict=True):
     digest: str
     """Digest of the bank's tensors."""
     preset: str | None
-    """Number of parameters of the bank."""
+    """Name of the bank's preset; None if it matches none."""
     bank: str
     """Description of the bank."""
     short: str
@@ -78,7 +78,7 @@ def summary_of(manifest: Manifest) -> Summary:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is known of one bank without its manifest."""
+    """The facts known about one bank without its manifest."""
 
     signature: Signature
     """Identity of the manifest file that this was read from."""
@@ -109,8 +109,8 @@ def read_index(path: Path) -> Entries:
 
 
 def add_to_index(path: Path, entry: Entry) -> None:
-    """Append one bank."""
-    # A line that was torn by a kill is ended first.
+    """Append a bank's entry to the index."""
+    # The leading newline ends a line that a kill may have torn.
     _write(path, b"\n" + _line(entry), os.O_APPEND)
 
 
@@ -157,7 +157,7 @@ def _line(entry: Entry) -> bytes:
 
 
 def _entry(line: bytes) -> Entry | None:
-    """Return the bank of one line, or None if the line was not written by this module."""
+    """Return the entry in a line, or None if the line was not written by this module."""
     try:
         content = parse_json(line, "")
         seal = content.pop(SEAL, None)

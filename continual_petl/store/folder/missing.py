@@ -1,4 +1,4 @@
-"""Find entries of the chain that a run is known to have had but that its folder lacks.
+"""Find entries of the chain that a run is known to have had but that are missing from its folder.
 
 A gap shows in the chain: the entry after it names a predecessor that does not exist. The chain cannot show that its newest
 entries are missing, since nothing follows them, but ``results.jsonl`` can: it names every learned task with its position in
@@ -44,12 +44,12 @@ class Missing:
         """
         by_name = f"`continual-petl forget {folder} {self.task}`"
         by_entry = f"`continual-petl forget {folder} --entry {self.index}`"
-        until = "Until then nothing can be learned into this run"
+        until = "Until this is fixed, no task can be learned in this run"
         if self.task is None:
             stone = tombstone_file(folder / "tombstones", self.index)
             return (
-                f"entry {self.index} of the chain is missing: a task's folder below {folder / 'banks'}, or the tombstone "
-                f"{stone}. Restore it from a copy, or drop it on record with {by_entry}. {until}"
+                f"entry {self.index} of the chain is missing: a task's folder in {folder / 'banks'}, or the tombstone "
+                f"{stone}. Restore it from a copy, or drop it on purpose with {by_entry}. {until}"
             )
         where = f" as entry {self.index} of the chain"
         path, drop = folder / "banks" / self.task, by_entry if self.again else by_name
@@ -57,30 +57,30 @@ class Missing:
             return (
                 f"task {self.task!r}: its certificate, entry {self.index} of the chain, is not the one that results.jsonl "
                 f"names: its bank.json was edited, or its bank was lost and another one was learned in its place. Restore "
-                f"{path} from a copy, or drop the task on record with {by_name}, after which it can be learned again. {until}"
+                f"{path} from a copy, or drop the task with {by_name}, after which it can be learned again. {until}"
             )
         if self.replaces:
             return (
-                f"task {self.task!r} was replaced{where}, but its bank is missing. If a kill interrupted that, the next "
-                f"command that learns restores the old bank; otherwise restore {path} from a copy, or drop it on record with "
-                f"{drop}. {until}"
+                f"task {self.task!r} was replaced{where}, but its bank is missing. If a kill interrupted the replacement, "
+                f"the next command that learns restores the old bank; otherwise restore {path} from a copy, or drop it on "
+                f"purpose with {drop}. {until}"
             )
         other = "" if self.taken is None else f", and that entry now belongs to {self.taken!r}"
         return (
             f"task {self.task!r} was learned{where}, but its bank is missing{other}. Restore {path} from a copy, or drop it "
-            f"on record with {drop}. {until}"
+            f"on purpose with {drop}. {until}"
         )
 
 
 def missing(
     links: Sequence[Link], tombstones: Sequence[Tombstone], lines: Iterable[Line], *, gaps: bool = True
 ) -> list[Missing]:
-    """Return what is missing, in the order of the chain.
+    """Return the missing entries, in the order of the chain.
 
     Args:
-        links: of the whole chain: learned tasks, tombstones, and the entries that tombstones replace.
-        tombstones: those that count.
-        lines: of ``results.jsonl``.
+        links: all links of the chain: learned tasks, tombstones, and the entries that tombstones replace.
+        tombstones: the tombstones that count.
+        lines: lines of ``results.jsonl``.
         gaps: whether positions without a link count as missing; False if some entries cannot be read.
     """
     chain = MainLine(links)

@@ -1,7 +1,7 @@
 """``position.json``: the progress and training time of a half-learned task, for display only.
 
-It is written right before its checkpoint appears, and names it by its seal. A kill between the two leaves the position of
-another checkpoint: its seconds count, since they were spent, but its step does not.
+It is written right before its checkpoint appears, and names it by its seal. After a kill in between, it does not match the
+checkpoint in the folder: its seconds still count, since they were spent, but its step does not.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _VERSION = 1
 
 
 class Position(FrozenModel):
-    """Where a fit was when its checkpoint was written."""
+    """The position of a fit when its checkpoint was written."""
 
     checkpoint: str
     """The seal of the checkpoint."""
     epoch: Index
-    """From 1."""
+    """1-based."""
     num_epochs: Index | None
     """None if unknown before the end."""
     step: Index
@@ -39,7 +39,7 @@ class Position(FrozenModel):
     num_steps: Index | None
     """None if unknown before the end."""
     seconds: Annotated[float, Field(ge=0)]
-    """Seconds of training so far, over all starts of the task."""
+    """Seconds of training so far, across interruptions."""
 
     @property
     def in_steps(self) -> str:
@@ -53,12 +53,12 @@ class Position(FrozenModel):
 
 
 def write_position(folder: Path, position: Position) -> None:
-    """Write the position of the checkpoint that is about to appear in a folder of progress."""
+    """Write the position of the checkpoint that is about to appear in a progress folder."""
     write_sealed(folder / POSITION, {VERSION: _VERSION, **position.model_dump(mode="json")})
 
 
 def read_position(folder: Path) -> Position | None:
-    """Return what `write_position` wrote; None if there is nothing, or no checkpoint to resume from.
+    """Return the position that `write_position` wrote; None if there is none, or no checkpoint to resume from.
 
     Raises:
         StoreError: if it is damaged.
@@ -93,10 +93,10 @@ def seconds_so_far(folder: Path) -> float:
 
 
 def half_learned(store: BankFolders) -> Mapping[str, Position | None]:
-    """Return the tasks that a stopped run left half-learned, by name, with their positions as far as known.
+    """Return the tasks that a stopped run left half-learned, by name, with their positions if known.
 
-    Nothing is raised: damage is reported when a task is resumed. Learned tasks may be among them, if they are being
-    replaced, or were committed a moment ago.
+    Never raises: damage is reported when a task is resumed. Learned tasks may be among them, if they are being replaced or
+    have only just been committed.
     """
     with suppress(StoreError, OSError):
         folders = [path for path in entries(store.folder / ".progress") if is_name(path.name) and not path.is_symlink()]

@@ -1,8 +1,8 @@
-"""The files of a half-learned task, each with a digest inside, so that damage is reported and never learned from.
+"""The files of a half-learned task, each with a digest inside, so that damage is reported and training never resumes from it.
 
 torch verifies no checksums when it reads a checkpoint, so a flipped bit would go unnoticed. The digest is in the file
-itself: a second file could be out of step with it after a kill. Readers of torch's zip files, like all others, search for
-the end of the archive from the back, and so skip the line after it.
+itself: a separate file could be out of step with it after a kill. torch, like all readers of zip files, searches for the
+end of the archive from the back, and so skips the line after it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CHECKPOINT = "last.ckpt"
-"""What a half-learned task resumes from, in its progress folder."""
+"""The checkpoint from which a half-learned task resumes, in its progress folder."""
 _PARTS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("epoch", "global_step"), int),
     "pytorch-lightning_version": str,
@@ -76,7 +76,7 @@ def check_seal(path: Path) -> None:
 
 
 def check_checkpoint(path: Path) -> None:
-    """Raise `StoreError` unless a file holds what Lightning writes into a checkpoint; no code in it is executed.
+    """Raise `StoreError` unless a file has the entries of a Lightning checkpoint; no code in it is executed.
 
     Anyone can seal a file, and Lightning would resume from part of a checkpoint without complaint.
     """
@@ -99,7 +99,7 @@ def write_bank(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def read_bank(path: Path) -> dict[str, Tensor]:
-    """Return what `write_bank` wrote, or raise `StoreError`."""
+    """Return the tensors that `write_bank` wrote, or raise `StoreError`."""
     try:
         with safe_open(path, framework="pt") as file:
             seal = (file.metadata() or {}).get("digest")
@@ -112,12 +112,12 @@ def read_bank(path: Path) -> dict[str, Tensor]:
 
 
 def write_plan(path: Path, decides: Mapping[str, str]) -> None:
-    """Write the digests of everything that determines what is learned."""
+    """Write the digests of everything that determines the learned bank."""
     write_json(path, {"decides": dict(decides), "seal": combined_digest(decides)})
 
 
 def read_plan(path: Path) -> dict[str, str]:
-    """Return what `write_plan` wrote, or nothing if there is no such file; raise `StoreError` if it is damaged."""
+    """Return the digests that `write_plan` wrote; none if there is no such file. Raise `StoreError` if it is damaged."""
     if not path.exists():
         return {}
     try:
@@ -139,7 +139,7 @@ def missing(path: Path) -> NoReturn:
 def damaged(path: Path, why: str, cause: Exception | None = None) -> NoReturn:
     """Raise `StoreError` for a file of a half-learned task that cannot be resumed from."""
     raise StoreError(
-        f"task {path.parent.name!r}: {path}, saved half-way through training, is damaged ({' '.join(why.split())}), so the "
+        f"task {path.parent.name!r}: {path}, saved halfway through training, is damaged ({' '.join(why.split())}), so the "
         f"task cannot resume from it. Delete the folder {path.parent} and run the same command again: the task then starts "
-        "over, and what is already learned is not touched."
+        "over, and tasks already learned are not touched."
     ) from cause

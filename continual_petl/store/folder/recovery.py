@@ -16,7 +16,7 @@ from continual_petl.store.folder.results_file import was_committed
 
 
 def clean(store: BankFolders) -> None:
-    """Restore a bank whose replacement was never written, and remove what does not count.
+    """Restore a bank whose replacement was never written, and remove everything that does not count.
 
     Args:
         store: the run; its lock is held, so nobody else is writing.
@@ -25,11 +25,11 @@ def clean(store: BankFolders) -> None:
         stone = interrupted_replacement(store)
         if stone is not None:
             _put_back(store, stone)
-        # Folders of older ones are gone; whatever has their name now was put there since, and is not deleted.
+        # The folders of older ones are gone; anything with their name now was put there since, and is not deleted.
         forgotten = [stone for stone in store.counting()[-1:] if stone.why == "forgotten"]
         for stone in forgotten:
             if _seal_of(store.bank_folder(stone.name)) == stone.removed.seal:
-                # In one step, or a kill would leave a bank without a certificate.
+                # In one step, since a kill could otherwise leave a bank without a certificate.
                 store.bank_folder(stone.name).rename(store.banks / f".{stone.name}.{os.getpid()}.old.new")
                 sync_folder(store.banks)
         progress = store.folder / ".progress"

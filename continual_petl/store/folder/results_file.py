@@ -1,7 +1,7 @@
 """``results.jsonl``: all measurements, one sealed line after each task's row of R and one when the task is finished.
 
-Each line carries its own seal and the seal of the previous line, so a line that was changed, removed, inserted or moved is
-noticed.
+Each line has a seal that also covers the seal of the previous line, so a line that was changed, removed, inserted or moved
+is detected.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class RoutedCell(FrozenModel):
 
 
 class RowLine(FrozenModel):
-    """A row of the result matrix: the scores on earlier tasks after one was learned."""
+    """A row of the result matrix: the scores on the tasks so far, after one more was learned."""
 
     type: Literal["row"] = "row"
     after: Name
@@ -119,7 +119,7 @@ def read_results(path: Path) -> list[Line]:
 
 
 def each_result(path: Path) -> Iterator[Line]:
-    """Yield what `read_results` returns, line by line: the rows of a long run take much memory."""
+    """Yield what `read_results` returns, line by line: the rows of a long run take a lot of memory."""
     before: str | None = None
     for number, content in enumerate(_whole_lines(path), 1):
         where = f"{path}:{number}"
@@ -145,12 +145,12 @@ def read_without_cells(path: Path) -> list[Line]:
 
 
 def was_committed(path: Path, index: int) -> bool:
-    """Return whether the results know of a task at a position in the chain."""
+    """Return whether the results name a task at a position in the chain."""
     return any(line.index == index for line in each_result(path))
 
 
 def unfinished(links: Iterable[Link], lines: Iterable[Line]) -> list[str]:
-    """Return the learned tasks without a line of their own: a kill came between their commit and their end."""
+    """Return the learned tasks without a `TaskLine`: a kill came after their commit but before they were finished."""
     done = {(line.task, line.index) for line in lines if isinstance(line, TaskLine)}
     return [link.task for link in links if (link.task, link.index) not in done]
 
@@ -186,7 +186,7 @@ def _is_whole(content: bytes) -> bool:
 
 
 def _last_seal(path: Path) -> str | None:
-    """Return the seal of the last complete line, reading only that: appending costs the same however many there are."""
+    """Return the seal of the last complete line, reading only that: the cost of appending does not grow."""
     try:
         last, behind = read_tail(path)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""``stream.yaml`` of a run: its last line is a comment with the digest of the lines above, so that changes are noticed.
+"""``stream.yaml`` of a run: its last line is a comment with the digest of the lines above, so that changes are detected.
 
-Later tasks are learned with its settings (seed, backbone, data), which no certificate covers. To edit it on purpose, pass
-it to ``continual-petl run`` like any other stream file, which writes it again.
+Later tasks are learned with its settings (seed, backbone, data), which no certificate covers. To change it on purpose, edit
+it and pass it to ``continual-petl run`` like any other stream file: the run writes it again.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def sealed_stream(text: str) -> bytes:
 
 
 def check_stream(store: BankFolders) -> None:
-    """Raise `StoreError` unless a run's ``stream.yaml`` is as it was written: later tasks depend on it."""
+    """Raise `StoreError` if a run's ``stream.yaml`` was changed or damaged: later tasks depend on it."""
     if (problem := stream_problem(store)) is not None:
         raise StoreError(problem)
 
 
 def stream_problem(store: BankFolders) -> str | None:
-    """Return in one paragraph what is wrong with a run's ``stream.yaml``; None if it is as it was written."""
+    """Describe in one paragraph what is wrong with a run's ``stream.yaml``; None if it is unchanged."""
     path = store.stream_file
     try:
         content = read_file(path, MAX_BYTES + _NUM_BYTES)

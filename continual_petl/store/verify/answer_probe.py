@@ -29,7 +29,7 @@ def answer_probe(store: Store, task: str, backbone: Backbone) -> tuple[float, st
     """Replay a task's probe.
 
     Returns:
-        The largest difference from the certified outputs, the basis of the verdict, and what is wrong.
+        The largest difference from the certified outputs, the basis of the verdict, and the findings.
 
     Raises:
         StoreError: if bank, probe and backbone do not belong together, or one of them is damaged.
@@ -50,7 +50,7 @@ def _compare(
         decoded = decode_probe(backbone, bank, manifest.generation, inputs).get(DECODED)
     except _REFUSED as error:
         raise StoreError(
-            f"task {manifest.task!r}: its probe cannot be answered ({error}); bank.json, bank.safetensors and "
+            f"task {manifest.task!r}: its probe cannot be replayed ({error}); bank.json, bank.safetensors and "
             "probe.safetensors do not belong together"
         ) from error
     same_texts = decoded is None or DECODED not in certified or same_bits(decoded, certified[DECODED])
@@ -69,7 +69,7 @@ def _compare(
         # A search may take a different path where two tokens are nearly tied; the log-probabilities decide.
         ways = "" if same_texts else "; the search took a different path in some rows"
         return difference, f"digests, and probe within {allowed:g} ({'; '.join(differs)}{ways})", []
-    cause = f"what differs in the environment: {'; '.join(differs)}" if differs else _LIKELY
+    cause = f"the differences in the environment: {'; '.join(differs)}" if differs else _LIKELY
     name, one, other = (
         (OUTPUTS, found, outputs) if not same_bits(found, outputs) else (DECODED, decoded, certified[DECODED])
     )
@@ -85,8 +85,8 @@ def _different(task: str, name: str, found: Tensor, certified: Tensor, differenc
     row, at = place.position[0], ", ".join(map(str, place.position[1:]))
     what = "output" if name == OUTPUTS else "decoded token"
     return Finding(
-        message=f"task {task!r}: probe row {row}, {what} {at} is {place.found!r}, certified was {place.certified!r} (largest "
-        f"difference {difference:.3g}). Every digest of the bank matches, so look at {cause}.",
+        message=f"task {task!r}: probe row {row}, {what} {at} is {place.found!r}, but {place.certified!r} was certified "
+        f"(largest difference {difference:.3g}). Every digest of the bank matches, so look at {cause}.",
         tensor=name,
         position=place.position,
         found=place.found,
@@ -100,7 +100,7 @@ def _form(tensor: Tensor) -> str:
 
 
 def with_effect(store: Store, task: str, backbone: Backbone, damage: Damaged) -> Finding:
-    """Return the finding about a bank's file, extended by the changed bank's answers to the probe, if it still answers."""
+    """Return the finding about a bank's file, extended by the changed bank's probe outputs if they can still be computed."""
     finding, manifest = damage.finding, store.manifest(task)
     try:
         inputs, certified = certified_probe(store, task)
@@ -114,17 +114,17 @@ def with_effect(store: Store, task: str, backbone: Backbone, damage: Damaged) ->
         return finding
     place = first_difference(found, certified[OUTPUTS])
     if place is None:
-        return finding.also("Its answers to the probe are still the certified ones")
+        return finding.also("The probe's outputs are still the certified ones")
     return finding.also(
-        f"With it probe row {place.position[0]}, output {', '.join(map(str, place.position[1:]))} is {place.found!r}, "
-        f"certified was {place.certified!r}"
+        f"With it, probe row {place.position[0]}, output {', '.join(map(str, place.position[1:]))} is {place.found!r}, "
+        f"but {place.certified!r} was certified"
     )
 
 
 _REFUSED = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
-"""Exceptions of torch and transformers for tensors that do not fit each other."""
+"""Exceptions that torch and transformers raise for tensors that do not fit together."""
 
 _LIKELY = (
-    "the backbone, which computes something else: dropout or training mode is on, a hook was left behind, it keeps state "
+    "the backbone, which now computes something else: dropout or training mode is on, a hook was left behind, it keeps state "
     "outside its parameters and buffers, or it was changed"
 )

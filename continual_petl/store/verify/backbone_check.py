@@ -1,4 +1,4 @@
-"""Check that the backbone in memory is unchanged since it was loaded; if not, find the changed value."""
+"""Check that the backbone in memory has not changed since it was loaded; if it has, find the changed value."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ def check_backbone(backbone: Backbone) -> list[Finding]:
     name = changed[0]
     place = _fresh_difference(backbone, name)
     where = (
-        "" if place is None else f", where value {list(place.position)} is {place.found!r} and was {place.certified!r}"
+        "" if place is None else f", where value {list(place.position)} is {place.found!r} but was {place.certified!r}"
     )
-    cause = "an optimizer that holds it, an edit in place, or the model itself, which creates or moves a buffer as it answers"
+    cause = (
+        "an optimizer that holds it, an edit in place, or the model itself, which creates or moves a buffer as it runs"
+    )
     return [
         Finding(
             message=f"backbone {backbone.name!r}: {len(changed)} tensors differ from what was loaded, first {name}{where}. "
@@ -33,7 +35,7 @@ def check_backbone(backbone: Backbone) -> list[Finding]:
 
 
 def _fresh_difference(backbone: Backbone, name: str) -> Difference | None:
-    """Return the first value of a tensor in memory that differs from a freshly loaded backbone, if one can be loaded."""
+    """Return the first value of a tensor in memory that differs from a freshly loaded backbone; None if loading fails."""
     try:
         fresh = load_backbone(
             backbone.name,

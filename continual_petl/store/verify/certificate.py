@@ -22,7 +22,7 @@ def check_task(store: Store, task: str, backbone: Backbone | None, *, probe: boo
     Args:
         store: the run.
         task: a learned task.
-        backbone: the run's, in the precision that the task was learned in; None if it is not available.
+        backbone: the run's backbone in the precision the task was learned in; None if it is not available.
         probe: whether the probe is replayed.
     """
     start = time.perf_counter()
@@ -63,11 +63,11 @@ def check_task(store: Store, task: str, backbone: Backbone | None, *, probe: boo
 
 
 def rotating(tasks: Sequence[str], turn: int, limit: int) -> set[str]:
-    """Return the tasks to check this turn: a fixed number, such that every task is checked again and again.
+    """Return the tasks to check this turn: a fixed number, chosen so that every task is checked regularly.
 
-    They are those whose number modulo the smallest sufficient power of two is ``turn``: no state is kept between turns, and a
-    new task displaces none. This leaves up to half of the places free; the newest other tasks fill them, so that every turn
-    costs the same.
+    They are the tasks whose index equals ``turn`` modulo the smallest sufficient power of two: no state is kept between
+    turns, and a new task displaces none. This leaves up to half of the places free; the newest other tasks fill them, so
+    that every turn costs the same.
     """
     step = 1
     while len(tasks) > limit * step:

@@ -1,4 +1,4 @@
-"""The probe: one fixed batch whose answers must never change, bit for bit in the same environment.
+"""The probe: one fixed batch whose outputs must never change, bit for bit in the same environment.
 
 Its rows are token ids drawn from the tokenizer's vocabulary with the task's seed, or random pixels, so a certificate
 contains no training data. ``probe: validation`` uses rows of the validation split instead, which the certificate then
@@ -26,7 +26,7 @@ NUM_ROWS = 8
 MAX_TOKENS = 32
 NUM_TARGETS = 8
 ENDS = "ends"
-"""For a generative task's probe: the token that ends a text (-1: none), and the padding token."""
+"""Tensor in a generative task's probe: the token that ends a text (-1 if there is none), and the padding token."""
 
 
 def make_probe(
@@ -35,10 +35,10 @@ def make_probe(
     """Return the probe's inputs: eight images, or eight rows of random tokens, of different lengths, padded.
 
     Args:
-        plan: the task.
-        backbone: the one it answers on.
-        tokenizer: the backbone's; None where it reads images.
-        max_length: tokens of a row.
+        plan: the task's plan.
+        backbone: the task's backbone.
+        tokenizer: the backbone's tokenizer; None if it reads images.
+        max_length: maximum tokens per row.
     """
     generator = torch.Generator().manual_seed(derive_seed(plan.seed, "probe"))
     if plan.kind == "image-classification":
@@ -73,9 +73,9 @@ def probe_of_rows(plan: TaskPlan, rows: TokenisedRows, tokenizer: PreTrainedToke
     """Return a probe of up to eight rows of a split, chosen with the task's seed; the certificate then contains them.
 
     Args:
-        plan: the task.
-        rows: its validation split.
-        tokenizer: the backbone's; None where it reads images.
+        plan: the task's plan.
+        rows: the rows of its validation split.
+        tokenizer: the backbone's tokenizer; None if it reads images.
     """
     generator = torch.Generator().manual_seed(derive_seed(plan.seed, "probe"))
     chosen = sorted(torch.randperm(len(rows), generator=generator)[:NUM_ROWS].tolist())
@@ -121,6 +121,6 @@ def _special_tokens_around(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int
     encoded = tokenizer("a", return_special_tokens_mask=True)
     ids, mask = encoded["input_ids"], encoded["special_tokens_mask"]
     ordinary = [number for number, special in enumerate(mask) if not special]
-    # A word that the tokenizer does not know is not special here; if all are unknown, everything counts as before.
+    # An unknown word is not marked as special; if every token is special, all of them count as preceding the text.
     start, stop = (ordinary[0], ordinary[-1] + 1) if ordinary else (len(ids), len(ids))
     return ids[:start], ids[stop:]

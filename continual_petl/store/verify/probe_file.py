@@ -1,4 +1,4 @@
-"""``probe.safetensors``: a task's fixed rows and its bank's answers to them, covered by the certificate."""
+"""``probe.safetensors``: a task's fixed rows and its bank's outputs for them, covered by the certificate."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 OUTPUTS = "outputs"
-"""Name of the tensor of answers."""
+"""Name of the tensor with the outputs."""
 DECODED = "decoded"
-"""Name of the tensor of generated tokens, for generative tasks."""
+"""Name of the tensor with the generated tokens, for generative tasks."""
 MAX_PROBE_BYTES = 2**27
-"""Number of rows of a probe."""
+"""Maximum size of a probe file, in bytes."""
 
 
 def certified_probe(store: Store, task: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -1,4 +1,5 @@
 """Check the inputs of a stored probe before they reach the model: valid token ids, and no more of them than the model takes.
+
 The file is untrusted: out-of-range ids would index beyond a table, and long rows would exhaust memory.
 """
 
@@ -27,12 +28,12 @@ def check_probe(manifest: Manifest, backbone: Backbone, inputs: Mapping[str, Ten
 
     Args:
         manifest: the certificate.
-        backbone: the one the task answers on.
+        backbone: the task's backbone.
         inputs: the probe's tensors, without the outputs.
-        outputs: the stored answers.
+        outputs: the stored outputs.
     """
     if manifest.kind not in allowed_kinds(backbone):
-        raise _refused(manifest, f"a task of kind {manifest.kind} cannot be answered on backbone {backbone.name!r}")
+        raise _refused(manifest, f"backbone {backbone.name!r} does not support tasks of kind {manifest.kind}")
     if outputs.dtype != torch.float32:
         raise _refused(manifest, f"its outputs are {outputs.dtype}")
     needed, optional = _names(manifest)
@@ -81,10 +82,10 @@ def _check_tokens(manifest: Manifest, backbone: Backbone, inputs: Mapping[str, T
             raise _refused(manifest, f"its {name} are {tensor.shape[-1]} tokens long; the backbone takes {limit}")
         # At most one negative number has a meaning: ``low``.
         if int(tensor.max()) >= high or bool(((tensor < 0) & (tensor != low)).any()):
-            raise _refused(manifest, f"its {name} hold numbers outside of {low} to {high - 1}")
+            raise _refused(manifest, f"its {name} hold values outside {low} to {high - 1}")
 
 
 def _refused(manifest: Manifest, why: str) -> StoreError:
     return StoreError(
-        f"task {manifest.task!r}: probe.safetensors does not fit this task: {why}; the file was exchanged or edited"
+        f"task {manifest.task!r}: probe.safetensors does not fit this task: {why}; the file was replaced or edited"
     )

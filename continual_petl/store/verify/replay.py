@@ -1,7 +1,7 @@
-"""Compute a bank's answers to its probe, and the tolerance for comparing them in another environment.
+"""Compute a bank's outputs for its probe, and the tolerance for comparing them in another environment.
 
 A generative task is certified by the log-probability of given target tokens (a few numbers per row, however large the
-vocabulary), and by the tokens that its own search finds for the same sources.
+vocabulary), and by the tokens that its search finds for the same sources.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TOLERANCES = {"fp32": 1e-4, "bf16": 5e-2}
 """Allowed absolute difference of the probe's outputs in another environment, by precision of the backbone.
 
 Measured on the five quickstart banks (torch 2.13, AVX2), eager against sdpa attention: 1.2e-6 in fp32, 2.5e-2 in bf16; one
-thread against two: 0 in both. In bf16, nearly tied rows may then change their label, which is reported, not allowed.
+thread against two: 0 in both. In bf16, nearly tied rows may then change their label, which is reported as a change.
 """
 _OF_LOGITS = 10.0
 """Logits over a vocabulary are in the tens, where bf16 has steps of 0.125 to 0.5; log-probabilities inherit that."""
@@ -63,13 +63,13 @@ def replay(backbone: Backbone, bank: Bank, pooling: Pooling, probe: dict[str, Te
 def decode_probe(
     backbone: Backbone, bank: Bank, generation: GenerationSpec | None, probe: dict[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Return the token ids that a generative task generates for a probe's sources, at most eight a row; otherwise nothing.
+    """Return the token ids that a generative task generates for a probe, at most eight per row; empty for other tasks.
 
-    They are searched for even if the task samples its answers: the noise would say nothing about the bank. Stop texts need a
-    tokenizer, which a certificate does not have.
+    They are found by search even if the task samples: random draws would prove nothing about the bank. Stop texts are
+    ignored: they need a tokenizer, which a certificate does not have.
 
     Shape:
-        ``(8, 8)`` int64, filled up with -1.
+        ``(8, 8)`` int64, padded with -1.
     """
     if generation is None or ENDS not in probe:
         return {}
