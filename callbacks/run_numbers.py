@@ -1,4 +1,4 @@
-"""What loggers get after each task: the metrics that `Results` computes, under their names."""
+"""The values that loggers get after each task: the metrics that `Results` computes, under their names."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import numpy as np
 from continual_petl.report.results import ResultRow, Results
 
 MAX_SCORES = 50
-"""Number of first tasks whose scores are logged under their own names after every further task."""
+"""Number of tasks, from the first, whose scores are logged under their names after every further task."""
 NO_TASKS = Results(tasks=(), metrics=(), splits=(), rows=(), seconds={})
 
 
 def joined(results: Results, cells: Sequence[Mapping[str, Any]]) -> Results:
-    """Return the matrix with the row of a further task, so that the rows before it are not read again.
+    """Return the matrix with the row of a further task appended, so that earlier rows are not read again.
 
     Args:
-        results: of the tasks before.
-        cells: of the row; the last one is the task's own.
+        results: the matrix of the earlier tasks.
+        cells: the cells of the row; the last is the cell of the task itself.
     """
     own = cells[-1]
     place = {name: number for number, name in enumerate((*results.tasks, own["task"]))}

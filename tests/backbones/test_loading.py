@@ -143,7 +143,7 @@ def test_max_length_defaults_to_the_models(backbone_folder: Folder, family: str)
     if family in {"t5", "mt5"}:  # positions are relative: nothing sets a limit
         assert load_backbone(folder, max_length=1000).max_length == 1000
         return
-    with pytest.raises(InputError, match=f"max_length: got {allowed + 1}, but the model takes {allowed}"):
+    with pytest.raises(InputError, match=f"max_length: got {allowed + 1}, but the model accepts only {allowed}"):
         load_backbone(folder, max_length=allowed + 1)
 
 

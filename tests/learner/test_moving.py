@@ -146,7 +146,7 @@ def test_full_copy_replaces_mutable_part_without_changing_it(
         ("lazy", rf"1 tensors differ from what was loaded, first {DENSE}\.behind\.seen.* as it answers"),
         (
             "attribute",
-            "task 'one': its answers on fixed inputs changed .* keep state outside its parameters and buffers",
+            "task 'one': its outputs for fixed inputs changed .* keep state outside its parameters and buffers",
         ),
     ],
 )
