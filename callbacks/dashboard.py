@@ -39,11 +39,11 @@ _log = logging.getLogger(__name__)
 class Dashboard(StreamCallback):
     """Log losses and scores while a task is learned, and the run's metrics after each task.
 
-    Names: ``train/loss`` (means over ranges of batches) and ``val/...`` with ``epoch`` and ``task`` (its 1-based
-    number), at the steps of a fit: the points of the report's learning curves. After each task ``run/...`` (acc, bwt,
-    forgetting, newest_score, largest_change, tasks, certified), ``score/TASK`` of the first 50 tasks, ``growth/...`` (parameters,
-    full_copies, bytes) and ``seconds/PHASE``. The configuration holds bank, rate, epochs, seed, sizes and data digests of the
-    first 50 tasks, under ``tasks/TASK``. W&B also gets the report's figures and tables, and banks as artifacts if
+    Names: ``train/loss`` (means over ranges of batches) and ``val/...`` with ``epoch`` and ``task`` (its 1-based number),
+    at the steps of a fit: the points of the report's learning curves. After each task ``run/...`` (acc, bwt, forgetting,
+    newest_score, largest_change, tasks, certified), ``score/TASK`` of the first 50 tasks, ``growth/...`` (parameters,
+    full_copies, bytes) and ``seconds/PHASE``. The configuration holds bank, rate, epochs, seed, sizes and data digests of
+    the first 50 tasks, under ``tasks/TASK``. W&B also gets the report's figures and tables, and banks as artifacts if
     requested.
 
     Tasks that are in the run folder but not in a logger are logged when a run begins to learn. If the fit is in another
