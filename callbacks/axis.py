@@ -31,9 +31,9 @@ class Axis(FrozenModel):
     task: str = ""
     """The task whose fit is being logged, or was logged last."""
     begins: Index = 0
-    """Steps before that task."""
+    """Number of steps before that task."""
     loss: Index = 0
-    """Steps of that task up to which losses are logged."""
+    """The step of that task up to which losses are logged."""
     score: Index = 0
     """The same for validation scores."""
     done: int = Field(default=-1, ge=-1)
@@ -76,7 +76,7 @@ class Axes:
             pass
         except ValidationError as error:
             raise StoreError(
-                f"{path}: it does not contain valid positions of the loggers ({error.error_count()} mistakes, the first at "
+                f"{path}: it does not contain valid logger positions ({error.error_count()} mistakes, the first at "
                 f"{'.'.join(map(str, error.errors()[0]['loc']))}). No bank depends on this file: remove it, and logging "
                 "starts over."
             ) from error

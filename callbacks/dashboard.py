@@ -176,14 +176,14 @@ class Dashboard(StreamCallback):
                 sink.leave(error, "it could not read the learned tasks")
 
     def _add(self, event: TaskEvent, seconds: Mapping[str, float]) -> None:
-        """Log the metrics after a task that was learned after the known tasks."""
+        """Log the metrics after a newly learned task, without reading earlier rows of R again."""
         self._growth = growth(event.store, self._growth)
         self._results = joined(self._results, self._cells)
         values = numbers_after(self._results, event.index + 1) | self._cost(event.index, seconds)
         self._whole(event.store, event.task, event.index + 1, values)
 
     def _recount(self, store: Store, without: str | None = None) -> None:
-        """Read all rows of R once, and log those that the loggers do not have.
+        """Read all rows of R once, and log the rows that the loggers do not have.
 
         Args:
             store: the run.

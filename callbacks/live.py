@@ -73,7 +73,7 @@ class LiveProgress(Progress):
                 auto_refresh=False,
                 transient=True,
                 get_renderable=self.renderable,
-                # Standard output is for results: what other code prints there stays there, unless it is a terminal.
+                # Standard output is for results: the output of other code stays there, unless it is a terminal.
                 redirect_stdout=sys.stdout.isatty(),
             )
             self._tried(self._live.start)

@@ -12,7 +12,7 @@ import numpy as np
 from continual_petl.report.results import ResultRow, Results
 
 MAX_SCORES = 50
-"""Number of tasks, from the first, whose scores are logged under their names after every further task."""
+"""The scores of the first tasks, up to this many, are logged by name after every further task."""
 NO_TASKS = Results(tasks=(), metrics=(), splits=(), rows=(), seconds={})
 
 

@@ -31,7 +31,7 @@ class Projection:
     heads_key: str | None = None
     """Configuration key with the number of heads, if the parts are interleaved by head (DeBERTa) rather than in blocks."""
     also_positions: bool = False
-    """Whether the module also projects relative positions (DeBERTa-v2), in a separate call whose input has no rows."""
+    """Whether the module also projects relative positions (DeBERTa-v2), in a separate call whose input is not rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class Stack:
     embedding_norm: str | None = None
     """LayerNorm of the embeddings; belongs to the stack's first layer."""
     final_norm: str | None = None
-    """LayerNorm after the last layer, to which it belongs."""
+    """LayerNorm after the last layer; belongs to the stack's last layer."""
     extra_norms: tuple[str, ...] = ()
     """Further LayerNorms in a layer (those of queries and keys), if the model has them."""
     outer_norms: tuple[str, ...] = ()

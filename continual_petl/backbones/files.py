@@ -82,12 +82,12 @@ def files_of(name: str, revision: str | None, *, images: bool, remote_code: bool
 
 
 def digests_of(name: str, revision: str | None, files: Iterable[str]) -> dict[str, str]:
-    """Return the SHA-256 of those of the files that exist, without reading them as JSON."""
+    """Return the SHA-256 of each of the files that exists, without interpreting its content."""
     return {file: file_digest(path) for file, path in files_there(source_of(name), revision, files).items()}
 
 
 def files_there(source: str, revision: str | None, names: Iterable[str]) -> dict[str, Path]:
-    """Return those of the files that exist, in the folder or in the Hub cache of the revision."""
+    """Return the paths of the files that exist, in the folder or in the Hub cache of the revision."""
     if os.path.isdir(source):
         paths = {name: os.path.join(source, name) for name in names}
         return {name: Path(path) for name, path in paths.items() if os.path.isfile(path)}
@@ -109,7 +109,7 @@ def files_there(source: str, revision: str | None, names: Iterable[str]) -> dict
 
 
 def _code(source: str, revision: str | None, found: dict[str, Path]) -> dict[str, Path]:
-    """Return the Python files that ``auto_map`` names in JSON files; the name of another repository is put in front."""
+    """Return the Python files that ``auto_map`` names in JSON files; the name of another repository becomes a prefix."""
     from transformers.dynamic_module_utils import get_relative_import_files
 
     files: dict[str, Path] = {}

@@ -59,8 +59,8 @@ def load_weights(
     wrong = sorted(missing) + sorted(mismatched)
     if wrong:
         raise InputError(
-            f"backbone {source!r}: {len(wrong)} tensors are missing from the checkpoint or have another shape, the first is "
-            f"{wrong[0]!r}; they would be random. Name a complete checkpoint of this architecture."
+            f"backbone {source!r}: {len(wrong)} tensors are missing from the checkpoint or have another shape (the first is "
+            f"{wrong[0]!r}); they would be random. Name a complete checkpoint of this architecture."
         )
     return model, generates
 
@@ -130,7 +130,7 @@ def needs_code(error: BaseException) -> bool:
 
 
 def code_refused(name: str, what: str) -> str:
-    """Return the message for a part of a backbone that needs code of its repository."""
+    """Return the message for a part of a backbone that needs custom code."""
     return (
         f"backbone {name!r}: {what} needs Python code that comes with it (auto_map in its JSON files), which is not "
         "executed without your permission: it can do whatever you can do. Read it, then write backbone: {name: ..., "

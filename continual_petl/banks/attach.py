@@ -182,7 +182,7 @@ def _without_head(model: PreTrainedModel, sites: Sites) -> nn.Module:
 
 
 class _EncoderDecoder(nn.Module):
-    """A base model for a T5 with a head, which contains none; it shares the modules of that T5."""
+    """A base model for a T5 with a head, which does not contain one; it shares the modules of that T5."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ class Bank(nn.Module):
     """The parameters of one task on one backbone. The constructor draws and copies nothing; `initialise` does.
 
     Args:
-        spec: what the bank modifies.
+        spec: the specification of the bank.
         model: the backbone, only read (its sizes, later its values); may be on the meta device.
         sites: the sites of the model.
         head: the task's head; any module.

@@ -76,7 +76,7 @@ def _before_norm(model: nn.Module, sites: Sites, prompt_LW: Tensor) -> list[Remo
     if sites.anatomy.pooler is not None:
         pooler = getattr(model.get_submodule(sites.base.rstrip(".")), sites.anatomy.pooler, None)
         if pooler is not None:
-            # It reads the first position, which must remain the first token.
+            # The pooler reads the first position, which must remain the first token.
             handles.append(
                 pooler.register_forward_pre_hook(lambda _, args: (args[0][:, prompt_LW.shape[-2] :], *args[1:]))
             )

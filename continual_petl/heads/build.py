@@ -1,4 +1,4 @@
-"""Build the head for a kind of task."""
+"""Builds the head for a kind of task."""
 
 from __future__ import annotations
 

@@ -26,9 +26,9 @@ from continual_petl.heads.kinds import Kind
 class Matthews(MulticlassConfusionMatrix):
     """Matthews correlation for any number of classes (Gorodkin 2004, https://doi.org/10.1016/j.compbiolchem.2004.09.006).
 
-    0 if undefined, as in scikit-learn and expected by GLUE's CoLA. torchmetrics 1.9 gives two-class predictions that are
-    all of the majority class a positive value (0.58 for three rows against one), which would make a useless
-    bank look like a good one.
+    0 if undefined, as in scikit-learn and expected by GLUE's CoLA. torchmetrics 1.9 returns a positive value if all
+    predictions for two classes are the majority class (0.58 for three rows against one), which would make a useless bank
+    look good.
     """
 
     def compute(self) -> Tensor:

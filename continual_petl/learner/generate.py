@@ -1,4 +1,4 @@
-"""Generates token ids with a bank on the backbone's language-modelling head, and decodes them to texts."""
+"""Generates token ids with a bank attached to the backbone, and decodes them to texts."""
 
 from __future__ import annotations
 

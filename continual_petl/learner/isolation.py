@@ -1,4 +1,4 @@
-"""Isolation checks: only one bank is trained, and nothing else can be."""
+"""Isolation checks: exactly one bank is trained, and nothing else can be."""
 
 from __future__ import annotations
 

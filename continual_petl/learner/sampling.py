@@ -26,7 +26,7 @@ from transformers import (
 from continual_petl.streams.schema.stream_spec import GenerationSpec
 
 _BEYOND = 4
-"""Number of tokens decoded per character of a stop text, and in addition: a byte-level character may take four tokens."""
+"""Tokens decoded per character of a stop text, plus this many extra: a character may take four byte-level tokens."""
 
 
 class Sampler(LogitsProcessor):
@@ -82,7 +82,7 @@ class Stops(StoppingCriteria):
         return torch.tensor(ended, dtype=torch.bool, device=input_ids.device)
 
     def cut(self, ids: list[int]) -> list[int]:
-        """Return generated tokens up to the one that completes a stop text; the row goes on while others do."""
+        """Return generated tokens up to the one that completes a stop text; a row continues until all rows have ended."""
         return next((ids[:number] for number in range(1, len(ids)) if self._ends(ids[:number])), ids)
 
     def _ends(self, ids: list[int]) -> bool:

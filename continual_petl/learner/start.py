@@ -1,4 +1,4 @@
-"""``start_from``: a bank that is initialised as a copy of another one."""
+"""``start_from``: a bank that is initialised as a copy of another bank."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def sweep(
     _check(swept, spec, found)
     pool = Pool(jobs, executor)
     if minutes is not None and not minutes >= 0:
-        raise InputError(f"minutes: got {minutes}; allowed: a number of at least 0")
+        raise InputError(f"minutes: got {minutes}; give a number of at least 0")
     until = None if minutes is None else time.monotonic() + 60 * minutes
     make_folder(place)
     with RunLock(place):

@@ -39,7 +39,7 @@ class Outcome(FrozenModel):
     reason: str = ""
     """Why it failed."""
     seconds: float = 0.0
-    """Total time over all starts, from its data to its bank."""
+    """Total time over all starts, from reading its data to storing its bank."""
     parameters: dict[str, int] = Field(default_factory=dict)
     """Parameters of the bank, by part: modifications, own, head."""
     data: dict[str, str] = Field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The result of a sweep: for each task the chosen settings and their scores over seeds, and the stream with them."""
+"""The result of a sweep: for each task the chosen settings and their scores over seeds, and the resulting stream."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TaskChoice:
 
     @property
     def standard_error(self) -> float | None:
-        """Standard error of the mean: the deviation over seeds (n - 1) over the root of n; None for a single seed."""
+        """Standard error of the mean: standard deviation (n - 1) divided by the root of n seeds; None for one seed."""
         return statistics.stdev(self.scores) / math.sqrt(len(self.scores)) if len(self.scores) > 1 else None
 
     @property
@@ -81,7 +81,7 @@ class TaskChoice:
         return sum(record.state == state for record in self.trials)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the result as plain data."""
         parameters = self.seeds[0].parameters if self.seeds else {}
         return {
             "task": self.task,
@@ -146,7 +146,7 @@ class SweepResult:
         return study_of(self.spec, self.tasks[task].trials)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the result as plain data."""
         return {
             "format_version": 1,
             "stream": self.chosen.name,

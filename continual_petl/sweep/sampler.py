@@ -147,7 +147,7 @@ def _distributions(optuna: Any, space: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _label(value: Any) -> Any:
-    """Return a value as a categorical choice for Optuna: no list, no mapping."""
+    """Return a value as a categorical choice for Optuna, which cannot be a list or a mapping."""
     return json.dumps(value, sort_keys=True) if isinstance(value, dict | list) else value
 
 

@@ -33,7 +33,7 @@ class Unfit(ValueError):
 
 
 def grid(spec: SweepSpec) -> list[dict[str, Any]]:
-    """Return the settings of a grid in order: the last key of the space changes first."""
+    """Return the settings of a grid in order: the last key of the space changes fastest."""
     lists = [plain_values(values) for values in spec.space.values() if not isinstance(values, Range)]
     combinations = islice(product(*lists), spec.num_trials)
     return [dict(zip(spec.space, values, strict=True)) for values in combinations]

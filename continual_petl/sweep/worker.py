@@ -37,7 +37,7 @@ class SweepBrief(Place):
 
 
 def brief_of(folder: Path, spec: StreamSpec, sweep: SweepSpec, *, jobs: int) -> SweepBrief:
-    """Return the description for workers, with the number of threads of each: the cores are divided among them."""
+    """Return the description for workers, including the threads of each: the cores are divided among the workers."""
     return SweepBrief(
         folder=str(folder),
         spec=spec,

@@ -114,7 +114,7 @@ def test_norm_with_other_arithmetic_is_not_applied_per_row() -> None:
     ("family", "preset", "reason"),
     [
         ("bert", "full", "it has its own weights"),
-        ("deberta-v2", "lora", "it changes .*query_proj, which projects relative positions too"),
+        ("deberta-v2", "lora", "it changes .*query_proj, which also projects relative positions"),
         ("deberta-v2", "layernorm", "in encoder.LayerNorm, whose input is the same for all rows"),
         ("deberta", "bitfit", "it has its own q_bias in .*self, a DisentangledSelfAttention"),
     ],

@@ -241,7 +241,8 @@ def test_damaged_axis_file_is_reported_and_does_not_stop_training(
     assert "nothing is logged in this run" in caplog.text
     axes.write_text('{"format_version": 1, "loggers": {"csv": {"logged": -1}}}')
     with pytest.raises(
-        StoreError, match=r"axes\.json: it does not contain valid positions.*first at loggers\.csv\.logged.*remove it"
+        StoreError,
+        match=r"axes\.json: it does not contain valid logger positions.*first at loggers\.csv\.logged.*remove it",
     ):
         Axes(axes)
 

@@ -102,7 +102,7 @@ class BankChoice(FrozenModel):
         elif beside := ", ".join(self.model_dump(exclude={"start_from"}, exclude_none=True)):
             raise ValueError(
                 f"start_from without a preset takes all settings from the other bank, so {beside} cannot be given as well: "
-                "remove this, or name the preset too"
+                "remove it, or name a preset too"
             )
         return self
 

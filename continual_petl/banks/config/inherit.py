@@ -29,7 +29,7 @@ def resolve_bank(task: str, choices: Mapping[str, BankChoice], learned: Learned 
         learned: looks up the banks of tasks that have already been learned.
 
     Raises:
-        InputError: if a task in this sequence is unknown or appears twice.
+        InputError: if one of the tasks that are followed in this way is unknown or appears twice.
     """
     if not choices[task].inherits:
         return choices[task].resolve()

@@ -1,4 +1,4 @@
-"""Which choices of the four dimensions are legal together, and which options each combination uses.
+"""Lists which choices of the four dimensions are legal together, and which options each combination uses.
 
 The rows are those of He et al. 2022, Table 1, plus the variants that Houlsby et al. 2019 tried in section 3.6; each form
 lists its rows in `continual_petl.banks.config.forms`.

@@ -1,7 +1,7 @@
 """Prefixes: learned keys and values in attention heads (Li and Liang 2021; He et al. 2022, sections 3.1 and 4.4).
 
 They may be trained through a small network, which is folded away afterwards: only the vectors are stored, and only they
-are counted in the papers. `continual_petl.banks.attention_hooks` computes with them.
+are counted in the papers. `continual_petl.banks.attention_hooks` applies them.
 
 Shape suffixes: L number of vectors, K width of all keys of an attention module, V width of all values.
 """
@@ -184,7 +184,7 @@ def _mlps(modification: Modification, sites: Sites, layers: list[Layer]) -> nn.M
 
 
 def _kind(sites: Sites, layer: Layer, attention: str) -> str:
-    """Return the name of a kind of attention, made of the number of its stack and the name of the module."""
+    """Return the name of a kind of attention: the number of its stack, and its name in the layer."""
     return f"stack_{sites.anatomy.stacks.index(layer.stack)}_{attention}"
 
 

@@ -58,7 +58,7 @@ def why_alone(spec: BankSpec, model: nn.Module, sites: Sites) -> str | None:
             continue
         path = form_of(modification).reads_positions(modification, sites, layers)
         if path is not None:
-            return f"it changes {path}, which projects relative positions too, and those are the same for all rows"
+            return f"it changes {path}, which also projects relative positions, and these are the same for all rows"
     if spec.layernorms == "frozen" and not any(m.config.copies for m in spec.modifications):
         return None
     shared = {path for layer in layers for path in layer.stack.outer_norms} | {
