@@ -28,7 +28,7 @@ from continual_petl.banks.bank import Bank
 
 Forward = Callable[..., Any]
 
-_num_handed: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+_num_returned: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
 """What the layers of a model return, once observed: 0 for only the states, n for an n-tuple with the states first."""
 
 
@@ -70,15 +70,15 @@ def states_below(model: PreTrainedModel, sites: Sites, inputs: Mapping[str, Tens
     taken: list[Tensor] = []
 
     def last_below(forward: Forward, *args: Any, **kwargs: Any) -> Any:
-        handed = forward(*args, **kwargs)
-        _num_handed[model] = _count(handed)
+        returned = forward(*args, **kwargs)
+        _num_returned[model] = _count(returned)
         if layer == len(layers):
-            taken.append(_first(handed))
-        return handed
+            taken.append(_first(returned))
+        return returned
 
     def take(forward: Forward, *args: Any, **kwargs: Any) -> Any:
         taken.append(_read(args, kwargs))
-        return _handed(model, taken[0])
+        return _as_returned(model, taken[0])
 
     stand_ins: dict[nn.Module, Forward] = {layers[layer - 1]: last_below}
     stand_ins |= dict.fromkeys(layers[layer:], _through(model))
@@ -105,7 +105,7 @@ def resumed_at(model: PreTrainedModel, sites: Sites, layer: int, states_BTD: Ten
         ValueError: if the pass of this model cannot be cut there, or the states belong to other rows or another model.
     """
     layers = _layers(model, sites, layer)
-    if model not in _num_handed:
+    if model not in _num_returned:
         raise ValueError("it is not known what the layers of this model return: call states_below or why_not first")
 
     def begin(forward: Forward, *args: Any, **kwargs: Any) -> Any:
@@ -114,7 +114,7 @@ def resumed_at(model: PreTrainedModel, sites: Sites, layer: int, states_BTD: Ten
 
     def end(forward: Forward, *args: Any, **kwargs: Any) -> Any:
         _check(_read(args, kwargs), states_BTD)
-        return _handed(model, states_BTD)
+        return _as_returned(model, states_BTD)
 
     stand_ins: dict[nn.Module, Forward] = dict.fromkeys(layers[:layer], _through(model))
     stand_ins[layers[min(layer, len(layers) - 1)]] = begin if layer < len(layers) else end
@@ -182,7 +182,7 @@ def _bound(stand_in: Forward, forward: Forward) -> Forward:
 
 
 def _through(model: nn.Module) -> Forward:
-    return lambda forward, *args, **kwargs: _handed(model, _read(args, kwargs))
+    return lambda forward, *args, **kwargs: _as_returned(model, _read(args, kwargs))
 
 
 def _read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -193,26 +193,26 @@ def _read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     return states
 
 
-def _first(handed: Any) -> Tensor:
-    states = handed[0] if isinstance(handed, tuple) else handed
+def _first(returned: Any) -> Tensor:
+    states = returned[0] if isinstance(returned, tuple) else returned
     assert isinstance(states, Tensor)
     return states
 
 
-def _count(handed: Any) -> int:
-    """Return the entry of `_num_handed` for the return value of a layer."""
-    if isinstance(handed, Tensor):
+def _count(returned: Any) -> int:
+    """Return the entry of `_num_returned` for the return value of a layer."""
+    if isinstance(returned, Tensor):
         return 0
-    if isinstance(handed, tuple) and handed and isinstance(handed[0], Tensor):
-        if all(rest is None for rest in handed[1:]):
-            return len(handed)
+    if isinstance(returned, tuple) and returned and isinstance(returned[0], Tensor):
+        if all(rest is None for rest in returned[1:]):
+            return len(returned)
         raise ValueError("the layers of this model pass more than token states to each other")
-    raise TypeError(f"a layer of this model returns a {type(handed).__name__} instead of token states")
+    raise TypeError(f"a layer of this model returns a {type(returned).__name__} instead of token states")
 
 
-def _handed(model: nn.Module, states_BTD: Tensor) -> Any:
+def _as_returned(model: nn.Module, states_BTD: Tensor) -> Any:
     """Return states in the format that the model's layers return."""
-    number = _num_handed[model]
+    number = _num_returned[model]
     return (states_BTD, *[None] * (number - 1)) if number else states_BTD
 
 

@@ -89,7 +89,7 @@ def test_parameter_added_to_the_optimizer_later_is_refused(desk: Desk) -> None:
         optimizer = learner.trainer.optimizers[0]
         optimizer.add_param_group({"params": [learner.bank("one").head.get_parameter("output.bias")]})
 
-    with pytest.raises(IsolationError, match=r"first banks./one.head.output.bias"):
+    with pytest.raises(IsolationError, match=r"first is banks./one.head.output.bias"):
         desk.fit("two", callbacks=[At("on_train_batch_start", join)])
 
 

@@ -33,16 +33,16 @@ def resolve_bank(task: str, choices: Mapping[str, BankChoice], learned: Learned 
     """
     if not choices[task].inherits:
         return choices[task].resolve()
-    way = [task]
+    visited = [task]
     while True:
-        parent = choices[way[-1]].start_from
+        parent = choices[visited[-1]].start_from
         assert parent is not None
-        if parent in way:
-            raise InputError(starts_from_itself(task, [*way, parent]))
+        if parent in visited:
+            raise InputError(starts_from_itself(task, [*visited, parent]))
         found = learned(parent)
         if found is None and parent not in choices:
-            raise InputError(unknown_parent(way[-1], parent, choices))
-        way.append(parent)
+            raise InputError(unknown_parent(visited[-1], parent, choices))
+        visited.append(parent)
         if found is None and not choices[parent].inherits:
             found = choices[parent].resolve()
         if found is not None:
@@ -50,10 +50,10 @@ def resolve_bank(task: str, choices: Mapping[str, BankChoice], learned: Learned 
             return BankSpec.model_validate(found.model_dump() | own)
 
 
-def starts_from_itself(task: str, way: Iterable[str]) -> str:
+def starts_from_itself(task: str, visited: Iterable[str]) -> str:
     """Return the message for banks that start from one another in a cycle."""
     return (
-        f"task {task!r}, bank.start_from: {' starts from '.join(map(repr, way))}; a bank can only start from the bank "
+        f"task {task!r}, bank.start_from: {' starts from '.join(map(repr, visited))}; a bank can only start from the bank "
         "of an earlier task: name another task, or remove start_from"
     )
 
