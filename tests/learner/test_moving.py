@@ -184,7 +184,7 @@ def test_cached_weights_are_refused(backbone_folder: Folder, tmp_path: Path) -> 
     desk.learner.add_task(desk.plans["one"])
     with (
         parametrize.cached(),
-        pytest.raises(RuntimeError, match=r"parametrize\.cached.* answer with another's weights"),
+        pytest.raises(RuntimeError, match=r"parametrize\.cached.* predict with another's weights"),
     ):
         desk.logits("one")
     desk.logits("one")
