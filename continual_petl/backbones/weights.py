@@ -74,8 +74,8 @@ def refuse_quantised(name: str, config: Any) -> None:
     raise InputError(
         f"backbone {name!r}: the checkpoint is quantised (quantization_config of config.json, method "
         f"{str(getattr(method, 'value', method))!r}). Its weights are packed codes, and the numbers they represent "
-        "depend on the kernels of the machine: neither its digest nor bit-for-bit identical predictions for earlier "
-        "tasks could be guaranteed. Use the checkpoint that it was made from, with training.precision: bf16 to halve "
+        "depend on the kernels of the machine: neither its digest nor predictions that stay the same bit for bit "
+        "could be guaranteed. Use the checkpoint that it was made from, with training.precision: bf16 to halve "
         "its memory."
     )
 
