@@ -1,7 +1,7 @@
 """The step axis of each logger of a run: one axis over all tasks, stored in the run folder.
 
-The axis counts optimizer steps. It never goes back: a fit that resumes from a checkpoint logs nothing twice, and one that
-starts over begins after what was already logged of it.
+The axis counts optimizer steps. It never goes back: a fit that resumes from a checkpoint logs nothing twice, and a fit that
+starts over begins after the points already logged for it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Axis(FrozenModel):
     id: str | None = None
     """Id of the W&B run."""
     logged: Index = 0
-    """The last step."""
+    """The last logged step."""
     task: str = ""
-    """The task whose fit is being logged, or was last."""
+    """The task whose fit is being logged, or was logged last."""
     begins: Index = 0
-    """Steps before that task."""
+    """Number of steps before that task."""
     loss: Index = 0
-    """Steps of that task up to which losses are logged."""
+    """The step of that task up to which losses are logged."""
     score: Index = 0
     """The same for validation scores."""
     done: int = Field(default=-1, ge=-1)
@@ -44,7 +44,7 @@ class Axis(FrozenModel):
 
         Args:
             task: the task.
-            anew: whether its fit starts with its first step.
+            anew: whether its fit starts from its first step.
         """
         if task == self.task and not (anew and (self.loss or self.score)):
             return self
@@ -76,8 +76,9 @@ class Axes:
             pass
         except ValidationError as error:
             raise StoreError(
-                f"{path}: it does not contain valid positions of the loggers ({error.error_count()} mistakes, first at "
-                f"{'.'.join(map(str, error.errors()[0]['loc']))}). No bank depends on it: remove it, and logging starts over."
+                f"{path}: it does not contain valid logger positions ({error.error_count()} mistakes, the first at "
+                f"{'.'.join(map(str, error.errors()[0]['loc']))}). No bank depends on this file: remove it, and logging "
+                "starts over."
             ) from error
 
     def of(self, logger: str) -> Axis:
@@ -85,10 +86,10 @@ class Axes:
         return self._known.get(logger, Axis())
 
     def put(self, logger: str, axis: Axis) -> None:
-        """Record the position of a logger, before a point is logged, so that a kill never makes it log one twice.
+        """Record the position of a logger before a point is logged, so that no point is logged twice after a kill.
 
-        It is not flushed to disk: that would cost more than the logged step. A power cut that loses it also loses part of
-        the loggers' own files.
+        The file is not flushed to disk: that would cost more than the logged step. A power cut that loses it also loses
+        part of the loggers' files.
         """
         self._known[logger] = axis
         self._path.parent.mkdir(parents=True, exist_ok=True)

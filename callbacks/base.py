@@ -1,4 +1,4 @@
-"""The base class of callbacks with hooks between tasks, in addition to Lightning's."""
+"""The base class of callbacks with hooks between tasks, in addition to Lightning's hooks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Rechecked(Protocol):
 
     @property
     def unreachable(self) -> str | None:
-        """Why the rows are not available; None if they were answered."""
+        """Why the rows are not available; None if they were predicted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class TaskEvent:
     index: int
     """Position of the task in the order of learning."""
     num_tasks: int
-    """Number of tasks that are learned or in the stream."""
+    """Number of tasks that have been learned or are in the stream."""
     store: Store
     backbones: dict[str, Backbone]
     """Every backbone in memory, by precision."""
@@ -43,15 +43,15 @@ class TaskEvent:
     models: frozenset[str] = frozenset()
     """Tasks whose banks are in memory."""
     checked: Mapping[str, TaskCheck] = field(default_factory=dict)
-    """Earlier tasks whose certificates, including probes, the run itself has checked after this task, and the result."""
+    """Earlier tasks whose certificates, including probes, the run itself has checked after this task, with the results."""
     routed: tuple[RoutedCell, ...] = ()
     """What happened to the rows of measured tasks, this one last, with no task named."""
     recheck: Callable[[str], Rechecked] | None = None
-    """Answers the test rows of a learned task again and compares them with its certificate, if the rows are available."""
+    """Predicts the test rows of a learned task again, if they are available, and compares them with its certificate."""
 
 
 class StreamCallback(L.Callback):
-    """A Lightning callback with hooks for tasks too. Callbacks watch and may raise; they never change anything."""
+    """A Lightning callback with additional hooks for tasks. Callbacks watch and may raise; they never change anything."""
 
     def for_worker(self) -> L.Callback | None:
         """Return a callback for fits in other processes, or None.
@@ -76,25 +76,25 @@ class StreamCallback(L.Callback):
         """A task is about to be learned; its data is ready."""
 
     def on_task_end(self, event: TaskEvent, cells: list[dict[str, Any]]) -> None:
-        """A task is learned and committed, and its row of the result matrix is measured.
+        """A task has been learned and committed, and its row of the result matrix has been measured.
 
         Args:
-            event: which task.
+            event: the task.
             cells: the row, as far as it is known: dictionaries with task, metric, value (None if not measured) and
-                status; the task's own comes last.
+                status; the cell of the task itself comes last.
         """
 
     def on_task_checked(self, event: TaskEvent, seconds: dict[str, float], checks: dict[str, int]) -> None:
         """All callbacks have processed a task.
 
         Args:
-            event: which task.
+            event: the task.
             seconds: time spent by phase: data, train, evaluate, commit, measure, verify.
             checks: number of earlier certificates that were checked, by depth: digests, probe, full.
         """
 
     def on_run_end(self, store: Store, error: BaseException | None) -> None:
-        """A run ends: everything is learned, or something stopped it.
+        """A run ends: everything has been learned, or something stopped it.
 
         Args:
             store: the run.

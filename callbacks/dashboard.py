@@ -1,4 +1,4 @@
-"""Send a run's metrics to Lightning's loggers: W&B, TensorBoard, CSV, or any other, through one interface.
+"""Sends a run's metrics to Lightning's loggers: W&B, TensorBoard, CSV, or any other, through one interface.
 
 One logger serves a whole run, and continues when the run is resumed: in another process, with another task. A Trainer's
 own ``logger`` cannot do this: every task has its own Trainer, whose steps begin at 0.
@@ -39,8 +39,8 @@ _log = logging.getLogger(__name__)
 class Dashboard(StreamCallback):
     """Log losses and scores while a task is learned, and the run's metrics after each task.
 
-    Names: ``train/loss`` (means over ranges of batches) and ``val/...`` with ``epoch`` and ``task``, its number from 1, at
-    the steps of a fit: the points of the report's learning curves. After each task ``run/...`` (acc, bwt, forgetting,
+    Names: ``train/loss`` (means over ranges of batches) and ``val/...`` with ``epoch`` and ``task`` (its 1-based number),
+    at the steps of a fit: the points of the report's learning curves. After each task ``run/...`` (acc, bwt, forgetting,
     newest_score, largest_change, tasks, certified), ``score/TASK`` of the first 50 tasks, ``routed/...`` (rows that name no
     task; see `RoutedResults.after`), ``growth/...`` (parameters, full_copies, bytes) and ``seconds/PHASE``. The configuration
     holds bank, rate, epochs, seed, sizes and data digests of the first 50 tasks, under ``tasks/TASK``. W&B also gets the
@@ -135,7 +135,7 @@ class Dashboard(StreamCallback):
         self._sinks, self._boards, self._opened = [], [], False
 
     def _open(self, store: Store, without: str | None = None) -> None:
-        """Create the loggers, and log what they do not have yet; see `_recount`."""
+        """Create the loggers, and log the tasks that they do not have yet; see `_recount`."""
         if self._opened:
             return
         for given in self._given:
@@ -173,17 +173,17 @@ class Dashboard(StreamCallback):
             act()
         except (StoreError, OSError) as error:
             for sink in self._sinks:
-                sink.leave(error, "it could not read what was learned")
+                sink.leave(error, "it could not read the learned tasks")
 
     def _add(self, event: TaskEvent, seconds: Mapping[str, float]) -> None:
-        """Log the settings of a task that joined the known ones."""
+        """Log the metrics after a newly learned task, without reading earlier rows of R again."""
         self._growth = growth(event.store, self._growth)
         self._results = joined(self._results, self._cells, event.routed)
         values = numbers_after(self._results, event.index + 1) | self._cost(event.index, seconds)
         self._whole(event.store, event.task, event.index + 1, values)
 
     def _recount(self, store: Store, without: str | None = None) -> None:
-        """Read all rows of R once, and log those that the loggers do not have.
+        """Read all rows of R once, and log the rows that the loggers do not have.
 
         Args:
             store: the run.
@@ -236,7 +236,7 @@ class Dashboard(StreamCallback):
         return values | {f"seconds/{phase}": value for phase, value in seconds.items()}
 
     def _poll(self, trainer: L.Trainer) -> None:
-        """Log the new points of the learning curve; outside of a run there is none."""
+        """Log the new points of the learning curve; outside a run there is no curve."""
         curve = LearningCurve.of(trainer)
         if curve is None:
             return

@@ -1,4 +1,4 @@
-"""Report the progress of a run as JSON lines, for programs; ``--json`` writes them to standard error.
+"""Reports the progress of a run as JSON lines, for programs; ``--json`` writes them to standard error.
 
 Every object has ``event`` and ``time`` (seconds since 1970). More keys may be added.
 
@@ -6,13 +6,13 @@ Every object has ``event`` and ``time`` (seconds since 1970). More keys may be a
 event       keys
 ==========  ==========================================================================================================
 run      ``notices``: notices for the user
-task        ``task``, ``number`` (from 1), ``num_tasks``, ``notices``: it starts or resumes, and its data is ready
+task        ``task``, ``number`` (from 1), ``num_tasks``, ``notices``: the task starts or resumes, and its data is ready
 epoch       ``task``, ``epoch`` (from 1), ``step`` (optimizer steps of the task), ``loss`` (mean of the last range of
             batches; null if none has ended yet), ``scores`` (validation, by name; undefined ones are left out)
 learned     ``task``, ``number``, ``num_tasks``, ``split``, ``metric``, ``value`` (null if undefined), ``num_examples``,
             ``row``: the known row of R, objects with task, metric, split, value, status
 checked     ``task``, ``checks`` (number of earlier certificates, by depth), ``seconds`` (by phase)
-end         ``state`` (learned, stopped, failed), ``num_tasks`` (learned ones; null if the folder cannot be read),
+end         ``state`` (learned, stopped, failed), ``num_tasks`` (learned tasks; null if the folder cannot be read),
             ``message`` (null if there was no error)
 ==========  ==========================================================================================================
 
@@ -66,7 +66,7 @@ class EventLines(StreamCallback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         curve = LearningCurve.of(trainer)
         if curve is not None:
-            self._num_scores = len(curve.since(0, 0)[1])  # those before an interruption were reported then
+            self._num_scores = len(curve.since(0, 0)[1])  # earlier scores were reported before the interruption
 
     @override
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -1,4 +1,4 @@
-"""Record a fit's learning curve: the training loss over ranges of equal length, and the validation scores of every epoch."""
+"""Records the learning curve of a fit: training losses over ranges of equal length, and validation scores of every epoch."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from continual_petl.store.certificate.history import CURVE, Curve, LossPoint, Sc
 from continual_petl.store.files.atomic import make_folder, write_json
 
 MAX_LOSSES = 200
-"""Number of ranges that the batches of a fit are divided into."""
+"""Number of ranges into which the batches of a fit are divided."""
 SECONDS = 5.0
 """Minimum seconds between two writes of a curve that only has new losses."""
 
 
 class LearningCurve(StreamCallback):
-    """Record the losses and scores of one fit, also across interruptions, and write them to a file.
+    """Record the losses and scores of one fit, even across interruptions, and write them to a file.
 
-    A loss is read from its device only at the end of a range. If several processes share the fit, losses are means over
-    them, and the first one writes. During the fit, the file is only used by reports: a failed write is repeated later. A
-    resumed fit takes its points from the checkpoint, and replaces the file.
+    A loss is read from its device only at the end of a range. If several processes share the fit, losses are averaged over
+    them, and the first process writes. During the fit, the file is only used by reports: a failed write is repeated later.
+    A resumed fit takes its points from the checkpoint, and replaces the file.
 
     Args:
         folder: the task's progress folder, where `CURVE` is written.
-        clock: monotonic seconds.
+        clock: returns monotonic seconds.
     """
 
     def __init__(self, folder: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -70,7 +70,7 @@ class LearningCurve(StreamCallback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         batches = trainer.num_training_batches * (trainer.max_epochs or 1)
         self._stretch = max(1, math.ceil(batches / MAX_LOSSES)) if math.isfinite(batches) else 1
-        if self._losses or self._scores:  # a kill may have left points after those of the checkpoint
+        if self._losses or self._scores:  # a killed fit may have written later points than the checkpoint
             self._write_so_far(trainer)
 
     @override
@@ -102,7 +102,7 @@ class LearningCurve(StreamCallback):
         self._write(trainer)
 
     def since(self, num_losses: int, num_scores: int) -> tuple[list[LossPoint], list[ScorePoint]]:
-        """Return the points added after the given numbers."""
+        """Return the points after the first ``num_losses`` losses and the first ``num_scores`` scores."""
         losses, scores = self._losses[num_losses:], self._scores[num_scores:]
         return [LossPoint.model_validate(each) for each in losses], [ScorePoint.model_validate(each) for each in scores]
 

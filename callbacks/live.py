@@ -1,7 +1,7 @@
 """Live terminal display of a run: progress bars over tasks and steps, the remaining time, and the newest rows of R.
 
 Nothing is drawn from a thread: a loader that forks must not inherit a held lock. The display is redrawn after a batch, at
-a limited rate; the lines of `Progress` are printed above it and stay.
+a limited rate; the lines of `Progress` are printed above it and remain.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _SECONDS = 0.25
 
 
 class LiveProgress(Progress):
-    """Progress with a live display if the console is a terminal; otherwise only its lines.
+    """Progress with a live display if the console is a terminal; otherwise only the lines of `Progress`.
 
     Only fits in this process are drawn. If other processes learn (``jobs``, several devices), their lines are mixed with
-    those of this one, and nothing is drawn over them.
+    the lines of this process, and nothing is drawn over them.
 
     Args:
         console: where to print; None means standard error.
         verbose: see `Progress`.
-        clock: monotonic seconds.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class LiveProgress(Progress):
                 auto_refresh=False,
                 transient=True,
                 get_renderable=self.renderable,
-                # Standard output is for results: output of others stays there unless it is a terminal.
+                # Standard output is for results: the output of other code stays there, unless it is a terminal.
                 redirect_stdout=sys.stdout.isatty(),
             )
             self._tried(self._live.start)
@@ -93,7 +93,7 @@ class LiveProgress(Progress):
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self._pace is not None:
             self._pace.done = trainer.global_step
-            self._epochs, self._loss = "answering and certifying", ""
+            self._epochs, self._loss = "evaluating and certifying", ""
             self._draw()
 
     @override

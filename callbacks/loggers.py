@@ -1,4 +1,4 @@
-"""Create loggers by name for a run folder: their requirements, their paths, and whether W&B uploads anything."""
+"""Creates loggers by name for a run folder: their requirements, their paths, and whether W&B uploads anything."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")
 
 
 def check_kinds(kinds: Sequence[str]) -> None:
-    """Reject unknown loggers, or ones that cannot work here, before anything is learned.
+    """Reject unknown loggers, and loggers that cannot work here, before anything is learned.
 
     Raises:
-        InputError: naming what is missing.
+        InputError: naming the unknown logger or the missing package.
     """
     for kind in kinds:
         if kind not in get_args(Kind):
@@ -49,7 +49,7 @@ def made(kind: str, run_folder: Path, run_id: str | None) -> Logger:
     Args:
         kind: the name of the logger.
         run_folder: the run.
-        run_id: id of its W&B run; None: `new_id`.
+        run_id: id of its W&B run; None creates one with `new_id`.
     """
     folder = run_folder / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def made(kind: str, run_folder: Path, run_id: str | None) -> Logger:
 
 
 def new_id() -> str:
-    """Return an id for a W&B run. It is drawn from the system's generator, so that learning is not affected."""
+    """Return an id for a W&B run, drawn from the system's random generator, so that learning is not affected."""
     return "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(10))
 
 
@@ -70,7 +70,7 @@ def _wandb(folder: Path, name: str, run_id: str) -> Logger:
     import wandb
 
     if wandb.run is not None:
-        # Lightning would log into it, and the end of the run would end it.
+        # Lightning would log into the open run, and close it at the end of ours.
         raise InputError(
             "log: a W&B run is open in this process. End it (wandb.finish()), or log into it: Dashboard([WandbLogger()])."
         )
@@ -87,9 +87,9 @@ def _wandb(folder: Path, name: str, run_id: str) -> Logger:
 
 
 def goes_online() -> bool | None:
-    """Return whether W&B uploads what is logged; None if the user decided it: ``WANDB_MODE``, or ``wandb offline``.
+    """Return whether W&B uploads what is logged; None if the user has decided: ``WANDB_MODE``, or ``wandb offline``.
 
-    Without an account W&B would ask for one, and a run in a script would wait for an answer.
+    Without an account W&B would prompt for one, and a run in a script would wait for input.
     """
     if os.environ.get("WANDB_MODE"):
         return None
@@ -105,7 +105,7 @@ def has_account(url: str = "") -> bool:
     """Return whether there is a W&B key in the environment or in the netrc file, without prompting.
 
     Args:
-        url: of the server, if it is not W&B's own.
+        url: URL of the server, if it is not that of W&B.
     """
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
@@ -131,7 +131,9 @@ def loggers_notice(kinds: Sequence[str]) -> list[str]:
     if "wandb" not in kinds:
         return []
     if is_disabled():
-        return ["W&B: WANDB_MODE is disabled, so nothing is logged there; a later run without it logs what is missing."]
+        return [
+            "W&B: WANDB_MODE is disabled, so nothing is logged there; a later run without it logs the missing tasks."
+        ]
     if goes_online() is False:
         return [
             "W&B: no account was found, so the run is kept on disk, in logs/wandb of the run folder; after `wandb "

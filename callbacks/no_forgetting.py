@@ -1,4 +1,4 @@
-"""Prove after every task that nothing learned before it has changed; raise `ForgettingError` if anything has."""
+"""Proves after every task that nothing learned before it has changed; raises `ForgettingError` if anything has."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ _KEPT_CHECKS = 100
 
 
 class NoForgetting(StreamCallback):
-    """Watch the backbone, the earlier banks and their answers.
+    """Watch the backbone, the earlier banks and their outputs.
 
-    While a task is learned (also with your own Trainer): digests of the backbone and of every other bank in memory,
+    While a task is learned (even with your own Trainer): digests of the backbone and of every other bank in memory,
     and the outputs of those banks on fixed inputs, must stay the same, bit for bit.
 
-    After a task is committed: the chain of certificates is whole, no entry of it is missing, earlier certificates hold as
-    required by the policy, and re-measured scores are equal. Banks with ``scope: shared`` make no such promise and are left
-    out.
+    After a task is committed: the chain of certificates must be intact and complete, earlier certificates must hold as
+    required by the policy, and re-measured scores must be equal. Banks with ``scope: shared`` give no such guarantee and
+    are left out.
 
     Args:
-        policy: ``digests`` reads the files of a rotating sample of earlier tasks; ``probe`` also answers their probes, and
-            those of all tasks whose banks are in memory; ``full`` checks every earlier task, and answers its test rows
+        policy: ``digests`` reads the files of a rotating sample of earlier tasks; ``probe`` also runs their probes, and the
+            probes of all tasks whose banks are in memory; ``full`` checks every earlier task, and predicts its test rows
             again if they are available, which costs more with every task.
-        limit: size of the sample. The tasks take turns: each is checked after at most ``4 * N / limit`` further tasks
-            of N. `Run.verify` always checks all.
+        limit: size of the sample. The tasks take turns: of N tasks, each is checked again after at most ``4 * N / limit``
+            further tasks. `Run.verify` always checks all tasks.
 
     Raises:
-        ForgettingError: naming task, tensor and likely cause.
+        ForgettingError: naming the task, the tensor and the likely cause.
 
     Example::
 
@@ -61,7 +61,7 @@ class NoForgetting(StreamCallback):
         self._digests: dict[str, dict[str, str]] = {}
         self._outputs: dict[str, Tensor] = {}
         self.checks: dict[str, list[TaskCheck]] = {}
-        """For each of the newest learned tasks, the results of checking the earlier ones."""
+        """For each of the newest learned tasks, the results of checking the earlier tasks."""
         self._full: dict[str, int] = {}
 
     def kinds(self, task: str) -> list[str]:
@@ -97,8 +97,8 @@ class NoForgetting(StreamCallback):
                 )
             if not same_bits(_outputs(learner, task), self._outputs[task]):
                 raise ForgettingError(
-                    f"task {task!r}: its answers on fixed inputs changed while {learner.active!r} was learned, though every "
-                    "tensor is the same. Is dropout on, was a hook left on the backbone, or does the model keep state "
+                    f"task {task!r}: its outputs for fixed inputs changed while {learner.active!r} was learned, although "
+                    "every tensor is the same. Is dropout on, was a hook left on the backbone, or does the model keep state "
                     "outside its parameters and buffers?"
                 )
 
@@ -161,7 +161,7 @@ def _learner(module: L.LightningModule) -> ContinualLearner:
 
 @torch.no_grad()
 def _outputs(learner: ContinualLearner, task: str) -> Tensor:
-    """Return a bank's outputs on fixed token ids or pixels, with dropout off."""
+    """Return a bank's outputs for fixed token ids or pixels, with dropout off."""
     batch = {name: tensor.to(learner.model.device) for name, tensor in _fixed(learner).items()}
     modes = [(module, module.training) for module in learner.modules()]
     learner.eval()

@@ -1,4 +1,4 @@
-"""Estimate the remaining time from the steps done so far; no estimate is given without any."""
+"""Estimates the remaining time from the steps done so far; if there are too few, it gives no estimate."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ SURE_SECONDS = 2.0
 
 
 class Pace:
-    """Steps over time.
+    """Pace of the steps of a fit.
 
     Args:
         total: number of steps; infinite or 0 if unknown.
-        done: steps done earlier by another process, which do not count for this one's pace.
+        done: steps done earlier by another process, which do not count for the pace of this process.
         now: monotonic seconds.
     """
 
@@ -23,7 +23,7 @@ class Pace:
         self._first, self._begun = done, now
 
     def left(self, now: float) -> float | None:
-        """Return the remaining seconds; None as long as that would be a guess."""
+        """Return the remaining seconds; None while that would be a guess."""
         steps, spent = self.done - self._first, now - self._begun
         if self.total is None or steps < SURE_STEPS or spent < SURE_SECONDS:
             return None
@@ -31,18 +31,18 @@ class Pace:
 
 
 class RunPace:
-    """Tasks over time: the remaining time of a run, estimated from the tasks that this process has finished."""
+    """Pace of the tasks of a run: estimates the remaining time from the tasks that this process has finished."""
 
     def __init__(self) -> None:
         self._spent, self._num = 0.0, 0
         self._begun: float | None = None
 
     def begin(self, now: float) -> None:
-        """A task begins."""
+        """Record that a task begins."""
         self._begun = now
 
     def end(self, now: float) -> None:
-        """The task is learned, and its row measured; a task learned by an earlier process does not count for the pace."""
+        """Record that a task is finished; a task learned by an earlier process does not count for the pace."""
         if self._begun is None:
             return
         self._spent, self._num, self._begun = self._spent + now - self._begun, self._num + 1, now

@@ -1,4 +1,4 @@
-"""Track what each task adds: parameters trained, stored and active, and bytes on disk, against full copies."""
+"""Tracks what each task adds: parameters trained, stored and active, and bytes on disk, compared with full copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Print the progress of a run as lines of text: the task, its notices, each epoch's scores, the results."""
+"""Prints the progress of a run as lines of text: the task, its notices, the scores of each epoch, the results."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Progress(StreamCallback):
         self._print(f"  certificates of earlier tasks hold: {done}; {seconds['verify']:.2f} s{share}")
 
     def _print(self, text: str) -> None:
-        # A line stays one line, however narrow the terminal or the log is.
+        # Lines are never wrapped, however narrow the terminal or the log is.
         self._tried(lambda: self._console.print(printable(text), highlight=False, soft_wrap=True))
 
     def _tried(self, draw: Callable[[], None]) -> None:
@@ -103,7 +103,7 @@ class Progress(StreamCallback):
 
 
 class _EpochsElsewhere(L.Callback):
-    """The lines of a fit in another process: each names its task, since those of several tasks are mixed."""
+    """Prints the epochs of a fit in another process; each line names its task, since lines of several tasks are mixed."""
 
     def __init__(self) -> None:
         self._start = 0.0

@@ -1,4 +1,4 @@
-"""What loggers get after each task: the metrics that `Results` computes, under their names."""
+"""The values that loggers get after each task: the metrics that `Results` computes, under their names."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from continual_petl.report.routed_results import routed_results
 from continual_petl.store.folder.results_file import RoutedCell
 
 MAX_SCORES = 50
-"""Number of first tasks whose scores are logged under their own names after every further task."""
+"""The scores of the first tasks, up to this many, are logged by name after every further task."""
 NO_TASKS = Results(tasks=(), metrics=(), splits=(), rows=(), seconds={})
 
 
 def joined(results: Results, cells: Sequence[Mapping[str, Any]], routed: Sequence[RoutedCell] = ()) -> Results:
-    """Return the matrix with the row of a further task, so that the rows before it are not read again.
+    """Return the matrix with the row of a further task appended, so that earlier rows are not read again.
 
     Args:
-        results: of the tasks before.
-        cells: of the row; the last one is the task's own.
-        routed: of the same row, for rows that name no task.
+        results: the matrix of the earlier tasks.
+        cells: the cells of the row; the last is the cell of the task itself.
+        routed: the cells for rows that name no task.
     """
     own = cells[-1]
     place = {name: number for number, name in enumerate((*results.tasks, own["task"]))}

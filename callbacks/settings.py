@@ -1,4 +1,4 @@
-"""The settings of every task for a logger's configuration, by which runs can be filtered and compared."""
+"""Collects the settings of every task for a logger's configuration, so that runs can be filtered and compared by them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from continual_petl.banks.config.words import in_words
 from continual_petl.store.certificate.manifest import Manifest
 
 MAX_TASKS = 50
-"""Number of first tasks whose settings are logged, as for ``score/TASK``."""
+"""The settings of the first tasks, up to this many, are logged, as for ``score/TASK``."""
 
 
 def settings_of(manifest: Manifest) -> dict[str, Any]:

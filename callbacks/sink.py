@@ -49,7 +49,7 @@ class Sink:
         return self._logger
 
     def guarded(self, act: Callable[[], None]) -> None:
-        """Call something that may fail: a failure is reported, and the logger is not used from then on."""
+        """Call a function that may fail: a failure is reported, and the logger is not used any more."""
         if self.problem is not None:
             return
         try:
@@ -60,14 +60,14 @@ class Sink:
     def leave(self, error: Exception, how: str = "it failed") -> None:
         """Stop using the logger, and report why.
 
-        A task that it misses must not be followed by one that it gets: the next start continues after its newest one.
+        It must not log later tasks after a missing one: the next start continues after the newest logged task.
         """
         if self.problem is not None:
             return
         self.problem, self._how = " ".join(f"{type(error).__name__}: {error}".split()), how
         _log.warning(
             "logger %s: %s, and logs nothing more in this run (%s). Learning continues; all numbers are in the run "
-            "folder, and the next start logs what is missing.",
+            "folder, and the next start logs the missing ones.",
             self.name,
             how,
             self.problem,
@@ -76,7 +76,7 @@ class Sink:
     def remind(self) -> None:
         """Report once more, at the end of a run, that the logger is incomplete."""
         if self.problem is not None:
-            message = "logger %s: %s in this run, and has only a part of it (%s)"
+            message = "logger %s: %s in this run, and has only part of the run (%s)"
             _log.warning(message, self.name, self._how, self.problem)
 
     def begin(self, task: str, *, anew: bool) -> None:
@@ -113,7 +113,7 @@ class Sink:
                     self._axes.put(self.name, before)
                 raise
         if rows:
-            self.logger.save()  # the points count as logged, so no buffer may lose them
+            self.logger.save()  # the points count as logged, so they must not stay in a buffer
 
     def whole(self, index: int, values: Mapping[str, float]) -> None:
         """Log the metrics after a task, which then counts as completely logged.
@@ -142,7 +142,7 @@ class Sink:
     def end(self, *, well: bool) -> None:
         """Flush everything, and close a logger that was created for this run, even after a failure.
 
-        A W&B run that is left open would receive what the next run of this process logs.
+        A W&B run that is left open would receive the values of the next run in this process.
         """
         logger = self._logger
         if logger is None:

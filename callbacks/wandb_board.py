@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from wandb import Artifact
 
 DRAWN_UP_TO = 20
-"""Number of tasks after each of which everything is redrawn; beyond that, when a tenth more are learned, and at the end."""
+"""Up to this many tasks, everything is redrawn after each task; beyond that, after every tenth more, and at the end."""
 WHOLE_UP_TO = 100
-"""Number of tasks up to which the table of R has every known cell; beyond that, the first and newest score of each."""
+"""Up to this many tasks, the table of R has every known cell; beyond that, the first and newest score of each task."""
 
 
 class WandbBoard:
@@ -27,7 +27,7 @@ class WandbBoard:
 
     Args:
         store: the run.
-        log_banks: whether banks become artifacts.
+        log_banks: whether banks are uploaded as artifacts.
     """
 
     def __init__(self, store: Store, *, log_banks: bool) -> None:
@@ -51,12 +51,12 @@ class WandbBoard:
             self._draw(sink)
 
     def end(self, sink: Sink) -> None:
-        """Redraw what the last tasks have changed."""
+        """Redraw everything if tasks were learned since it was drawn."""
         if self._seen:
             self._draw(sink)
 
     def _draw_task(self, task: str, sink: Sink) -> None:
-        """Draw the report's figures of one task; the names are the same for all, so W&B shows them one after the other."""
+        """Draw the report's figures of one task, under the same names for all tasks, so that W&B shows them in turn."""
         import wandb
 
         from continual_petl.report.figures.registry import figures_of_task  # imports plotly, which takes a moment

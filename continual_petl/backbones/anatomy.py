@@ -1,6 +1,6 @@
-"""Describe the anatomy of a model family: the paths of its layers, attentions, projections and norms.
+"""Describes the anatomy of a model family: the paths of its layers, attention modules, projections and norms.
 
-A family is described once, as data, in `continual_petl.backbones.families`; no other code contains names of modules of
+A family is described once, as data, in `continual_petl.backbones.families`; no other code contains module names of
 `transformers`. Users add a description with `register_anatomy`. Paths of a layer's parts are relative to the layer, all
 others to the base model (without a language-modelling head).
 """
@@ -13,8 +13,8 @@ from typing import Literal
 from continual_petl.errors import InputError
 
 Pooling = Literal["first", "pooler", "mean", "last"]
-"""How token states become one vector: the first token, the first token through the frozen pooler, their mean, or the last
-token of the text (decoders, whose earlier tokens have not seen the whole text)."""
+"""How token states are reduced to one vector: the first token, the first token through the frozen pooler, their mean, or the
+last token of the text (decoders, whose earlier tokens have not seen the whole text)."""
 
 OutputHead = Literal["none", "seq2seq", "causal"]
 """The type of language-modelling head in the family's checkpoints."""
@@ -22,16 +22,16 @@ OutputHead = Literal["none", "seq2seq", "causal"]
 
 @dataclass(frozen=True, kw_only=True)
 class Projection:
-    """One linear map, or a part of one that computes several at once."""
+    """One linear map, or one part of a module that computes several at once."""
 
     path: str
     part: int = 0
-    """Which of ``num_parts`` equal parts of the outputs."""
+    """Index among ``num_parts`` equal parts of the outputs."""
     num_parts: int = 1
     heads_key: str | None = None
     """Configuration key with the number of heads, if the parts are interleaved by head (DeBERTa) rather than in blocks."""
     also_positions: bool = False
-    """Whether the module projects relative positions too (DeBERTa-v2), in another call whose input has no rows."""
+    """Whether the module also projects relative positions (DeBERTa-v2), in a separate call whose input is not rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,13 +57,13 @@ class FeedForward:
     """The FFN of a layer."""
 
     into: tuple[Projection, ...]
-    """The first projections, as far as the model has them; a gated FFN has two. Their input is the FFN's input."""
+    """The first projections, which need not all exist in a model; a gated FFN has two. Their input is the FFN's input."""
     out: str
     """The projection back to the hidden size."""
     result: str
-    """As `Attention.result`."""
+    """See `Attention.result`."""
     norm: str
-    """As `Attention.norm`."""
+    """See `Attention.norm`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,15 +79,15 @@ class Stack:
     norm_first: bool = False
     """Whether sub-layers read the normalised stream (pre-norm) instead of normalising their sum (post-norm)."""
     root: str = ""
-    """The module that holds the stack; its parts outside of layers belong to the stack's first layer."""
+    """The module that holds the stack; its parts outside the layers belong to the stack's first layer."""
     embedding_norm: str | None = None
     """LayerNorm of the embeddings; belongs to the stack's first layer."""
     final_norm: str | None = None
-    """LayerNorm after the last layer, to which it belongs."""
+    """LayerNorm after the last layer; belongs to the stack's last layer."""
     extra_norms: tuple[str, ...] = ()
-    """More LayerNorms in a layer (those of queries and keys), if the model has them."""
+    """Further LayerNorms in a layer (those of queries and keys), if the model has them."""
     outer_norms: tuple[str, ...] = ()
-    """More LayerNorms outside the layers, if the model has them; they belong to the stack's first layer."""
+    """Further LayerNorms outside the layers, if the model has them; they belong to the stack's first layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,14 +97,14 @@ class PromptSite:
     norm: str | None = None
     """A module whose input is the complete sum of all embeddings (the embeddings' LayerNorm or dropout)."""
     stack: str | None = None
-    """A module that takes ``inputs_embeds`` and makes its own masks (empty: the base model)."""
+    """A module that takes ``inputs_embeds`` and creates its own masks (empty: the base model)."""
     positions: str | None = None
     """With ``stack``: the learned absolute position embedding, which is not applied to prompts and must not be shifted."""
 
     def __post_init__(self) -> None:
         if (self.norm is None) == (self.stack is None):
             raise ValueError(
-                f"a PromptSite is before a norm or before a stack, so give exactly one of the two: got {self}"
+                f"a PromptSite is either before a norm or before a stack, so give exactly one of the two: got {self}"
             )
 
 
@@ -117,7 +117,7 @@ class Anatomy:
     model_types: tuple[str, ...]
     """The ``model_type`` values of `transformers` configurations that have this anatomy."""
     stacks: tuple[Stack, ...]
-    """Encoder and decoder, or the only one. Layers are numbered across them."""
+    """Encoder and decoder, or the only stack. Layers are numbered across stacks."""
     hidden_size_key: str = "hidden_size"
     pooling: Pooling = "first"
     """The family's default pooling."""
@@ -126,15 +126,15 @@ class Anatomy:
     attention_registry: bool = True
     """Whether the family computes attention through the registry of `transformers`, which prefixes require."""
     prompt: PromptSite | None = None
-    """None where prompts cannot be inserted."""
+    """None if prompts cannot be inserted."""
     output_head: OutputHead = "none"
     images: bool = False
     """Whether it reads images instead of text."""
     max_length_key: str | None = "max_position_embeddings"
-    """Configuration key with the maximum number of tokens; None if nothing in it sets a limit (T5, whose positions are
+    """Configuration key with the maximum number of tokens; None if the configuration sets no limit (T5, whose positions are
     relative), and for images."""
     positions_after_padding: bool = False
-    """Whether positions start at the padding's id + 1 (RoBERTa), so that the model takes fewer tokens."""
+    """Whether positions start at the padding id + 1 (RoBERTa), which leaves room for fewer tokens."""
 
 
 _ANATOMIES: dict[str, Anatomy] = {}
@@ -153,15 +153,15 @@ def find_anatomy(model_type: str) -> Anatomy:
     if model_type not in _ANATOMIES:
         part = 'Projection(path="...")'
         raise InputError(
-            f"backbone: model type {model_type!r} has no anatomy; known are {', '.join(sorted(_ANATOMIES))}. Describe it "
-            "once, from Python, with continual_petl.backbones: if it is built like a known one, "
+            f"backbone: model type {model_type!r} has no anatomy; known model types are {', '.join(sorted(_ANATOMIES))}. "
+            "Describe it once, from Python, with continual_petl.backbones: if it is built like a known model type, "
             f'register_anatomy(dataclasses.replace(find_anatomy("llama"), family="{model_type}", '
             f'model_types=("{model_type}",))); otherwise register_anatomy(Anatomy(family="{model_type}", '
             f'model_types=("{model_type}",), stacks=(Stack(layer="encoder.layer.{{}}", '
             'num_layers_key="num_hidden_layers", attentions=(Attention(name="self", module="...", '
             f'query={part}, key={part}, value={part}, out="...", result="...", norm="..."),), '
             f'ffn=FeedForward(into=({part},), out="...", result="...", norm="...")),))), with the module path of every '
-            "site; print(model) shows the paths, docs/backbones.md has a whole example."
+            "site; print(model) shows the paths, docs/backbones.md has a complete example."
         )
     return _ANATOMIES[model_type]
 

@@ -1,8 +1,8 @@
-"""Temporarily switch the attention implementation of a frozen model, to check a certificate made with another one.
+"""Temporarily switches the attention implementation of a frozen model, to check a certificate made with another one.
 
-A certificate records its attention implementation, and holds bit for bit only with that one. The implementation is just a
+A certificate records its attention implementation and holds bit for bit only with that one. The implementation is just a
 name in the model's configuration, which `transformers` looks up in every forward pass, so it can be changed temporarily on
-the same weights; a second copy of the backbone is never loaded for it.
+the same weights, without loading a second copy of the backbone.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ def attend_as(backbone: Backbone, implementation: str) -> Backbone:
     """Switch the attention of a backbone's model permanently; return the new backbone.
 
     Args:
-        backbone: the one in memory; it is outdated afterwards.
+        backbone: the backbone in memory; use the returned object instead afterwards.
         implementation: ``eager`` or ``sdpa``. Any other value, and any value for a family with its own attention code,
             changes nothing.
     """
-    own_way = not backbone.anatomy.attention_registry
-    if implementation == backbone.attention or implementation not in _KNOWN or own_way:
+    own_code = not backbone.anatomy.attention_registry
+    if implementation == backbone.attention or implementation not in _KNOWN or own_code:
         return backbone
-    # Encoder and decoder have their own configurations.
+    # Encoder and decoder have separate configurations.
     for module in backbone.model.modules():
         if isinstance(module, PreTrainedModel):
             module.config._attn_implementation = implementation
@@ -41,7 +41,7 @@ def attending(backbone: Backbone, implementation: str) -> Iterator[Backbone]:
     """Switch the attention of a backbone's model inside the ``with`` block; see `attend_as`.
 
     Yields:
-        The same backbone, with ``attention`` as it is inside the block.
+        The same backbone, with ``attention`` set to the implementation used inside the block.
     """
     inside = attend_as(backbone, implementation)
     try:

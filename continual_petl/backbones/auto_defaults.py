@@ -1,7 +1,7 @@
 """The attention and precision that ``auto`` selects on this machine, for each kind of device, with measurements.
 
 The selection is written into every certificate. A run continues with the attention it was started with, and a certificate is
-replayed with the one it names, so changing this table only affects new runs.
+replayed with the attention it records, so changing this table only affects new runs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FASTEST: dict[Device, Fastest] = {
     "old cuda": Fastest(
         attention="sdpa",
         precision="fp32",
-        evidence="not measured; GPUs before Ampere have no units for bf16, and emulate it",
+        evidence="not measured; GPUs before Ampere have no hardware support for bf16 and emulate it",
     ),
     "cpu with bf16 units": Fastest(
         attention="eager",
@@ -45,18 +45,18 @@ FASTEST: dict[Device, Fastest] = {
         attention="eager",
         precision="fp32",
         evidence="MiniLM, houlsby 48, fp32, AVX2, torch 2.13, medians of 7 in turns, CPU seconds of sdpa over eager: "
-        "learning 0.98 (32 x 64 and 32 x 128; two threads, 32 x 64: 1.06), answering 0.94 and 0.92: no clear winner, so the "
-        "one that earlier runs have. Precision: a product of (2048, 384) and (384, 1536) took about 110 times as long in "
-        "emulated bf16 as in fp32 (two threads, medians of five in one run)",
+        "learning 0.98 (32 x 64 and 32 x 128; two threads, 32 x 64: 1.06), predicting 0.94 and 0.92: no clear winner, so the "
+        "attention of earlier runs is kept. Precision: a product of (2048, 384) and (384, 1536) took about 110 times as long "
+        "in emulated bf16 as in fp32 (two threads, medians of five in one run)",
     ),
 }
 
 
 def this_device() -> Device:
-    """Return the row for the device that banks are learned on here."""
+    """Return the kind of device on which this machine trains banks."""
     if torch.cuda.is_available():
         return "cuda" if torch.cuda.is_bf16_supported(including_emulation=False) else "old cuda"
-    # Of the instruction sets with bf16, AMX has units for whole products; AVX512-BF16 only speeds up the emulation.
+    # Among the instruction sets with bf16, AMX computes matrix products; AVX512-BF16 only speeds up the emulation.
     return "cpu with bf16 units" if torch.cpu.get_capabilities().get("amx_bf16") else "cpu"
 
 
@@ -68,7 +68,7 @@ def fastest() -> Fastest:
 def resolve_precision(asked: Literal["auto", "bf16", "fp32"]) -> Literal["bf16", "fp32"]:
     """Return the dtype of the backbone's weights in memory; banks are always kept in float32.
 
-    ``auto`` is the fastest precision on this device: bf16 where there are units for it (GPUs since Ampere, CPUs with
-    AMX), fp32 elsewhere.
+    ``auto`` is the fastest precision on this device: bf16 with hardware support (GPUs since Ampere, CPUs with AMX), fp32
+    otherwise.
     """
     return fastest().precision if asked == "auto" else asked

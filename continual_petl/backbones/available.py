@@ -1,7 +1,7 @@
-"""Check once that a backbone exists, before `transformers` asks for one file after the other.
+"""Checks once that a backbone exists, before `transformers` requests one file after another.
 
-For each file that it cannot get, `transformers` asks the Hub several times with pauses in between; a misspelt name then
-takes more than a minute.
+For each file that it cannot get, `transformers` queries the Hub several times with pauses in between, so a misspelt name
+takes more than a minute to fail.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _ALLOWED = (
     "has in its cache."
 )
 _LOOKED_AT = 1_000
-"""Maximum number of entries of the working directory to look at."""
+"""Maximum number of entries of the working directory to inspect."""
 
 
 class MissingBackboneError(InputError):
-    """There is no backbone of this name; ``near`` is one with a similar name, if there is one."""
+    """There is no backbone of this name; ``near`` is a similar name, if there is one."""
 
     def __init__(self, message: str, near: str | None = None) -> None:
         self.near = near
@@ -35,14 +35,14 @@ class MissingBackboneError(InputError):
 def check_available(name: str, revision: str | None) -> None:
     """Check that a backbone can be loaded from somewhere: a package, a folder, the Hub's cache, or the Hub.
 
-    The Hub is asked at most once, without retries, and not at all in offline mode.
+    The Hub is queried at most once, without retries, and not at all in offline mode.
 
     Args:
         name: as in `load_backbone`.
-        revision: of a Hub id.
+        revision: commit, branch or tag of a Hub id.
 
     Raises:
-        MissingBackboneError: if there is none of this name; it suggests a similar name.
+        MissingBackboneError: if there is no backbone of this name; the message suggests a similar name.
     """
     is_path = os.path.isabs(name) or name.startswith(("./", "../", "~"))
     if is_path and not os.path.exists(name):
@@ -71,8 +71,12 @@ def _near() -> list[str]:
 
 
 def _missing_on_hub(name: str, revision: str | None) -> str | None:
-    """Return why the Hub has nothing to load under a name, as sentences; None if it has."""
-    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url  # half a second, which no folder needs
+    """Return why a name cannot be loaded from the Hub, as sentences, or None if it can."""
+    from huggingface_hub import (
+        constants,
+        get_hf_file_metadata,
+        hf_hub_url,
+    )  # takes half a second; folders do not need it
     from huggingface_hub.errors import (
         EntryNotFoundError,
         GatedRepoError,
@@ -88,10 +92,10 @@ def _missing_on_hub(name: str, revision: str | None) -> str | None:
         # A request for the file's metadata only, which huggingface_hub does not retry.
         get_hf_file_metadata(hf_hub_url(name, CONFIG, revision=revision))
     except HFValidationError:
-        return f"{no_folder} it cannot be the id of a model on the Hub either, which reads NAME or USER/NAME."
+        return f"{no_folder} it cannot be a model id on the Hub either, which has the form NAME or USER/NAME."
     except GatedRepoError:
         return (
-            f"{no_folder} the model on the Hub is gated: ask for access on its page, then log in with `hf auth login`."
+            f"{no_folder} the model on the Hub is gated: request access on its page, then log in with `hf auth login`."
         )
     except RepositoryNotFoundError:
         return f"{no_folder} the Hub has no such model (or it is private: then log in with `hf auth login`)."

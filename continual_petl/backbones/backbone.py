@@ -29,13 +29,13 @@ from continual_petl.errors import InputError
 Precision = Literal["bf16", "fp32"]
 
 RELATIVE_LENGTH = 512
-"""Default maximum of tokens for models without a position limit, if their configuration has no ``n_positions``: T5 was
-pre-trained with as many. More may be requested."""
+"""Default maximum number of tokens for models without a position limit, if their configuration has no ``n_positions``: the
+length that T5 was pre-trained with. More may be requested."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Backbone:
-    """A frozen model with the facts about it that other modules need."""
+    """A frozen model, with the facts that other modules need about it."""
 
     model: PreTrainedModel
     sites: Sites
@@ -50,18 +50,18 @@ class Backbone:
     tensor_digests: dict[str, str]
     """The digests that ``digest`` combines, by tensor name."""
     config_facts: dict[str, Any]
-    """The content of config.json as in the file, without the keys on which no answer depends."""
+    """The content of config.json as in the file, without the keys that do not affect predictions."""
     resident_digests: dict[str, str]
-    """Digests of every parameter and buffer as they are in memory."""
+    """Digests of every parameter and buffer as held in memory."""
     precision: Precision
     attention: str
     """The attention implementation in use."""
     pooling: Pooling
-    """How token states become one vector by default."""
+    """How token states are reduced to one vector by default."""
     max_length: int
     """Maximum number of tokens; 0 if it reads images."""
     fixed_positions: int | None = None
-    """Number of positions up to which the rotary tables stay as loaded; None means always. At least ``max_length``."""
+    """Number of positions up to which the rotary tables stay as loaded, at least ``max_length``; None: no limit."""
     remote_code: bool = False
     """Whether code that comes with the model may be executed."""
 
@@ -92,7 +92,7 @@ class Backbone:
         return [name for name in names if found.get(name) != self.resident_digests.get(name)]
 
     def file_digests(self) -> dict[str, str]:
-        """Return the SHA-256 of each file that the model, and the preparation of its inputs, are loaded from, by name.
+        """Return the SHA-256 of each file from which the model and the preparation of its inputs are loaded, by name.
 
         The files are read when this is called, not when the backbone is loaded.
 
@@ -108,7 +108,7 @@ class Backbone:
             return
         why = {
             "pooler": "has no trained pooler",
-            "first": "reads from left to right, so its first token knows nothing of the text",
+            "first": "reads from left to right, so its first token has not seen the rest of the text",
             "last": "reads images, whose last patch has no special role",
         }
         raise InputError(
@@ -124,7 +124,7 @@ class Backbone:
             "last": not self.anatomy.images,
             "pooler": self.has_pooler,
         }
-        return tuple(way for way, good in allowed.items() if good)
+        return tuple(pooling for pooling, supported in allowed.items() if supported)
 
     @property
     def has_pooler(self) -> bool:
@@ -145,24 +145,24 @@ def load_backbone(
     """Load a frozen backbone.
 
     Args:
-        name: ``minilm`` for the packaged one, a Hub id, or a path.
+        name: ``minilm`` for the packaged model, a Hub id, or a path.
         revision: commit, branch or tag of a Hub id.
         precision: dtype of the weights in memory.
         attention: implementation; ``auto`` selects the one that trains fastest on this device, see
             `continual_petl.backbones.auto_defaults`.
-        pooling: how token states become one vector; None selects the family's default.
+        pooling: how token states are reduced to one vector; None selects the family's default.
         max_length: maximum number of tokens; None means the model's limit. Without a position limit (T5), None means
             the ``n_positions`` of its configuration or 512, and any number may be requested.
         remote_code: whether Python code that comes with the model is executed; it can do whatever this process can.
 
     Raises:
-        InputError: if it cannot be found, has no anatomy, its weights are incomplete, or it needs code that may not run.
+        InputError: if the backbone cannot be found, has no anatomy or incomplete weights, or needs code that may not run.
     """
     model, sites, generates, facts = _load_frozen(name, revision, attention, remote_code)
     digests = checkpoint_digests(model)
     change_precision(model, torch.bfloat16 if precision == "bf16" else torch.float32)
     # all-MiniLM was trained with mean pooling; its BERT pooler is a leftover.
-    own_way: Pooling = "mean" if name == "minilm" else sites.anatomy.pooling
+    default: Pooling = "mean" if name == "minilm" else sites.anatomy.pooling
     backbone = Backbone(
         model=model,
         sites=sites,
@@ -175,7 +175,7 @@ def load_backbone(
         resident_digests=tensor_digests(module_tensors(model)),
         precision=precision,
         attention=str(model.config._attn_implementation),
-        pooling=pooling or own_way,
+        pooling=pooling or default,
         max_length=_max_length(name, model.config, sites.anatomy, max_length),
         fixed_positions=fixed_positions(model),
         remote_code=remote_code,
@@ -204,7 +204,7 @@ def _load_frozen(
     except Exception as error:  # transformers has no specific exception for a folder or id without a usable model
         raise InputError(cannot_load(name, error)) from error
     if generates:
-        # The checkpoint's own generation_config.json is for the task it was published with.
+        # The generation_config.json of the checkpoint is for the task it was published for.
         model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
     for parameter in model.parameters():
         parameter.requires_grad_(False)
@@ -216,20 +216,20 @@ def _check_pooling(backbone: Backbone, asked: Pooling | None) -> None:
     if asked is None and backbone.pooling == "pooler" and not backbone.has_pooler:
         raise InputError(
             f"backbone {backbone.name!r}: the family's default pooling is 'pooler', but this checkpoint has no trained "
-            f"pooler; allowed are {_listed(backbone.poolings())}: write one of them as backbone.pooling."
+            f"pooler; allowed are {_listed(backbone.poolings())}: set backbone.pooling to one of them."
         )
     backbone.check_pooling(backbone.pooling)
 
 
-def _listed(ways: tuple[Pooling, ...]) -> str:
-    return f"{', '.join(map(repr, ways[:-1]))} and {ways[-1]!r}"
+def _listed(poolings: tuple[Pooling, ...]) -> str:
+    return f"{', '.join(map(repr, poolings[:-1]))} and {poolings[-1]!r}"
 
 
 def check_max_length(name: str, revision: str | None, asked: int) -> None:
     """Check a number of tokens against the configuration of a backbone, without loading its weights or executing its code.
 
     Raises:
-        InputError: if the model takes fewer, or the configuration cannot be read.
+        InputError: if the model accepts fewer tokens, or the configuration cannot be read.
     """
     try:
         config = AutoConfig.from_pretrained(source_of(name), revision=revision, trust_remote_code=False)
@@ -254,7 +254,7 @@ def _max_length(name: str, config: Any, anatomy: Anatomy, asked: int | None) -> 
         allowed -= config.pad_token_id + 1
     if asked is not None and asked > allowed:
         raise InputError(
-            f"backbone.max_length: got {asked}, but the model takes {allowed} tokens: give at most {allowed}",
+            f"backbone.max_length: got {asked}, but the model accepts only {allowed} tokens: give at most {allowed}",
             key=("max_length",),
         )
     return asked or allowed

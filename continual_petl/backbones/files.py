@@ -1,4 +1,4 @@
-"""The files of a backbone: those that `transformers` reads for its model and for preparing its inputs."""
+"""The files of a backbone: those that `transformers` reads to load the model and to prepare its inputs."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ _TEXTS = (
 _IMAGES = ("preprocessor_config.json",)
 
 _IRRELEVANT = frozenset({"transformers_version", "_name_or_path", "_commit_hash", "architectures", "finetuning_task"})
-"""Keys of config.json on which no answer depends: who wrote the file, from where, and for which class."""
+"""Keys of config.json that do not affect predictions: the origin of the file, and the class it was written for."""
 
 
 def source_of(name: str) -> str:
-    """Return the source of a backbone for `transformers`: the folder of the packaged one, or the name itself."""
+    """Return the source of a backbone for `transformers`: the folder of the packaged model, or the name itself."""
     return str(minilm_path()) if name == "minilm" else name
 
 
 def config_facts(source: str, revision: str | None) -> dict[str, Any]:
-    """Return config.json as in the file, without the keys on which no answer depends."""
+    """Return config.json as in the file, without the keys that do not affect predictions."""
     from transformers import PreTrainedConfig  # takes seconds to import
 
     written: dict[str, Any] = PreTrainedConfig.get_config_dict(source, revision=revision)[0]
@@ -57,9 +57,9 @@ def files_of(name: str, revision: str | None, *, images: bool, remote_code: bool
 
     Args:
         name: as in `load_backbone`.
-        revision: of a Hub id.
-        images: whether the backbone reads images, so that no tokenizer files count.
-        remote_code: whether Python files named in JSON files, with their imports, count too.
+        revision: commit, branch or tag of a Hub id.
+        images: whether the backbone reads images, and so has no tokenizer files.
+        remote_code: whether to include the Python files named in JSON files, with their imports.
 
     Raises:
         InputError: if a file that the model was loaded from is missing.
@@ -82,12 +82,12 @@ def files_of(name: str, revision: str | None, *, images: bool, remote_code: bool
 
 
 def digests_of(name: str, revision: str | None, files: Iterable[str]) -> dict[str, str]:
-    """Return the SHA-256 of the existing files, whatever they contain."""
+    """Return the SHA-256 of each of the files that exists, without interpreting its content."""
     return {file: file_digest(path) for file, path in files_there(source_of(name), revision, files).items()}
 
 
 def files_there(source: str, revision: str | None, names: Iterable[str]) -> dict[str, Path]:
-    """Return the existing files: in the folder, or in the Hub's cache of the revision."""
+    """Return the paths of the files that exist, in the folder or in the Hub cache of the revision."""
     if os.path.isdir(source):
         paths = {name: os.path.join(source, name) for name in names}
         return {name: Path(path) for name, path in paths.items() if os.path.isfile(path)}
@@ -109,7 +109,7 @@ def files_there(source: str, revision: str | None, names: Iterable[str]) -> dict
 
 
 def _code(source: str, revision: str | None, found: dict[str, Path]) -> dict[str, Path]:
-    """Return the Python files that ``auto_map`` names in JSON files; for another repository, prefixed by its name."""
+    """Return the Python files that ``auto_map`` names in JSON files; the name of another repository becomes a prefix."""
     from transformers.dynamic_module_utils import get_relative_import_files
 
     files: dict[str, Path] = {}

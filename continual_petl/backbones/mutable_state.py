@@ -1,8 +1,8 @@
-"""Detect state of a backbone that could change without training, and how far it stays constant.
+"""Detects state of a backbone that could change without training, and the limits within which it stays constant.
 
-Modules that change in training mode (statistics, power iterations) are kept out of it. Rotary tables that are recomputed for
-long rows stay constant as long as no row is that long. Everything else is found by `Backbone.changed`, and by the answers
-to fixed inputs.
+Modules that change in training mode (statistics, power iterations) are kept in eval mode. Rotary tables that are recomputed
+for long rows stay constant as long as no row is that long. Any other change is found by `Backbone.changed`, and by comparing
+outputs for fixed inputs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from continual_petl.errors import InputError
 def moves_in_training(module: nn.Module) -> bool:
     """Return whether training mode would change a module's state: BatchNorm, spectral norm and the like.
 
-    They are recognised by a floating-point buffer (dropout has none) or by the hook of the older spectral norm.
+    Such modules are recognised by a floating-point buffer (dropout has none) or by the hook of the older spectral norm.
     """
     if any(buffer is not None and buffer.is_floating_point() for buffer in module._buffers.values()):
         return True
@@ -27,10 +27,10 @@ def moves_in_training(module: nn.Module) -> bool:
 
 
 def fixed_positions(model: nn.Module) -> int | None:
-    """Return up to how many positions the model's rotary tables stay as loaded; None means always.
+    """Return the number of positions up to which the model's rotary tables stay as loaded; None if there is no limit.
 
-    `transformers` 5.23 recomputes those of the types ``dynamic`` and ``longrope`` if the longest row of a batch has more
-    (``dynamic_rope_update`` in modeling_rope_utils.py).
+    `transformers` 5.23 recomputes tables of the types ``dynamic`` and ``longrope`` if the longest row of a batch has more
+    positions (``dynamic_rope_update`` in modeling_rope_utils.py).
     """
     limits = []
     for module in model.modules():
@@ -47,10 +47,10 @@ def fixed_positions(model: nn.Module) -> int | None:
 
 
 def check_positions(where: str, asked: int, fixed: int | None, remedy: str) -> None:
-    """Raise `InputError` if rows could have more positions than the rotary tables stay constant for."""
+    """Raise `InputError` if rows could have more positions than those for which the rotary tables stay constant."""
     if fixed is not None and asked > fixed:
         raise InputError(
             f"{where}: rows may have {asked} positions, but its rotary tables (rope type dynamic or longrope of config.json) "
-            f"are recomputed beyond {fixed}, so that an answer would depend on the longest row of its batch, and on "
-            f"batches before it. {remedy}"
+            f"are recomputed beyond {fixed}, so a prediction would depend on the longest row of its batch, and on "
+            f"earlier batches. {remedy}"
         )

@@ -38,7 +38,7 @@ class Sites:
     """The sites of one model.
 
     Args:
-        anatomy: the family.
+        anatomy: the anatomy of its family.
         model: with or without a language-modelling head; may be on the meta device.
 
     Raises:
@@ -50,7 +50,7 @@ class Sites:
         base = model.base_model
         self.base = "" if base is model else f"{next(name for name, m in model.named_modules() if m is base)}."
         """Prefix of the base model's paths."""
-        # Sizes only: otherwise a bank that is kept, copied or pickled would include the whole backbone.
+        # Keep only sizes: otherwise a bank that is stored, copied or pickled would include the whole backbone.
         modules = dict(model.named_modules())
         self._paths = frozenset(modules)
         self._widths = {path: width for path, module in modules.items() if (width := _linear_width(module)) is not None}
@@ -84,7 +84,7 @@ class Sites:
         return self._widths[path]
 
     def norm_width(self, path: str) -> int | None:
-        """Return the width of a norm; None if there is a module without a weight in its place."""
+        """Return the width of a norm; None if a module without a weight takes its place."""
         return self._weights.get(path)
 
     def hidden_width(self, layer: Layer) -> int:
@@ -97,7 +97,7 @@ class Sites:
         return int(self._embedding_width)
 
     def columns(self, layer: Layer, projection: Projection) -> slice | list[int]:
-        """Return which outputs of the module belong to the projection."""
+        """Return the output columns of the module that belong to the projection."""
         whole = self.module_width(layer.full(projection.path)).out
         size = whole // projection.num_parts
         if projection.heads_key is None:
@@ -118,14 +118,14 @@ class Sites:
         found += [layer.full(path) for path in stack.extra_norms]
         if layer.last and stack.final_norm is not None:
             found.append(self.base + stack.final_norm)
-        # Some models leave one out, or have an identity there (ModernBERT's first attention).
+        # Some models leave a norm out, or have an identity in its place (ModernBERT's first attention).
         return [path for path in dict.fromkeys(found) if path in self._weights]
 
     def owner(self, parameter: str) -> int | None:
         """Return the number of the layer that a parameter belongs to; None for the pooler.
 
         Parameters before the layers of a stack belong to its first layer, those after them to its last; a separate
-        output head belongs to the last layer of all.
+        output head belongs to the last layer of the model.
         """
         for layer in self.layers:
             if parameter.startswith(f"{layer.path}."):
@@ -178,8 +178,8 @@ class Sites:
         if missing:
             raise InputError(
                 f"backbone of family {self.anatomy.family!r} ({model}): the anatomy names {len(missing)} modules that the "
-                f"model does not have, first {missing[0]!r}. The installed transformers may have renamed them: register "
-                "a corrected Anatomy with continual_petl.backbones.register_anatomy."
+                f"model does not have; the first is {missing[0]!r}. The installed transformers may have renamed them: "
+                "register a corrected Anatomy with continual_petl.backbones.register_anatomy."
             )
 
 

@@ -1,4 +1,4 @@
-"""Load the backbone's tokenizer, which must be a fast one with a vocabulary."""
+"""Loads the backbone's tokenizer, which must be a fast tokenizer with a vocabulary."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from continual_petl.backbones.weights import code_refused, first_line, needs_cod
 from continual_petl.errors import InputError
 
 _GENERAL = {"PreTrainedTokenizerFast", "TokenizersBackend"}
-"""Names of the class that takes everything from tokenizer.json."""
+"""Names of the generic class, which is configured by tokenizer.json alone."""
 
 
 def load_tokenizer(name: str, *, revision: str | None = None, remote_code: bool = False) -> PreTrainedTokenizerBase:
@@ -22,8 +22,8 @@ def load_tokenizer(name: str, *, revision: str | None = None, remote_code: bool 
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=remote_code)
         declared = get_tokenizer_config(source, revision=revision).get("tokenizer_class")
         if declared in _GENERAL and type(tokenizer).__name__ not in _GENERAL:
-            # For some model types (Qwen2) transformers builds the family's own tokenizer whatever the folder declares,
-            # with the family's own pre-tokenisation.
+            # For some model types (Qwen2) transformers builds the family's tokenizer, with the family's pre-tokenisation,
+            # regardless of the class that the folder declares.
             tokenizer = PreTrainedTokenizerFast.from_pretrained(source, revision=revision or "main")
     except Exception as error:  # tokenizers raises nothing more specific for an unreadable file
         if needs_code(error):

@@ -1,4 +1,4 @@
-"""Load the weights of a backbone strictly: tensors missing from the checkpoint are an error, never initialised."""
+"""Loads the weights of a backbone strictly: tensors missing from the checkpoint are an error, never initialised."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def load_weights(
         revision: commit, branch or tag of a Hub id.
         anatomy: the family.
         attention: implementation.
-        remote_code: whether the checkpoint's own code may be executed.
+        remote_code: whether code that comes with the checkpoint may be executed.
 
     Returns:
         The model, and whether it has an output head.
@@ -59,8 +59,8 @@ def load_weights(
     wrong = sorted(missing) + sorted(mismatched)
     if wrong:
         raise InputError(
-            f"backbone {source!r}: the checkpoint lacks, or has with another shape, {len(wrong)} tensors, first "
-            f"{wrong[0]!r}; they would be random. Name a complete checkpoint of this architecture."
+            f"backbone {source!r}: {len(wrong)} tensors are missing from the checkpoint or have another shape (the first is "
+            f"{wrong[0]!r}); they would be random. Name a complete checkpoint of this architecture."
         )
     return model, generates
 
@@ -74,8 +74,8 @@ def refuse_quantised(name: str, config: Any) -> None:
     raise InputError(
         f"backbone {name!r}: the checkpoint is quantised (quantization_config of config.json, method "
         f"{str(getattr(method, 'value', method))!r}). Its weights are packed codes, and the numbers they represent "
-        "depend on the kernels of the machine: neither its digest nor the promise that an earlier task answers bit for "
-        "bit as before could be kept. Use the checkpoint that it was made from, with training.precision: bf16 to halve "
+        "depend on the kernels of the machine: neither its digest nor predictions that stay the same bit for bit "
+        "could be guaranteed. Use the checkpoint that it was made from, with training.precision: bf16 to halve "
         "its memory."
     )
 
@@ -83,7 +83,7 @@ def refuse_quantised(name: str, config: Any) -> None:
 def change_precision(model: nn.Module, dtype: torch.dtype) -> None:
     """Convert everything loaded from the checkpoint to another floating-point type.
 
-    Tables that a model computes from its configuration (the frequencies of rotary positions) keep theirs, as they do when
+    Tables that a model computes from its configuration (the frequencies of rotary positions) keep their type, as when
     `transformers` loads a checkpoint of that type.
     """
     computed = _computed(model)
@@ -93,7 +93,7 @@ def change_precision(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 def checkpoint_digests(model: nn.Module) -> dict[str, str]:
-    """Return the digest of every parameter and buffer as loaded, by its name.
+    """Return the digest of every parameter and buffer as loaded, by name.
 
     Floating-point tables that a model computes from its configuration are left out: their last bits may differ from one
     machine to the next.
@@ -103,7 +103,7 @@ def checkpoint_digests(model: nn.Module) -> dict[str, str]:
 
 
 def checkpoint_digest(model: nn.Module) -> str:
-    """Return one digest over those of `checkpoint_digests`."""
+    """Return the combined digest of `checkpoint_digests`."""
     return combined_digest(checkpoint_digests(model))
 
 
@@ -130,10 +130,10 @@ def needs_code(error: BaseException) -> bool:
 
 
 def code_refused(name: str, what: str) -> str:
-    """Return the message for a part of a backbone that needs its own code."""
+    """Return the message for a part of a backbone that needs custom code."""
     return (
         f"backbone {name!r}: {what} needs Python code that comes with it (auto_map in its JSON files), which is not "
-        "executed without your permission: it can do whatever you can. Read it, then write backbone: {name: ..., "
+        "executed without your permission: it can do whatever you can do. Read it, then write backbone: {name: ..., "
         "remote_code: true} in the stream file, or load_backbone(..., remote_code=True) in Python; or name another backbone."
     )
 
@@ -145,7 +145,7 @@ def first_line(error: BaseException) -> str:
 
 
 def _computed(model: nn.Module) -> set[str]:
-    """Return the names of the floating-point buffers that no checkpoint holds."""
+    """Return the names of the floating-point buffers that checkpoints do not contain."""
     return {
         f"{path}.{name}" if path else name
         for path, module in model.named_modules(remove_duplicate=False)
@@ -177,9 +177,9 @@ def _head(model: PreTrainedModel) -> set[str]:
 
 
 def _head_was_replaced(model: PreTrainedModel, source: str, revision: str | None) -> bool:
-    """Return whether the embeddings are used in place of a head that should be the model's own.
+    """Return whether the embeddings are used in place of a head that should have its own weights.
 
-    `transformers` 5.23 does that for T5 1.1 and mT5 when the file lacks the head, whatever config.json says.
+    `transformers` 5.23 does that for T5 1.1 and mT5 if the checkpoint lacks the head, whatever config.json says.
     """
     written = PreTrainedConfig.get_config_dict(source, revision=revision)[0]
     embeddings: Any = model.get_input_embeddings()
@@ -190,7 +190,7 @@ def _head_was_replaced(model: PreTrainedModel, source: str, revision: str | None
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence `transformers`, which reports left-out heads and missing poolers at length; both are handled here."""
+    """Silence `transformers`, which reports unused heads and missing poolers at length; both are handled here."""
     level = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(logging.ERROR)
     bars = transformers_logging.is_progress_bar_enabled()

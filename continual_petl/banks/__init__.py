@@ -1,4 +1,4 @@
-"""Banks: what a task adds to the frozen backbone (specification, presets, arithmetic, attachment)."""
+"""Banks: the parts that a task adds to the frozen backbone (specification, presets, arithmetic, attachment)."""
 
 from __future__ import annotations
 

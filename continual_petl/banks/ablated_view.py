@@ -1,12 +1,12 @@
 """A bank without its modifications in some layers, as in the ablation of Houlsby et al. 2019, section 3.6, figure 6.
 
 "Left out" means skipped, without retraining: in such a layer no form, prefix, bias or weight of the bank acts, so the
-layer computes what the plain backbone would for the same input. Everything that is not a modification stays as it was
-learned: the head, and the bank's own LayerNorms (``layernorms: own``). So does what acts outside the layers: a prompt,
-and additive or sparse differences to embeddings, to a norm after the last layer, or to a pooler; see `remaining_parts`.
+layer computes what the plain backbone would for the same input. Everything that is not a modification stays as learned:
+the head, and the bank's own LayerNorms (``layernorms: own``). So do parts that act outside the layers: a prompt, and
+additive or sparse differences to embeddings, to a norm after the last layer, or to a pooler; see `remaining_parts`.
 
-A bias or weight of a LayerNorm inside a layer belongs to the modification if that is additive or sparse (BitFit), and to
-the bank's own LayerNorms if it has them.
+A LayerNorm's bias or weight inside a layer counts as part of the modification if that is additive or sparse (BitFit), and
+as part of the bank's own LayerNorms if the bank has them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _NAMED = 3
 class AblatedView(Bank):
     """A view of a bank in which some layers have no modification; it shares the bank's parts and parameters.
 
-    The bank itself is not changed and stays usable meanwhile: the view is another object with the same tensors.
+    The bank itself is not changed and remains usable: the view is a separate object with the same tensors.
 
     Args:
         bank: the learned bank.
-        layers: numbers of the layers without modifications, counted through all stacks, encoder first. Layers that the
-            bank does not modify are allowed. A view of a view leaves out the layers of both.
+        layers: numbers of the layers to leave out, counted across all stacks, encoder first. Layers that the bank does not
+            modify are allowed. A view of a view leaves out the layers of both.
 
     Raises:
         ValueError: if the backbone has no such layer.
@@ -39,7 +39,7 @@ class AblatedView(Bank):
     Example::
 
         alone = AblatedView(bank, range(bank.sites.num_layers))
-        run(model, alone, inputs)  # the frozen backbone, with the bank's own LayerNorms if it has some
+        run(model, alone, inputs)  # the frozen backbone, with the bank's own LayerNorms if it has any
     """
 
     def __init__(self, bank: Bank, layers: Collection[int]) -> None:
@@ -80,22 +80,22 @@ def modified_layers(bank: Bank) -> tuple[int, ...]:
 
 
 def remaining_parts(bank: Bank) -> tuple[str, ...]:
-    """Describe what remains of a bank, besides its head, whichever layers are left out; nothing for most banks."""
+    """Describe the parts, besides the head, that remain whichever layers are left out; most banks have none."""
     found = []
     prompt = bank.prompt()
     if prompt is not None:
         found.append(f"a prompt of {len(prompt)} vectors in front of the input")
     if _norms(bank):
-        found.append("LayerNorms of its own")
+        found.append("its own LayerNorms")
     outside = [name for name, layer in _modified(bank).items() if layer is None]
     if outside:
         more = f" and {len(outside) - _NAMED} more" if len(outside) > _NAMED else ""
-        found.append(f"its own version of parameters outside of the layers ({', '.join(outside[:_NAMED])}{more})")
+        found.append(f"its own version of parameters outside the layers ({', '.join(outside[:_NAMED])}{more})")
     return tuple(found)
 
 
 def _modified(bank: Bank) -> dict[str, int | None]:
-    """Return the parameters that a modification changes, each with its layer; None is outside all layers."""
+    """Map each parameter that a modification changes to its layer number, or to None if it is outside all layers."""
     norms = _norms(bank)
     names = [name for name in bank.covered() if name.rpartition(".")[0] not in norms]
     return {name: _layer_around(bank.sites, name) for name in names}

@@ -30,18 +30,18 @@ from continual_petl.banks.prompt_hooks import prompt_hooks, with_prompt_mask, wi
 _turns: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
 _at_work: WeakSet[nn.Module] = WeakSet()
 _table = threading.Lock()
-"""Guards the two above: the lock of each backbone, and the backbones that carry a bank."""
+"""Guards `_turns`, the lock of each backbone, and `_at_work`, the backbones that carry a bank."""
 
 
 def run(model: PreTrainedModel, bank: Bank, inputs: Mapping[str, Tensor], *, base: bool = True) -> Any:
-    """Return the backbone's own output for ``inputs`` with the bank attached; a prompt's positions are cut off again.
+    """Return the backbone's output for ``inputs`` with the bank attached, without the positions of its prompt.
 
     Only the bank's parameters get gradients; nothing below the lowest modified layer is differentiated.
 
     Args:
         model: the backbone.
-        bank: built for it.
-        inputs: what its ``forward`` takes; rows are padded on the right, or come with ``position_ids``.
+        bank: built for this backbone.
+        inputs: arguments of the backbone's ``forward``; rows are right-padded, or ``position_ids`` are included.
         base: run the model without its language-modelling head.
     """
     with attached(model, bank) as length:
@@ -63,7 +63,7 @@ def one_pass(
         model: the backbone.
         sites: its sites.
         inputs: see `run`.
-        substitutes: tensors by the names of the parameters that they replace.
+        substitutes: replacement tensors by parameter name.
         length: number of prompt vectors.
         base: see `run`.
     """
@@ -71,11 +71,11 @@ def one_pass(
     target: nn.Module = _without_head(model, sites) if base else model
     strip = sites.base if base else ""
     if sites.anatomy.output_head != "none":
-        # One pass over whole texts: a cache would never be read.
+        # A single pass over complete texts would never read a cache.
         given.setdefault("use_cache", False)
     own = {n.removeprefix(strip): t for n, t in substitutes.items() if n.startswith(strip)}
     if base:
-        # T5's head lies beside its stacks, not outside a base model.
+        # T5's head is a sibling of its stacks; there is no base model inside it.
         own = {n: t for n, t in own.items() if not n.startswith("lm_head.")}
     output = functional_call(target, own, (), given) if own else target(**given)
     return without_prompt(sites, output, length) if length else output
@@ -86,9 +86,9 @@ def generate(model: PreTrainedModel, bank: Bank, inputs: Mapping[str, Tensor], s
 
     Args:
         model: a backbone with a language-modelling head.
-        bank: built for it.
-        inputs: ids and mask; rows of a decoder-only model are padded on the left.
-        settings: what ``generate`` takes.
+        bank: built for this backbone.
+        inputs: ids and mask; rows of a decoder-only model are left-padded.
+        settings: further arguments of ``generate``.
     """
     with attached(model, bank) as length, torch.no_grad():
         given: dict[str, Any] = with_prompt_mask(bank.sites, dict(inputs), length) if length else dict(inputs)
@@ -111,7 +111,7 @@ def attached(model: PreTrainedModel, bank: Bank) -> Iterator[int]:
 
     Raises:
         RuntimeError: if this thread already has a bank on the backbone, if the backbone would recompute layers in the
-            backward pass, after the bank is detached, or if it would use weights that were computed for another bank.
+            backward pass, after the bank is detached, or if it would use weights that were cached for another bank.
     """
     with turn(model):
         yield from _attached(model, bank)
@@ -120,8 +120,8 @@ def attached(model: PreTrainedModel, bank: Bank) -> Iterator[int]:
 def _check_ready(model: nn.Module) -> None:
     if parametrize._cache_enabled and any(map(parametrize.is_parametrized, model.modules())):
         raise RuntimeError(
-            "torch.nn.utils.parametrize.cached() is on, and the backbone has parametrised weights: they would be cached from "
-            "one pass to the next, and one bank could answer with another's weights. Leave its block first."
+            "torch.nn.utils.parametrize.cached() is active, and the backbone has parametrised weights: they would be cached "
+            "from one pass to the next, so one bank could predict with another's weights. Leave the cached() block first."
         )
     recomputes = any(getattr(m, "gradient_checkpointing", False) and m.training for m in model.modules())
     if recomputes and torch.is_grad_enabled():
@@ -133,7 +133,7 @@ def _check_ready(model: nn.Module) -> None:
 
 @contextmanager
 def turn_of(model: nn.Module) -> Iterator[None]:
-    """Lock the backbone for this thread inside the ``with`` block; the thread may enter further blocks."""
+    """Lock the backbone for this thread inside the ``with`` block; the thread may nest such blocks."""
     with _table:
         lock = _turns.setdefault(model, threading.RLock())
     with lock:
@@ -142,7 +142,7 @@ def turn_of(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def turn(model: nn.Module) -> Iterator[None]:
-    """Wait until no other thread has a bank on the backbone; raises what `attached` raises."""
+    """Wait until no other thread has a bank on the backbone; raises the same errors as `attached`."""
     _check_ready(model)
     with turn_of(model):
         if model in _at_work:
@@ -182,7 +182,7 @@ def _without_head(model: PreTrainedModel, sites: Sites) -> nn.Module:
 
 
 class _EncoderDecoder(nn.Module):
-    """A base model for T5 with its head, which has none inside; it uses the same modules."""
+    """A base model for a T5 with a head, which does not contain one; it shares the modules of that T5."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -208,7 +208,7 @@ class _EncoderDecoder(nn.Module):
 
 
 class _Generate(nn.Module):
-    """Generation as a forward pass, so that own parameters can be passed in for all steps."""
+    """Generation as a forward pass, so that `functional_call` can substitute parameters in every step."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
-"""What a bank changes inside attention heads: prefixes, and the multi-head parallel adapter.
+"""Changes that a bank makes inside attention heads: prefixes, and the multi-head parallel adapter.
 
 Both act in a function of the attention registry of `transformers`, which gets queries, keys and values per head after any
-cache update and rotation. So caches never hold a prefix, positions never shift, and masks stay those of the text.
+cache update and rotation. So caches never hold a prefix, positions never shift, and masks still cover only the text.
 
-* concat (Li and Liang 2021): learned keys and values before the others; every query may attend to them.
+* concat (Li and Liang 2021): learned keys and values precede the others; every query may attend to them.
 * gated (He et al. 2022, equations 7 to 10), the same function: ``(1 - g) head + g Attn(q, P_k, P_v)`` with
   ``g = sigmoid(logsumexp(s q P_k) - logsumexp(s q K + mask))``, which never overflows.
 * multi-head parallel (section 4.4): ``head + ReLU(s q P_k) P_v``.
@@ -33,7 +33,7 @@ _Changes = dict[nn.Module, list[PrefixPlacement]]
 _changes: ContextVar[_Changes] = ContextVar("changes inside attention heads")
 
 SUPPORTED = ("eager", "sdpa")
-"""Attention implementations that a prefix can join."""
+"""Attention implementations that support prefixes."""
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def _attend(implementation: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
                 key, value, attention_mask, rest = _in_front(*learned, key, value, attention_mask, rest)
         output_BTHE, weights = base(module, query, key, value, attention_mask, **rest)
         if gates:
-            # All prefixes of a head share one softmax: the gate weighs against those in front, and several gates are one.
+            # All prefixes of a head share one softmax: concatenated ones count as text, gated ones share one gate.
             together = (
                 torch.cat([keys for keys, _ in gates], dim=-2),
                 torch.cat([values for _, values in gates], dim=-2),
@@ -95,13 +95,13 @@ def _attend(implementation: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
 
 
 def _own_eager(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """Return the eager attention defined in the file of the module's own family."""
+    """Return the eager attention defined in the modeling file of the module's family."""
     for cls in type(module).__mro__:
         found = getattr(sys.modules[cls.__module__], "eager_attention_forward", None)
         if found is not None:
             function: Callable[..., tuple[Tensor, Tensor | None]] = found
             return function
-    raise TypeError(f"{type(module).__name__} has no eager attention of its own")
+    raise TypeError(f"{type(module).__name__}: its model family defines no eager_attention_forward")
 
 
 def _per_head(vectors: Tensor, key_BGKE: Tensor) -> Tensor:
@@ -120,19 +120,19 @@ def _in_front(
         # Visible is True in a boolean mask and 0 in an additive one.
         mask = nn.functional.pad(mask, (length, 0), value=1 if mask.dtype == torch.bool else 0)
     if rest.get("position_bias") is not None:
-        # Relative positions are between tokens; learned keys have none.
+        # Relative positions exist only between tokens; learned keys have none.
         rest = rest | {"position_bias": nn.functional.pad(rest["position_bias"], (length, 0))}
     return key, value, mask, rest
 
 
 def _logits(query_BHTE: Tensor, keys_GLE: Tensor, scale: float) -> Tensor:
-    """Return (B, H, T, L): each query against the learned keys of its group of heads."""
+    """Return (B, H, T, L): the scaled products of each query with the learned keys of its group of heads."""
     groups = query_BHTE.shape[1] // keys_GLE.shape[-3]
     return query_BHTE @ keys_GLE.repeat_interleave(groups, dim=-3).transpose(-1, -2) * scale
 
 
 def _weigh(weights_BHTL: Tensor, values_GLE: Tensor) -> Tensor:
-    """Return (B, T, H, E)."""
+    """Return the weighted sums of the learned values, (B, T, H, E)."""
     groups = weights_BHTL.shape[1] // values_GLE.shape[-3]
     return (weights_BHTL @ values_GLE.repeat_interleave(groups, dim=-3)).transpose(1, 2)
 
@@ -166,7 +166,7 @@ def _gated(
 
 def _mask(implementation: str) -> Callable[..., Tensor | None]:
     def mask(*args: Any, **rest: Any) -> Tensor | None:
-        # An omitted causal mask is rebuilt in the kernel, for as many keys as queries; a prefix adds keys.
+        # If the causal mask is omitted, the kernel rebuilds it for as many keys as queries; but a prefix adds keys.
         if "allow_is_causal_skip" in rest:
             rest["allow_is_causal_skip"] = False
         made: Tensor | None = ALL_MASK_ATTENTION_FUNCTIONS[implementation](*args, **rest)

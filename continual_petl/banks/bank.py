@@ -21,11 +21,11 @@ class Bank(nn.Module):
     """The parameters of one task on one backbone. The constructor draws and copies nothing; `initialise` does.
 
     Args:
-        spec: what the bank modifies.
+        spec: the specification of the bank.
         model: the backbone, only read (its sizes, later its values); may be on the meta device.
-        sites: where everything is in the model.
+        sites: the sites of the model.
         head: the task's head; any module.
-        reads: the output of the backbone that the task uses; a full copy includes the pooler or output head if it is used.
+        reads: the backbone output that the task uses; a full copy includes the pooler or output head if it is used.
         folded: build the stored form instead of the trained one; see `fold`.
 
     Raises:
@@ -96,8 +96,8 @@ class Bank(nn.Module):
     def fold(self) -> None:
         """Turn the trained form into the stored one: networks around prefixes and prompts, and masks, are folded away.
 
-        Answers in eval mode stay the same, except with diff-pruning, which keeps only the largest differences. Call it after
-        training; the parameters are then new, frozen objects. A bank without such parts is not changed.
+        Outputs in eval mode stay the same, except with diff-pruning, which keeps only the largest differences. Call it after
+        training; it replaces the parameters with new, frozen ones. A bank without such parts is not changed.
         """
         for modification, form, group in self._groups():
             form.fold(modification, self.sites, self.layers, group)
@@ -108,7 +108,7 @@ class Bank(nn.Module):
         return [p for m, form, group in self._groups() for p in form.placements(m, self.layers, group)]
 
     def prefixes(self) -> list[PrefixPlacement]:
-        """Return the learned keys and values of every attention that has some."""
+        """Return the learned keys and values of every attention module that has any."""
         return [p for m, form, group in self._groups() for p in form.prefixes(m, self.sites, self.layers, group)]
 
     def prompt(self) -> Tensor | None:
@@ -117,11 +117,11 @@ class Bank(nn.Module):
         return next((prompt for prompt in found if prompt is not None), None)
 
     def is_folded(self) -> bool:
-        """Whether there is no network around prefixes and prompts (any more); see `fold`."""
+        """Return whether no prefix or prompt is (still) trained through a network; see `fold`."""
         return all(form.is_folded(group) for _, form, group in self._groups())
 
     def penalty(self) -> Tensor | None:
-        """Return what the forms add to the loss, or None."""
+        """Return the term that the forms add to the loss, or None."""
         terms = [term for _, form, group in self._groups() if (term := form.penalty(group)) is not None]
         return torch.stack(terms).sum() if terms else None
 
@@ -131,7 +131,7 @@ class Bank(nn.Module):
         return [name.replace("/", ".") for name in self.own] + names
 
     def substitutes(self, model: nn.Module) -> dict[str, Tensor]:
-        """Return the bank's versions of backbone parameters by their names, in the backbone's dtype."""
+        """Return the bank's versions of backbone parameters by name, in the backbone's dtype."""
         differences = [found for _, form, group in self._groups() if (found := form.differences(group))]
         if not self.own and not differences:
             return {}
@@ -150,7 +150,7 @@ class Bank(nn.Module):
         return {name: tensor.detach() for name, tensor in self.state_dict().items()}
 
     def body(self) -> dict[str, Tensor]:
-        """Return the tensors without the head: what a shared bank passes from task to task."""
+        """Return all tensors except the head's; a shared bank passes these from task to task."""
         return {name: tensor for name, tensor in self.tensors().items() if not name.startswith("head.")}
 
     @torch.no_grad()

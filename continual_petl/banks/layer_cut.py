@@ -1,12 +1,12 @@
-"""One pass cut in two: the states below a layer, and a pass that resumes from given states.
+"""Cuts one pass in two: the states below a layer, and a pass that resumes from given states.
 
 Nothing in a frozen model changes below the lowest layer that a bank touches, so the states there can be computed once and
-reused, in later epochs and for other banks on the same rows. While a pass is cut, ``forward`` of single layers is replaced
+reused, in later epochs and for other banks on the same rows. While a pass is cut, the ``forward`` of some layers is replaced
 on the instance: layers that are not needed return their input. The model's own code still computes embeddings, masks,
 positions and rotary tables, so nothing here depends on the family; class, module tree and state dict stay unchanged.
 
 A pass cannot be cut where layers pass more than token states to each other (the position bias of T5), nor between the
-two stacks of an encoder-decoder. Such a model is refused, see `why_not`.
+two stacks of an encoder-decoder. Such a model is refused; see `why_not`.
 
 Shape suffixes: B rows, T tokens, D width of the backbone.
 """
@@ -28,12 +28,12 @@ from continual_petl.banks.bank import Bank
 
 Forward = Callable[..., Any]
 
-_num_handed: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
-"""What a model's layers return, once observed: 0 for the bare states, n for a tuple of n with the states first."""
+_num_returned: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+"""What the layers of a model return, once observed: 0 for only the states, n for an n-tuple with the states first."""
 
 
 def lowest_layer(bank: Bank) -> int:
-    """Return the number of the lowest layer that a bank touches, counted through all stacks.
+    """Return the number of the lowest layer that a bank touches, counted across all stacks.
 
     Everything before the layers (embeddings with their norm, prompts) belongs to layer 0. For a bank that touches no layer,
     such as a probe, this is the number of layers: everything below its head is frozen.
@@ -56,9 +56,9 @@ def states_below(model: PreTrainedModel, sites: Sites, inputs: Mapping[str, Tens
 
     Args:
         model: the backbone, in eval mode.
-        sites: where everything is in the model.
-        inputs: what its ``forward`` takes.
-        layer: its number; the number of layers means the output of the last one.
+        sites: the sites of the model.
+        inputs: arguments of its ``forward``.
+        layer: number of the layer; ``sites.num_layers`` means the output of the last layer.
 
     Shape:
         ``(B, T, D)``, in the backbone's dtype, padding positions included.
@@ -70,15 +70,15 @@ def states_below(model: PreTrainedModel, sites: Sites, inputs: Mapping[str, Tens
     taken: list[Tensor] = []
 
     def last_below(forward: Forward, *args: Any, **kwargs: Any) -> Any:
-        handed = forward(*args, **kwargs)
-        _num_handed[model] = _count(handed)
+        returned = forward(*args, **kwargs)
+        _num_returned[model] = _count(returned)
         if layer == len(layers):
-            taken.append(_first(handed))
-        return handed
+            taken.append(_first(returned))
+        return returned
 
     def take(forward: Forward, *args: Any, **kwargs: Any) -> Any:
         taken.append(_read(args, kwargs))
-        return _handed(model, taken[0])
+        return _as_returned(model, taken[0])
 
     stand_ins: dict[nn.Module, Forward] = {layers[layer - 1]: last_below}
     stand_ins |= dict.fromkeys(layers[layer:], _through(model))
@@ -92,20 +92,20 @@ def states_below(model: PreTrainedModel, sites: Sites, inputs: Mapping[str, Tens
 def resumed_at(model: PreTrainedModel, sites: Sites, layer: int, states_BTD: Tensor) -> Iterator[None]:
     """Resume every pass inside the ``with`` block at a layer, with given states, whichever bank is attached.
 
-    Positions that are not padding have to hold what `states_below` returned, bit for bit; the others only have to be
-    finite. Other threads wait for the end of the block.
+    Positions that are not padding must hold the result of `states_below`, bit for bit; the others only have to be finite.
+    Other threads wait for the end of the block.
 
     Args:
-        model: the backbone; `states_below` or `why_not` has seen it before.
-        sites: where everything is in the model.
-        layer: as in `states_below`; no bank on the model touches a lower one.
+        model: the backbone; `states_below` or `why_not` must have been called on it before.
+        sites: the sites of the model.
+        layer: as in `states_below`; no bank on the model may touch a lower layer.
         states_BTD: states of the rows that the model gets inside the block.
 
     Raises:
         ValueError: if the pass of this model cannot be cut there, or the states belong to other rows or another model.
     """
     layers = _layers(model, sites, layer)
-    if model not in _num_handed:
+    if model not in _num_returned:
         raise ValueError("it is not known what the layers of this model return: call states_below or why_not first")
 
     def begin(forward: Forward, *args: Any, **kwargs: Any) -> Any:
@@ -114,7 +114,7 @@ def resumed_at(model: PreTrainedModel, sites: Sites, layer: int, states_BTD: Ten
 
     def end(forward: Forward, *args: Any, **kwargs: Any) -> Any:
         _check(_read(args, kwargs), states_BTD)
-        return _handed(model, states_BTD)
+        return _as_returned(model, states_BTD)
 
     stand_ins: dict[nn.Module, Forward] = dict.fromkeys(layers[:layer], _through(model))
     stand_ins[layers[min(layer, len(layers) - 1)]] = begin if layer < len(layers) else end
@@ -124,11 +124,11 @@ def resumed_at(model: PreTrainedModel, sites: Sites, layer: int, states_BTD: Ten
 
 @torch.no_grad()
 def why_not(model: PreTrainedModel, sites: Sites, inputs: Mapping[str, Tensor], layer: int) -> str | None:
-    """Return why a model's pass cannot be cut below a layer, or None if it can; this is tried out and compared bit for bit.
+    """Return why a model's pass cannot be cut below a layer, or None if it can; a cut is tried and compared bit for bit.
 
     Args:
-        model: the backbone, in eval mode, with no bank on it.
-        sites: where everything is in the model.
+        model: the backbone, in eval mode, with no bank attached.
+        sites: the sites of the model.
         inputs: a few rows; one is enough.
         layer: as in `states_below`.
     """
@@ -149,7 +149,7 @@ def _layers(model: PreTrainedModel, sites: Sites, layer: int) -> list[nn.Module]
     if len(sites.anatomy.stacks) > 1:
         raise ValueError(f"a pass of family {sites.anatomy.family!r} goes through two stacks and cannot be cut")
     if not 1 <= layer <= sites.num_layers:
-        raise ValueError(f"layer {layer}: a pass is cut below one of the layers 1 to {sites.num_layers}")
+        raise ValueError(f"layer {layer}: a pass can only be cut below layers 1 to {sites.num_layers}")
     return [model.get_submodule(place.path) for place in sites.layers]
 
 
@@ -182,37 +182,37 @@ def _bound(stand_in: Forward, forward: Forward) -> Forward:
 
 
 def _through(model: nn.Module) -> Forward:
-    return lambda forward, *args, **kwargs: _handed(model, _read(args, kwargs))
+    return lambda forward, *args, **kwargs: _as_returned(model, _read(args, kwargs))
 
 
 def _read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """Return the states that a layer is called with."""
+    """Return the states with which a layer is called."""
     states = args[0] if args else kwargs.get("hidden_states")
     if not isinstance(states, Tensor):
         raise TypeError("the model does not call its layers with token states first")
     return states
 
 
-def _first(handed: Any) -> Tensor:
-    states = handed[0] if isinstance(handed, tuple) else handed
+def _first(returned: Any) -> Tensor:
+    states = returned[0] if isinstance(returned, tuple) else returned
     assert isinstance(states, Tensor)
     return states
 
 
-def _count(handed: Any) -> int:
-    """Return the entry of `_num_handed` for a layer that returned this."""
-    if isinstance(handed, Tensor):
+def _count(returned: Any) -> int:
+    """Return the entry of `_num_returned` for the return value of a layer."""
+    if isinstance(returned, Tensor):
         return 0
-    if isinstance(handed, tuple) and handed and isinstance(handed[0], Tensor):
-        if all(rest is None for rest in handed[1:]):
-            return len(handed)
+    if isinstance(returned, tuple) and returned and isinstance(returned[0], Tensor):
+        if all(rest is None for rest in returned[1:]):
+            return len(returned)
         raise ValueError("the layers of this model pass more than token states to each other")
-    raise TypeError(f"a layer of this model returns a {type(handed).__name__} instead of token states")
+    raise TypeError(f"a layer of this model returns a {type(returned).__name__} instead of token states")
 
 
-def _handed(model: nn.Module, states_BTD: Tensor) -> Any:
-    """Return states in the form in which the model's layers return them."""
-    number = _num_handed[model]
+def _as_returned(model: nn.Module, states_BTD: Tensor) -> Any:
+    """Return states in the format that the model's layers return."""
+    number = _num_returned[model]
     return (states_BTD, *[None] * (number - 1)) if number else states_BTD
 
 

@@ -1,8 +1,8 @@
 """Merges a bank into a copy of its backbone, where possible: a plain `transformers` model for one task.
 
-Low-rank changes are added to the weights of projections (Hu et al. 2022, section 4.1), learned factors are multiplied with
-them, own parameters and sparse differences are weights already. Everything else acts between modules or inside attention
-and cannot be merged.
+Low-rank changes are added to the weights of projections (Hu et al. 2022, section 4.1), learned factors are multiplied into
+them, and own parameters and sparse differences are weights already. Everything else acts between modules or inside
+attention and cannot be merged.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ MERGEABLE = tuple(name for name, form in FORMS.items() if form.mergeable)
 
 @torch.no_grad()
 def merged(model: PreTrainedModel, bank: Bank) -> PreTrainedModel:
-    """Return a copy of the backbone that gives, without the bank, the answers that the backbone gives with it.
+    """Return a copy of the backbone that has, without the bank, the outputs that the backbone has with it.
 
-    The answers differ by rounding only: sums are computed in another order (tested: 1e-5 in float32 on tiny models, 1e-12 in
-    float64). The copy is as large as the backbone; certificates cover the bank, not the copy.
+    The outputs differ only by rounding, since sums are computed in another order (tested: 1e-5 in float32 on tiny models,
+    1e-12 in float64). The copy is as large as the backbone; certificates cover the bank, not the copy.
 
     Args:
         model: the backbone; not changed.
-        bank: built for it.
+        bank: built for this backbone.
 
     Raises:
         InputError: if a form of the bank cannot be merged.

@@ -1,4 +1,4 @@
-"""Which parameters of a backbone a bank has versions of: copies (LayerNorms, biases, weights) or differences."""
+"""Finds the backbone parameters that a bank has versions of: copies (LayerNorms, biases, weights) or differences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def own_names(spec: BankSpec, model: nn.Module, sites: Sites, layers: list[Layer
     """Return the names of the backbone parameters that the bank has a copy or a difference of, in the backbone's order.
 
     Raises:
-        InputError: if biases are asked for and there are none.
+        InputError: if the bank trains biases and there are none.
     """
     kinds = {m.modifies for m in spec.modifications if m.config.own_parameters}
     norms = {path for layer in layers for path in sites.norms(layer)} if spec.layernorms == "own" else set()

@@ -1,7 +1,7 @@
 """Prompts: learned vectors in front of the token embeddings (Lester et al. 2021), as He et al. 2022 insert them.
 
-They are inserted after token and position embeddings are summed, so they have no position and shift none; where positions
-are rotations (Llama, Qwen), they come before the text. A decoder reads them once, when its cache is empty.
+They are inserted after token and position embeddings are summed, so they have no position and shift none; with rotary
+positions (Llama, Qwen), their positions precede the text. A decoder reads them once, when its cache is empty.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def with_prompt_mask(sites: Sites, inputs: Inputs, length: int) -> Inputs:
 
 
 def without_prompt(sites: Sites, output: Any, length: int) -> Any:
-    """Cut the prompt's positions off the output of the stack that has them; in an encoder-decoder, the encoder."""
+    """Cut the prompt's positions off the output; in an encoder-decoder only the encoder has them, so nothing is cut."""
     if len(sites.anatomy.stacks) > 1:
         return output
     for name in ("last_hidden_state", "logits"):
@@ -43,7 +43,7 @@ def without_prompt(sites: Sites, output: Any, length: int) -> Any:
 
 
 def prompt_hooks(model: nn.Module, sites: Sites, prompt_LW: Tensor) -> list[RemovableHandle]:
-    """Insert a prompt, or one for each row (B, L, W), for as long as the handles live."""
+    """Insert a prompt, or one prompt per row (B, L, W), until the handles are removed."""
     place = sites.anatomy.prompt
     assert place is not None, "checked when the bank was built"
     if place.norm is not None:
@@ -76,7 +76,7 @@ def _before_norm(model: nn.Module, sites: Sites, prompt_LW: Tensor) -> list[Remo
     if sites.anatomy.pooler is not None:
         pooler = getattr(model.get_submodule(sites.base.rstrip(".")), sites.anatomy.pooler, None)
         if pooler is not None:
-            # It reads the first position, which has to stay the first token.
+            # The pooler reads the first position, which must remain the first token.
             handles.append(
                 pooler.register_forward_pre_hook(lambda _, args: (args[0][:, prompt_LW.shape[-2] :], *args[1:]))
             )
@@ -108,7 +108,7 @@ def _before_stack(model: nn.Module, sites: Sites, prompt_LW: Tensor) -> list[Rem
             if "position_ids" in signature.parameters:
                 given["position_ids"] = _positions(given.get("position_ids"), embeds, length)
         elif "position_ids" in signature.parameters and given.get("position_ids") is None:
-            # The cache counts the prompt, positions do not.
+            # The cache length includes the prompt; positions do not.
             width = (given["input_ids"] if given.get("input_ids") is not None else given["inputs_embeds"]).shape[1]
             start = cache.get_seq_length() - length
             given["position_ids"] = torch.arange(start, start + width, device=prompt_LW.device).unsqueeze(0)
@@ -130,7 +130,7 @@ def _before_stack(model: nn.Module, sites: Sites, prompt_LW: Tensor) -> list[Rem
 
 
 def _positions(given: Tensor | None, embeds_BTW: Tensor, length: int) -> Tensor:
-    """Return the positions of the text, preceded by those of the prompt, counted backwards from the first."""
+    """Return the positions of the text, preceded by negative positions for the prompt."""
     if given is None:
         given = torch.arange(embeds_BTW.shape[1], device=embeds_BTW.device).unsqueeze(0)
     before = torch.arange(-length, 0, device=given.device).expand(given.shape[0], -1)

@@ -1,4 +1,4 @@
-"""Build the head for a kind of task."""
+"""Builds the head for a kind of task."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def build_head(
     """Return the head for a kind of task, with uninitialised parameters.
 
     Args:
-        kind: of the task.
+        kind: kind of the task.
         width: size of the backbone's states.
-        num_outputs: one per label; 1 for a regression, any for a generative task.
+        num_outputs: one per label; 1 for regression; not used by generative tasks.
         dropout: on the features, in training only.
-        label_smoothing: share of a target that is spread over all labels, or over the vocabulary; not used by regressions
+        label_smoothing: share of a target that is spread over all labels, or over the vocabulary; not used by regression
             and multilabel tasks.
-        class_weights: one per label; regressions and generative tasks have none.
+        class_weights: one per label; regression and generative tasks have none.
     """
     if kind in GENERATIVE:
         return GenerationHead(kind, label_smoothing=label_smoothing)

@@ -1,6 +1,6 @@
 """Entity scores of tagged words, micro-averaged over entities (Tjong Kim Sang and De Meulder 2003, CoNLL-2003).
 
-Tags are read as leniently as by CoNLL's own script conlleval and by seqeval's default: an entity may begin with I-.
+Tags are read as leniently as by CoNLL's script conlleval and by seqeval's default: an entity may begin with I-.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class Entity(NamedTuple):
 
     name: str
     start: int
-    """Number of its first word."""
+    """Index of its first word."""
     stop: int
-    """One past the number of its last word."""
+    """One past the index of its last word."""
 
 
 def entities(tags: Sequence[str]) -> set[Entity]:
     """Return the entities of one row of tags: IOB1, IOB2, IOBES, each also without names (B, I, O), or bare names.
 
-    An I- or E- tag continues an entity if the tag before is a B- or I- of the same name; every other tag but O begins one.
+    An I- or E- tag continues an entity if the previous tag is a B- or I- of the same name; any other tag but O begins one.
     A tag without such a prefix is read as I-.
 
     Example:
@@ -61,7 +61,7 @@ def _split(tag: str) -> tuple[str, str]:
 
 
 class EntityScores(Metric):
-    """Precision, recall and F1 of entities, which are correct if name, first and last word are.
+    """Precision, recall and F1 of entities; an entity is correct if its name, first word and last word are correct.
 
     A score with a zero denominator is 0, as in seqeval.
 
@@ -85,8 +85,8 @@ class EntityScores(Metric):
         """Count the entities of a batch.
 
         Args:
-            preds: tag numbers ``(B, W)``.
-            target: the same, -100 everywhere except at the first piece of a word.
+            preds: predicted tag indices ``(B, W)``.
+            target: true tag indices ``(B, W)``, -100 everywhere except at the first piece of a word.
         """
         for predicted_W, true_W in zip(preds.cpu(), target.cpu(), strict=True):
             words = true_W != IGNORED

@@ -20,7 +20,7 @@ class GenerationHead(Head):
 
     Args:
         kind: seq2seq, where the logits at a position predict the label at that position; or causal-lm, where they predict
-            the label at the next.
+            the label at the next position.
         label_smoothing: share of a target that is spread evenly over the vocabulary.
     """
 
@@ -51,12 +51,12 @@ class GenerationHead(Head):
         )
 
     def aligned(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Align logits and labels."""
+        """Return logits and labels such that the logits at each position predict the label at that position."""
         return (outputs[:, :-1], labels[:, 1:]) if self.kind == "causal-lm" else (outputs, labels)
 
     def predictions(self, outputs: Tensor) -> Tensor:
-        """Raise `TypeError`: generative tasks answer with generated texts, not from the logits of given targets."""
-        raise TypeError(f"a {self.kind} task answers by generating: use continual_petl.learner.generate")
+        """Raise `TypeError`: generative tasks predict by generating text, not from the logits of given targets."""
+        raise TypeError(f"a {self.kind} task predicts by generating text: use continual_petl.learner.generate")
 
 
 def token_log_probabilities(head: GenerationHead, logits: Tensor, labels: Tensor) -> Tensor:

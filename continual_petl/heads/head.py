@@ -1,7 +1,7 @@
-"""The base class of heads: outputs from a bank's features, a loss, and predictions from the outputs.
+"""The base class of heads, which compute outputs from a bank's features, a loss, and predictions from the outputs.
 
-A head belongs to its bank and is as private to the task as the rest of it. There is one small class per type of answer;
-`continual_petl.heads.build.build_head` chooses.
+A head belongs to its bank and is as private to the task as the rest of the bank. There is one small class per type of
+output; `continual_petl.heads.build.build_head` chooses between them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Head(nn.Module, ABC):
     """The head of a bank.
 
     Args:
-        kind: of the task.
+        kind: kind of the task.
     """
 
     def __init__(self, kind: Kind) -> None:
@@ -41,10 +41,10 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def predictions(self, outputs: Tensor) -> Tensor:
-        """Return predictions from the outputs, in the form of the labels."""
+        """Return predictions from the outputs, in the format of the labels."""
 
 
 def weight_buffer(head: nn.Module, class_weights: tuple[float, ...] | None) -> None:
-    """Register class weights as a buffer that moves with the head but is not stored: the plan has them."""
+    """Register class weights as a buffer that moves with the head but is not stored, since the plan has them."""
     weights = None if class_weights is None else torch.tensor(class_weights, dtype=torch.float32)
     head.register_buffer("class_weights", weights, persistent=False)

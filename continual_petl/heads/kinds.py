@@ -1,4 +1,4 @@
-"""The kinds of task, and the metrics of each. Imports nothing heavy: stream files are checked against these."""
+"""The kinds of task, and the metrics of each. Imports nothing heavy, since stream files are checked against them."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ METRICS: dict[Kind, tuple[str, ...]] = {
 token-classification). Higher is better."""
 
 GENERATIVE: frozenset[Kind] = frozenset({"seq2seq", "causal-lm"})
-"""Kinds whose answer is a generated text."""
+"""Kinds whose prediction is a generated text."""
 
 LABELLED: frozenset[Kind] = frozenset({"classification", "multilabel", "token-classification", "image-classification"})
 """Kinds that have label names."""
 
 IGNORED = -100
-"""The label of what is ignored in loss and scores: padding, special tokens, all but the first piece of a word."""
+"""The label of positions ignored in loss and scores: padding, special tokens, all but the first piece of a word."""

@@ -20,9 +20,9 @@ class LinearHead(Head):
     """Dropout and one linear layer on features of any shape ``(..., D)``.
 
     Args:
-        kind: of the task.
+        kind: kind of the task.
         width: size D of the features.
-        num_outputs: one per label; 1 for a regression.
+        num_outputs: one per label; 1 for regression.
         dropout: on the features, in training only.
         label_smoothing: share of a target that is spread evenly over all labels.
         class_weights: one per label, in the loss only; None weighs all labels equally.
@@ -59,7 +59,7 @@ class LinearHead(Head):
 
 
 class ClassHead(LinearHead):
-    """One of C labels for a row, or for every token of it: softmax and cross-entropy.
+    """One of C labels for a row, or for each of its tokens: softmax and cross-entropy.
 
     The mean weighs every labelled row or token by its label's weight, as ``torch.nn.CrossEntropyLoss`` does.
 
@@ -78,7 +78,7 @@ class ClassHead(LinearHead):
         )
 
     def predictions(self, outputs: Tensor) -> Tensor:
-        """Return the number of the likeliest label."""
+        """Return the index of the most likely label."""
         return outputs.argmax(-1)
 
 
@@ -94,7 +94,7 @@ class MultilabelHead(LinearHead):
         return F.binary_cross_entropy_with_logits(outputs, labels, pos_weight=self.class_weights)
 
     def predictions(self, outputs: Tensor) -> Tensor:
-        """Return for every label whether its probability is above one half, bool ``(B, C)``."""
+        """Return whether the probability of each label is above one half, bool ``(B, C)``."""
         return outputs > 0
 
 

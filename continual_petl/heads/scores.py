@@ -26,9 +26,9 @@ from continual_petl.heads.kinds import Kind
 class Matthews(MulticlassConfusionMatrix):
     """Matthews correlation for any number of classes (Gorodkin 2004, https://doi.org/10.1016/j.compbiolchem.2004.09.006).
 
-    0 if undefined, as in scikit-learn and expected by GLUE's CoLA. torchmetrics 1.9 gives two-class predictions that are
-    all of the majority class a positive value (0.58 for three rows against one), which would make a useless
-    bank look like a good one.
+    0 if undefined, as in scikit-learn and expected by GLUE's CoLA. torchmetrics 1.9 returns a positive value if all
+    predictions for two classes are the majority class (0.58 for three rows against one), which would make a useless bank
+    look good.
     """
 
     def compute(self) -> Tensor:
@@ -69,7 +69,7 @@ class Bleu(SacreBLEUScore):
     def update(self, preds: Sequence[str], target: Sequence[str]) -> None:  # type: ignore[override]
         """Count the n-grams of a batch, with one reference for each text.
 
-        torchmetrics would read a reference that is not in its own list as a list of letters.
+        torchmetrics would treat a reference outside a list as a list of characters.
         """
         super().update(preds, [[reference] for reference in target])
 
@@ -80,12 +80,12 @@ def make_scores(kind: Kind, labels: Sequence[str] | None) -> MetricCollection:
     Each is updated with predictions and targets: the result of `Head.predictions` and the labels; for a generative task
     the generated texts and the references, each a list of strings.
 
-    Accuracy is micro-averaged, the share of rows (of words, for token-classification) answered correctly: torchmetrics'
+    Accuracy is micro-averaged, the share of rows (of words, for token-classification) predicted correctly: torchmetrics'
     default would be macro.
 
     Args:
-        kind: of the task.
-        labels: names in the order of the head's outputs; None for kinds without.
+        kind: kind of the task.
+        labels: names in the order of the head's outputs; None for kinds without labels.
     """
     scores: dict[str, Metric | MetricCollection]
     num_labels = len(labels or ())

@@ -1,4 +1,4 @@
-"""Class weights: from the stream's setting to one number per label. They are used in the loss, never in a score."""
+"""Resolves class weights from the stream's setting to one number per label. They affect the loss, never a score."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ def resolve_class_weights(
     """Return one weight per label, or None if all labels have the same weight.
 
     ``balanced`` is scikit-learn's formula N / (C count), from the training labels of rows or of words. For multilabel, each
-    label is a two-class problem, and its positives are multiplied by the ratio of the two balanced weights: negatives
-    by positives. A mapping may leave labels out; their weight is 1.
+    label is a two-class problem, and its positives are multiplied by the ratio of the two balanced weights: the number of
+    negatives over that of positives. A mapping may leave labels out; their weight is 1.
 
     Args:
         task: name, for messages.
-        kind: of the task.
+        kind: kind of the task.
         asked: the setting in the stream.
         labels: names in the order of the head's outputs.
-        train: training labels: numbers ``(N,)``, flat tag numbers with -100 where there is none, or 0 and 1 ``(N, C)``.
+        train: training labels: indices ``(N,)``, flat tag indices with -100 for positions without a tag, or 0 and 1
+            ``(N, C)``.
 
     Raises:
         InputError: if a name is not a label of the task, or a balanced weight is undefined.
@@ -47,11 +48,11 @@ def resolve_class_weights(
     assert train is not None
     if kind == "multilabel":
         positives = train.astype(np.int64).sum(0)
-        _check_counts(task, labels, positives, "has none")
-        _check_counts(task, labels, len(train) - positives, "is in every row")
+        _check_counts(task, labels, positives, "does not occur")
+        _check_counts(task, labels, len(train) - positives, "occurs in every row")
         return tuple(((len(train) - positives) / positives).tolist())
     counts = np.bincount(train[train != IGNORED].astype(np.int64), minlength=len(labels))
-    _check_counts(task, labels, counts, "has none")
+    _check_counts(task, labels, counts, "does not occur")
     return tuple((counts.sum() / (len(labels) * counts)).tolist())
 
 
@@ -59,6 +60,7 @@ def _check_counts(task: str, labels: tuple[str, ...], counts: NDArray[np.int64],
     wrong = [label for label, count in zip(labels, counts.tolist(), strict=True) if count == 0]
     if wrong:
         raise InputError(
-            f"task {task!r}: training.class_weights is 'balanced', which is not defined for label {wrong[0]!r}: of the "
-            f"training labels it {what}. Add rows, write weights by name ({{{wrong[0]}: 1.0}}), or leave class_weights out."
+            f"task {task!r}: training.class_weights is 'balanced', which is not defined for label {wrong[0]!r}: in "
+            f"the training split it {what}. Add rows, write weights by name ({{{wrong[0]}: 1.0}}), or leave class_weights "
+            "out."
         )

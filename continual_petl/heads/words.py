@@ -1,4 +1,4 @@
-"""Convert a head's outputs to answers in words."""
+"""Converts a head's outputs to predictions in words."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """A task's answer to one row."""
+    """A task's prediction for one row."""
 
     value: str | float | list[str]
-    """The label's name; the number; the names of all labels that hold (multilabel); one tag per word
+    """The label's name; the number; the names of all labels that apply (multilabel); one tag per word
     (token-classification); or the generated text."""
     probabilities: Mapping[str, float] | None
-    """By label, in the order of the labels; None for a number, for tags and for a text."""
+    """Probability of each label, in the order of the labels; None for a number, for tags and for a text."""
 
 
 def answers(kind: Kind, labels: tuple[str, ...] | None, outputs_BC: Tensor) -> list[Answer]:
-    """Convert outputs of rows to answers.
+    """Convert outputs of rows to predictions.
 
     Args:
-        kind: any but the generative ones; for token-classification use `tags`.
+        kind: any kind that is not generative; for token-classification use `tags`.
         labels: names in the order of the outputs.
         outputs_BC: one row of outputs per row of data.
     """
@@ -53,5 +53,5 @@ def answers(kind: Kind, labels: tuple[str, ...] | None, outputs_BC: Tensor) -> l
 
 
 def tags(labels: tuple[str, ...], words: list[Tensor]) -> list[Answer]:
-    """Turn the tag numbers of each row's words, one tensor per row, into tag names."""
+    """Convert the tag indices of each row's words, one tensor per row, to tag names."""
     return [Answer(value=[labels[number] for number in row.tolist()], probabilities=None) for row in words]

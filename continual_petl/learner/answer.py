@@ -1,4 +1,4 @@
-"""From a batch to a task's outputs; used alike by learning, evaluation, certificates and predictions.
+"""Computes a task's outputs for a batch; used by training, evaluation, certificates and prediction alike.
 
 Shape suffixes: B rows, W tokens, D width of the backbone.
 """
@@ -27,7 +27,7 @@ def answer(backbone: Backbone, bank: Bank, pooling: Pooling, batch: dict[str, Te
 
     Shape:
         ``(B, C)``; token-classification ``(B, W, C)``; generative tasks the logits ``(B, W, V)`` of the batch's
-        labels, those of causal-lm one position earlier than the label.
+        labels, for causal-lm each one position before its label.
     """
     if STATES in batch:
         given = {name: tensor for name, tensor in batch.items() if name != STATES}
@@ -68,9 +68,9 @@ def backbone_inputs(backbone: Backbone, batch: dict[str, Tensor]) -> dict[str, T
 
 
 def shifted_right(backbone: Backbone, ids_BW: Tensor) -> Tensor:
-    """Return a decoder's inputs for target ids: each position reads the target before it, the first the start token.
+    """Return a decoder's inputs for target ids: each position reads the previous target, the first the start token.
 
-    The padding value of targets never affects a position that counts.
+    Padding in the targets never affects a position that counts.
     """
     start = start_token(backbone)
     shifted_BW = torch.full_like(ids_BW, start)
@@ -79,7 +79,7 @@ def shifted_right(backbone: Backbone, ids_BW: Tensor) -> Tensor:
 
 
 def start_token(backbone: Backbone) -> int:
-    """Return the token that a decoder begins with."""
+    """Return the first token of a decoder's input."""
     config = backbone.model.config
     start = getattr(config, "decoder_start_token_id", None)
     if start is None:

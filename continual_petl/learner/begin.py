@@ -1,4 +1,4 @@
-"""Learn with your own Trainer: prepare a task's data and give the learner a fresh bank for it."""
+"""Training with your own Trainer: prepares a task's data and gives the learner a fresh bank for it."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from continual_petl.streams.stream import TaskStream
 def begin_task(learner: ContinualLearner, stream: TaskStream, task: TaskSpec | str) -> TaskDataModule:
     """Add a task of a stream to a learner and return its data, ready for ``Trainer.fit``.
 
-    The learner then holds one more bank, the only one that can be trained. Nothing is written to disk: that, resuming,
+    The learner then holds one more bank, the only one that can be trained. Nothing is written to disk: storing, resuming,
     certificates and the result matrix need a run (`continual_petl.learn`).
 
-    Epochs, gradient clipping and accumulation are arguments of your Trainer; those of the stream are ignored, and so is its
+    Epochs, gradient clipping and accumulation are arguments of your Trainer; the stream's settings are ignored, and so is its
     ``prefix_cache``, which needs a run folder. After training, ``learner.active_bank.fold()`` turns the bank into the form
     that a run stores.
 
     Args:
         learner: a learner on the stream's backbone, in the precision of the task.
         stream: the tasks.
-        task: one of them, or its name.
+        task: one of these tasks, or its name.
 
     Raises:
         InputError: if the task's data cannot be used, the learner's backbone is not that of the stream, or the learner
@@ -71,15 +71,15 @@ def _parent(learner: ContinualLearner, plan: TaskPlan) -> tuple[TaskPlan, Bank] 
         return None
     if name not in learner.plans:
         raise InputError(
-            f"task {plan.name!r}, bank.start_from: the learner has no bank of task {name!r} in memory; it has "
-            f"{', '.join(learner.plans) or 'none'}: begin and learn that task first."
+            f"task {plan.name!r}, bank.start_from: the learner has no bank of task {name!r} in memory; banks in "
+            f"memory: {', '.join(learner.plans) or 'none'}; begin and learn that task first."
         )
     check_start(plan, learner.plans[name], learner.backbone)
     return learner.plans[name], learner.bank(name)
 
 
 def _check_backbone(backbone: Backbone, spec: StreamSpec, task: TaskSpec) -> None:
-    """Refuse a backbone that differs from what the stream asks for."""
+    """Refuse a backbone that differs from the stream's settings."""
     asked, precision = spec.backbone, spec.merged_training(task).precision
     wanted: dict[str, tuple[object, object]] = {
         "name": (backbone.name, backbone.name if _same(backbone.name, asked.name) else asked.name),
@@ -93,11 +93,11 @@ def _check_backbone(backbone: Backbone, spec: StreamSpec, task: TaskSpec) -> Non
         wrong.append(f"max_length {backbone.max_length}, less than {asked.max_length}")
     if wrong:
         raise InputError(
-            f"task {task.name!r}: the learner's backbone has {'; '.join(wrong)} as the stream says: load it with "
-            "load_backbone(name, revision=..., precision=..., attention=..., max_length=...) as the stream has them."
+            f"task {task.name!r}: the learner's backbone has {'; '.join(wrong)} as in the stream: load it with "
+            "load_backbone(name, revision=..., precision=..., attention=..., max_length=...) and the stream's values."
         )
 
 
 def _same(one: str, other: str) -> bool:
-    """Return whether two names mean the same backbone, as two spellings of a path do."""
+    """Return whether two names refer to the same backbone, such as two spellings of a path."""
     return os.path.realpath(one) == os.path.realpath(other)

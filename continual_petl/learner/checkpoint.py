@@ -25,14 +25,14 @@ def put_back(checkpoint: dict[str, Any], prefix: str, state: dict[str, Any], tas
     """
     wrong = [name for name in checkpoint["state_dict"] if not name.startswith(prefix)]
     if wrong:
-        raise ValueError(f"the checkpoint is not one of task {task!r}: it holds {wrong[0]}")
+        raise ValueError(f"the checkpoint does not belong to task {task!r}: it contains {wrong[0]}")
     checkpoint["state_dict"] |= {name: tensor for name, tensor in state.items() if not name.startswith(prefix)}
 
 
 def bank_key(task: str) -> str:
     """Return the task's name in a form that torch allows in a module tree.
 
-    Every dot becomes a slash, which task names do not have, and a leading slash keeps names such as ``train`` or ``items``
+    Every dot becomes a slash, which task names cannot contain, and a leading slash keeps names such as ``train`` or ``items``
     from colliding with attributes of the module that holds the banks.
     """
     return "/" + task.replace(".", "/")

@@ -1,4 +1,4 @@
-"""Ends the fit at the first loss that is not finite, which later steps would only spread.
+"""Stops the fit at the first loss that is not finite, before it spreads to later steps.
 
 On the CPU each loss is checked before its gradients are computed. On other devices a check would synchronise, so losses are
 collected and checked together: every twenty steps, and before anything is validated or saved.
@@ -21,14 +21,14 @@ _SHOWN = 8
 
 @dataclass(frozen=True, kw_only=True)
 class _Step:
-    """Where a loss was computed; all numbers count from 1."""
+    """Where a loss was computed; all numbers are 1-based."""
 
     loss: Tensor
     number: int
     epoch: int
     batch: int
     index_B: Tensor | None
-    """Numbers of the batch's rows, counted from 0, if known."""
+    """Indices of the batch's rows, 0-based, if known."""
 
     def __str__(self) -> str:
         where = f"optimizer step {self.number} (epoch {self.epoch}, batch {self.batch}"
@@ -36,7 +36,7 @@ class _Step:
             return where + ")"
         rows = self.index_B.tolist()
         shown = ", ".join(str(row) for row in rows[:_SHOWN]) + (" and others" if len(rows) > _SHOWN else "")
-        return f"{where}, rows {shown} of the training split, counted from 0)"
+        return f"{where}, rows {shown} of the training split, 0-based)"
 
 
 class LossWatch:
@@ -58,12 +58,12 @@ class LossWatch:
         self._index_B = batch.get("index") if isinstance(batch, dict) else None
 
     def add(self, loss: Tensor, *, step: int, epoch: int) -> None:
-        """Add a loss; check it if that is free, or check all if enough have been collected.
+        """Add a loss; check all losses if that costs nothing, or if enough have been collected.
 
         Args:
             loss: mean of a batch.
             step: number of optimizer steps before this one.
-            epoch: counted from 0.
+            epoch: 0-based.
         """
         self._steps.append(
             _Step(loss=loss.detach(), number=step + 1, epoch=epoch + 1, batch=self._batch + 1, index_B=self._index_B)

@@ -1,7 +1,7 @@
-"""Whether the states below a bank can be computed once for a task, and whether that pays.
+"""Decides whether the states below a bank can be computed once for a task, and whether that pays off.
 
 A bank that changes only upper layers reads the same states of the frozen layers below in every epoch. They can be cached
-unless the lower layers are random (dropout). This pays if each state is read at least twice, since computing it costs one
+unless the lower layers are random (dropout). This pays off if each state is read at least twice, since computing it costs one
 pass.
 """
 
@@ -18,7 +18,7 @@ from continual_petl.streams.schema.stream_spec import ResolvedTraining
 
 
 def why_not_kept(plan: TaskPlan, bank: Bank) -> str | None:
-    """Return why bank or settings keep the states below a task's bank from being cached, or None."""
+    """Return why the bank or the settings rule out caching the states below a task's bank, or None."""
     sites = bank.sites
     if len(sites.anatomy.stacks) > 1:
         return f"a pass of family {sites.anatomy.family!r} goes through two stacks, an encoder and a decoder"
@@ -52,14 +52,14 @@ def num_uses(training: ResolvedTraining, arguments: Mapping[str, Any], num_batch
     """Return how often training reads a row, on average over the training split.
 
     Args:
-        training: the task's.
-        arguments: the stream's ``trainer`` section; its limits on batches and steps count.
-        num_batches: batches of one epoch over the whole training split.
+        training: the training settings of the task.
+        arguments: the stream's ``trainer`` section; its limits on batches and steps are taken into account.
+        num_batches: number of batches in one epoch over the whole training split.
     """
     used = num_batches
     for key in ("limit_train_batches", "overfit_batches"):
         limit = arguments.get(key)
-        # For Lightning 1.0 means all batches and 1 means one; overfit_batches: 0 means no limit.
+        # In Lightning, 1.0 means all batches and 1 means one batch; overfit_batches: 0 means no limit.
         if isinstance(limit, float) and limit > 0:
             used = min(used, limit * num_batches)
         elif isinstance(limit, int) and not isinstance(limit, bool) and (limit > 0 or key == "limit_train_batches"):

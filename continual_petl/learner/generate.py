@@ -1,4 +1,4 @@
-"""Generated answers: token ids from a bank's language-modelling head, and their texts."""
+"""Generates token ids with a bank attached to the backbone, and decodes them to texts."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _NEUTRAL: dict[str, Any] = {
     "use_cache": True,
 }
 """Neutral values for settings that a checkpoint's generation_config.json may contain for its original task (a summariser's
-minimum length, a forced first token, sampling). A bank generates by the settings of its task only: `load_backbone` ignores
-the file, and these override anything set on the model afterwards, which transformers would fill in."""
+minimum length, a forced first token, sampling). A bank generates with the settings of its task only: `load_backbone` ignores
+the file, and these values override anything set on the model later, which transformers would use as defaults."""
 
 
 class Ends(NamedTuple):
@@ -61,11 +61,11 @@ def generate(
     completes a stop text, which `decode` removes.
 
     Args:
-        backbone: one that generates.
+        backbone: a backbone that generates.
         bank: bank of a generative task, in eval mode.
         spec: how to generate.
-        batch: sources; for causal-lm padded on the left.
-        tokenizer: gives the end token; a full tokenizer is needed if there are stop texts.
+        batch: sources; left-padded for causal-lm.
+        tokenizer: provides the end token; a full tokenizer is needed if there are stop texts.
         seed: seed of the task, for sampling.
     """
     end, pad = tokenizer if isinstance(tokenizer, Ends) else ends_of(tokenizer)
@@ -112,10 +112,10 @@ def decode(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Sequence[int]], st
 
 
 class _NoRepeats(LogitsProcessor):
-    """Allow each n-gram of tokens only once in an answer.
+    """Allow each n-gram of tokens only once in a generated text.
 
     transformers counts the decoder's input too: a causal-lm could then not repeat its source, and a start or padding token
-    that is also the end token would keep answers from ending.
+    that is also the end token would prevent texts from ending.
     """
 
     def __init__(self, size: int, given: int) -> None:

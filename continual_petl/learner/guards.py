@@ -1,6 +1,6 @@
 """Guards of a fit with any Trainer: only the active bank learns, the backbone does not change, the loss is finite.
 
-The checks of every step look at identities and modes, never at tensor contents.
+The checks in every step compare identities and modes, never tensor contents.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from continual_petl.seeding import derive_seed
 class LearnerGuards(L.Callback):
     """Refuses to train anything but the active bank; every `ContinualLearner` adds one to its Trainer.
 
-    It runs after the user's callbacks, so that it sees their effects. It also seeds every step.
+    It runs after the user's callbacks, so it sees their effects. It also seeds every step.
 
     Args:
         plan: the task being learned.
@@ -42,10 +42,10 @@ class LearnerGuards(L.Callback):
 
     @override
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # Lightning would silently train nothing, or less.
+        # Lightning would silently train for fewer steps, or not at all.
         if trainer.global_step and trainer.ckpt_path is None:
             raise RuntimeError(
-                f"task {self._plan.name!r}: this Trainer has already made {trainer.global_step} steps on another task, so "
+                f"task {self._plan.name!r}: this Trainer has already taken {trainer.global_step} steps on another task, so "
                 "its epoch count would leave nothing to train here. Create a new L.Trainer for every task."
             )
         # The frozen backbone is in eval mode on purpose.
@@ -64,7 +64,7 @@ class LearnerGuards(L.Callback):
     ) -> None:
         check_modes(self._plan.name, self._model, dropout=self._plan.training.backbone_dropout)
         self._losses.begin(batch, batch_idx)
-        # A resumed run then draws the same dropout as an uninterrupted one.
+        # With this seed, a resumed run draws the same dropout as an uninterrupted run.
         torch.manual_seed(derive_seed(self._plan.seed, "step", trainer.current_epoch, batch_idx, trainer.global_rank))
 
     @override

@@ -1,4 +1,4 @@
-"""Checks of isolation: one bank is trained, and nothing else can be."""
+"""Isolation checks: exactly one bank is trained, and nothing else can be."""
 
 from __future__ import annotations
 
@@ -28,14 +28,18 @@ def check_optimizer(task: str, bank: Bank, optimizers: Iterable[Optimizer], ever
         names = {id(p): name for name, p in everything.named_parameters(remove_duplicate=False)}
         name = names.get(id(foreign[0]), f"a tensor of shape {tuple(foreign[0].shape)} that the learner does not hold")
         raise IsolationError(
-            f"task {task!r}: the optimizer holds {len(foreign)} parameters that do not belong to the task's bank, first "
-            f"{name}. Even with no gradient, momentum and weight decay would move them. Return a new optimizer over "
+            f"task {task!r}: the optimizer holds {len(foreign)} parameters that do not belong to the task's bank; the first "
+            f"is {name}. Even without a gradient, momentum and weight decay would move them. Return a new optimizer over "
             "learner.active_bank.parameters() alone for every task."
         )
     ids = [id(parameter) for parameter in held]
     missing = [name for name, p in bank.named_parameters() if p.requires_grad and id(p) not in ids]
     if missing or len(ids) != len(mine):
-        what = f"lacks {len(missing)} of them, first {missing[0]}" if missing else "holds some of them more than once"
+        what = (
+            f"lacks {len(missing)} of them (the first is {missing[0]})"
+            if missing
+            else "holds some of them more than once"
+        )
         raise IsolationError(
             f"task {task!r}: the bank has {len(mine)} trainable parameters, and the optimizer {what}; give it all of "
             "learner.active_bank.parameters(), each once."
@@ -49,7 +53,7 @@ def check_frozen(task: str, bank: Bank, everything: nn.Module) -> None:
         if id(parameter) not in mine and (parameter.requires_grad or parameter.grad is not None):
             state = "is trainable" if parameter.requires_grad else "has a gradient"
             raise IsolationError(
-                f"task {task!r}: {name} {state}, though only the task's own bank may be trained. "
+                f"task {task!r}: {name} {state}, but only the bank of the task may be trained. "
                 "Some code set requires_grad or .grad after the task started; leave both to the learner."
             )
 
@@ -66,6 +70,6 @@ def check_modes(task: str, model: nn.Module, *, dropout: bool) -> None:
         if module.training and (not dropout or moves_in_training(module)):
             raise IsolationError(
                 f"task {task!r}: the backbone's module {name or '(the model itself)'} is in training mode, so dropout "
-                "or running statistics would change answers. Some code called .train() on the backbone: call .eval() on "
+                "or running statistics would change predictions. Some code called .train() on the backbone: call .eval() on "
                 "it, and use training.backbone_dropout for dropout during training."
             )

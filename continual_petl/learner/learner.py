@@ -1,4 +1,4 @@
-"""The LightningModule: activates a bank, computes its loss and scores, and nothing else.
+"""The LightningModule, which activates a bank and computes its loss and scores.
 
 The backbone is part of the module, so that Lightning moves it to the right device, but never part of a checkpoint.
 """
@@ -57,14 +57,15 @@ class ContinualLearner(L.LightningModule):
         self.plans: dict[str, TaskPlan] = {}
         self.active: str | None = None
         self.last_batch: Mapping[str, Any] = {}
-        """The batch of the last step; hooks between two steps refer to it."""
+        """The batch of the last step; errors between two steps refer to it."""
         self.tokenizer: PreTrainedTokenizerBase | None = None
         """The backbone's tokenizer, once a generative task has been added."""
         self._scores: dict[str, MetricCollection] = {}
         self.train(self.training)
 
     def __repr__(self) -> str:
-        # Works half-initialised too, as in a traceback. For the module tree use `torch.nn.Module.__repr__(learner)`.
+        # This must also work on a half-initialised learner, as in a traceback. For the module tree use
+        # `torch.nn.Module.__repr__(learner)`.
         known = self.__dict__
         backbone, plans, active = (known.get(key) for key in ("backbone", "plans", "active"))
         tasks = _notebook.names(lambda: [f"{name}*" if name == active else name for name in plans or ()])
@@ -93,7 +94,7 @@ class ContinualLearner(L.LightningModule):
 
         Args:
             plan: the task.
-            start_from: a task and its bank, which is copied instead of a fresh draw; see `copy_bank`.
+            start_from: a task and its bank, which is copied instead of initialising the new bank; see `copy_bank`.
             tokenizer: the backbone's tokenizer; only generative tasks need it, to turn token ids into texts.
 
         Raises:
@@ -136,7 +137,7 @@ class ContinualLearner(L.LightningModule):
         self._scores = {}
 
     def evict(self, task: str) -> None:
-        """Drop the bank from memory; the one on disk stays."""
+        """Drop the bank from memory, but not from disk."""
         del self.banks[bank_key(task)]
         del self.plans[task]
         if self.active == task:
@@ -193,7 +194,7 @@ class ContinualLearner(L.LightningModule):
 
     @report_oom
     def predict_step(self, batch: Batch, batch_idx: int) -> tuple[Outputs, Tensor]:
-        """Return the active bank's outputs (see `respond`) with the number of each row."""
+        """Return the active bank's outputs (see `respond`) and the index of each row."""
         return self._respond(batch), batch["index"]
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
@@ -244,7 +245,7 @@ class ContinualLearner(L.LightningModule):
         count(scores, self.active_bank, self._respond(batch), batch.get("labels"), references, self.tokenizer, stop)
 
     def _scores_of(self, split: str) -> MetricCollection:
-        """Return the metrics of a split, created on first use: answering needs none."""
+        """Return the metrics of a split, created on first use, since prediction needs none."""
         if split not in self._scores:
             self._scores[split] = make_scores(self.plan.kind, self.plan.labels)
         return self._scores[split]

@@ -1,4 +1,4 @@
-"""Reports running out of memory in a batch, with its size and the settings that reduce it."""
+"""Reports that memory ran out in a batch, with the size of the batch and the settings that reduce it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _SIGNS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "alloc_failed")
-"""Torch's messages where it has no exception class for this: on the CPU, in cuBLAS and in older backends."""
+"""Parts of torch's messages where it has no special exception class: on the CPU, in cuBLAS and in older backends."""
 
 
 def ran_out(error: BaseException) -> bool:
@@ -29,7 +29,7 @@ def ran_out(error: BaseException) -> bool:
 
 @contextmanager
 def oom_reported(task: str, batch: Mapping[str, Tensor], lower: str) -> Iterator[None]:
-    """Turn running out of memory inside the block into a `MemoryRanOutError`.
+    """Raise `MemoryRanOutError` if memory runs out inside the ``with`` block.
 
     Args:
         task: name of the task.
@@ -44,12 +44,12 @@ def oom_reported(task: str, batch: Mapping[str, Tensor], lower: str) -> Iterator
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise MemoryRanOutError(
             f"task {task!r}: memory ran out in a batch of {_size(batch)} ({reason}). Lower {lower}, or free memory that "
-            "other processes hold. What was learned and saved before is kept; the same command resumes from there."
+            "other processes hold. Everything learned and saved before is kept; the same command resumes from there."
         ) from error
 
 
 def report_oom(step: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
-    """Wrap a hook of the learner that computes or moves a batch; a hook without a batch argument refers to the last one.
+    """Wrap a hook of the learner that computes or moves a batch; without a batch argument, the last batch is reported.
 
     ``self`` is a `ContinualLearner`, with ``plan``, ``training`` and ``last_batch``.
     """
@@ -72,8 +72,8 @@ def _lower(plan: TaskPlan, *, training: bool) -> str:
     tokens = "" if budget is None else f", training.{'' if training else 'eval_'}max_tokens (it is {budget})"
     if training:
         return (
-            f"training.batch_size (it is {ours.batch_size}; training.accumulate, {ours.accumulate}, raised in return keeps "
-            f"the rows of a step){tokens} or {length}, or write training.precision: bf16 (it is {ours.precision})"
+            f"training.batch_size (it is {ours.batch_size}; to keep the rows per step, raise training.accumulate, which is "
+            f"{ours.accumulate}){tokens} or {length}, or write training.precision: bf16 (it is {ours.precision})"
         )
     texts = ", generation.max_new_tokens" if plan.generation is not None else ""
     return (

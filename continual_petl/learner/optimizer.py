@@ -1,9 +1,9 @@
-"""The optimizer of one task: new for each task, over the parameters of exactly one bank.
+"""The optimizer of a task: new for each task, over the parameters of exactly one bank.
 
 Defaults follow Houlsby et al. 2019, section 3.1 and adapter-bert's optimization.py: Adam, linear warm-up over a tenth of
 the steps, then linear decay to zero; no weight decay on biases and LayerNorms.
 
-The step is torch's fused one: a bank is many small tensors, and looping over them costs a dozen calls for each. Moments and
+The step is torch's fused step: a bank is many small tensors, and looping over them costs a dozen calls for each. Moments and
 result match those of the loop up to rounding, and are deterministic.
 """
 
@@ -23,9 +23,9 @@ def make_optimizer(bank: nn.Module, training: ResolvedTraining, *, fused: bool =
     """Return a fresh optimizer over the bank's parameters.
 
     Args:
-        bank: its parameters that are not frozen are trained.
+        bank: the bank, of which only the parameters that are not frozen are trained.
         training: the optimizer and its settings.
-        fused: whether to use the fused step where torch has it: float32 on one CPU or GPU.
+        fused: whether to use the fused step where torch supports it: float32 on one CPU or GPU.
     """
     trainable = [parameter for parameter in bank.parameters() if parameter.requires_grad]
     groups: list[dict[str, Any]] = [
@@ -59,7 +59,7 @@ def _factor(training: ResolvedTraining, num_steps: int) -> Callable[[int], float
 
     def factor(step: int) -> float:
         if step < num_warmup:
-            # The first step already learns: (step + 1), not step.
+            # With (step + 1) instead of step, the first step has a positive rate.
             return (step + 1) / (num_warmup + 1)
         if training.schedule == "constant":
             return 1.0

@@ -1,4 +1,4 @@
-"""Resolve a task against its stream, its data and its backbone, and build its bank."""
+"""Resolves a task against its stream, its data and its backbone, and builds its bank."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def plan_task(
         spec: the stream.
         task: one of its tasks.
         labels: label names of its data.
-        backbone: what it is learned on.
-        train: training labels, for balanced class weights; without them these stay unresolved, for a plan that is only
-            inspected.
-        bank: the full specification of the task's bank; None means that of the stream.
+        backbone: the backbone it is learned on.
+        train: training labels, for balanced class weights; if None, these weights stay unresolved, which suffices for a
+            plan that is only inspected.
+        bank: the full specification of the task's bank; None takes it from the stream.
 
     Raises:
         InputError: if the backbone does not support this kind of task, or class weights cannot be resolved.
@@ -69,7 +69,7 @@ def plan_task(
 
 
 def _target_length(task: TaskSpec, backbone: Backbone) -> int:
-    """Return the maximum tokens of a target in training, after checking that targets and answers fit."""
+    """Return the maximum number of target tokens in training, after checking that targets and generated texts fit."""
     kind: Literal["seq2seq", "causal-lm"] = "seq2seq" if task.kind == "seq2seq" else "causal-lm"
     try:
         source, target = room_for(kind, backbone.max_length, task.max_target_length)
@@ -83,9 +83,9 @@ def _target_length(task: TaskSpec, backbone: Backbone) -> int:
         limit = min(limit, backbone.fixed_positions)
     for name, length in (("max_target_length", target), ("generation.max_new_tokens", task.generation.max_new_tokens)):
         if before + length > limit:
-            behind = f" behind a source of up to {before}" if before else ""
+            after = f" after a source of up to {before}" if before else ""
             raise InputError(
-                f"task {task.name!r}: {name} is {length}{behind}, but backbone {backbone.name!r} has positions for {limit} "
+                f"task {task.name!r}: {name} is {length}{after}, but backbone {backbone.name!r} has positions for {limit} "
                 f"tokens: use at most {limit - before}."
             )
     return target
@@ -124,15 +124,15 @@ def check_kind(task: TaskSpec, backbone: Backbone) -> None:
 
 
 def build_bank(plan: TaskPlan, backbone: Backbone, *, folded: bool = False) -> Bank:
-    """Return the task's bank and head with storage but without values; see `Bank.initialise`.
+    """Return the task's bank and head, allocated but not initialised; see `Bank.initialise`.
 
     Args:
         plan: the task.
-        backbone: what the bank acts on.
+        backbone: the backbone that the bank acts on.
         folded: build the stored form, without the parts that only training needs; see `Bank.fold`.
 
     Raises:
-        InputError: if the backbone does not have the layers or the pooler that the plan asks for, or nothing is learned.
+        InputError: if the backbone lacks the layers or the pooler that the plan requires, or there is nothing to learn.
     """
     try:
         if plan.kind not in GENERATIVE and plan.kind != "token-classification":
@@ -158,12 +158,12 @@ def build_bank(plan: TaskPlan, backbone: Backbone, *, folded: bool = False) -> B
 
 
 def _check_prompt(plan: TaskPlan, backbone: Backbone) -> None:
-    """Check that a prompt before the longest row does not make the model recompute its rotary tables."""
+    """Check that a prompt in front of the longest row does not make the model recompute its rotary tables."""
     prompt = plan.bank.num_prompt_vectors
     if prompt:
-        behind = plan.generation.max_new_tokens if plan.generation is not None else 0
+        generated = plan.generation.max_new_tokens if plan.generation is not None else 0
         remedy = "Write a shorter prompt, or a smaller backbone.max_length."
-        asked = prompt + backbone.max_length + behind
+        asked = prompt + backbone.max_length + generated
         where = f"bank: backbone {backbone.name!r} with a prompt of {prompt}"
         check_positions(where, asked, backbone.fixed_positions, remedy)
 

@@ -1,4 +1,4 @@
-"""A bank's outputs for a batch, in the form used by scores, certificates and predictions."""
+"""Computes a bank's outputs for a batch, in the format used by scores, certificates and predictions."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.streams.encoding.tokenise import TokenisedRows
 
 if TYPE_CHECKING:
-    from torchmetrics import MetricCollection  # takes over a second to import, and is not needed for answers
+    from torchmetrics import MetricCollection  # takes over a second to import, and is not needed for predictions
 
 Outputs = Tensor | list[list[int]]
-"""Outputs (B, C); for token-classification a tag number for every token (B, W), padding included; for generative tasks the
+"""Outputs (B, C); for token-classification a tag index for every token (B, W), padding included; for generative tasks the
 generated token ids of each row, without the end token."""
 
 
@@ -30,11 +30,11 @@ def respond(
     """Return a bank's outputs for the rows of a batch.
 
     Args:
-        backbone: what the bank acts on.
+        backbone: the backbone that the bank acts on.
         bank: the task's bank, in eval mode.
         plan: the task.
         batch: an evaluation batch.
-        tokenizer: the backbone's; only generative tasks need it.
+        tokenizer: the backbone's tokenizer; only generative tasks need it.
     """
     if plan.generation is not None:
         assert tokenizer is not None
@@ -59,9 +59,9 @@ def count(
         bank: the bank.
         outputs: its outputs for some rows.
         labels: labels of these rows; None for generative tasks.
-        references: for generative tasks the whole target texts of these rows.
-        tokenizer: for generative tasks the backbone's.
-        stop: for generative tasks the texts that end an answer.
+        references: for generative tasks, the target texts of these rows, not truncated.
+        tokenizer: for generative tasks, the backbone's tokenizer.
+        stop: for generative tasks, the stop texts.
     """
     if isinstance(outputs, list):
         assert tokenizer is not None
@@ -74,12 +74,12 @@ def count(
 
 
 def references_of(plan: TaskPlan, loader: Any, index_B: Tensor) -> list[str]:
-    """Return the whole target texts of a batch's rows, which may be truncated in its labels.
+    """Return the full target texts of a batch's rows; in the batch's labels they may be truncated.
 
     Args:
         plan: the task.
-        loader: the loader of the batch; those of `TaskDataModule` know their rows.
-        index_B: numbers of the rows.
+        loader: the loader of the batch; the loaders of `TaskDataModule` know their rows.
+        index_B: indices of the rows.
 
     Raises:
         TypeError: if the loader does not know its rows.

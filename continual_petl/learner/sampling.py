@@ -1,7 +1,7 @@
-"""Sampling and stop texts, such that the answer to a row does not depend on the other rows of its batch.
+"""Sampling and stop texts, such that the text generated for a row does not depend on the other rows of its batch.
 
 Sampling from softmax(z) is the argmax of z + g, with Gumbel noise g (Gumbel 1954; Maddison et al. 2014,
-https://arxiv.org/abs/1411.0030). So the sample is the likeliest token after noise is added, and the noise of each row has
+https://arxiv.org/abs/1411.0030). So the sample is the most likely token after noise is added, and the noise of each row has
 its own generator, seeded by the task's seed and the tokens of the row's source. transformers samples with one generator
 for a whole batch.
 
@@ -26,14 +26,14 @@ from transformers import (
 from continual_petl.streams.schema.stream_spec import GenerationSpec
 
 _BEYOND = 4
-"""Tokens decoded per character of a stop text, and extra ones: a byte-level tokenizer may need four per character."""
+"""Tokens decoded per character of a stop text, plus this many extra: a character may take four byte-level tokens."""
 
 
 class Sampler(LogitsProcessor):
     """Add each row's noise to its scores, after temperature and nucleus filtering (Holtzman et al. 2020).
 
     Args:
-        spec: gives temperature and nucleus.
+        spec: provides temperature and nucleus.
         seed: seed of the task.
         ids_BT: tokens of the sources.
         mask_BT: 0 at padding, which must not change the sample.
@@ -64,12 +64,12 @@ def _seed_of(seed: int, ids: Sequence[int]) -> int:
 
 
 class Stops(StoppingCriteria):
-    """End a row's answer when its text contains a stop text.
+    """End generation for a row when its text contains a stop text.
 
     Args:
-        tokenizer: turns tokens into the text.
+        tokenizer: converts tokens to text.
         stop: the stop texts.
-        given: number of tokens before the answer.
+        given: number of tokens before the generated text.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str], given: int) -> None:
@@ -77,12 +77,12 @@ class Stops(StoppingCriteria):
         self._looked_at = _BEYOND * (max(map(len, stop)) + 1)
 
     def __call__(self, input_ids: Tensor, scores: Tensor, **more: object) -> Tensor:
-        """Return which rows have ended, ``(B,)``."""
+        """Return whether each row has ended, bool ``(B,)``."""
         ended = [self._ends(row) for row in input_ids[:, self._given :].tolist()]
         return torch.tensor(ended, dtype=torch.bool, device=input_ids.device)
 
     def cut(self, ids: list[int]) -> list[int]:
-        """Return an answer's tokens up to the one that completes a stop text: other rows may continue."""
+        """Return generated tokens up to the one that completes a stop text; a row continues until all rows have ended."""
         return next((ids[:number] for number in range(1, len(ids)) if self._ends(ids[:number])), ids)
 
     def _ends(self, ids: list[int]) -> bool:

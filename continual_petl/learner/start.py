@@ -1,4 +1,4 @@
-"""``start_from``: a bank that is initialised as a copy of another one."""
+"""``start_from``: a bank that is initialised as a copy of another bank."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def check_start(plan: TaskPlan, parent: TaskPlan, backbone: Backbone) -> None:
     """Check that one task's bank can be initialised as a copy of another's; their heads may differ.
 
     Raises:
-        InputError: naming what the other bank lacks, or the first tensor that differs.
+        InputError: naming the part that was folded away, or the first tensor that differs.
     """
     where = f"task {plan.name!r}, bank.start_from: {parent.name!r}"
     folding = next((modification for modification in parent.bank.modifications if modification.folds), None)
@@ -21,7 +21,7 @@ def check_start(plan: TaskPlan, parent: TaskPlan, backbone: Backbone) -> None:
         trained = folding.config.trained_through(folding)
         raise InputError(
             f"{where} cannot be started from: its {folding.form} was trained through {trained}, which is folded away when "
-            "a task is learned, so training cannot continue. Start from a bank that is stored as it was trained "
+            "a task is learned, so training cannot continue. Start from a bank that is stored in the form it was trained in "
             "(reparametrise: none), or remove start_from."
         )
     mine, other = (build_bank(each, backbone).body() for each in (plan, parent))
@@ -32,12 +32,12 @@ def check_start(plan: TaskPlan, parent: TaskPlan, backbone: Backbone) -> None:
             raise InputError(
                 f"{where} has a different bank: tensor {name} has {had} there and {has} here. Only a bank with the same "
                 f"modifications, layers and sizes can be copied: write bank: {{start_from: {parent.name}}} alone, which "
-                "takes over all of its settings, or remove start_from."
+                "takes all settings from that bank, or remove start_from."
             )
 
 
 def copy_bank(plan: TaskPlan, bank: Bank, other: TaskPlan, start: Bank) -> None:
-    """Copy another task's bank into a fresh one; the other is not changed.
+    """Copy another task's bank into a fresh one, without changing the other bank.
 
     With ``start_from`` the head is copied too if the two tasks have the same kind and labels. A bank of ``scope: shared``
     passes only its body from task to task.

@@ -1,6 +1,6 @@
-"""The plan of a task, with all settings resolved, as the learner needs it before it starts.
+"""The plan of a task: all settings that the learner needs before it starts, resolved.
 
-A certificate holds the same fields, see `continual_petl.store.certificate.manifest`. This file never imports torch.
+A certificate holds the same fields; see `continual_petl.store.certificate.manifest`. This file never imports torch.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class PlanFields(FrozenModel):
     metric: str
     """The score that selects the best bank and fills the result matrix."""
     seed: Annotated[int, Field(strict=True, ge=-(2**64), le=2**64)]
-    """The task's own seed, derived from the stream's seed and the task's name."""
+    """The task's seed, derived from the stream's seed and the task's name."""
     class_weights: tuple[float, ...] | None
     """Weight of each label in the loss; None weighs all labels equally."""
     generation: GenerationSpec | None
     """How texts are generated; None for kinds that do not generate."""
     max_target_length: Annotated[int, Field(strict=True, ge=0, lt=2**53)] | None
-    """Maximum tokens of a target in training; None for kinds whose targets are not texts."""
+    """Maximum number of target tokens in training; None for kinds whose targets are not texts."""
 
     def plan_fields(self) -> dict[str, Any]:
         """Return these fields by name."""

@@ -1,7 +1,7 @@
-"""Many tasks on the same rows: the frozen part below their banks is computed once for all of them.
+"""Runs many tasks on the same rows, computing the frozen part below their banks once for all of them.
 
 Tasks with the same lowest changed layer share the states below it (`banks.layer_cut`) and resume from there: several tasks
-in one pass if there are few rows, else one after the other.
+in one pass if there are few rows, otherwise one task after another.
 
 Shape suffixes: B rows, T tokens, D width of the backbone.
 """
@@ -26,7 +26,7 @@ from continual_petl.learner.task_plan import TaskPlan
 from continual_petl.learner.together import Part, respond_together
 
 _cuts: WeakKeyDictionary[nn.Module, dict[int, bool]] = WeakKeyDictionary()
-"""By model, the layers below which its pass was cut with bit-identical results."""
+"""By model and layer, whether a pass that is cut below the layer has bit-identical results."""
 
 
 class Task(NamedTuple):
@@ -43,10 +43,10 @@ def respond_to_all(
     """Return the outputs of each task's bank for all rows of a batch; see `respond`.
 
     Args:
-        backbone: what the banks act on, in eval mode.
-        tasks: no generative tasks; their banks folded and in eval mode.
+        backbone: the backbone that the banks act on, in eval mode.
+        tasks: tasks that are not generative, with banks that are folded and in eval mode.
         batch: an evaluation batch.
-        max_rows: maximum number of rows in one pass, counted once for every task; one batch always goes through whole.
+        max_rows: maximum number of rows in one pass, where a row counts once per task; a batch is never split.
         stacks: see `run_together`.
     """
     num_rows = len(next(iter(batch.values())))
@@ -63,8 +63,8 @@ def respond_to_all(
             }
             parts = [Part(*tasks[number], num_rows) for number in chunk]
             states = None if states_BTD is None else states_BTD.repeat(len(chunk), 1, 1)
-            going = nullcontext() if states is None else resumed_at(backbone.model, backbone.sites, layer, states)
-            with going:
+            resumed = nullcontext() if states is None else resumed_at(backbone.model, backbone.sites, layer, states)
+            with resumed:
                 found |= zip(chunk, respond_together(backbone, parts, again, stacks), strict=True)
     return [found[number] for number in range(len(tasks))]
 
@@ -82,7 +82,7 @@ def _layer(backbone: Backbone, task: Task, batch: dict[str, Tensor]) -> int:
 
 
 def _chunks(backbone: Backbone, tasks: Sequence[Task], numbers: Sequence[int], limit: int) -> Iterator[list[int]]:
-    """Return which tasks share a pass."""
+    """Yield groups of tasks that share a pass."""
     by_lane: dict[Hashable, list[int]] = {}
     for number in numbers:
         spec = tasks[number].bank.spec

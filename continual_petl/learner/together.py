@@ -1,4 +1,4 @@
-"""From a batch of several tasks to the outputs of each; rows of one task are contiguous.
+"""Computes the outputs of each task for a batch of several tasks; rows of one task are contiguous.
 
 Shape suffixes: B rows, W tokens, D width of the backbone, N rows of one task.
 """
@@ -35,9 +35,10 @@ def respond_together(
     """Return the outputs of each task's bank for its rows; see `respond`.
 
     Args:
-        backbone: what the banks act on.
-        parts: the tasks in the order of their rows; no generative ones. See `run_together` for what can share a pass.
-        batch: an evaluation batch, the rows of the first task before those of the second, and so on.
+        backbone: the backbone that the banks act on.
+        parts: the tasks in the order of their rows, none of them generative. See `run_together` for banks that can share a
+            pass.
+        batch: an evaluation batch, with the rows of the first task before those of the second, and so on.
         stacks: see `run_together`.
 
     Raises:

@@ -1,8 +1,8 @@
 """Metrics of continual learning, as pure functions of the result matrix.
 
 ``R_TT[i, j]`` is the score on task j after learning task i, a float64 tensor or numpy array with NaN where nothing was
-measured; what is given is what is returned, and the number is the same for both.
-Every published variant has its own name; none replaces a missing score by a number.
+measured; the result has the type of the arguments, and its value is the same for both types.
+Every published variant has its own name; no variant replaces a missing score with a number.
 """
 
 from collections.abc import Mapping
@@ -69,7 +69,7 @@ MATRIX_METRICS: Mapping[str, MatrixMetric] = MappingProxyType(
         )
     }
 )
-"""The metrics that need nothing but the result matrix, by name."""
+"""The metrics that need only the result matrix, by name."""
 
 REFERENCE_METRICS: Mapping[str, ReferenceMetric] = MappingProxyType(
     {

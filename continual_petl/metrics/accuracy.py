@@ -1,11 +1,11 @@
-"""How good the learner is: averages of the result matrix.
+"""Accuracy of the learner: averages of the result matrix.
 
 Sources: Lopez-Paz & Ranzato 2017 (GEM, https://arxiv.org/abs/1706.08840), Riemer et al. 2019 (MER,
 https://arxiv.org/abs/1810.11910), Diaz-Rodriguez et al. 2018 (https://arxiv.org/abs/1810.13166), Rebuffi et al. 2017 (iCaRL,
 https://arxiv.org/abs/1611.07725).
 
 Shape suffixes: T tasks; ``R_TT[i, j]`` is the score on task j after learning task i, NaN where never measured. Formulas
-count tasks from 1. A NaN in a cell that a formula needs makes the result NaN; other cells are ignored.
+number tasks from 1. A NaN in a cell that a formula needs makes the result NaN; other cells are ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def acc(R_TT: Scores) -> Scores:
         ``(T, T)`` to ``()``, float64.
 
     Raises:
-        ValueError: if ``R_TT`` is no result matrix.
+        ValueError: if ``R_TT`` is not a result matrix.
 
     Example:
         >>> R_TT = np.array([[0.75, 0.25], [0.5, 1.0]])
@@ -38,7 +38,7 @@ def acc(R_TT: Scores) -> Scores:
 def learning_accuracy(R_TT: Scores) -> Scores:
     """Average score just after learning ``LA = 1/T sum_i R[i, i]`` (MER; GEM's code calls it diagonal accuracy).
 
-    SAPT's ``Fwt`` is this minus a constant written into its code.
+    SAPT's ``Fwt`` is this value minus a hard-coded constant.
 
     Args:
         R_TT: result matrix; the diagonal is used.
@@ -47,7 +47,7 @@ def learning_accuracy(R_TT: Scores) -> Scores:
         ``(T, T)`` to ``()``, float64.
 
     Raises:
-        ValueError: if ``R_TT`` is no result matrix.
+        ValueError: if ``R_TT`` is not a result matrix.
 
     Example:
         >>> R_TT = np.array([[0.75, 0.25], [0.5, 1.0]])
@@ -67,7 +67,7 @@ def average_accuracy_tri(R_TT: Scores) -> Scores:
         ``(T, T)`` to ``()``, float64.
 
     Raises:
-        ValueError: if ``R_TT`` is no result matrix.
+        ValueError: if ``R_TT`` is not a result matrix.
 
     Example:
         >>> R_TT = np.array([[0.75, 0.25], [0.5, 1.0]])

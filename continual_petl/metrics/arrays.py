@@ -1,7 +1,7 @@
-"""What every metric takes and returns, checked once and at the border.
+"""Arguments and return values of all metrics, validated in one place.
 
-Metrics compute in numpy, so that a report needs no torch; who passes tensors gets a tensor. The same sum is added up in the
-same order on every machine, which torch does not promise: its order follows the processor's vectors.
+Metrics compute in numpy, so that a report needs no torch; for tensors they return a tensor. numpy adds up the same sum in
+the same order on every machine; torch does not guarantee this, since its order depends on the processor's vector width.
 
 A score is finite, or NaN for "never measured". Infinities are refused because ``inf - inf`` would turn a mistake into
 "never measured"; other dtypes are refused because a rounded score can turn "nothing changed" into a tiny change.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = NDArray[np.float64]
 Scores = TypeVar("Scores", "Tensor", "NDArray[np.float64]")
-"""Tensors, or numpy arrays: what is given is what is returned."""
+"""Tensors or numpy arrays: the result has the type of the argument."""
 
 
 def matrix(R_TT: Tensor | Array) -> Array:
@@ -38,7 +38,7 @@ def matrix(R_TT: Tensor | Array) -> Array:
 
 
 def vector(values_T: Tensor | Array, name: str, length: int | None = None) -> Array:
-    """Return a vector with one value per task as an array; ``length`` is what it has to be, if known.
+    """Return a vector with one value per task as an array; ``length`` is the required length, if known.
 
     Raises:
         ValueError: if ``values_T`` is not a vector of that length, is empty, is not float64 or holds an infinity.
@@ -62,12 +62,12 @@ def check_positive(values: Array, name: str, *, zero: bool = False) -> None:
 
 
 def mean(values: Array) -> float:
-    """Return the mean; NaN of nothing."""
+    """Return the mean, NaN if there are no values."""
     return float(values.mean()) if values.size else math.nan
 
 
 def like(given: Scores, value: float) -> Scores:
-    """Return a metric's value with no dimensions: an array for arrays, or a tensor on the device of the one given."""
+    """Return a metric's value with no dimensions: an array for arrays, or a tensor on the same device for tensors."""
     return np.array(value, dtype=np.float64) if isinstance(given, np.ndarray) else given.new_tensor(value)
 
 

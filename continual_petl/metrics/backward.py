@@ -1,4 +1,4 @@
-"""What learning a task does to the tasks before it: backward transfer and forgetting.
+"""Effects of learning a task on earlier tasks: backward transfer and forgetting.
 
 Papers and their code disagree on the divisor, on which earlier score counts, and on the sign, so every variant has its
 own name here:
@@ -7,13 +7,13 @@ own name here:
   ``bwt_gem_code``.
 * Diaz-Rodriguez et al. 2018 (https://arxiv.org/abs/1810.13166): ``bwt_tri``, ``bwt_plus``, ``rem``. Continuum
   leaves out the cells next to the diagonal in its releases up to 1.2.7, and swaps the names of the last two up to 1.0.26,
-  commit 265a985 among them; since 1.0.27 they are right. Neither is repeated here.
+  including commit 265a985; since 1.0.27 they are right. Neither mistake is repeated here.
 * Chaudhry et al. 2018 (RWalk, https://arxiv.org/abs/1801.10112): ``forgetting_max``, ``forgetting_max_all_rows``.
 * Avalanche eb075be: ``forgetting_first``.
 
 Shape suffixes: T tasks; ``R_TT[i, j]`` is the score on task j after learning task i, NaN where never measured. Formulas
-count tasks from 1. A NaN in a cell that a formula needs makes the result NaN, never 0; other cells are ignored.
-With one task there is nothing to look back at and every function here returns NaN. For the value after task k, pass
+number tasks from 1. A NaN in a cell that a formula needs makes the result NaN, never 0; other cells are ignored.
+With one task there are no earlier tasks, and every function here returns NaN. For the value after task k, pass
 ``R_TT[:k, :k]``.
 """
 
@@ -36,7 +36,7 @@ def bwt_gem(R_TT: Scores) -> Scores:
         ``(T, T)`` to ``()``, float64; NaN if T is 1.
 
     Raises:
-        ValueError: if ``R_TT`` is no result matrix.
+        ValueError: if ``R_TT`` is not a result matrix.
 
     Example:
         >>> R_TT = np.array([[0.75, 0.25], [0.5, 1.0]])
@@ -50,7 +50,7 @@ def bwt_gem(R_TT: Scores) -> Scores:
 def bwt_gem_code(R_TT: Scores) -> Scores:
     """Backward transfer divided by T, ``1/T sum_{i<T} (R[T, i] - R[i, i])``, as GEM's code (and SAPT's) computes it.
 
-    It is smaller than ``bwt_gem`` by the factor (T-1)/T. For one task the code prints 0; here it is NaN like the rest.
+    It is smaller than ``bwt_gem`` by the factor (T-1)/T. For one task the code prints 0; here it is NaN, as in all metrics.
 
     Args:
         R_TT: result matrix; the last row and the diagonal are used, without their common cell.
@@ -59,7 +59,7 @@ def bwt_gem_code(R_TT: Scores) -> Scores:
         ``(T, T)`` to ``()``, float64; NaN if T is 1.
 
     Raises:
-        ValueError: if ``R_TT`` is no result matrix.
+        ValueError: if ``R_TT`` is not a result matrix.
 
     Example:
         >>> R_TT = np.array([[0.75, 0.25], [0.5, 1.0]])
@@ -79,7 +79,7 @@ def bwt_tri(R_TT: Scores) -> Scores:
         ``(T, T)`` to ``()``, float64; NaN if T is 1.
 
     Raises:
-        ValueError: if ``R_TT`` is no result matrix.
+        ValueError: if ``R_TT`` is not a result matrix.
 
     Example:
         >>> R_TT = np.array([[0.75, 0, 0], [0.5, 1, 0], [0.75, 0.5, 1]])
@@ -101,7 +101,7 @@ def bwt_plus(R_TT: Scores) -> Scores:
         ``(T, T)`` to ``()``, float64; NaN if T is 1.
 
     Raises:
-        ValueError: if ``R_TT`` is no result matrix.
+        ValueError: if ``R_TT`` is not a result matrix.
 
     Example:
         >>> R_TT = np.array([[0.75, 0.25], [0.5, 1.0]])
@@ -121,7 +121,7 @@ def rem(R_TT: Scores) -> Scores:
         ``(T, T)`` to ``()``, float64; NaN if T is 1.
 
     Raises:
-        ValueError: if ``R_TT`` is no result matrix.
+        ValueError: if ``R_TT`` is not a result matrix.
 
     Example:
         >>> R_TT = np.array([[0.75, 0.25], [0.5, 1.0]])
@@ -134,9 +134,8 @@ def rem(R_TT: Scores) -> Scores:
 def forgetting_max(R_TT: Scores) -> Scores:
     """Average drop from the best score since learning ``1/(T-1) sum_{j<T} (max_{j<=l<T} R[l, j] - R[T, j])``.
 
-    Chaudhry et al. 2018 with the maximum taken from the task's own row on, which is what can be measured when a
-    task's data arrives with the task. The formula as printed also looks at the rows before:
-    ``forgetting_max_all_rows``.
+    Chaudhry et al. 2018, with the maximum taken from the row of task j on: only these cells can be measured if a task's
+    data arrives with the task. The formula as printed also includes earlier rows: ``forgetting_max_all_rows``.
 
     Args:
         R_TT: result matrix; the lower triangle with the diagonal is used, without its last cell.
@@ -145,7 +144,7 @@ def forgetting_max(R_TT: Scores) -> Scores:
         ``(T, T)`` to ``()``, float64; NaN if T is 1; negative if scores rose.
 
     Raises:
-        ValueError: if ``R_TT`` is no result matrix.
+        ValueError: if ``R_TT`` is not a result matrix.
 
     Example:
         >>> R_TT = np.array([[0.5, 0, 0], [0.75, 1, 0], [0.25, 0.5, 1]])
@@ -165,13 +164,13 @@ def forgetting_max_all_rows(R_TT: Scores) -> Scores:
     Chaudhry et al. 2018 as printed: scores from before the task was learned count too, so those cells are needed.
 
     Args:
-        R_TT: result matrix; all of it is used but the last column.
+        R_TT: result matrix; all columns but the last are used.
 
     Shape:
         ``(T, T)`` to ``()``, float64; NaN if T is 1.
 
     Raises:
-        ValueError: if ``R_TT`` is no result matrix.
+        ValueError: if ``R_TT`` is not a result matrix.
 
     Example:
         >>> R_TT = np.array([[0.5, 1, 0], [0.75, 0.5, 0], [0.25, 0.5, 1]])
@@ -187,7 +186,7 @@ def forgetting_max_all_rows(R_TT: Scores) -> Scores:
 def forgetting_first(R_TT: Scores) -> Scores:
     """Average drop from the score just after learning ``1/(T-1) sum_{j<T} (R[j, j] - R[T, j])`` (Avalanche).
 
-    The negative of ``bwt_gem``; it misses what was gained after learning and lost again.
+    The negative of ``bwt_gem``; it misses gains after learning that were lost again.
 
     Args:
         R_TT: result matrix; the last row and the diagonal are used, without their common cell.
@@ -196,7 +195,7 @@ def forgetting_first(R_TT: Scores) -> Scores:
         ``(T, T)`` to ``()``, float64; NaN if T is 1.
 
     Raises:
-        ValueError: if ``R_TT`` is no result matrix.
+        ValueError: if ``R_TT`` is not a result matrix.
 
     Example:
         >>> R_TT = np.array([[0.75, 0.25], [0.5, 1.0]])
@@ -208,5 +207,5 @@ def forgetting_first(R_TT: Scores) -> Scores:
 
 
 def change_of_earlier(final_T: Array, own_T: Array) -> float:
-    """Return the mean change of all scores but the newest: ``bwt_gem`` of a long run, of which R is never in memory."""
+    """Return the mean change of all scores but the newest: ``bwt_gem`` for long runs, whose R is never in memory."""
     return mean((final_T - own_T)[:-1])

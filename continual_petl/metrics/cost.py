@@ -1,6 +1,6 @@
-"""What the learner costs: the efficiency criteria of Diaz-Rodriguez et al. 2018 (https://arxiv.org/abs/1810.13166).
+"""Cost of the learner: the efficiency criteria of Diaz-Rodriguez et al. 2018 (https://arxiv.org/abs/1810.13166).
 
-Each is 1 at best. The ``min(1, .)`` in the formulas is the paper's own: a learner that shrinks gains nothing.
+Each is 1 at best. The ``min(1, .)`` in the formulas is from the paper: a learner that shrinks gains nothing.
 
 Shape suffixes: T tasks, C criteria. All arguments are float64; a NaN makes the result NaN.
 """
@@ -21,13 +21,13 @@ def ms(memory_T: Scores) -> Scores:
     """Model size efficiency ``MS = min(1, 1/T sum_i Mem(theta[1]) / Mem(theta[i]))``.
 
     Args:
-        memory_T: size of the whole model (backbone and all banks so far) after each task, in any one unit.
+        memory_T: size of the whole model (backbone and all banks so far) after each task, in any unit.
 
     Shape:
         ``(T,)`` to ``()``, float64.
 
     Raises:
-        ValueError: if ``memory_T`` is no vector of positive numbers.
+        ValueError: if ``memory_T`` is not a vector of positive numbers.
 
     Example:
         >>> ms(np.array([1.0, 2.0, 4.0, 4.0])).item()
@@ -49,7 +49,7 @@ def sss(memory_T: Scores, data_memory: float) -> Scores:
         ``(T,)`` to ``()``, float64.
 
     Raises:
-        ValueError: if ``memory_T`` is no vector of numbers >= 0, or ``data_memory`` is not positive.
+        ValueError: if ``memory_T`` is not a vector of numbers >= 0, or ``data_memory`` is not positive.
 
     Example:
         >>> sss(np.array([0.0, 1.0]), 2.0).item()
@@ -67,14 +67,14 @@ def ce(pass_ops_T: Scores, learn_ops_T: Scores, epsilon: float) -> Scores:
 
     Args:
         pass_ops_T: operations of one forward and backward pass over each task's training set.
-        learn_ops_T: operations that learning each task took in all.
-        epsilon: the paper's scale; with the number of epochs, plain training scores about 1.
+        learn_ops_T: total number of operations that learning each task took.
+        epsilon: the paper's scale; if it is the number of epochs, plain training scores about 1.
 
     Shape:
         ``(T,)``, ``(T,)`` to ``()``, float64.
 
     Raises:
-        ValueError: if a vector has another length or a negative number, or ``epsilon`` is not positive.
+        ValueError: if the lengths differ, a number is negative, or ``epsilon`` is not positive.
 
     Example:
         >>> ce(np.array([10.0]), np.array([39.0]), epsilon=2.0).item()
@@ -91,7 +91,7 @@ def ce(pass_ops_T: Scores, learn_ops_T: Scores, epsilon: float) -> Scores:
 
 
 def cl_score(criteria_C: Scores, weights_C: Scores) -> Scores:
-    """Sum up criteria as ``CL_score = sum_i w[i] c[i]``.
+    """Weighted sum of criteria ``CL_score = sum_i w[i] c[i]``.
 
     Args:
         criteria_C: the criteria, such as ``average_accuracy_tri``, ``rem``, ``bwt_plus``, ``ms``.
@@ -113,11 +113,11 @@ def cl_score(criteria_C: Scores, weights_C: Scores) -> Scores:
 
 
 def cl_stability(deviations_C: Scores, weights_C: Scores) -> Scores:
-    """Sum up how little criteria vary from run to run as ``CL_stability = 1 - sum_i w[i] std(c[i])``.
+    """Stability of criteria from run to run ``CL_stability = 1 - sum_i w[i] std(c[i])``.
 
     Args:
         deviations_C: standard deviation of each criterion over the runs.
-        weights_C: how much each counts; not negative, together 1.
+        weights_C: the weight of each; non-negative, with a sum of 1.
 
     Shape:
         ``(C,)``, ``(C,)`` to ``()``, float64.
@@ -137,7 +137,7 @@ def cl_stability(deviations_C: Scores, weights_C: Scores) -> Scores:
 
 
 def _at_most_1(values_T: Array) -> float:
-    return float(np.minimum(mean(values_T), 1))  # which keeps NaN
+    return float(np.minimum(mean(values_T), 1))  # keeps NaN
 
 
 def _weights(weights_C: Tensor | Array, length: int) -> Array:

@@ -1,4 +1,4 @@
-"""What earlier tasks do for later ones: forward transfer, and the price of not learning freely.
+"""Effects of earlier tasks on later ones: forward transfer, and intransigence.
 
 "Forward transfer" names three different things in the literature; each has its own name here:
 
@@ -8,10 +8,10 @@
 * the gain just after learning, against learning the task alone: ``fwt_plasticity`` (Wu et al. 2022 and most papers on
   language models since).
 
-Chaudhry et al. 2018 (RWalk, https://arxiv.org/abs/1801.10112) turn the last one around: ``intransigence``.
+Chaudhry et al. 2018 (RWalk, https://arxiv.org/abs/1801.10112) measure a loss instead of this gain: ``intransigence``.
 
 Shape suffixes: T tasks; ``R_TT[i, j]`` is the score on task j after learning task i, NaN where never measured. Formulas
-count tasks from 1. A NaN in a cell that a formula needs makes the result NaN, never 0; other cells are ignored.
+number tasks from 1. A NaN in a cell that a formula needs makes the result NaN, never 0; other cells are ignored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def fwt_gem(R_TT: Scores, baseline_T: Scores) -> Scores:
         ``(T, T)``, ``(T,)`` to ``()``, float64; NaN if T is 1.
 
     Raises:
-        ValueError: if ``R_TT`` is no result matrix, or ``baseline_T`` has not one value per task.
+        ValueError: if ``R_TT`` is not a result matrix, or ``baseline_T`` does not have one value per task.
 
     Example:
         >>> R_TT = np.array([[0.75, 0.25], [0.5, 1.0]])
@@ -47,7 +47,7 @@ def fwt_gem(R_TT: Scores, baseline_T: Scores) -> Scores:
 def fwt_gem_code(R_TT: Scores, baseline_T: Scores) -> Scores:
     """Forward transfer divided by T, ``1/T sum_{i>1} (R[i-1, i] - b[i])``, as GEM's code computes it.
 
-    For one task the code prints 0; here it is NaN like the rest.
+    For one task the code prints 0; here it is NaN, as in all metrics.
 
     Args:
         R_TT: result matrix; the diagonal above the main one is used.
@@ -57,7 +57,7 @@ def fwt_gem_code(R_TT: Scores, baseline_T: Scores) -> Scores:
         ``(T, T)``, ``(T,)`` to ``()``, float64; NaN if T is 1.
 
     Raises:
-        ValueError: if ``R_TT`` is no result matrix, or ``baseline_T`` has not one value per task.
+        ValueError: if ``R_TT`` is not a result matrix, or ``baseline_T`` does not have one value per task.
 
     Example:
         >>> R_TT = np.array([[0.75, 0.25], [0.5, 1.0]])
@@ -79,7 +79,7 @@ def fwt_tri(R_TT: Scores) -> Scores:
         ``(T, T)`` to ``()``, float64; NaN if T is 1.
 
     Raises:
-        ValueError: if ``R_TT`` is no result matrix.
+        ValueError: if ``R_TT`` is not a result matrix.
 
     Example:
         >>> R_TT = np.array([[0.75, 0.25], [0.5, 1.0]])
@@ -101,7 +101,7 @@ def fwt_plasticity(R_TT: Scores, single_T: Scores) -> Scores:
         ``(T, T)``, ``(T,)`` to ``()``, float64; NaN if T is 1.
 
     Raises:
-        ValueError: if ``R_TT`` is no result matrix, or ``single_T`` has not one value per task.
+        ValueError: if ``R_TT`` is not a result matrix, or ``single_T`` does not have one value per task.
 
     Example:
         >>> R_TT = np.array([[0.75, 0.25], [0.5, 1.0]])
@@ -114,9 +114,9 @@ def fwt_plasticity(R_TT: Scores, single_T: Scores) -> Scores:
 
 
 def intransigence(R_TT: Scores, reference_T: Scores) -> Scores:
-    """What the newest task lost by being learned last ``I_T = a*[T] - R[T, T]`` (Chaudhry et al. 2018).
+    """Loss of the newest task from being learned last ``I_T = a*[T] - R[T, T]`` (Chaudhry et al. 2018).
 
-    Lower is better; below zero the stream helped. For ``I_k`` pass ``R_TT[:k, :k]`` and ``reference_T[:k]``.
+    Lower is better; a negative value means that the stream helped. For ``I_k`` pass ``R_TT[:k, :k]`` and ``reference_T[:k]``.
 
     Args:
         R_TT: result matrix; the last cell of the diagonal is used.
@@ -126,7 +126,7 @@ def intransigence(R_TT: Scores, reference_T: Scores) -> Scores:
         ``(T, T)``, ``(T,)`` to ``()``, float64.
 
     Raises:
-        ValueError: if ``R_TT`` is no result matrix, or ``reference_T`` has not one value per task.
+        ValueError: if ``R_TT`` is not a result matrix, or ``reference_T`` does not have one value per task.
 
     Example:
         >>> R_TT = np.array([[0.75, 0.25], [0.5, 0.5]])
@@ -148,7 +148,7 @@ def intransigence_mean(R_TT: Scores, reference_T: Scores) -> Scores:
         ``(T, T)``, ``(T,)`` to ``()``, float64.
 
     Raises:
-        ValueError: if ``R_TT`` is no result matrix, or ``reference_T`` has not one value per task.
+        ValueError: if ``R_TT`` is not a result matrix, or ``reference_T`` does not have one value per task.
 
     Example:
         >>> R_TT = np.array([[0.75, 0.25], [0.5, 0.5]])

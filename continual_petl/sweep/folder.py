@@ -36,7 +36,7 @@ _MAX_LISTED = 8
 
 
 def open_folder(folder: Path, sweep: SweepSpec, spec: StreamSpec) -> None:
-    """Write the settings of a new sweep, or compare them with those it was started with.
+    """Write the settings of a new sweep, or compare them with the settings that it was started with.
 
     Raises:
         InputError: if it was started with different settings; the message lists them.
@@ -46,7 +46,7 @@ def open_folder(folder: Path, sweep: SweepSpec, spec: StreamSpec) -> None:
     plain = sweep.model_dump(mode="json")
     if (folder / "stream.yaml").exists():
         raise InputError(
-            f"--run-dir {folder}: this is the folder of a run; give a sweep another one, such as sweeps/{spec.name}"
+            f"--run-dir {folder}: this is the folder of a run; give the sweep another folder, such as sweeps/{spec.name}"
         )
     if not (folder / SWEEP).exists():
         make_folder(folder)
@@ -97,7 +97,7 @@ def _shown(value: Any) -> str:
 
 
 def write_result(result: SweepResult) -> None:
-    """Write the results of a sweep, if any task has a choice."""
+    """Write the results of a sweep, and the stream with the chosen settings if there are any."""
     write_json(result.folder / SUMMARY, result.to_json())
     lines = [
         f"# {choice.task}: {described(choice.settings)}; validation {choice.metric} {choice.score:.4f}\n"

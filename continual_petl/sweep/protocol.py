@@ -1,7 +1,7 @@
 """A sweep: for each task of a stream, settings are tried on its validation split, and the best are learned with more seeds.
 
 The selection protocol of Houlsby et al. 2019 (https://arxiv.org/abs/1902.00751), section 3.1 and 3.2. Tasks are swept
-separately: a bank depends only on its own task, so the choice for one does not affect another. The paper chooses size,
+separately: a bank depends only on its task, so the choice for one task does not affect another. The paper chooses size,
 learning rate and epochs from a grid; other samplers and pruning are additions.
 """
 
@@ -46,27 +46,27 @@ def sweep(
     """Choose the settings of every task of a stream on its validation split.
 
     Test splits are not read. Finished trials are not repeated: the same call resumes after a stop or a kill. With one trial
-    at a time the trials are the same every time; with several, tpe and pruning see those that have ended by then.
+    at a time the trials are the same every time; with several, tpe and pruning use the trials that have ended by then.
 
     Args:
         stream: the tasks.
         spec: which settings are tried, and how.
         folder: the sweep folder; created if it does not exist.
-        tasks: names of the tasks to sweep; none: all.
-        jobs: number of trials at once, each in a process with its own backbone and its share of the cores; None: one after
-            the other in this process; with Ray, as many as its cluster has room for.
-        executor: what runs many trials at once: ``processes`` on this machine, or ``ray``.
-        minutes: no trial starts later than that; the remaining ones are reported.
-        keep: whether the run folders of this call's trials, with their banks, stay below ``trials``.
+        tasks: names of the tasks to sweep; all tasks if empty.
+        jobs: number of concurrent trials, each in a process with its own backbone and its share of the cores; None: one
+            after another in this process, or with Ray, as many as its cluster has room for.
+        executor: runs concurrent trials: ``processes`` on this machine, or ``ray``.
+        minutes: no trial starts after this time; the remaining trials are reported.
+        keep: whether the run folders of this call's trials, with their banks, are kept below ``trials``.
         on_trial: called with each trial when it starts and when it has ended.
 
     Returns:
-        The choices of this call and of those for other tasks; they are also written to ``chosen.yaml`` and
+        The choices of this call and of earlier calls for other tasks; they are also written to ``chosen.yaml`` and
         ``summary.json``.
 
     Raises:
-        InputError: if the sweep, the stream or its data cannot be used; if the folder holds another sweep; or if all trials
-            of a task failed.
+        InputError: if the sweep, the stream or its data cannot be used; if the folder contains another sweep; or if all
+            trials of a task failed.
         RunInUseError: if another process writes to the folder.
         Interrupted: after Ctrl-C or SIGTERM; calling again resumes.
     """
@@ -76,7 +76,7 @@ def sweep(
     _check(swept, spec, found)
     pool = Pool(jobs, executor)
     if minutes is not None and not minutes >= 0:
-        raise InputError(f"minutes: got {minutes}; allowed: a number of at least 0")
+        raise InputError(f"minutes: got {minutes}; give a number of at least 0")
     until = None if minutes is None else time.monotonic() + 60 * minutes
     make_folder(place)
     with RunLock(place):

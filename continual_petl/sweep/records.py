@@ -1,8 +1,8 @@
 """``trials.jsonl``: the trials, one JSON line when a trial starts and one when it has ended.
 
-It is the only state of a sweep: Optuna's study is rebuilt from it whenever needed. Two files written one after the other
-would disagree after a kill between them, and Optuna's own journal becomes unreadable once a kill has torn its last line and
-another one was written after it.
+It is the only state of a sweep: Optuna's study is rebuilt from it whenever needed. Two files written one after another
+would disagree after a kill between them, and Optuna's journal becomes unreadable once a kill has torn its last line and
+another line has been written after it.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Outcome(FrozenModel):
     reason: str = ""
     """Why it failed."""
     seconds: float = 0.0
-    """Total time over all starts, from its data to its bank."""
+    """Total time over all starts, from reading its data to storing its bank."""
     parameters: dict[str, int] = Field(default_factory=dict)
     """Parameters of the bank, by part: modifications, own, head."""
     data: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of the rows of each split that was read."""
     environment: Environment | None = None
-    """Notices as in certificates, about the resulting bank."""
+    """The environment in which the bank was learned, as in certificates."""
 
     @property
     def num_parameters(self) -> int:
@@ -58,9 +58,9 @@ class Record(Outcome):
 
     task: Name
     role: Literal["search", "seed"]
-    """search: settings from the space. seed: the chosen ones, with another seed."""
+    """search: settings from the space. seed: the chosen settings with another seed."""
     number: int
-    """From 0 in a search, in the order of sampling; from 1 for seeds."""
+    """0-based in a search, in the order of sampling; 1-based for seeds."""
     seed: int
     """The stream's seed in this trial."""
     settings: dict[str, Any]
@@ -73,7 +73,7 @@ class Record(Outcome):
 
     @property
     def key(self) -> tuple[str, str, int, str]:
-        """Identifies it among all trials of a sweep."""
+        """The key that identifies it among all trials of a sweep."""
         return self.task, self.role, self.seed if self.role == "seed" else self.number, canonical(self.settings)
 
     @property
@@ -119,7 +119,7 @@ class Records:
         return sorted(found, key=lambda record: record.number)
 
     def data_of(self, task: str, seed: int) -> dict[str, str]:
-        """Return the digests of the rows that a task was learned from with this seed, if it was."""
+        """Return the digests of the rows from which a task was learned with this seed; empty if it was not."""
         known = (each for each in self._by_key.values() if (each.task, each.seed) == (task, seed))
         return next((each.data for each in known if each.data), {})
 

@@ -1,4 +1,4 @@
-"""The result of a sweep: for each task the chosen settings and their scores over seeds, and the stream with them."""
+"""The result of a sweep: for each task the chosen settings and their scores over seeds, and the resulting stream."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class TaskChoice:
     trials: tuple[Record, ...]
     """The trials of the search, by number."""
     seeds: tuple[Record, ...]
-    """The completed trials with the chosen settings, that of the search first; empty if no trial is complete."""
+    """The completed trials with the chosen settings, beginning with that of the search; empty if no trial is complete."""
     failed_seeds: tuple[Record, ...]
-    """The failed trials with the chosen settings; they count in no mean."""
+    """The failed trials with the chosen settings; they are not included in the mean."""
     num_left: int
-    """Trials that have not ended."""
+    """Number of trials that have not ended."""
     carved: bool
-    """Whether the data has no validation split, so that each seed holds out its own rows of train."""
+    """Whether the data has no validation split, so that each seed holds out different rows of train."""
     limited: bool
-    """Whether ``limits.validation`` lets each seed draw its own validation rows."""
+    """Whether ``limits.validation`` makes each seed draw different validation rows."""
 
     @property
     def settings(self) -> dict[str, Any] | None:
@@ -60,12 +60,12 @@ class TaskChoice:
 
     @property
     def standard_error(self) -> float | None:
-        """Standard error of the mean: the deviation over the seeds (n - 1) by the root of their number; None for one."""
+        """Standard error of the mean: standard deviation (n - 1) divided by the root of n seeds; None for one seed."""
         return statistics.stdev(self.scores) / math.sqrt(len(self.scores)) if len(self.scores) > 1 else None
 
     @property
     def best_seed(self) -> int | None:
-        """The seed with the highest validation score, the first of equal ones: `run chosen.yaml --seed` learns its bank."""
+        """The seed with the highest validation score, the first if several tie: `run chosen.yaml --seed` learns its bank."""
         found = max(
             self.seeds, key=lambda record: (record.score, -record.number * (record.role == "seed")), default=None
         )
@@ -81,7 +81,7 @@ class TaskChoice:
         return sum(record.state == state for record in self.trials)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the result as plain data."""
         parameters = self.seeds[0].parameters if self.seeds else {}
         return {
             "task": self.task,
@@ -121,18 +121,18 @@ class SweepResult:
     chosen: StreamSpec
     """The stream with the chosen bank and training of each task; its seed is unchanged."""
     tasks: Mapping[str, TaskChoice]
-    """By name, in the order of the stream: tasks of this call, and of earlier ones."""
+    """By name, in the order of the stream: tasks of this call and of earlier calls."""
     asked: tuple[str, ...]
     """Names of the tasks of this call."""
 
     @property
     def num_left(self) -> int:
-        """Trials of these tasks that have not ended; the same sweep resumes with them."""
+        """Number of trials of these tasks that have not ended; the same sweep resumes with them."""
         return sum(choice.num_left for choice in self.tasks.values())
 
     @property
     def never_swept(self) -> tuple[str, ...]:
-        """Names of the tasks that were never swept; in `chosen` they have the stream's own settings."""
+        """Names of the tasks that were never swept; in `chosen` they have the settings of the stream."""
         return tuple(task.name for task in self.chosen.tasks if task.name not in self.tasks)
 
     def study(self, task: str) -> optuna.Study:
@@ -146,7 +146,7 @@ class SweepResult:
         return study_of(self.spec, self.tasks[task].trials)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the result as plain data."""
         return {
             "format_version": 1,
             "stream": self.chosen.name,

@@ -1,7 +1,7 @@
 """``rows.json``: digests of every task's data when its sweep started, to detect later changes.
 
-The digests in `Record.data` are of the rows that a trial learned from. If these are held out or limited by seed, they do
-not apply to trials with another seed. So the digests here are of the whole splits, before rows are removed.
+The digests in `Record.data` are of the rows that a trial learned from. If rows are held out or limited depending on the seed,
+they do not apply to trials with another seed. So the digests here are of the whole splits, before rows are removed.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class SweptRows:
         """Record the digests of a task's rows, or compare them with the recorded ones.
 
         Args:
-            task: one of the stream's, with its own settings.
-            again: check again even if this call of the sweep already has; otherwise they are read once.
+            task: a task of the stream, with its settings in the stream.
+            again: check again even if this call of the sweep already has; otherwise the rows are read only once.
 
         Raises:
-            InputError: if they differ, naming the splits; or if they cannot be read.
+            InputError: if the digests differ, naming the splits; or if the rows cannot be read.
         """
         if task.name in self._looked_at and not again:
             return
@@ -54,12 +54,12 @@ class SweptRows:
         self._looked_at.add(task.name)
 
     def has_validation(self, task: str) -> bool | None:
-        """Return whether a task's data has its own validation split; None if it was not read yet."""
+        """Return whether a task's data has its own validation split; None if it has not been read yet."""
         return None if task not in self._known else "validation" in self._known[task]
 
 
 def check_same(task: str, before: dict[str, str], now: dict[str, str]) -> None:
-    """Raise `InputError` if the digests of a task's splits differ, naming those that do."""
+    """Raise `InputError` if the digests of a task's splits differ, naming the splits."""
     changed = [split for split in {**before, **now} if before.get(split) != now.get(split)]
     if changed:
         raise InputError(
@@ -69,10 +69,10 @@ def check_same(task: str, before: dict[str, str], now: dict[str, str]) -> None:
 
 
 def rows_digests(spec: StreamSpec, task: TaskSpec) -> dict[str, str]:
-    """Return the SHA-256 of a task's train and validation rows as they are read, before any are held out or left out.
+    """Return the SHA-256 of a task's train and validation rows as read, before any are held out or left out.
 
     Raises:
-        InputError: if they cannot be used.
+        InputError: if the rows cannot be used.
     """
     # Data libraries take seconds to import.
     from continual_petl.streams.preparation.checked import check_split, labels_of
@@ -91,7 +91,7 @@ def _read(file: Path) -> dict[str, dict[str, str]]:
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        raise StoreError(f"{file}: was not written by a sweep ({error}): start in another folder") from None
+        raise StoreError(f"{file}: this file was not written by a sweep ({error}): start in another folder") from None
     if not isinstance(known, dict) or not all(isinstance(splits, dict) for splits in known.values()):
-        raise StoreError(f"{file}: was not written by a sweep: start in another folder")
+        raise StoreError(f"{file}: this file was not written by a sweep: start in another folder")
     return known

@@ -1,4 +1,4 @@
-"""Run the trials of a sweep: one after the other in this process, or many at once in others."""
+"""Runs the trials of a sweep: one after another in this process, or many at once in other processes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Runner:
         return any(turns.num_left for turns in self._turns.values())
 
     def check_rows(self) -> None:
-        """Compare the data with that at the start of the sweep; for many tasks, only that of the next ones.
+        """Check that the data has not changed since the sweep started; of many tasks, only the next ones are checked.
 
         Raises:
             InputError: if the rows of a task with remaining trials have changed.
@@ -74,7 +74,7 @@ class Runner:
             self._rows.check(task)
 
     def learn(self) -> None:
-        """Learn one trial after the other in this process."""
+        """Learn one trial after another in this process."""
         brief = brief_of(self._folder, self._spec, self._sweep, jobs=1)
         while (record := self._next(())) is not None:
             self._begin(record)
@@ -84,7 +84,7 @@ class Runner:
         """Learn many trials at once in other processes.
 
         Raises:
-            Interrupted: after a signal, when all of them have saved.
+            Interrupted: after a signal, once all trials have saved their progress.
         """
         max_jobs = sum(turns.num_left for turns in self._turns.values())
         if max_jobs == 0:
@@ -104,7 +104,7 @@ class Runner:
                     if record is None:
                         break
                     self._begin(record)
-                    # Its worker had finished when the sweep was killed.
+                    # Its worker had already finished when the sweep was killed.
                     if (known := outcome_in(folder_of(self._folder, record))) is not None:
                         self._end(record, known)
                         continue
@@ -129,10 +129,10 @@ class Runner:
         return next((record for record in asked if record is not None), None)
 
     def _begin(self, record: Record) -> None:
-        # With another seed other rows may be held out or drawn, so the rows of a trial do not show that the data is the same.
+        # With another seed other rows may be held out or drawn, so comparing these does not show whether the data changed.
         task = next(task for task in self._tasks if task.name == record.task)
         self._rows.check(task, again=record.role == "seed")
-        # After a kill the same settings are tried again, whatever the sampler would then suggest.
+        # Recorded first: after a kill the same settings are tried again, whatever the sampler would then suggest.
         self._records.add(record)
         if self._on_trial is not None:
             self._on_trial(record)
@@ -143,7 +143,7 @@ class Runner:
             if before and outcome.data:
                 check_same(record.task, before, outcome.data)
         except InputError:
-            # The bank in it was trained on the wrong rows, so the trial has to start over with the right ones.
+            # The bank in the folder was trained on the wrong rows, so the trial has to start over with the right rows.
             shutil.rmtree(folder_of(self._folder, record), ignore_errors=True)
             raise
         ended = record.with_outcome(outcome, kept=self._keep)
@@ -154,7 +154,7 @@ class Runner:
             self._on_trial(ended)
 
     def tidy(self) -> None:
-        """Remove folders of ended trials that a kill may have left; kept and half-learned ones stay."""
+        """Remove folders of ended trials that a kill may have left; folders that are kept or half learned stay."""
         for record in self._records.ended():
             if not record.kept:
                 shutil.rmtree(folder_of(self._folder, record), ignore_errors=True)
@@ -164,7 +164,7 @@ class Runner:
                 folder.rmdir()
 
     def result(self) -> SweepResult:
-        """Return the results so far, of this call and of those for other tasks."""
+        """Return the results so far, of this call and of earlier calls for other tasks."""
         turns = {
             task.name: self._turns.get(task.name) or Turns(self._sweep, self._spec, task, self._records)
             for task in self._spec.tasks
@@ -193,7 +193,7 @@ class Runner:
         )
 
     def _chosen(self, task: TaskSpec, choice: TaskChoice | None) -> TaskSpec:
-        """Return a task with its chosen settings, or its own if there are none."""
+        """Return a task with its chosen settings, or unchanged if there are none."""
         settings = None if choice is None else choice.settings
         return task if settings is None else with_settings(self._spec, task, settings)
 
@@ -207,7 +207,7 @@ def _opened(brief: SweepBrief, jobs: int | None, executor: Executor, max_jobs: i
 def _outcome(folder: Path, report: Report) -> Outcome:
     """Return the outcome of a trial that a worker reported."""
     if report.error == Interrupted.__name__:
-        # Its process was killed repeatedly, as the system does when memory runs out.
+        # Its process was killed repeatedly, for instance by the system when memory ran out.
         return Outcome(state="failed", reason=report.message)
     report.raise_error()
     outcome = outcome_in(folder)

@@ -1,12 +1,12 @@
-"""Sample settings and prune trials with Optuna.
+"""Samples settings and prunes trials with Optuna.
 
 A study is rebuilt from the records each time, in memory, and every request has its own seed, derived from the sweep's seed,
 the task and the number of the trial. So the result depends only on the trials that have ended, not on how often the sweep
 was stopped. Optuna is an extra (``continual-petl[sweep]``) and imported only when needed.
 
 Pruners only compare trials with the same number of epochs: the learning rate decreases to zero over all of them, so a trial
-of 20 epochs is still at its highest rate in epoch 3, in which one of 3 epochs has converged, and would always lose. For the
-same reason nothing is pruned during warm-up, and nothing after the last epoch, when pruning saves nothing.
+of 20 epochs is still at its highest rate in epoch 3, when a trial of 3 epochs has converged, and would always lose. For the
+same reason nothing is pruned during warm-up. Nothing is pruned after the last epoch either, when it would save nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import optuna
 
 _THIRD = 3
-"""Halving continues one of this many trials, and each stage is this many times longer than the one before."""
+"""Halving continues one in this many trials, and each stage is this many times as long as the previous stage."""
 _WORST = -1e300
 """Passed to pruners for an undefined score: they cannot compute the median of NaN."""
 
@@ -37,7 +37,7 @@ def check_optuna(spec: SweepSpec) -> None:
     if find_spec("optuna") is None and (spec.sampler != "grid" or spec.prune != "none"):
         raise InputError(
             f"sweep: sampler {spec.sampler} with prune {spec.prune} needs Optuna, which is not installed here: pip install "
-            "'continual-petl[sweep]'. A grid without pruning (sampler: grid, prune: none) needs nothing more."
+            "'continual-petl[sweep]'. A grid without pruning (sampler: grid, prune: none) does not need it."
         )
 
 
@@ -68,9 +68,9 @@ def should_prune(
     """Return whether to end a trial after an epoch.
 
     Args:
-        prune: median: its best score so far is below the median of the others in this epoch, at least 5 of which are
-            completed (Golovin et al. 2017, as implemented in Optuna). halving: it is not in the best third of all that
-            reached this stage (asynchronous successive halving, Li et al. 2020).
+        prune: median: end it if its best score so far is below the median of the others in this epoch, at least 5 of which
+            are completed (Golovin et al. 2017, as implemented in Optuna). halving: end it if it is not in the best third of
+            all trials that reached this stage (asynchronous successive halving, Li et al. 2020).
         scores: its validation scores, one for each finished epoch.
         num_epochs: its total number of epochs.
         warmup: share of the steps over which the learning rate rises.
@@ -147,7 +147,7 @@ def _distributions(optuna: Any, space: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _label(value: Any) -> Any:
-    """Return a value as a categorical choice for Optuna: no list, no mapping."""
+    """Return a value as a categorical choice for Optuna, which cannot be a list or a mapping."""
     return json.dumps(value, sort_keys=True) if isinstance(value, dict | list) else value
 
 

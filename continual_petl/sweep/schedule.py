@@ -1,4 +1,4 @@
-"""Determine the next trial of each task: first the search, then the chosen settings with other seeds."""
+"""Determines the next trial of each task: first the search, then the chosen settings with other seeds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Turns:
         self._grid = grid(sweep) if sweep.sampler == "grid" else []
 
     def next(self, running: Collection[str]) -> Record | None:
-        """Return the next trial; None while others have to end first, and when all are done.
+        """Return the next trial; None if other trials have to end first, or all are done.
 
         Args:
             running: names of the running trials.
@@ -42,7 +42,7 @@ class Turns:
 
     @property
     def num_left(self) -> int:
-        """Trials that have not ended."""
+        """Number of trials that have not ended."""
         ended = sum(record.ended for record in self._searched().values())
         left = self._sweep.num_trials - ended
         if left == 0 and best_of(self.searched) is None:
@@ -57,7 +57,7 @@ class Turns:
 
     @property
     def with_seeds(self) -> list[Record]:
-        """The completed trials of the chosen settings, that of the search first; empty if there are none."""
+        """The completed trials of the chosen settings, beginning with that of the search; empty if there are none."""
         best = best_of(self.searched)
         seeds = [record for record in self._seeds() if record.state == "complete"]
         return [] if best is None else [best, *seeds]
@@ -91,7 +91,7 @@ class Turns:
         return record
 
     def _seeds(self) -> list[Record]:
-        """Return the trials of the chosen settings with other seeds than the stream's; none during the search."""
+        """Return the trials of the chosen settings with seeds other than the stream's; none during the search."""
         searched = self._searched()
         best = best_of([*searched.values()])
         if best is None or len(searched) < self._sweep.num_trials or not all(r.ended for r in searched.values()):

@@ -1,4 +1,4 @@
-"""Settings of a task as dotted keys with values: apply them, check them, and enumerate a grid."""
+"""Settings of a task as dotted keys with values: applies them, checks them, and enumerates a grid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from continual_petl.streams.stream_file.wording import show, word_errors
 from continual_petl.sweep.spec import Range, SweepSpec, plain_values
 
 TRIED = ("bank", "training", "pooling", "max_target_length", "generation")
-"""Keys of a task, or parents of keys, that may be tried: how it is learned, not what it is measured on."""
+"""Keys of a task, or parents of keys, that may be tried: they determine how it is learned, not what it is measured on."""
 _MEASURED = ("data", "columns", "labels", "metric", "limits", "validation", "probe", "name", "kind")
 _MAX_LISTED = 5
 
@@ -33,17 +33,17 @@ class Unfit(ValueError):
 
 
 def grid(spec: SweepSpec) -> list[dict[str, Any]]:
-    """Return the settings of a grid in order: the last key of the space changes first."""
+    """Return the settings of a grid in order: the last key of the space changes fastest."""
     lists = [plain_values(values) for values in spec.space.values() if not isinstance(values, Range)]
     combinations = islice(product(*lists), spec.num_trials)
     return [dict(zip(spec.space, values, strict=True)) for values in combinations]
 
 
 def with_settings(spec: StreamSpec, task: TaskSpec, settings: Settings) -> TaskSpec:
-    """Return a task with these settings instead of its own, or its stream's.
+    """Return a task with these settings instead of those of the task or its stream.
 
     Raises:
-        Unfit: if it cannot have them.
+        Unfit: if the task cannot have them.
     """
     bank = task.bank or spec.bank
     tree: dict[str, Any] = {
@@ -70,20 +70,20 @@ def with_settings(spec: StreamSpec, task: TaskSpec, settings: Settings) -> TaskS
 
 
 def alone(spec: StreamSpec, task: TaskSpec, seed: int) -> StreamSpec:
-    """Return a stream of one task: a bank depends only on its own task and the stream's seed, so it is learned alone.
+    """Return a stream of one task: a bank depends only on its task and the stream's seed, so it is learned alone.
 
-    A trial answers no rows without its task's name, so it spends no pass on sums for the router.
+    A trial never predicts rows that name no task, so it spends no pass on sums for the router.
     """
     return settled(spec.model_copy(update={"tasks": (task,), "seed": seed, "routing": "off"}))
 
 
 def misfits(space: Mapping[str, Any], spec: StreamSpec, tasks: Sequence[TaskSpec]) -> list[tuple[KeyPath, str]]:
-    """Return where a space does not fit the tasks that it is for, and why; every value is tried by itself.
+    """Return the keys and values of a space that do not fit its tasks, with reasons; every value is checked separately.
 
     Args:
         space: the space of a sweep, or its plain data; parts of a wrong type are left to the schema.
         spec: the stream.
-        tasks: those of its tasks that the sweep is for.
+        tasks: the tasks of the stream that the sweep is for.
     """
     problems: dict[KeyPath, str] = {("space", key): text for key in space if (text := _misplaced(key))}
     for task in tasks:
@@ -101,7 +101,7 @@ def misfits(space: Mapping[str, Any], spec: StreamSpec, tasks: Sequence[TaskSpec
 
 
 def unfit_combinations(sweep: SweepSpec, spec: StreamSpec, tasks: Sequence[TaskSpec]) -> list[tuple[KeyPath, str]]:
-    """Return combinations of a grid that a task cannot have, though it can have each value by itself."""
+    """Return combinations of a grid that a task cannot have, although it can have each value by itself."""
     if sweep.sampler != "grid" or len(sweep.space) == 1:
         return []
     problems: list[str] = []
@@ -157,7 +157,7 @@ def _misplaced(key: str) -> str:
 
 
 def _bound(spec: StreamSpec, task: TaskSpec) -> str:
-    """Describe what ties a task to others, if anything: it is learned alone here."""
+    """Describe how a task depends on others, if it does: a sweep learns each task alone."""
     bank = task.bank or spec.bank
     if bank.start_from is not None:
         return (
@@ -191,7 +191,9 @@ def _put(tree: dict[str, Any], key: str, value: Any) -> None:
 
 def _entry(node: list[Any], part: str) -> Any:
     if not part.isdecimal() or int(part) >= len(node):
-        raise Unfit([f"got {part!r}; this is a list with {len(node)} entries, so it has to be 0 to {len(node) - 1}"])
+        raise Unfit(
+            [f"got {part!r}; this is a list with {len(node)} entries, so the index has to be 0 to {len(node) - 1}"]
+        )
     return node[int(part)]
 
 
@@ -209,7 +211,7 @@ def _tree(spec: StreamSpec) -> dict[str, Any]:
 
 
 def chosen_tasks(spec: StreamSpec, names: Sequence[str]) -> list[TaskSpec]:
-    """Return the tasks of these names, in the order of the stream; all of them if none is given.
+    """Return the tasks with these names, in the order of the stream; all tasks if no name is given.
 
     Raises:
         InputError: if there is no task of this name.

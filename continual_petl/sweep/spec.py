@@ -1,6 +1,6 @@
 """The schema of a sweep file, checked before anything heavy is imported.
 
-The texts under the fields become the descriptions of the JSON Schema. Needs pydantic only.
+The docstrings of the fields become the descriptions of the JSON Schema. Needs only pydantic.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _LEAST = "it has to be above 0 with log: true"
 
 
 class Range(FrozenModel):
-    """Numbers between two ends; whole ones if both ends are whole."""
+    """Numbers between two bounds; whole numbers if both bounds are whole."""
 
     low: Annotated[_Number, Field(examples=[1e-5])]
-    """The least."""
+    """The smallest value."""
     high: Annotated[_Number, Field(examples=[1e-2])]
-    """The largest value, which can be drawn too."""
+    """The largest value, inclusive."""
     log: Bool = False
     """Whether to sample log-uniformly: as many values between 1e-5 and 1e-4 as between 1e-3 and 1e-2."""
 
@@ -69,12 +69,12 @@ class SweepSpec(FrozenModel):
     trials: Count | None = None
     """Number of settings to try for each task; null: the whole grid."""
     prune: Literal["none", "median", "halving"] = "median"
-    """Which trials are ended early, by the validation score at the end of an epoch: those below the median of the others, or
+    """Which trials are ended early, by the validation score at the end of an epoch: trials below the median of the others, or
     all but the best third (asynchronous successive halving). Only trials with the same number of epochs are compared."""
     seeds: Count = 5
-    """Number of seeds to learn the chosen settings with, including the stream's; 1: no other."""
+    """Number of seeds to learn the chosen settings with, including the stream's; 1 means only that seed."""
     seed: Annotated[Int, Field(ge=0, lt=2**63)] = 0
-    """Seed of the sampler; every task derives its own from this and its name."""
+    """Seed of the sampler; the seed for each task is derived from it and the task's name."""
 
     @model_validator(mode="after")
     def _consistent(self) -> SweepSpec:
@@ -101,7 +101,7 @@ class SweepSpec(FrozenModel):
 
 
 def clashes(tree: Mapping[str, Any]) -> list[tuple[KeyPath, str]]:
-    """Return where the keys of a sweep contradict each other, and why.
+    """Return the keys of a sweep that contradict each other, with reasons.
 
     Args:
         tree: plain data with (some of) the keys of a sweep; parts of a wrong type are left to the schema.
@@ -129,7 +129,7 @@ def clashes(tree: Mapping[str, Any]) -> list[tuple[KeyPath, str]]:
         ]
     elif sampler in ("tpe", "random") and trials is None:
         problems.append(
-            (("trials",), f"is missing: sampler {sampler} has no end by itself: add it, for instance `trials: 20`")
+            (("trials",), f"is missing: sampler {sampler} does not end by itself: add it, for instance `trials: 20`")
         )
     return problems
 
@@ -163,11 +163,11 @@ def _is_plain(value: Any) -> bool:
 
 
 def canonical(settings: Mapping[str, Any]) -> str:
-    """Return settings as a text that is the same for equal ones."""
+    """Return settings as a string that is the same for equal settings."""
     return json.dumps(settings, sort_keys=True)
 
 
 def plain_values(values: Sequence[Any]) -> list[Any]:
-    """Return values as JSON reads them again: tuples become lists."""
+    """Return values after a round trip through JSON: tuples become lists."""
     plain: list[Any] = json.loads(json.dumps(values))
     return plain

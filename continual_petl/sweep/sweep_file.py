@@ -1,4 +1,4 @@
-"""A sweep file: YAML in, `SweepSpec` or every mistake at once out, each with its line."""
+"""Reads a sweep file: returns a `SweepSpec`, or reports all mistakes at once, each with its line."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def load_sweep(
 
     Args:
         path: the YAML file.
-        stream: the stream; every value is checked against it. None: this is done later.
-        tasks: the stream's tasks that it is for; None: all.
+        stream: the stream, against which every value is checked; None if this is done later.
+        tasks: the stream's tasks that the sweep is for; None means all.
         trials: overrides the value in the file.
 
     Raises:
@@ -43,8 +43,8 @@ def load_sweep(
     parsed = parse(_text(file))
     places = Places(file, parsed.lines)
     if not isinstance(parsed.tree, dict) and not parsed.problems:
-        came = "an empty file" if parsed.tree is None else show(parsed.tree)
-        raise StreamFileError([f"{file}:1: got {came}; a sweep says at least space: {{bank.bottleneck: [8, 64]}}"])
+        found = "an empty file" if parsed.tree is None else show(parsed.tree)
+        raise StreamFileError([f"{file}:1: got {found}; a sweep needs at least space: {{bank.bottleneck: [8, 64]}}"])
     for line, where, text in parsed.problems:
         places.report(where, text, line=line)
     if not isinstance(parsed.tree, dict):

@@ -1,6 +1,6 @@
 """One trial: a single task, learned by the usual run in a separate folder.
 
-Its test split is not read. The validation score of the selected bank decides, and that at the end of every epoch may end
+Its test split is not read. The validation score of the selected bank decides, and the score at the end of an epoch may end
 the trial early.
 """
 
@@ -34,7 +34,7 @@ Judge = Callable[[Sequence[float | None]], bool]
 
 
 class Pruned(Exception):
-    """A trial was ended because others are better."""
+    """A trial was ended early because others are better."""
 
 
 class EpochScores(L.Callback):
@@ -76,19 +76,19 @@ class EpochScores(L.Callback):
 
 
 def tried(spec: StreamSpec, folder: Path, judge: Judge | None = None, *, own: StreamSpec) -> Outcome:
-    """Learn the one task of a stream, resuming if it is half learned, and return the outcome.
+    """Learn the only task of a stream, resuming if it is half learned, and return the outcome.
 
     A trial fails only because of its settings: a loss that diverged, memory that ran out, a bank that the backbone rejects.
-    If data is missing, or a backbone cannot be loaded, the next trial would end in the same way, so that ends the sweep.
+    If data is missing, or a backbone cannot be loaded, the next trial would end in the same way, so the error ends the sweep.
 
     Args:
         spec: a stream of one task.
         folder: the folder of this trial.
         judge: see `EpochScores`.
-        own: the stream of this task with its own settings instead of the tried ones.
+        own: the stream of this task with its original settings instead of the tried ones.
 
     Raises:
-        InputError: if the task cannot be learned with its own settings either.
+        InputError: if the task cannot be learned with its original settings either.
         Interrupted: if a stop was requested; everything is saved.
         StoreError: if the folder cannot be written.
     """
@@ -116,7 +116,7 @@ def _is_of_settings(error: Exception, own: StreamSpec, folder: Path) -> bool:
         return True
     if not isinstance(error, InputError):
         return False
-    # Errors about settings have many forms and sources; but then the task works without these settings.
+    # Errors about settings have many forms and sources, but the task then works with its original settings.
     try:
         preflight(Session(own, Store(folder), reads_test=False))
     except InputError:

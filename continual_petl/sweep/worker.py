@@ -1,4 +1,4 @@
-"""Run a trial, in the process of the sweep or in a worker process."""
+"""Runs a trial, in the process of the sweep or in a worker process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SweepBrief(Place):
 
 
 def brief_of(folder: Path, spec: StreamSpec, sweep: SweepSpec, *, jobs: int) -> SweepBrief:
-    """Return the description for workers, with the number of threads of each: the cores are divided among them."""
+    """Return the description for workers, including the threads of each: the cores are divided among the workers."""
     return SweepBrief(
         folder=str(folder),
         spec=spec,
@@ -65,7 +65,7 @@ def carried_out(brief: SweepBrief, record: Record) -> Outcome:
     try:
         task = with_settings(brief.spec, known, record.settings)
     except Unfit as error:
-        return Outcome(state="failed", reason=f"these settings do not go together: {error}")
+        return Outcome(state="failed", reason=f"these settings cannot be combined: {error}")
     prune, folder = brief.sweep.prune, folder_of(brief.folder, record)
     spec, own = (alone(brief.spec, each, record.seed) for each in (task, known))
     if prune == "none" or record.role == "seed":
@@ -89,7 +89,7 @@ def _others(brief: SweepBrief, task: TaskSpec, record: Record) -> list[Record]:
 
 
 def _epochs(brief: SweepBrief, task: TaskSpec, record: Record) -> int | None:
-    """Return the number of epochs, which may come from the bank's recipe; None if its settings do not go together."""
+    """Return the number of epochs, which may come from the bank's recipe; None if its settings cannot be combined."""
     try:
         return brief.spec.resolved_training(with_settings(brief.spec, task, record.settings)).epochs
     except Unfit:
@@ -97,7 +97,7 @@ def _epochs(brief: SweepBrief, task: TaskSpec, record: Record) -> int | None:
 
 
 def open_sweep(brief: SweepBrief) -> str:
-    """Open a sweep in this worker process; return an error message, or nothing."""
+    """Open a sweep in this worker process; return an error message, or an empty string."""
     global _brief
     try:
         brief.enter("sweep", ".")
@@ -139,4 +139,4 @@ def outcome_in(folder: Path) -> Outcome | None:
     except FileNotFoundError:
         return None
     except (ValidationError, ValueError) as error:
-        raise StoreError(f"{folder / OUTCOME}: was not written by a sweep ({error}): delete it") from None
+        raise StoreError(f"{folder / OUTCOME}: this file was not written by a sweep ({error}): delete it") from None

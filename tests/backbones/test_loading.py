@@ -103,7 +103,9 @@ def test_a_checkpoint_with_missing_weights_is_refused(backbone_folder: Folder, t
     weights = load_file(folder / "model.safetensors")
     del weights["encoder.layer.1.output.dense.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(InputError, match=r"lacks.*encoder\.layer\.1\.output\.dense\.weight.*complete checkpoint"):
+    with pytest.raises(
+        InputError, match=r"missing from the checkpoint.*encoder\.layer\.1\.output\.dense\.weight.*complete checkpoint"
+    ):
         load_backbone(str(folder))
 
 
@@ -118,7 +120,7 @@ def test_wrong_anatomy_error_names_the_module() -> None:
     bert = find_anatomy("bert")
     ffn = replace(bert.stacks[0].ffn, out="no.such.module")
     wrong = replace(bert, stacks=(replace(bert.stacks[0], ffn=ffn),))
-    with pytest.raises(InputError, match=r"names 2 modules.*first 'encoder\.layer\.0\.no\.such\.module'"):
+    with pytest.raises(InputError, match=r"names 2 modules.*the first is 'encoder\.layer\.0\.no\.such\.module'"):
         Sites(wrong, make_model("bert"))
     with pytest.raises(ValueError, match="already has the anatomy of 'bert'"):
         register_anatomy(wrong)
@@ -143,7 +145,7 @@ def test_max_length_defaults_to_the_models(backbone_folder: Folder, family: str)
     if family in {"t5", "mt5"}:  # positions are relative: nothing sets a limit
         assert load_backbone(folder, max_length=1000).max_length == 1000
         return
-    with pytest.raises(InputError, match=f"max_length: got {allowed + 1}, but the model takes {allowed}"):
+    with pytest.raises(InputError, match=f"max_length: got {allowed + 1}, but the model accepts only {allowed}"):
         load_backbone(folder, max_length=allowed + 1)
 
 

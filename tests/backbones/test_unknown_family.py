@@ -41,7 +41,12 @@ def test_error_shows_how_to_register_the_family(tmp_path: Path) -> None:
         load_backbone(str(tmp_path))
     message = str(caught.value)
     assert "\n" not in message
-    for words in ("'starcoder2' has no anatomy", "known are bart, bert", 'family="starcoder2"', "docs/backbones.md"):
+    for words in (
+        "'starcoder2' has no anatomy",
+        "known model types are bart, bert",
+        'family="starcoder2"',
+        "docs/backbones.md",
+    ):
         assert words in message
     # The error shows a complete description, which can be used as an Anatomy as is.
     shown = message[message.index("otherwise register_anatomy(") + len("otherwise register_anatomy(") :]
@@ -99,7 +104,7 @@ _SELF = _STACK.attentions[0]
 )
 def test_missing_norm_or_prompt_site_is_an_error(wrong: Anatomy, path: str) -> None:
     """Nothing else would notice: layernorms: own would leave that norm frozen."""
-    with pytest.raises(InputError, match=f"modules that the model does not have, first {path!r}"):
+    with pytest.raises(InputError, match=f"modules that the model does not have; the first is {path!r}"):
         Sites(wrong, make_model("bert"))
 
 

@@ -175,13 +175,13 @@ def test_remaining_low_rank_changes_can_be_merged() -> None:
 @pytest.mark.parametrize(
     ("preset", "layers", "says"),
     [
-        ("houlsby", (0, 1), ["LayerNorms of its own"]),
+        ("houlsby", (0, 1), ["its own LayerNorms"]),
         ("lora", (0, 1), []),
         ("prompt", (), ["a prompt of 3 vectors in front of the input"]),
-        ("layernorm", (), ["LayerNorms of its own"]),
+        ("layernorm", (), ["its own LayerNorms"]),
         ("probe", (), []),
-        ("bitfit", (0, 1), ["parameters outside of the layers (embeddings.LayerNorm.bias)"]),
-        ("full", (0, 1), ["parameters outside of the layers (embeddings.", "_embeddings.weight", " and 2 more)"]),
+        ("bitfit", (0, 1), ["parameters outside the layers (embeddings.LayerNorm.bias)"]),
+        ("full", (0, 1), ["parameters outside the layers (embeddings.", "_embeddings.weight", " and 2 more)"]),
         ({"preset": "lora", "rank": 2, "layers": 1}, (1,), []),
     ],
 )

@@ -225,7 +225,7 @@ def test_pass_through_two_stacks_cannot_be_cut(family: str) -> None:
 @pytest.mark.parametrize("layer", [-1, 0, 3])
 def test_cut_at_an_invalid_layer_is_refused(layer: int) -> None:
     model = make_model("bert")
-    with pytest.raises(ValueError, match=f"layer {layer}: a pass is cut below one of the layers 1 to 2"):
+    with pytest.raises(ValueError, match=f"layer {layer}: a pass can only be cut below layers 1 to 2"):
         states_below(model, make_bank(model, "probe").sites, make_inputs("bert"), layer)
 
 

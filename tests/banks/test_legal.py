@@ -199,7 +199,7 @@ BIASES = written(("additive", "bias", None, "add"))
 @pytest.mark.parametrize(
     ("bank", "fragment"),
     [
-        ({"modifications": [PROMPT, PROMPT]}, "takes one prompt"),
+        ({"modifications": [PROMPT, PROMPT]}, "can have only one prompt"),
         ({"modifications": [SPARSE, SPARSE]}, "covers every parameter"),
         ({"modifications": [SPARSE, BIASES]}, "covers every parameter"),
         ({"modifications": [SPARSE], "layernorms": "own"}, "covers every parameter"),

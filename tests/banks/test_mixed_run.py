@@ -247,14 +247,14 @@ def test_banks_that_cannot_share_a_pass_are_refused_with_reason() -> None:
     with pytest.raises(ValueError, match=r"the batch has 0 rows, but the banks have \[\]"):
         run_together(model, [], {name: rows[:0] for name, rows in inputs.items()})
     with pytest.raises(
-        ValueError, match="banks with prompts or prefixes share a pass only with those that have as many"
+        ValueError, match="banks with prompts or prefixes share a pass only with banks that have equally many"
     ):
         ask(lora, prompt)
     with pytest.raises(ValueError, match=r"still trained through a network cannot share a pass: call fold\(\) on it"):
         ask(make_bank(model, "p_tuning"), prompt)
     with pytest.raises(ValueError, match=r"still trained through a network cannot share a pass: call fold\(\) on it"):
         ask(make_bank(model, "prefix"), lora)
-    with pytest.raises(ValueError, match=r"training mode has its own dropout: call eval\(\) on it"):
+    with pytest.raises(ValueError, match=r"training mode applies its own dropout: call eval\(\) on it"):
         ask(lora, learned_bank(model, "lora", 1).train())
     with attached(model, lora), pytest.raises(RuntimeError, match="already carries a bank"):
         ask(lora, learned_bank(model, "lora", 1))

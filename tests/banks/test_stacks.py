@@ -75,14 +75,16 @@ def test_bank_created_in_inference_mode_is_always_restacked() -> None:
 
 def test_models_that_change_the_number_of_rows_are_detected() -> None:
     with pytest.raises(
-        RuntimeError, match="what a form reads has 3 rows where 2 were expected: this model changes the rows"
+        RuntimeError, match="the input of a form has 3 rows, but 2 were expected: this model changes the rows"
     ):
-        Layout(0, [1, 1], 2, CPU).check(3, 2, "what a form reads")
+        Layout(0, [1, 1], 2, CPU).check(3, 2, "the input of a form")
     model = make_model("bert")
     name = "encoder.layer.0.output.LayerNorm.bias"
     own = PerRowParams(model, {name: torch.zeros(3, 16)})
     handles = own.hooks()
-    with pytest.raises(RuntimeError, match=r"output.LayerNorm gave 2 rows where 3 were expected: this model changes"):
+    with pytest.raises(
+        RuntimeError, match=r"output.LayerNorm returned 2 rows, but 3 were expected: this model changes"
+    ):
         model(**batch_of("bert", 2))
     for handle in handles:
         handle.remove()
@@ -112,7 +114,7 @@ def test_norm_with_other_arithmetic_is_not_applied_per_row() -> None:
     ("family", "preset", "reason"),
     [
         ("bert", "full", "it has its own weights"),
-        ("deberta-v2", "lora", "it changes .*query_proj, which projects relative positions too"),
+        ("deberta-v2", "lora", "it changes .*query_proj, which also projects relative positions"),
         ("deberta-v2", "layernorm", "in encoder.LayerNorm, whose input is the same for all rows"),
         ("deberta", "bitfit", "it has its own q_bias in .*self, a DisentangledSelfAttention"),
     ],

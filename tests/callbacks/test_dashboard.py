@@ -95,7 +95,7 @@ def test_failing_logger_does_not_stop_training_and_catches_up_later(
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 2
     assert "logger Recording: it failed, and logs nothing more in this run (OSError: [Errno 28] No space" in told[0]
-    assert "logger Recording: it failed in this run, and has only a part of it" in told[1]
+    assert "logger Recording: it failed in this run, and has only part of the run" in told[1]
     assert len(works.rows) > len(fails.rows) == 5
     fails.fails_at = None
     learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[Dashboard([fails, works])])
@@ -129,9 +129,9 @@ def test_unreadable_run_is_reported_once_and_does_not_stop_training(
     assert len(logger.points("run/tasks")) == num_tasks
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 2
-    assert "logger Recording: it could not read what was learned, and logs nothing more in this run" in told[0]
+    assert "logger Recording: it could not read the learned tasks, and logs nothing more in this run" in told[0]
     assert str(error) in told[0]
-    assert "it could not read what was learned in this run, and has only a part of it" in told[1]
+    assert "it could not read the learned tasks in this run, and has only part of the run" in told[1]
     learn(tasks_of(backbone_folder()), tmp_path / "run", callbacks=[Dashboard([logger])])
     assert {name: logger.points(name) for name in LOGGED} == {name: logged[1].points(name) for name in LOGGED}
 
@@ -241,7 +241,8 @@ def test_damaged_axis_file_is_reported_and_does_not_stop_training(
     assert "nothing is logged in this run" in caplog.text
     axes.write_text('{"format_version": 1, "loggers": {"csv": {"logged": -1}}}')
     with pytest.raises(
-        StoreError, match=r"axes\.json: it does not contain valid positions.*first at loggers\.csv\.logged.*remove it"
+        StoreError,
+        match=r"axes\.json: it does not contain valid logger positions.*first at loggers\.csv\.logged.*remove it",
     ):
         Axes(axes)
 

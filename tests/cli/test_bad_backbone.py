@@ -68,7 +68,7 @@ OF_THE_BACKBONE = [
     ),
     Case(
         "max_length",
-        ["backbone.max_length: got 999, but the model takes 64 tokens: give at most 64"],
+        ["backbone.max_length: got 999, but the model accepts only 64 tokens: give at most 64"],
         options=["--backbone.max_length", "999"],
     ),
     Case(
@@ -86,13 +86,13 @@ OF_THE_BACKBONE = [
     ),
     Case(
         "albert",
-        ["model type 'albert' has no anatomy; known are bart, bert", "register_anatomy"],
+        ["model type 'albert' has no anatomy; known model types are bart, bert", "register_anatomy"],
         files={"m/config.json": '{"model_type": "albert"}'},
         options=["--backbone.name", "FOLDER/m"],
     ),
     Case(
         "opt",
-        ["model type 'opt' has no anatomy; known are bart, bert"],
+        ["model type 'opt' has no anatomy; known model types are bart, bert"],
         files={"m/config.json": '{"model_type": "opt"}'},
         options=["--backbone.name", "FOLDER/m", "--dry-run"],
     ),
@@ -110,7 +110,7 @@ OF_THE_BACKBONE = [
     Case("file", ["first.yaml' cannot be loaded: this is a file"], options=["--backbone.name", "FOLDER/first.yaml"]),
     Case(
         "incomplete",
-        ["the checkpoint lacks, or has with another shape, 1 tensors, first 'encoder.layer.1.output.dense.weight'"],
+        ["missing from the checkpoint or have another shape (the first is 'encoder.layer.1.output.dense.weight')"],
         options=["--backbone.name", "FOLDER/incomplete"],
     ),
     Case(

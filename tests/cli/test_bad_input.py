@@ -21,7 +21,9 @@ LEGAL = (
 )
 IN_THE_FILE = [
     Case("key", ["stream.yaml:2: key sead: unknown key 'sead' (did you mean 'seed'?)"], [("seed: 1", "sead: 1")]),
-    Case("preset", ["stream.yaml:11: key tasks.1.bank.preset (task other)", "known are houlsby"], bank("housby")),
+    Case(
+        "preset", ["stream.yaml:11: key tasks.1.bank.preset (task other)", "known presets are houlsby"], bank("housby")
+    ),
     Case(
         "kind",
         ["stream.yaml:9: key tasks.1.kind (task other): got 'clasification'", "allowed: classification, regression"],

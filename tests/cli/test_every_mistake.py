@@ -39,7 +39,7 @@ tasks:
 """
 SAYS = {
     4: "key backbone.name: backbone 'minlm' cannot be loaded (did you mean 'minilm'?)",
-    5: "key backbone.max_length: backbone.max_length: got 4096, but the model takes 512 tokens",
+    5: "key backbone.max_length: backbone.max_length: got 4096, but the model accepts only 512 tokens",
     10: "key tasks.0.data: task 'gone', data ",
     15: "key tasks.1.columns.text: task 'columns', split train",
     16: "key tasks.1.columns.label: task 'columns', split train",
@@ -118,7 +118,9 @@ def test_misspelt_key_does_not_stop_other_checks_unless_it_affects_reading(bench
 def test_unsupported_length_is_reported_with_other_mistakes(bench: Bench, backbone_folder: Any, capsys: Any) -> None:
     told = _told(bench, STREAM.replace("minlm", str(backbone_folder())), capsys)
     assert list(told) == [line for line in SAYS if line != 4]
-    assert told[5].startswith("key backbone.max_length: backbone.max_length: got 4096, but the model takes 64 tokens")
+    assert told[5].startswith(
+        "key backbone.max_length: backbone.max_length: got 4096, but the model accepts only 64 tokens"
+    )
 
 
 @pytest.mark.parametrize("words", [["--dry-run"], ["--quiet"]])

@@ -212,7 +212,7 @@ def test_split_can_be_chosen(learned: Path) -> None:
     [
         ("probe", "it only has its head. bottleneck, lowrank, decomposed"),
         ("prompt", "it only has its head; a prompt of 3 vectors in front of the input"),
-        ("layernorm", "it only has its head; LayerNorms of its own"),
+        ("layernorm", "it only has its head; its own LayerNorms"),
     ],
 )
 def test_bank_without_modified_layers_is_refused(learned: Path, name: str, says: str) -> None:

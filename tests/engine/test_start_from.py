@@ -186,7 +186,7 @@ def test_impossible_copy_is_refused_before_training(
         ({"start_from": "two"}, "a task cannot start from its own bank: name one that is learned before"),
         (
             {"start_from": "one", "rank": 4},
-            "start_from alone takes over all settings .* so rank cannot be given as well",
+            "start_from without a preset takes all settings .* so rank cannot be given as well",
         ),
         ({"start_from": "one", "scope": "shared"}, "so scope cannot be given as well"),
         (

@@ -125,7 +125,7 @@ def test_log_probabilities_of_targets_add_up_to_the_loss(kind: Any, make: Any) -
 
 @pytest.mark.parametrize("kind", sorted(GENERATIVE))
 def test_generative_predictions_from_logits_are_refused(kind: Any) -> None:
-    with pytest.raises(TypeError, match=f"a {kind} task answers by generating"):
+    with pytest.raises(TypeError, match=f"a {kind} task predicts by generating text"):
         _head(kind, 0).predictions(torch.zeros(1, 2, 3))
 
 

@@ -46,9 +46,9 @@ def test_unknown_label_name_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("kind", "train", "message"),
     [
-        ("classification", np.array([0, 1, 1]), "label 'c': of the training labels it has none"),
-        ("multilabel", np.array([[1.0, 0, 1], [0, 0, 1]]), "label 'b': of the training labels it has none"),
-        ("multilabel", np.array([[1.0, 0, 1], [0, 1, 1]]), "label 'c': of the training labels it is in every row"),
+        ("classification", np.array([0, 1, 1]), "label 'c': in the training split it does not occur"),
+        ("multilabel", np.array([[1.0, 0, 1], [0, 0, 1]]), "label 'b': in the training split it does not occur"),
+        ("multilabel", np.array([[1.0, 0, 1], [0, 1, 1]]), "label 'c': in the training split it occurs in every row"),
     ],
 )
 def test_undefined_weights_are_an_error(kind: Any, train: Any, message: str) -> None:

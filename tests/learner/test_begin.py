@@ -58,7 +58,7 @@ def test_bank_can_start_from_a_bank_in_memory(backbone_folder: Folder) -> None:
     tasks = stream(backbone_folder(), [first, second])
     learner = ContinualLearner(load_backbone(str(backbone_folder())))
     with pytest.raises(
-        InputError, match=r"bank\.start_from: the learner has no bank of task 'one' in memory; it has none"
+        InputError, match=r"bank\.start_from: the learner has no bank of task 'one' in memory; banks in memory: none"
     ):
         begin_task(learner, tasks, "two")
     data = begin_task(learner, tasks, "one")

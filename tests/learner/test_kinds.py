@@ -67,7 +67,7 @@ def test_leftover_backbone_hook_is_detected(backbone_folder: Folder, tmp_path: P
         layer = learner.backbone.sites.layers[0]
         learner.model.get_submodule(layer.full(layer.stack.ffn.out)).register_forward_hook(lambda m, a, out: out * 1.01)
 
-    with pytest.raises(ForgettingError, match=r"task 'one': its answers on fixed inputs changed.*hook"):
+    with pytest.raises(ForgettingError, match=r"task 'one': its outputs for fixed inputs changed.*hook"):
         desk.fit("two", max_epochs=1, callbacks=[At("on_train_end", act), NoForgetting()])
 
 

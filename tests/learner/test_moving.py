@@ -146,7 +146,7 @@ def test_full_copy_replaces_mutable_part_without_changing_it(
         ("lazy", rf"1 tensors differ from what was loaded, first {DENSE}\.behind\.seen.* as it runs"),
         (
             "attribute",
-            "task 'one': its answers on fixed inputs changed .* keep state outside its parameters and buffers",
+            "task 'one': its outputs for fixed inputs changed .* keep state outside its parameters and buffers",
         ),
     ],
 )
@@ -184,7 +184,7 @@ def test_cached_weights_are_refused(backbone_folder: Folder, tmp_path: Path) -> 
     desk.learner.add_task(desk.plans["one"])
     with (
         parametrize.cached(),
-        pytest.raises(RuntimeError, match=r"parametrize\.cached.* answer with another's weights"),
+        pytest.raises(RuntimeError, match=r"parametrize\.cached.* predict with another's weights"),
     ):
         desk.logits("one")
     desk.logits("one")

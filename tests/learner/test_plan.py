@@ -87,7 +87,7 @@ def test_generation_and_target_length_are_resolved(backbone_folder: Folder) -> N
             "max_target_length is 65, .* positions for 64 tokens: use at most 64",
         ),
         ("bart", "seq2seq", {"generation": {"max_new_tokens": 70}}, r"generation\.max_new_tokens is 70, .* at most 64"),
-        ("gpt2", "causal-lm", {"generation": {}}, "max_new_tokens is 64 behind a source of up to 32, .* at most 32"),
+        ("gpt2", "causal-lm", {"generation": {}}, "max_new_tokens is 64 after a source of up to 32, .* at most 32"),
         (
             "gpt2",
             "causal-lm",

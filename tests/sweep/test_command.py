@@ -64,7 +64,7 @@ def test_reaching_the_time_limit_is_not_an_error(bench: Path, capsys: pytest.Cap
     [
         (["--task", "three"], "--task three: the stream 'tiny' has no such task"),
         (["--trials", "0"], "--trials: got 0; allowed: a whole number of at least 1"),
-        (["--minutes", "-1"], "minutes: got -1.0; allowed: a number of at least 0"),
+        (["--minutes", "-1"], "minutes: got -1.0; give a number of at least 0"),
         (["--jobs", "0"], "jobs: got 0"),
         (["--training.epochs", "no"], "--training.epochs: got 'no'"),
         (["--trainer.devices", "2", "--trainer.accelerator", "cpu"], "2 processes for each trial"),

@@ -76,12 +76,12 @@ prunes: median
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "FILE:1: got an empty file; a sweep says at least space"),
-        ("- a\n", "FILE:1: got a list of 1; a sweep says at least space"),
+        ("", "FILE:1: got an empty file; a sweep needs at least space"),
+        ("- a\n", "FILE:1: got a list of 1; a sweep needs at least space"),
         ("sampler: grid\n", "key space: is missing: add it, for instance"),
         ("space: [\n", "this is not readable as YAML"),
         ("space: {training.epochs: {low: 1, high: 3}}\n", "is a range, and a grid needs a list of values"),
-        ("space: {training.epochs: [1]}\nsampler: tpe\n", "key trials: is missing: sampler tpe has no end by itself"),
+        ("space: {training.epochs: [1]}\nsampler: tpe\n", "key trials: is missing: sampler tpe does not end by itself"),
         ("space: {training.epochs: [1, 1]}\n", "key space.training.epochs.1: 1 is in the list twice"),
         (
             "space: {training.learning_rate: {low: 0.0, high: 0.1, log: true}}\nsampler: tpe\ntrials: 2\n",
@@ -90,7 +90,7 @@ prunes: median
         ("space: {bank: [lora], bank.bottleneck: [2]}\n", "is a part of bank, which is tried as well"),
         ("space: {training.epochs: [3, 0]}\n", "space.training.epochs.1: got 0; allowed: a whole number of at least 1"),
         ("space: {training.lr: [0.1]}\n", "unknown key 'lr'"),
-        ("space: {bank.rank: [2, 4]}\n", "are one size: give one of them (task 'one')"),
+        ("space: {bank.rank: [2, 4]}\n", "are names of the same size: give only one of them (task 'one')"),
         ("space: {bank: [hulsby]}\n", "unknown preset 'hulsby'"),
         ("space: {bank.bottleneck.deep: [2]}\n", "bank.bottleneck is 4 and has no keys below it"),
         ("space: {training.momentum: [0.5]}\n", "space.training.momentum.0"),

@@ -105,7 +105,7 @@ def test_conflicting_settings_fail_their_trial(brief: Any) -> None:
     wrong = RECORD.model_copy(update={"settings": {"bank.rank": 2}})
     outcome = worker.carried_out(brief, wrong)
     assert outcome.state == "failed"
-    assert "these settings do not go together" in outcome.reason
+    assert "these settings cannot be combined" in outcome.reason
 
 
 def test_trial_finished_before_a_kill_is_not_repeated(

@@ -15,7 +15,7 @@ def _bart_attention(name: Literal["self", "cross"], module: str) -> Attention:
     )
 
 
-# BART applies dropout as a function, so a sub-layer's result is that of its last projection.
+# BART applies dropout as a function, so a sub-layer's result is the output of its last projection.
 _BART_ENCODER = Stack(
     root="encoder",
     layer="encoder.layers.{}",

@@ -1,4 +1,4 @@
-"""Encoders: BERT and similar ones, DistilBERT, MPNet, both DeBERTas, ModernBERT."""
+"""Encoders: BERT and similar models, DistilBERT, MPNet, both DeBERTas, ModernBERT."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _MPNET = replace(
 _QUERY, _KEY, _VALUE = fused("attention.self.in_proj", heads_key="num_attention_heads")
 _DEBERTA = replace(_BERT, attentions=(replace(_BERT.attentions[0], query=_QUERY, key=_KEY, value=_VALUE),))
 
-# Unless share_att_key is off, DeBERTa-v2 projects its relative positions with the layers' own queries and keys.
+# Unless share_att_key is off, DeBERTa-v2 projects its relative positions with each layer's query and key projections.
 _DEBERTA_V2 = replace(
     _BERT,
     attentions=(
@@ -122,11 +122,11 @@ ENCODERS: tuple[Anatomy, ...] = (
         positions_after_padding=True,
     ),
     replace(_ENCODER, family="deberta", model_types=("deberta",), stacks=(_DEBERTA,), attention_registry=False),
-    # DeBERTa-v3 is DeBERTa-v2 with another pre-training.
+    # DeBERTa-v3 is DeBERTa-v2 with different pre-training.
     replace(
         _ENCODER, family="deberta-v2", model_types=("deberta-v2",), stacks=(_DEBERTA_V2,), attention_registry=False
     ),
-    # Its rotary positions are counted from the token ids, so prompts have to be inserted before the whole model.
+    # Its rotary positions are derived from the token ids, so prompts have to be inserted before the whole model.
     replace(
         _ENCODER,
         family="modernbert",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from continual_petl.backbones.anatomy import Anatomy, FeedForward, Projection, PromptSite, Stack
 from continual_petl.backbones.families.parts import separate
 
-# A layer has one dropout module for both sub-layers, so a sub-layer's result is that of its last projection.
+# A layer has one dropout module for both sub-layers, so a sub-layer's result is the output of its last projection.
 _VIT = Stack(
     layer="layers.{}",
     num_layers_key="num_hidden_layers",

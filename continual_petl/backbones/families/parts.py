@@ -17,15 +17,15 @@ def separate(
     result: str | None = None,
     name: Literal["self", "cross"] = "self",
 ) -> Attention:
-    """Describe an attention whose projections are separate modules.
+    """Describe an attention sub-layer whose projections are separate modules.
 
     Args:
         module: the module that computes the attention.
-        projections: names in it of the query, key and value projections.
+        projections: names of the query, key and value projections in that module.
         out: path of the projection back to the hidden size.
         norm: the sub-layer's LayerNorm.
         result: path of the dropout after ``out``; None if dropout is not a module.
-        name: which attention it is.
+        name: self- or cross-attention.
     """
     query, key, value = (Projection(path=f"{module}.{projection}") for projection in projections)
     return Attention(
@@ -34,6 +34,6 @@ def separate(
 
 
 def fused(path: str, heads_key: str | None = None) -> tuple[Projection, Projection, Projection]:
-    """Return queries, keys and values that are the three parts of one projection."""
+    """Return query, key and value projections that are the three parts of one module."""
     query = Projection(path=path, part=0, num_parts=3, heads_key=heads_key)
     return query, replace(query, part=1), replace(query, part=2)

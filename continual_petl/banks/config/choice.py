@@ -1,4 +1,4 @@
-"""What a stream file may have under ``bank``: a preset with changes, or the dimensions written out."""
+"""The value of ``bank`` in a stream file: a preset with changes, or the dimensions written out."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ from continual_petl.banks.config.spec import (
 )
 
 _SIZES = ("rank", "length")
-"""Names of the size that belong to certain forms, for presets that have several."""
+"""Names of the size option of particular forms, for presets with several forms."""
 
 
 class BankChoice(FrozenModel):
     """The value of ``bank`` in a stream file: a preset with changes, or the dimensions written out.
 
-    A bare name, ``bank: houlsby``, means ``{preset: houlsby}``. Sizes and options beside a preset replace those of
-    every modification in its row that uses them; an option that none uses is an error.
+    A bare name, ``bank: houlsby``, means ``{preset: houlsby}``. Sizes and options next to a preset replace those of every
+    modification of the preset that uses them; an option that no modification uses is an error.
     """
 
     preset: str | None = None
-    """One of the presets."""
+    """Name of a preset."""
     modifications: Annotated[tuple[Modification, ...], Field(max_length=MAX_MODIFICATIONS)] | None = None
-    """The dimensions, written out; not together with a preset."""
+    """The dimensions, written out; cannot be combined with a preset."""
     bottleneck: Size | None = None
-    """Size of every form in the preset; where a preset has several (mam), of its bottlenecks."""
+    """Size of every form in the preset; if the preset mixes forms (mam), of its bottlenecks only."""
     rank: Size | None = None
-    """Size of the low-rank forms; in a preset of one form the same as bottleneck."""
+    """Size of the low-rank forms; in a preset with a single form, the same as bottleneck."""
     length: Size | None = None
-    """Number of vectors of a prefix or prompt; in a preset of one form the same as bottleneck."""
+    """Number of vectors of a prefix or prompt; in a preset with a single form, the same as bottleneck."""
     activation: Activation | None = None
     """Non-linearity of every bottleneck in the preset."""
     depth: Depth | None = None
     """Number of non-linear layers of every bottleneck in the preset, or of the MLP that its prompt is trained through."""
     input_norm: Annotated[bool, Field(strict=True)] | None = None
-    """Whether every bottleneck in the preset has a LayerNorm of its own on its input."""
+    """Whether every bottleneck in the preset has its own LayerNorm on its input."""
     output_norm: Annotated[bool, Field(strict=True)] | None = None
-    """Whether every bottleneck in the preset has a LayerNorm of its own on its change."""
+    """Whether every bottleneck in the preset has its own LayerNorm on its output."""
     scale: Number | None = None
-    """The s of every scaled composition in the preset."""
+    """Factor s of every scaled composition in the preset."""
     init: Init | None = None
     """Initialisation of every modification in the preset."""
     init_scale: Annotated[Number, Field(gt=0)] | None = None
@@ -62,9 +62,9 @@ class BankChoice(FrozenModel):
     dropout: Annotated[Number, Field(ge=0, lt=1)] | None = None
     """Dropout inside every modification of the preset."""
     normalised_input: Annotated[bool, Field(strict=True)] | None = None
-    """Whether a sequential adapter on the FFN reads the normalised sum (pfeiffer) or the FFN's own output."""
+    """Whether a sequential adapter on the FFN reads the normalised sum (pfeiffer) or the FFN's output."""
     reparametrise: Reparametrisation | None = None
-    """What a prefix or prompt is trained through."""
+    """Network through which a prefix or prompt is trained."""
     hidden: Size | None = None
     """Width inside the reparametrisation."""
     mlp_width: Size | None = None
@@ -74,16 +74,16 @@ class BankChoice(FrozenModel):
     density: Annotated[Number, Field(gt=0, le=1)] | None = None
     """Share of entries that diff_pruning keeps."""
     penalty: Annotated[Number, Field(ge=0)] | None = None
-    """Weight of the relaxed count of entries in the loss of diff_pruning."""
+    """Weight of the relaxed count of non-zero entries in the loss of diff_pruning."""
     layernorms: Literal["frozen", "own"] | None = None
     """own: the bank gets its own copies of the LayerNorms."""
     layers: Layers | None = None
-    """all, 6, 6-11 or 0,2,4-5, counted from 0; or top-3."""
+    """all, 6, 6-11 or 0,2,4-5 (0-based), or top-3."""
     scope: Literal["task", "shared"] | None = None
     """task: a fresh bank for every task (default). shared: one bank for all tasks."""
     start_from: TaskName | None = None
-    """An earlier task whose bank is copied instead of a fresh draw; its own stays untouched. The head is copied too if kind
-    and labels are the same. Without preset and modifications: a bank with all the settings of that task's."""
+    """An earlier task whose bank is copied as the starting point; that task's bank is not changed. The head is copied too if
+    kind and labels are the same. Without preset and modifications, all settings are taken from that task's bank."""
 
     @model_validator(mode="before")
     @classmethod
@@ -101,14 +101,14 @@ class BankChoice(FrozenModel):
             self.resolve()
         elif beside := ", ".join(self.model_dump(exclude={"start_from"}, exclude_none=True)):
             raise ValueError(
-                f"start_from alone takes over all settings of the other bank, so {beside} cannot be given as well: remove "
-                "it, or write the preset too"
+                f"start_from without a preset takes all settings from the other bank, so {beside} cannot be given as well: "
+                "remove it, or name a preset too"
             )
         return self
 
     @property
     def inherits(self) -> bool:
-        """Whether all settings are those of the bank that this one starts from; see `resolve_bank`."""
+        """Whether all settings are taken from the bank that this one starts from; see `resolve_bank`."""
         return self.start_from is not None and self.preset is None and self.modifications is None
 
     def resolve(self) -> BankSpec:
@@ -121,7 +121,9 @@ class BankChoice(FrozenModel):
         )
         if self.modifications is not None:
             if options:
-                raise ValueError(f"{', '.join(options)} belongs inside each modification when they are written out")
+                raise ValueError(
+                    f"{', '.join(options)} belongs inside each modification when modifications are written out"
+                )
             return BankSpec(modifications=self.modifications, **whole)
         assert self.preset is not None
         row = PRESETS[_known(self.preset)]
@@ -142,18 +144,18 @@ class BankChoice(FrozenModel):
 
 
 def _changes(modification: Modification, row: BankSpec, options: dict[str, Any]) -> tuple[dict[str, Any], set[str]]:
-    """Return what the options change in one modification of a preset, and which of them were used."""
+    """Return the changes that the options make to one modification of a preset, and the names of the options used."""
     use = modification.known_options
     names = [key for key in options if key in use and key != "bottleneck"]
     changed = {key: options[key] for key in names}
     if "bottleneck" in use:
         sized = {m.form for m in row.modifications if "bottleneck" in m.options}
         own = [key for key in _SIZES if key == modification.config.size]
-        # The preset has one kind of form: every name of the size means that one.
+        # If only one form has a size, all three names mean that size.
         mine = ["bottleneck", *_SIZES] if len(sized) == 1 else own or ["bottleneck"]
         given = [key for key in mine if key in options]
         if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)} are one size: give one of them")
+            raise ValueError(f"{' and '.join(given)} are names of the same size: give only one of them")
         if given:
             changed["bottleneck"] = options[given[0]]
             names += given
@@ -166,5 +168,7 @@ def _changes(modification: Modification, row: BankSpec, options: dict[str, Any])
 
 def _known(name: str) -> str:
     if name not in PRESETS:
-        raise ValueError(f"unknown preset {name!r}: known are {', '.join(PRESETS)}; or write the modifications out")
+        raise ValueError(
+            f"unknown preset {name!r}: known presets are {', '.join(PRESETS)}; or write the modifications out"
+        )
     return name

@@ -18,7 +18,7 @@ def _layers(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         return value
     if (isinstance(value, int) and abs(value) >= 10**9) or (isinstance(value, str) and len(value) > MAX_LENGTH):
-        raise ValueError(f"a layer range has at most {MAX_LENGTH} characters, and a layer's number at most 9 digits")
+        raise ValueError(f"a layer range has at most {MAX_LENGTH} characters, and a layer number at most 9 digits")
     text = str(value).replace(" ", "")
     if text == "all" or _TOP.fullmatch(text):
         return text
@@ -33,7 +33,7 @@ Layers = Annotated[str, BeforeValidator(_layers)]
 
 
 def select_layers(layers: str, num_layers: int) -> tuple[int, ...]:
-    """Return the layer numbers, counted from 0, that a range names.
+    """Return the layer numbers (0-based) in a range.
 
     Raises:
         ValueError: if a number is outside the model.
@@ -55,7 +55,7 @@ def select_layers(layers: str, num_layers: int) -> tuple[int, ...]:
     if outside:
         raise ValueError(
             f"layers {layers!r} names {outside}, but this backbone has {num_layers} layers, 0 to {num_layers - 1}: choose a "
-            "range inside that, or 'all'"
+            "range within those, or 'all'"
         )
     # Expanded only now: an untrusted range may name a billion layers.
     return tuple(sorted({number for first, last in ranges for number in range(first, last + 1)}))

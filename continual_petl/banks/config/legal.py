@@ -1,7 +1,7 @@
-"""Which choices of the four dimensions are legal together, and which options each combination uses.
+"""Lists which choices of the four dimensions are legal together, and which options each combination uses.
 
-The rows are those of He et al. 2022, Table 1, plus what Houlsby et al. 2019 tried in section 3.6; each form lists its own
-in `continual_petl.banks.config`.
+The rows are those of He et al. 2022, Table 1, plus the variants that Houlsby et al. 2019 tried in section 3.6; each form
+lists its rows in `continual_petl.banks.config.forms`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def nearest(form: str, modifies: str, insertion: str | None, composition: str) -
 
 
 def options_of(form: str, modifies: str, insertion: str | None, composition: str) -> frozenset[str]:
-    """Return which options change what a combination computes."""
+    """Return the options that change the result of a combination."""
     return FORMS[form].options_of(modifies, insertion, composition)
 
 
 def idle_options(form: str, reparametrise: str, init: str) -> frozenset[str]:
-    """Return which options have no effect because of the values of others."""
+    """Return the options that have no effect because of the values of other options."""
     return FORMS[form].idle(reparametrise, init)
 
 
@@ -44,4 +44,4 @@ NEEDS = {
     "init_scale": "init: houlsby",
     "init": "reparametrise: none",
 }
-"""The other option without which an option has no effect."""
+"""For each option, the setting without which it has no effect."""

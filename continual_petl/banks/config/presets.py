@@ -1,8 +1,8 @@
-"""The papers' methods as rows of data (He et al. 2022, Table 1; Houlsby et al. 2019, section 2).
+"""Published methods as a table of presets (He et al. 2022, Table 1; Houlsby et al. 2019, section 2).
 
-A row is a bank with its default learning rate and epochs. The best rates differ widely: that of a prompt is hundreds of
-times that of a full copy. A bank needs no preset; every row can be written out in a stream file by its dimensions
-(`choice`). This file never imports torch.
+A row is a bank with its default learning rate and epochs. The best rates differ widely: a prompt needs hundreds of times
+the rate of a full copy. A bank needs no preset: instead, its dimensions can be written out in the stream file (`choice`).
+This file never imports torch.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _PROMPT = {"form": "prompt", "modifies": "input", "composition": "prepend", "bot
 _WEIGHTS = {"form": "additive", "modifies": "weights"}
 
 _ROWS: dict[str, Preset] = {
-    # Houlsby et al. 2019, section 2.1: two adapters a layer, each before its residual; LayerNorms per task.
+    # Houlsby et al. 2019, section 2.1: two adapters per layer, each before its residual; LayerNorms per task.
     "houlsby": _preset(
         1.5e-3, {**_HOULSBY, "modifies": "attention"}, {**_HOULSBY, "modifies": "ffn"}, layernorms="own"
     ),
-    # Pfeiffer et al. 2021: one adapter a layer, reading the normalised output of the FFN sub-layer.
+    # Pfeiffer et al. 2021: one adapter per layer, reading the normalised output of the FFN sub-layer.
     "pfeiffer": _preset(
         1.5e-3, {**_SEQUENTIAL, "modifies": "ffn", "activation": "relu", "init": "bert", "normalised_input": True}
     ),
@@ -76,31 +76,31 @@ _ROWS: dict[str, Preset] = {
     "lora_ffn": _preset(
         2e-3, {**_LOWRANK, "modifies": "ffn_in", "scale": 4.0}, {**_LOWRANK, "modifies": "ffn_out", "scale": 4.0}
     ),
-    # Liu et al. 2024 (arXiv 2402.09353), section 4: LoRA with learned magnitudes, at the same places and rate as lora.
+    # Liu et al. 2024 (arXiv 2402.09353), section 4: LoRA with learned magnitudes, at the same sites and rate as lora.
     "dora": _preset(
         2e-3,
         {**_LOWRANK, "form": "decomposed", "modifies": "query"},
         {**_LOWRANK, "form": "decomposed", "modifies": "value"},
         studied=False,
     ),
-    # Liu et al. 2022 (arXiv 2205.05638), section 3.3: keys, values and the FFN's inner states times learned vectors; the rate
-    # is that of section 4.2.
+    # Liu et al. 2022 (arXiv 2205.05638), section 3.3: keys, values and the FFN's inner states are multiplied by learned
+    # vectors; the rate is from section 4.2.
     "ia3": _preset(3e-3, *({**_RESCALE, "modifies": site} for site in ("key", "value", "ffn_inner")), studied=False),
-    # He et al. 2022, section 4.6: prefix of 30 with a scaled parallel adapter of 512. For RoBERTa on GLUE they take
-    # length 16, bottleneck 16, scale 2. As released: the prefix is trained through its MLP; flat: as plain vectors.
+    # He et al. 2022, section 4.6: prefix of 30 with a scaled parallel adapter of 512. For RoBERTa on GLUE they use
+    # length 16, bottleneck 16, scale 2. mam trains the prefix through its MLP, as released; mam_flat as plain vectors.
     "mam": _preset(1e-3, _PREFIX_MLP, {**_SCALED, "bottleneck": 512}),
     "mam_flat": _preset(1e-3, _PREFIX, {**_SCALED, "bottleneck": 512}),
     # Houlsby et al. 2019, section 3.4: only the LayerNorms are trained.
     "layernorm": _preset(1.5e-3, layernorms="own"),
-    # Ben-Zaken et al. 2022: every bias of the encoder, those of the LayerNorms included.
+    # Ben-Zaken et al. 2022: every bias of the encoder, including those of the LayerNorms.
     "bitfit": _preset(6e-3, {"form": "additive", "modifies": "bias"}),
-    # Guo et al. 2021: a difference to every weight, of which half a percent is kept.
+    # Guo et al. 2021: a difference to every weight; half a percent of the entries is kept.
     "diff_pruning": _preset(1e-3, {"form": "sparse", "modifies": "weights"}),
     # Variable fine-tuning (Houlsby et al. 2019, section 3.3): copies of the top layers.
     "top_layers": _preset(3e-4, _WEIGHTS, epochs=5, layers="top-2"),
     # Full fine-tuning: a copy of every parameter.
     "full": _preset(1.5e-4, _WEIGHTS, epochs=5),
-    # Feature-based transfer: nothing but the head.
+    # Feature-based transfer: only the head is trained.
     "probe": _preset(2e-2),
 }
 

@@ -13,7 +13,7 @@ from continual_petl.banks.config.spec import BankSpec
 def recipe_of(bank: BankSpec, written: str | None = None) -> Recipe:
     """Return how a bank is trained by default.
 
-    A bank is trained like the preset with the same forms in the same places, regardless of sizes and options. A bank that
+    A bank is trained like the preset with the same forms at the same sites, regardless of sizes and options. A bank that
     matches no preset gets the smallest rate of its forms: too high a rate learns nothing, too low a rate still learns.
 
     Args:
@@ -34,7 +34,7 @@ def recipe_of(bank: BankSpec, written: str | None = None) -> Recipe:
     if written in fitting:
         return RECIPES[written]
     if fitting:
-        # Copies of layers not counted from the top are trained like full, which has the smaller rate.
+        # Copies of layers that are not specified as top-n are trained like full, which has the smaller rate.
         return min((RECIPES[name] for name in fitting), key=_rate)
     return min((RECIPES[modification.config.like(modification)] for modification in bank.modifications), key=_rate)
 
@@ -44,7 +44,7 @@ def _rate(recipe: Recipe) -> float:
 
 
 def _method(bank: BankSpec) -> list[tuple[object, ...]]:
-    """Return what the rate depends on: forms, places, compositions, and whether vectors are trained through a network."""
+    """Return the properties that the rate depends on: forms, sites, compositions, and whether a network is trained too."""
     return sorted(
         (m.form, m.modifies, m.insertion or "", m.composition, m.reparametrise != "none") for m in bank.modifications
     )

@@ -2,7 +2,7 @@
 
 A bank is a set of modifications. Each is one choice per dimension: functional form, modified representation, insertion,
 composition. `legal`, next to this file, lists which choices and options go together; anything else is refused with that
-list. This file is data and validation only and never imports torch, so that a stream file is checked before anything
+list. This file contains only data and validation and never imports torch, so that a stream file is checked before anything
 heavy loads.
 """
 
@@ -38,31 +38,31 @@ class Modification(FrozenModel):
     form: Annotated[Form, Field(examples=["bottleneck"])]
     """Functional form: bottleneck with a non-linearity, lowrank, decomposed (lowrank with a learned magnitude), rescale
     (learned factors), attention over learned keys and values, prompt (learned input vectors), or a difference added to
-    existing parameters: additive (all of it) or sparse (a few entries of it)."""
+    existing parameters: additive (to all entries) or sparse (to a few entries)."""
     modifies: Annotated[Site, Field(examples=["ffn"])]
     """Modified representation: output of a sub-layer (attention, ffn), of the attention heads, of one projection, the
-    FFN's inner states (ffn_inner, what its second projection reads), the input, or existing parameters."""
+    FFN's inner states (ffn_inner, the input of its second projection), the input, or existing parameters."""
     insertion: Insertion | None = None
     """Sequential reads the representation that it modifies; parallel reads the input of the sub-layer or projection."""
     composition: Composition = "add"
     """h + d; scaled: h + s d; learned: h + s d with s trained from `scale`; multiply: h (1 + d); gated: (1 - g) h + g d with
-    the gate that softmax makes; prepend: in front of the input."""
+    the gate that results from softmax; prepend: in front of the input."""
     bottleneck: Size | None = Field(default=None, validation_alias=AliasChoices("bottleneck", "rank", "length"))
-    """The one size of every form: width of a bottleneck, rank, number of prefix or prompt vectors."""
+    """The size of the form: width of a bottleneck, rank, or number of prefix or prompt vectors."""
     activation: Activation = "relu"
-    """Non-linearity of a bottleneck; gelu_tanh is the one of Houlsby's code."""
+    """Non-linearity of a bottleneck; gelu_tanh is the one in Houlsby's code."""
     depth: Depth = 1
-    """Number of non-linear layers of a bottleneck, all but the first from and to the bottleneck's width; of the MLP that a
-    prompt is trained through (peft's P-tuning has 2 without an LSTM)."""
+    """Number of non-linear layers of a bottleneck, all but the first as wide as the bottleneck on both sides, or of the MLP
+    that a prompt is trained through (peft's P-tuning has 2 without an LSTM)."""
     input_norm: Annotated[bool, Field(strict=True)] = False
-    """A LayerNorm of the bottleneck's own on what it reads."""
+    """Whether the bottleneck has its own LayerNorm on its input."""
     output_norm: Annotated[bool, Field(strict=True)] = False
-    """A LayerNorm of the bottleneck's own on its change, before that is composed (ln_after in `adapters`)."""
+    """Whether the bottleneck has its own LayerNorm on its output, before the composition (ln_after in `adapters`)."""
     scale: Number = 1.0
-    """The s of a scaled composition, and where a learned one starts."""
+    """Factor s of a scaled composition, and the initial value of a learned one."""
     init: Init = "lora"
-    """lora: zero up-projection (or zero values), exactly the identity; houlsby: normal cut at two sigma; bert: normal of
-    0.02. Prefixes and prompts have no identity to start from: bert is their default."""
+    """lora: zero up-projection (or zero values), exactly the identity; houlsby: normal truncated at two sigma; bert: normal
+    with sigma 0.02. Prefixes and prompts cannot start as the identity: bert is their default."""
     init_scale: Annotated[Number, Field(gt=0)] = 1e-2
     """Sigma of init: houlsby."""
     dropout: Annotated[Number, Field(ge=0, lt=1)] = 0.0
@@ -77,9 +77,9 @@ class Modification(FrozenModel):
     mlp_width: Size | None = None
     """Width inside the MLP behind the LSTM of a prompt; null means the same as hidden (peft's P-tuning has twice hidden)."""
     implementation: Literal["concat", "gated"] = "concat"
-    """Prefix: learned keys and values in front of the others, or the equal gated sum (He et al. 2022, equation 7)."""
+    """Prefix: learned keys and values in front of the others, or the equivalent gated sum (He et al. 2022, equation 7)."""
     density: Annotated[Number, Field(gt=0, le=1)] = 0.005
-    """Sparse: share of the entries in the range that may differ from the backbone in the end."""
+    """Sparse: share of the entries in the layer range that may differ from the backbone after training."""
     penalty: Annotated[Number, Field(ge=0)] = 1.25e-7
     """Sparse: weight of the relaxed count of non-zero entries in the loss."""
 
@@ -88,7 +88,7 @@ class Modification(FrozenModel):
         # Digests of specifications older than these options stay the same.
         tree: dict[str, Any] = handler(self)
         fields = type(self).model_fields
-        return {k: v for k, v in tree.items() if k not in _JOINED_LATER or v != fields[k].default}
+        return {k: v for k, v in tree.items() if k not in _ADDED_LATER or v != fields[k].default}
 
     @model_validator(mode="before")
     @classmethod
@@ -100,9 +100,9 @@ class Modification(FrozenModel):
     @model_validator(mode="after")
     def _legal(self) -> Modification:
         if not any(row.allows(self.form, self.modifies, self.insertion, self.composition) for row in LEGAL):
-            came = f"{self.form} on {self.modifies}, insertion {self.insertion}, composition {self.composition}"
+            found = f"{self.form} on {self.modifies}, insertion {self.insertion}, composition {self.composition}"
             rows = "; ".join(map(str, nearest(self.form, self.modifies, self.insertion, self.composition)))
-            raise ValueError(f"no method has {came}: nearest are {rows}; docs/methods.md lists all {len(LEGAL)}")
+            raise ValueError(f"no method has {found}: the nearest are {rows}; docs/methods.md lists all {len(LEGAL)}")
         sized = "bottleneck" in self.options
         if (self.bottleneck is None) == sized:
             what = "needs a bottleneck size" if sized else "takes no bottleneck"
@@ -121,26 +121,26 @@ class Modification(FrozenModel):
 
     @property
     def config(self) -> FormConfig:
-        """The description of its form."""
+        """The description of the form."""
         return FORMS[self.form]
 
     @property
     def known_options(self) -> frozenset[str]:
-        """Names of the fields that its combination uses."""
+        """Names of the fields that this combination of dimensions uses."""
         return self.config.options_of(self.modifies, self.insertion, self.composition)
 
     @property
     def options(self) -> frozenset[str]:
-        """Names of the fields that change what this modification computes."""
+        """Names of the fields that change the result of this modification."""
         return self.known_options - self.config.idle(self.reparametrise, self.init)
 
     @property
     def folds(self) -> bool:
-        """Whether it is stored in another form than it is trained in."""
+        """Whether it is stored in a different form from the one that is trained."""
         return self.config.folds(self)
 
 
-_JOINED_LATER = {"output_norm", "mlp_width"}
+_ADDED_LATER = {"output_norm", "mlp_width"}
 _DIMENSIONS = {"form", "modifies", "insertion", "composition", "bottleneck"}
 
 
@@ -160,7 +160,7 @@ class BankSpec(FrozenModel):
     """own: a copy per task of every LayerNorm in the layer range (including those of the embeddings and after the last layer
     if the first or last layer is in it)."""
     layers: Layers = "all"
-    """all, 6, 6-11, 0,2,4-5 (counted from 0, encoder first, then decoder), or top-3 for the three nearest the output."""
+    """all, 6, 6-11, 0,2,4-5 (0-based, encoder first, then decoder), or top-3 for the three nearest the output."""
     scope: Literal["task", "shared"] = "task"
     """task: a fresh bank for every task. shared: one bank is trained on all tasks in turn (the forgetting baseline)."""
     start_from: TaskName | None = None

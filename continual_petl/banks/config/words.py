@@ -7,13 +7,13 @@ from continual_petl.banks.config.spec import BankSpec
 
 
 def in_words(spec: BankSpec) -> str:
-    """Describe a bank: its preset, if it matches one, and what it changes."""
+    """Describe a bank: its preset, if it matches one, and its changes."""
     preset, changes = preset_of(spec), changes_in_words(spec)
     return changes if preset is None else f"{preset}: {changes}"
 
 
 def changes_in_words(spec: BankSpec) -> str:
-    """Describe what a bank changes."""
+    """Describe the changes that a bank makes."""
     forms = [
         f"{m.form} on {m.modifies}" + ("" if m.bottleneck is None else f" ({m.bottleneck})") for m in spec.modifications
     ]

@@ -1,4 +1,4 @@
-"""What each form does with a backbone; one file here for each in `continual_petl.banks.config.forms`."""
+"""The implementations of the forms; one file for each file in `continual_petl.banks.config.forms`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from continual_petl.banks.config.forms import FORMS
 from continual_petl.banks.config.spec import Modification
 from continual_petl.banks.forms.base import Form, Placement
 
-# Whole copies of parameters have no modules: the bank holds them (`Bank.own`).
+# Full copies of parameters have no modules: the bank holds them (`Bank.own`).
 _FORMS: dict[str, Form] = {
     name: import_module(f"{__name__}.{name}").FORM for name, form in FORMS.items() if not form.copies
 }
@@ -20,5 +20,5 @@ def form_of(modification: Modification) -> Form:
 
 
 def in_order(placements: list[Placement]) -> list[Placement]:
-    """Return deltas in the order in which they attach and merge: those that belong to a projection come first."""
+    """Return deltas in the order in which they are attached and merged: those that belong to a projection come first."""
     return sorted(placements, key=lambda placement: not form_of(placement.modification).early)

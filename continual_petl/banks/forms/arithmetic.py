@@ -1,7 +1,7 @@
 """Arithmetic shared by the forms: layers in the dtype of their input, and changes of token states (He et al. 2022, Table 1).
 
-A `Delta` computes a change ``delta(x)`` and composes it with ``h``; its form decides, when it attaches, where ``x`` is read
-and what ``h`` is. Parameters are stored in float32 and cast to the dtype of the activations, so a bank is the same under
+A `Delta` computes a change ``delta(x)`` and composes it with ``h``; its form decides where ``x`` is read and which tensor
+``h`` is. Parameters are stored in float32 and cast to the dtype of the activations, so a bank is the same under
 any precision of the backbone.
 
 Shape suffixes: D hidden width, I width of the input, O width of the output, R bottleneck; leading axes are free.
@@ -43,7 +43,7 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 
 def cast_linear(x_I: Tensor, layer: nn.Module) -> Tensor:
-    """Apply a float32 linear layer in the dtype of its input; its replacement (`stacked`) does so itself."""
+    """Apply a float32 linear layer in the dtype of its input; its replacement (`stacked`) casts by itself."""
     if not isinstance(layer, nn.Linear):
         changed: Tensor = layer(x_I)
         return changed
@@ -58,7 +58,7 @@ def cast_norm(x_I: Tensor, norm: nn.LayerNorm) -> Tensor:
 
 
 def empty_linear(width_in: int, width_out: int, *, bias: bool) -> nn.Linear:
-    """Return a linear layer with storage but no values; nothing is drawn from the global random generator.
+    """Return a linear layer, allocated but not initialised; nothing is drawn from the global random generator.
 
     Like `torch.nn.utils.skip_init`, without first building it on the meta device, which took most of the time of loading a
     bank.
@@ -72,7 +72,7 @@ def empty_linear(width_in: int, width_out: int, *, bias: bool) -> nn.Linear:
 
 
 def own_precision(table: Tensor) -> AbstractContextManager[None]:
-    """Turn autocast off: folding has to compute what training did, and LSTMs have no bfloat16 on some machines."""
+    """Turn autocast off: folding must repeat the computation of training, and some machines have no bfloat16 LSTMs."""
     return torch.autocast(table.device.type, enabled=False)
 
 
@@ -103,7 +103,7 @@ class Delta(Part):
             self.scale.fill_(self.modification.scale)
 
     def on(self, weight_OI: Tensor, bias_O: Tensor | None) -> Delta:
-        """Return the delta for a projection with this weight and bias; most read neither."""
+        """Return the delta for a projection with this weight and bias; most deltas use neither."""
         return self
 
     def delta(self, x_I: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
 """Prefixes: learned keys and values in attention heads (Li and Liang 2021; He et al. 2022, sections 3.1 and 4.4).
 
 They may be trained through a small network, which is folded away afterwards: only the vectors are stored, and only they
-are counted in the papers. `continual_petl.banks.attention_hooks` computes with them.
+are counted in the papers. `continual_petl.banks.attention_hooks` applies them.
 
-Shape suffixes: L number of vectors, K width of all keys of an attention, V width of all values.
+Shape suffixes: L number of vectors, K width of all keys of an attention module, V width of all values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TRAINED = "trained"
 
 
 class Prefix(Part):
-    """Keys and values of one attention: L(K + V) parameters (Li and Liang 2021; He et al. 2022, section 3.1)."""
+    """Keys and values of one attention module: L(K + V) parameters (Li and Liang 2021; He et al. 2022, section 3.1)."""
 
     def __init__(self, modification: Modification, key_width: int, value_width: int) -> None:
         super().__init__(modification)
@@ -38,7 +38,7 @@ class Prefix(Part):
 
     @torch.no_grad()
     def initialise(self, generators: Generators) -> None:
-        """Draw fresh values; init: lora makes the values zero."""
+        """Draw fresh keys and values; init: lora sets the values to zero."""
         draw(self.key, self.modification, generators("key"), zero=False)
         draw(self.value, self.modification, generators("value"), zero=True)
         if self.modification.composition == "learned":
@@ -52,13 +52,13 @@ class Prefix(Part):
 class PrefixMLP(Part):
     """The prefixes of one kind of attention in all layers, trained through one MLP (Li and Liang 2021, section 4.3).
 
-    ``P = W2 tanh(W1 E + b1) + b2`` with a table E of L vectors as wide as the model; drawn as in the code of He et al.
-    2022: E from a standard normal, the linear layers as torch does.
+    ``P = W2 tanh(W1 E + b1) + b2`` with a table E of L vectors as wide as the model; initialised as in the code of He et al.
+    2022: E from a standard normal, the linear layers with torch's default.
 
     Args:
         modification: the prefix.
-        width: of the model.
-        widths: keys and values of every layer, in order.
+        width: width of the model.
+        widths: widths of the keys and values of every layer, in order.
     """
 
     def __init__(self, modification: Modification, width: int, widths: list[tuple[int, int]]) -> None:
@@ -82,7 +82,7 @@ class PrefixMLP(Part):
             self.scale.fill_(self.modification.scale)
 
     def scales(self) -> list[Tensor | float]:
-        """Return the s of every layer; a learned s is trained outside the MLP."""
+        """Return the factor s of every layer; a learned s is trained outside the MLP."""
         if self.modification.composition == "learned":
             return [*self.scale.unbind()]
         return [self.modification.scale] * len(self.widths)
@@ -107,7 +107,7 @@ class AttentionForm(Form):
         *,
         folded: bool,
     ) -> nn.ModuleDict:
-        """Return a prefix for every attention, or the MLPs that they are trained through; see `Form.build`."""
+        """Return a prefix for every attention module, or the MLPs that train the prefixes; see `Form.build`."""
         _check_registry(sites)
         if modification.reparametrise != "none" and not folded:
             return nn.ModuleDict({TRAINED: _mlps(modification, sites, layers)})
@@ -123,7 +123,7 @@ class AttentionForm(Form):
     def prefixes(
         self, modification: Modification, sites: Sites, layers: list[Layer], group: nn.ModuleDict
     ) -> list[PrefixPlacement]:
-        """Return keys and values of every attention; see `Form.prefixes`."""
+        """Return keys and values of every attention module; see `Form.prefixes`."""
         made: dict[str, Iterator[tuple[tuple[Tensor, Tensor], Tensor | float]]] = {
             kind: iter(zip(m.vectors(), m.scales(), strict=True))
             for kind, m in (group[TRAINED].named_children() if TRAINED in group else ())
@@ -147,7 +147,7 @@ class AttentionForm(Form):
         return TRAINED not in group
 
     def fold(self, modification: Modification, sites: Sites, layers: list[Layer], group: nn.ModuleDict) -> None:
-        """Replace the MLPs by the vectors they produce; see `Form.fold`."""
+        """Replace the MLPs with the vectors they produce; see `Form.fold`."""
         if self.is_folded(group):
             return
         group.eval()
@@ -174,7 +174,7 @@ def _widths(sites: Sites, layer: Layer) -> dict[str, tuple[int, int]]:
 
 
 def _mlps(modification: Modification, sites: Sites, layers: list[Layer]) -> nn.ModuleDict:
-    """Return one MLP for each kind of attention: encoder's own, decoder's own, decoder's across."""
+    """Return one MLP for each kind of attention: encoder self-attention, decoder self-attention, cross-attention."""
     kinds: dict[str, list[tuple[int, int]]] = {}
     for layer in layers:
         for name, widths in _widths(sites, layer).items():
@@ -184,7 +184,7 @@ def _mlps(modification: Modification, sites: Sites, layers: list[Layer]) -> nn.M
 
 
 def _kind(sites: Sites, layer: Layer, attention: str) -> str:
-    """Return the name of a kind of attention: the number of its stack and its own name."""
+    """Return the name of a kind of attention: the number of its stack, and its name in the layer."""
     return f"stack_{sites.anatomy.stacks.index(layer.stack)}_{attention}"
 
 
@@ -194,7 +194,7 @@ def _check_registry(sites: Sites) -> None:
             f"bank: family {sites.anatomy.family!r} computes attention in its own code, not through the attention "
             "registry of transformers, so its heads cannot be modified (form: attention on heads, as in the presets "
             "prefix, prefix_flat, multihead_parallel, mam and mam_flat). Use bottleneck, low-rank, prompt or additive forms "
-            "on it."
+            "instead."
         )
 
 

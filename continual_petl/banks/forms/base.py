@@ -1,6 +1,6 @@
-"""What a form does with a backbone: building, attaching, batching rows of several banks, folding and merging.
+"""The interface of forms: building, attaching, batching rows of several banks, folding and merging.
 
-There is one object of each form; its description without torch is in `continual_petl.banks.config`. A bank holds the
+There is one object per form; its description without torch is in `continual_petl.banks.config`. A bank holds the
 modules of each modification in a `ModuleDict`, the group of that modification. A form acts on a pass in one of four ways:
 deltas of token states (`placements`), keys and values inside attention (`prefixes`), vectors before the input (`prompt`),
 and differences to parameters (`differences`).
@@ -36,13 +36,13 @@ class Placement:
     modification: Modification
     layer: Layer
     name: str
-    """Path of the attention or projection, or ``ffn``."""
+    """Path of the attention module or projection, or ``ffn``."""
     delta: Delta
 
 
 @dataclass(frozen=True)
 class PrefixPlacement:
-    """Keys (L, K) and values (L, V) for one attention of one layer."""
+    """Keys (L, K) and values (L, V) for one attention module of one layer."""
 
     modification: Modification
     layer: Layer
@@ -53,7 +53,7 @@ class PrefixPlacement:
 
 
 class Form:
-    """What one form does; the defaults do what most forms need, or nothing."""
+    """The implementation of one form; the defaults suit most forms or do nothing."""
 
     early: ClassVar[bool] = False
     """Whether its deltas belong to a projection, so that other hooks on the same module run after them."""
@@ -67,11 +67,11 @@ class Form:
         *,
         folded: bool,
     ) -> nn.ModuleDict:
-        """Return the modules of one modification, by place; nothing is drawn.
+        """Return the modules of one modification, by place, without initialising them.
 
         Args:
-            modification: one of this form.
-            sites: where everything is in the model.
+            modification: a modification of this form.
+            sites: the sites of the model.
             layers: the layers of the range.
             shapes: shapes of the backbone parameters that a sparse difference covers.
             folded: whether to build the stored form instead of the trained one.
@@ -100,15 +100,15 @@ class Form:
         return []
 
     def differences(self, group: nn.ModuleDict) -> dict[str, Tensor]:
-        """Return what a group adds to backbone parameters, by their names."""
+        """Return the differences that a group adds to backbone parameters, by parameter name."""
         return {}
 
     def penalty(self, group: nn.ModuleDict) -> Tensor | None:
-        """Return what a group adds to the loss, or None."""
+        """Return the term that a group adds to the loss, or None."""
         return None
 
     def initialise(self, model: nn.Module, sites: Sites, placement: Placement) -> None:
-        """Set the initial values of a delta that come from the backbone, after the rest is drawn."""
+        """Set the initial values of a delta that depend on the backbone, after the other values are drawn."""
 
     def attach(self, model: nn.Module, sites: Sites, placement: Placement, behind: Behind) -> list[RemovableHandle]:
         """Attach one delta; it acts until its handles are removed.
@@ -117,7 +117,7 @@ class Form:
             model: the backbone.
             sites: its sites.
             placement: the delta and its place.
-            behind: the function applied after the forward method of a norm that differs from row to row.
+            behind: for modules whose parameters differ from row to row, the function applied to their output.
         """
         raise NotImplementedError
 
@@ -126,13 +126,13 @@ class Form:
         return None
 
     def batched(self, group: nn.ModuleDict, path: str, stack: Stack, layout: Layout) -> nn.ModuleDict:
-        """Return a group that applies to each row of a mixed batch the group at this path in the row's own bank."""
+        """Return a group that applies to each row of a mixed batch the group at this path in the row's bank."""
         made = stacked(group, path, stack, layout)
         assert isinstance(made, nn.ModuleDict)
         return made
 
     def is_folded(self, group: nn.ModuleDict) -> bool:
-        """Return whether the vectors of a group have no network around them (any more)."""
+        """Return whether the vectors of a group are not (or no longer) trained through a network."""
         return True
 
     def fold(self, modification: Modification, sites: Sites, layers: list[Layer], group: nn.ModuleDict) -> None:

@@ -24,8 +24,8 @@ class Bottleneck(Delta):
 
     Dropout acts on the bottleneck's activation, as in the code of He et al. 2022. Further layers (``depth``) are R by R
     with a bias, each followed by the non-linearity; ``input_norm`` is a LayerNorm of 2I parameters on ``x``, ``output_norm``
-    one of 2O on the change. The latter is ``ln_after`` of `adapters` 1.3 (``methods/modeling.py``), where the scale acts
-    before the norm and so has hardly any effect; here it acts after the norm.
+    one of 2O on the change. The latter is ``ln_after`` of `adapters` 1.3 (``methods/modeling.py``), where the scale is
+    applied before the norm and so has hardly any effect; here it is applied after the norm.
 
     Example:
         >>> spec = Modification(form="bottleneck", modifies="ffn", insertion="sequential", bottleneck=2)
@@ -73,14 +73,14 @@ class BottleneckForm(InLayers):
     """The form ``bottleneck``."""
 
     def deltas(self, modification: Modification, sites: Sites, layer: Layer) -> dict[str, nn.Module]:
-        """Return one adapter for the FFN, or one for each attention; see `InLayers.deltas`."""
+        """Return one adapter for the FFN, or one for each attention module; see `InLayers.deltas`."""
         hidden = sites.hidden_width(layer)
         check_size("bottleneck", modification.bottleneck, hidden, "the hidden size of the backbone")
         if modification.normalised_input and layer.stack.norm_first:
             raise InputError(
                 f"bank: normalised_input reads the FFN's output after the residual and its LayerNorm, but family "
                 f"{sites.anatomy.family!r} normalises before its sub-layers. Write normalised_input: false (the adapter then "
-                "reads the FFN's own output), or choose another preset."
+                "reads the FFN's output), or choose another preset."
             )
         if modification.modifies == "ffn":
             return {"ffn": Bottleneck(modification, hidden, hidden)}
@@ -100,7 +100,7 @@ class BottleneckForm(InLayers):
 
 
 def _result(placement: Placement) -> str:
-    """Return the module whose output is the result of the placement's sub-layer."""
+    """Return the path of the module whose output is the result of the placement's sub-layer."""
     layer = placement.layer
     sublayer = layer.stack.ffn if placement.name == "ffn" else attention_of(layer, placement.name)
     return layer.full(sublayer.result)
@@ -120,7 +120,7 @@ def _before_norm(model: nn.Module, placement: Placement, behind: Behind) -> list
     norm = model.get_submodule(placement.layer.full(placement.layer.stack.ffn.norm))
 
     def before(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        # Calling forward directly keeps this hook from calling itself.
+        # Calling forward directly does not trigger this hook again.
         normed = module.forward(args[0])
         return (placement.delta.change(args[0], behind[module](normed) if module in behind else normed),)
 
@@ -140,7 +140,7 @@ def _record_input(module: nn.Module) -> tuple[list[Tensor], RemovableHandle]:
 
 
 def _parallel(model: nn.Module, sites: Sites, placement: Placement) -> list[RemovableHandle]:
-    """``h <- h + s delta(x)``, x the sub-layer's own input (He et al. 2022, section 3.2); normalised in pre-norm models."""
+    """``h <- h + s delta(x)``, x the sub-layer's input (He et al. 2022, section 3.2); normalised in pre-norm models."""
     layer = placement.layer
     first = sites.into(layer)[0] if placement.name == "ffn" else attention_of(layer, placement.name).query
     read, handle = _record_input(model.get_submodule(layer.full(first.path)))

@@ -1,14 +1,15 @@
 """DoRA: ``W' = m (W + s B A) / |W + s B A|``, a magnitude and a direction for each output of a projection.
 
 Liu et al. 2024 (https://arxiv.org/abs/2402.09353), equation 5. The norm is taken over all weights of one output and treated
-as a constant in the gradient (their section 4.3). ``m`` starts as the norm, so a fresh bank changes nothing where B is zero.
+as a constant in the gradient (their section 4.3). ``m`` starts as the norm, so a fresh bank changes nothing if B is zero.
 `peft` 0.21 does the same (``use_dora=True``), except that its dropout also acts on the input of ``W``; here it only acts
 on the input of ``A``.
 
 The norm is computed from ``W``, ``A`` and ``B`` in every pass, without materialising ``B A``; ``W`` is the weight of that
 pass, the bank's own if it has one.
 
-Shape suffixes: I width of the input, R rank, O width of the output; T banks or N rows of a mixed batch may come first.
+Shape suffixes: I width of the input, R rank, O width of the output; in mixed batches there may be a leading axis, of T banks
+or N rows.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Decomposed(LowRank):
         self._frozen: tuple[Tensor, Tensor | None] | None = None
 
     def on(self, weight_OI: Tensor, bias_O: Tensor | None) -> Delta:
-        """Return this change of a projection with this weight and bias; see `Delta.on`."""
+        """Return this change, bound to a projection with this weight and bias; see `Delta.on`."""
         made = copy.copy(self)
         made._frozen = (weight_OI, bias_O)
         return made
@@ -55,13 +56,13 @@ class Decomposed(LowRank):
         return h_O + plain_O * (g_O - 1).to(h_O.dtype) + delta_O * g_O.to(h_O.dtype)
 
     def merged(self, weight_OI: Tensor, base_OI: Tensor) -> Tensor:
-        """Return ``g (W + s B A)``; the norm is that of ``base``, the weight without other changes."""
+        """Return ``g (W + s B A)``; the norm is computed with ``base``, the weight without other changes."""
         g_O = self.magnitude / self._norm(base_OI)
         return (weight_OI + self.weight().to(weight_OI.dtype)) * g_O.unsqueeze(1).to(weight_OI.dtype)
 
     @torch.no_grad()
     def _norm(self, weight_OI: Tensor) -> Tensor:
-        """Return ``|W + s B A|`` of every output: ``|W|^2 + 2 s W.(B A) + s^2 |B A|^2`` under the root."""
+        """Return ``|W + s B A|`` of every output: the root of ``|W|^2 + 2 s W.(B A) + s^2 |B A|^2``."""
         up_OR, down_RI, scale = self.up.weight, self.down.weight, self.modification.scale
         weight_OI = weight_OI.to(up_OR.dtype)
         with own_precision(weight_OI):
@@ -69,7 +70,7 @@ class Decomposed(LowRank):
             own_O = (up_OR * (up_OR @ (down_RI @ down_RI.mT))).sum(-1)
         plain_O = torch.linalg.vector_norm(weight_OI, dim=-1).square()
         norm_O = (plain_O + 2 * scale * crossed_O + scale**2 * own_O).sqrt()
-        # An output without weights has no direction; its magnitude is zero as well.
+        # If all weights of an output are zero, it has no direction; its magnitude is zero as well.
         norm_O = norm_O.masked_fill(norm_O == 0, 1.0)
         layer: nn.Module = self.up
         return layer.per_row(norm_O).unsqueeze(1) if isinstance(layer, StackedLinear) else norm_O

@@ -1,4 +1,4 @@
-"""How fresh parameters are drawn: the initialisations of the papers, with one generator for each tensor."""
+"""Draws fresh parameters: the initialisations of the papers, with one generator for each tensor."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def draw(tensor: Tensor, modification: Modification, generator: torch.Generator,
         tensor: a weight matrix, or a table of vectors.
         modification: selects the initialisation.
         generator: used for this tensor only.
-        zero: whether init: lora sets this tensor to zero, as the last factor of the change.
+        zero: whether init: lora sets this tensor to zero, since it is the last factor of the change.
     """
     match modification.init:
         case "houlsby":
-            # Houlsby et al. 2019, section 3.6: sigma 1e-2, cut at two standard deviations.
+            # Houlsby et al. 2019, section 3.6: sigma 1e-2, truncated at two standard deviations.
             sigma = modification.init_scale
             nn.init.trunc_normal_(tensor, 0.0, sigma, -2 * sigma, 2 * sigma, generator=generator)
         case "bert":
@@ -33,7 +33,7 @@ def draw(tensor: Tensor, modification: Modification, generator: torch.Generator,
         case "lora" if zero:
             tensor.zero_()
         case "lora":
-            # As torch's own Linear, and as loralib draws A.
+            # As torch initialises Linear, and loralib initialises A.
             nn.init.kaiming_uniform_(tensor, a=math.sqrt(5), generator=generator)
 
 
@@ -45,7 +45,7 @@ def draw_linear(layer: nn.Linear, modification: Modification, generators: Genera
 
 
 def draw_as_torch(module: nn.Module, generators: Generators) -> None:
-    """Fill a Linear or LSTM as torch's own constructor does: uniform within one over the square root of its fan-in."""
+    """Fill a Linear or LSTM as torch's constructor does: uniform between plus and minus ``1 / sqrt(fan-in)``."""
     for name, parameter in module.named_parameters():
         fan = module.hidden_size if isinstance(module, nn.LSTM) else getattr(module, "in_features", None)
         assert isinstance(fan, int)

@@ -1,6 +1,6 @@
-"""Which rows of a batch belong to which bank when several banks share one pass through the backbone.
+"""Assigns the rows of a batch to banks when several banks share one pass through the backbone.
 
-Rows of one bank are contiguous. Neighbouring banks with equally many rows form a span: their rows are one block
+Rows of one bank are contiguous. Adjacent banks with equally many rows form a span: their rows are one block
 ``(T, rows each, ...)`` of the batch, so one batched product serves all of them without copying a row or a weight.
 
 Shape suffixes: B rows of the batch, N rows of the group, T banks of the group.
@@ -17,10 +17,10 @@ from torch import Tensor
 
 
 class Span(NamedTuple):
-    """Neighbouring banks with equally many rows."""
+    """Adjacent banks with equally many rows."""
 
     rows: slice
-    """First row, counted from the first row of the group."""
+    """Their rows, counted from the first row of the group."""
     banks: slice
     num_banks: int
 
@@ -29,10 +29,10 @@ class Layout:
     """The rows of one group of banks.
 
     Args:
-        start: number of the group's first row in the batch.
+        start: index of the group's first row in the batch.
         counts: number of rows of each bank, in order.
         total: B.
-        device: of the rows.
+        device: device of the rows.
 
     Example:
         >>> layout = Layout(1, [2, 2, 3], 8, torch.device("cpu"))
@@ -72,6 +72,6 @@ class Layout:
         """Raise `RuntimeError` if a tensor of the pass has an unexpected number of rows."""
         if rows != wanted:
             raise RuntimeError(
-                f"{what} has {rows} rows where {wanted} were expected: this model changes the rows of a batch inside "
-                "its pass, so several banks cannot share it. Answer one task at a time."
+                f"{what} has {rows} rows, but {wanted} were expected: this model changes the rows of a batch during a "
+                "pass, so several banks cannot share one. Predict one task at a time."
             )

@@ -44,9 +44,9 @@ class LowRank(Delta):
         return cast_linear(cast_linear(self.dropout(x_I), self.down), self.up)
 
     def weight(self) -> Tensor:
-        """Return what merging adds to the projection's weight, ``(O, I)`` float32: ``s W_up W_down``."""
+        """Return the matrix that merging adds to the projection's weight, ``(O, I)`` float32: ``s W_up W_down``."""
         learned = self.modification.composition == "learned"
-        # A plain composition has a scale of one.
+        # With composition add, the scale is one.
         return (self.up.weight @ self.down.weight) * (self.scale if learned else self.modification.scale)
 
 

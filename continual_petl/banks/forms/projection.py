@@ -1,4 +1,4 @@
-"""Forms that act on one projection: query, key, value, the attention's output, or the FFN's first or second."""
+"""Forms that act on one projection: query, key, value, attention output, or the first or second of the FFN."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def projections(sites: Sites, layer: Layer, modifies: str) -> dict[str, Projecti
     match modifies:
         case "ffn_in":
             into = sites.into(layer)
-            # A gated FFN has two first projections; each gets a change of its own.
+            # A gated FFN has two first projections; each gets its own change.
             return {"ffn_in" if len(into) == 1 else f"ffn_in_{i}": projection for i, projection in enumerate(into)}
         case "ffn_out" | "ffn_inner":
-            # Inner states are what the second projection reads.
+            # Inner states are the input of the second projection.
             return {modifies: Projection(path=stack.ffn.out)}
         case "attention_out":
             return {attention.name: Projection(path=attention.out) for attention in stack.attentions}
@@ -40,7 +40,7 @@ class OnProjection(InLayers):
 
     early: ClassVar[bool] = True
     reads_weight: ClassVar[bool] = False
-    """Whether its deltas depend on the projection's own weight and bias."""
+    """Whether its deltas depend on the projection's weight and bias."""
 
     def attach(self, model: nn.Module, sites: Sites, placement: Placement, behind: Behind) -> list[RemovableHandle]:
         """``y <- W x + b + s delta(x)`` on one projection, or on its part of a fused one; see `Form.attach`."""
@@ -59,7 +59,7 @@ class OnProjection(InLayers):
         return [model.get_submodule(path).register_forward_hook(change)]
 
     def reads_positions(self, modification: Modification, sites: Sites, layers: list[Layer]) -> str | None:
-        """Return the projection that relative positions go through as well; see `Form.reads_positions`."""
+        """Return a changed projection that is also applied to relative positions; see `Form.reads_positions`."""
         found = (
             layer.full(p.path)
             for layer in layers
@@ -70,14 +70,14 @@ class OnProjection(InLayers):
 
     @torch.no_grad()
     def initialise(self, model: nn.Module, sites: Sites, placement: Placement) -> None:
-        """Start from the weight of the projection, where it is read; see `Form.initialise`."""
+        """Initialise from the projection's weight if deltas depend on it; see `Form.initialise`."""
         if self.reads_weight:
             path, columns = _part(sites, placement)
             module = model.get_submodule(path)
             self.start(placement, _rows(module.get_parameter("weight"), module, columns))
 
     def start(self, placement: Placement, weight_OI: Tensor) -> None:
-        """Set the parameters that start from the projection's weight."""
+        """Set the parameters that are initialised from the projection's weight."""
 
     def merge(self, whole: nn.Module, sites: Sites, placement: Placement, base: Mapping[str, Tensor]) -> None:
         """Merge one delta into the rows of its projection; see `Form.merge`."""
@@ -103,14 +103,14 @@ class OnProjection(InLayers):
 
 
 def _part(sites: Sites, placement: Placement) -> tuple[str, slice | list[int] | None]:
-    """Return the full path of a placement's projection, and which outputs belong to it; None for all."""
+    """Return the full path of a placement's projection and the outputs that belong to it, None for all."""
     layer = placement.layer
     projection = projections(sites, layer, placement.modification.modifies)[placement.name]
     return layer.full(projection.path), sites.columns(layer, projection) if projection.num_parts > 1 else None
 
 
 def _rows(weight: Tensor, module: nn.Module, columns: slice | list[int] | None) -> Tensor:
-    """Return the weight of a part of a projection (O, I); GPT-2's Conv1D keeps it with inputs first."""
+    """Return the weight of a part of a projection (O, I); GPT-2's Conv1D stores it as (I, O)."""
     rows = weight.t() if hasattr(module, "nf") else weight
     return rows if columns is None else rows[columns]
 
@@ -118,7 +118,7 @@ def _rows(weight: Tensor, module: nn.Module, columns: slice | list[int] | None) 
 def _frozen(
     module: nn.Module, columns: slice | list[int] | None, behind: Behind, output: Tensor
 ) -> tuple[Tensor, Tensor | None]:
-    """Return weight and bias of a part of a projection, as they are in this pass."""
+    """Return the weight and bias that a part of a projection has in this pass."""
     bias: Tensor | None = getattr(module, "bias", None)
     if module in behind:
         # Each row has its own bias, which is added after the module.

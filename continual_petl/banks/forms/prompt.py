@@ -45,8 +45,8 @@ class Prompt(Part):
 class PromptEncoder(Prompt):
     """A prompt trained through an encoder (P-tuning, Liu et al. 2021, https://arxiv.org/abs/2103.10385, section 3.2).
 
-    ``lstm``: two bidirectional layers of ``hidden``, then an MLP as wide as ``mlp_width``, or else as ``hidden``; ``mlp``: an
-    MLP alone, as wide as ``hidden``. An MLP has ``depth`` layers with ReLU, and a linear one behind them.
+    ``lstm``: two bidirectional layers of width ``hidden``, then an MLP of width ``mlp_width`` (``hidden`` by default);
+    ``mlp``: only an MLP, of width ``hidden``. The MLP has ``depth`` layers with ReLU, followed by a linear layer.
 
     The encoder of `peft` 0.21 (``tuners/p_tuning/model.py``) is ``lstm`` with a ``mlp_width`` of twice ``hidden``, or
     ``mlp`` with a ``depth`` of 2.
@@ -68,7 +68,7 @@ class PromptEncoder(Prompt):
 
     @torch.no_grad()
     def initialise(self, generators: Generators) -> None:
-        """Draw fresh values; those of the encoder as torch does."""
+        """Draw fresh values; the encoder gets torch's default initialisation."""
         super().initialise(generators)
         middle = {f"middle.{number}": layer for number, layer in enumerate(self.middle)}
         parts = {"into": self.into, **middle, "out": self.out} | ({"lstm": self.lstm} if self.lstm is not None else {})
@@ -99,7 +99,7 @@ class PromptForm(Form):
         *,
         folded: bool,
     ) -> nn.ModuleDict:
-        """Return the prompt, or what it is trained through; see `Form.build`."""
+        """Return the prompt, or the encoder that it is trained through; see `Form.build`."""
         cls = Prompt if folded or modification.reparametrise == "none" else PromptEncoder
         return nn.ModuleDict({INPUT: cls(modification, _width(sites))})
 
@@ -114,7 +114,7 @@ class PromptForm(Form):
         return not isinstance(group[INPUT], PromptEncoder)
 
     def fold(self, modification: Modification, sites: Sites, layers: list[Layer], group: nn.ModuleDict) -> None:
-        """Replace the encoder by the vectors it produces; see `Form.fold`."""
+        """Replace the encoder with the vectors it produces; see `Form.fold`."""
         encoder = group[INPUT]
         if isinstance(encoder, PromptEncoder):
             encoder.eval()
@@ -128,7 +128,7 @@ def _width(sites: Sites) -> int:
     prompt = sites.anatomy.prompt
     if prompt is None:
         raise InputError(
-            f"bank: prompts are not supported for family {sites.anatomy.family!r}, whose anatomy names no place for them: "
+            f"bank: prompts are not supported for family {sites.anatomy.family!r}, whose anatomy has no place for them: "
             "choose another form."
         )
     if prompt.norm is not None:

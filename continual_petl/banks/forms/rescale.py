@@ -1,6 +1,6 @@
-"""IA3: every entry of keys, values or the FFN's inner states times a learned number (Liu et al. 2022, section 3.3).
+"""IA3: multiplies every entry of keys, values or the FFN's inner states by a learned factor (Liu et al. 2022, section 3.3).
 
-The numbers start at one, so a fresh bank changes nothing, bit for bit. `peft` 0.21 has the same places under
+The factors start at one, so a fresh bank changes nothing, bit for bit. `peft` 0.21 has the same sites under
 ``target_modules`` and ``feedforward_modules``.
 
 Shape suffixes: O width of the scaled output, I width of the projection's input; leading axes are free.
@@ -29,7 +29,7 @@ class Rescale(Delta):
 
     @torch.no_grad()
     def initialise(self, generators: Generators) -> None:
-        """Start with ones; nothing is drawn."""
+        """Set all factors to one; nothing is drawn."""
         self.vector.fill_(1.0)
 
     def delta(self, x_I: Tensor) -> Tensor:
@@ -37,24 +37,24 @@ class Rescale(Delta):
         return self.vector.to(x_I.dtype) - 1
 
     def change(self, h_O: Tensor, x_I: Tensor) -> Tensor:
-        """Return ``h l``, not computed from ``delta``, which would round."""
+        """Return ``h l``, computed directly, since ``h (1 + delta)`` would round."""
         return h_O * self.vector.to(h_O.dtype)
 
 
 class RescaleForm(OnProjection):
     """The form ``rescale``."""
 
-    # Deltas of the projection itself come first and are scaled as well.
+    # Deltas of the projection itself are applied first and are scaled as well.
     early = False
 
     def deltas(self, modification: Modification, sites: Sites, layer: Layer) -> dict[str, nn.Module]:
-        """Return one vector for the FFN, or one for each attention; see `InLayers.deltas`."""
+        """Return one vector for the FFN, or one for each attention module; see `InLayers.deltas`."""
         inner = modification.modifies == "ffn_inner"
         found = {n: sites.width(layer, p) for n, p in projections(sites, layer, modification.modifies).items()}
         return {name: Rescale(modification, width.into if inner else width.out) for name, width in found.items()}
 
     def attach(self, model: nn.Module, sites: Sites, placement: Placement, behind: Behind) -> list[RemovableHandle]:
-        """Scale the output of a projection, or the input of the FFN's second one; see `Form.attach`."""
+        """Scale the output of a projection, or the input of the FFN's second projection; see `Form.attach`."""
         if placement.modification.modifies != "ffn_inner":
             return super().attach(model, sites, placement, behind)
 
@@ -65,7 +65,7 @@ class RescaleForm(OnProjection):
         return [model.get_submodule(path).register_forward_pre_hook(before)]
 
     def merged(self, placement: Placement, weight_OI: Tensor, bias_O: Tensor | None, base_OI: Tensor) -> Merged:
-        """Return rows times ``l``, or for inner states columns; see `OnProjection.merged`."""
+        """Return the weight with its rows (for inner states, its columns) times ``l``; see `OnProjection.merged`."""
         assert isinstance(placement.delta, Rescale)
         vector = placement.delta.vector.to(weight_OI.dtype)
         if placement.modification.modifies == "ffn_inner":

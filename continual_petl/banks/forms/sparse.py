@@ -1,7 +1,7 @@
 """Diff-pruning: a difference to every weight, most of it exactly zero (Guo et al. 2021, https://arxiv.org/abs/2012.07463).
 
 While learning, each entry of the difference is ``z w`` with a gate ``z`` that is the product of two hard-concrete variables
-(Louizos et al. 2018), one of the entry and one of its tensor (the paper's structured variant); the expected number of
+(Louizos et al. 2018), one per entry and one per tensor (the paper's structured variant); the expected number of
 open gates is a penalty in the loss. Afterwards only the largest entries are kept and stored, exactly the share that the
 specification asks for.
 """
@@ -29,7 +29,7 @@ WEIGHTS = "weights"
 
 
 def num_kept(modification: Modification, shapes: Mapping[str, torch.Size]) -> int:
-    """Return how many entries are stored."""
+    """Return the number of entries that are stored."""
     return max(1, round(modification.density * sum(shape.numel() for shape in shapes.values())))
 
 
@@ -38,7 +38,7 @@ class DenseDifference(nn.Module):
 
     Args:
         modification: density and penalty.
-        shapes: of the backbone's parameters, by name, in order.
+        shapes: shapes of the backbone parameters, by name, in order.
     """
 
     def __init__(self, modification: Modification, shapes: Mapping[str, torch.Size]) -> None:
@@ -57,7 +57,7 @@ class DenseDifference(nn.Module):
         self.tensor_gate.fill_(_OPEN)
 
     def flat(self) -> Tensor:
-        """Return the gated difference, all tensors concatenated; gates are sampled in training mode, else expected."""
+        """Return the gated difference, all tensors concatenated; gates are sampled in training mode only."""
         sizes = torch.tensor([shape.numel() for shape in self.shapes.values()], device=self.tensor_gate.device)
         gate = self._gate(self.entry_gate) * self._gate(self.tensor_gate).repeat_interleave(sizes)
         return gate * self.difference
@@ -89,7 +89,7 @@ class DenseDifference(nn.Module):
 
 
 class SparseDifference(nn.Module):
-    """The stored form: which entries differ from the backbone, and by how much."""
+    """The stored form: the indices of the entries that differ from the backbone, and their differences."""
 
     index: Tensor
 
@@ -122,7 +122,7 @@ class SparseForm(Form):
         return nn.ModuleDict({WEIGHTS: (SparseDifference if folded else DenseDifference)(modification, shapes)})
 
     def covered(self, group: nn.ModuleDict) -> list[str]:
-        """Return the names of all parameters of the range; see `Form.covered`."""
+        """Return the names of all parameters of the layer range; see `Form.covered`."""
         return list(_difference(group).shapes)
 
     def differences(self, group: nn.ModuleDict) -> dict[str, Tensor]:
@@ -132,7 +132,7 @@ class SparseForm(Form):
         return {name: part.view(shape) for (name, shape), part in zip(difference.shapes.items(), parts, strict=True)}
 
     def penalty(self, group: nn.ModuleDict) -> Tensor | None:
-        """Return the penalty while it is trained; see `Form.penalty`."""
+        """Return the penalty, during training only; see `Form.penalty`."""
         difference = _difference(group)
         return difference.penalty() if isinstance(difference, DenseDifference) else None
 

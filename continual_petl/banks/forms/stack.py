@@ -1,7 +1,7 @@
-"""The parameters of several banks of one kind side by side: one row of a matrix for each bank.
+"""The parameters of several banks of one kind, stacked: one row of a matrix for each bank.
 
 A row holds all parameters of a bank except its head, vectors in one matrix and the rest in another. So stacking takes one
-copy per bank, and each parameter of all banks is a view ``(T, ...)``.
+copy per bank and matrix, and each parameter of all banks is a view ``(T, ...)``.
 
 Shape suffixes: T banks, N rows of a batch.
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 class BankState(NamedTuple):
-    """The parameters of one bank as they are now."""
+    """The current parameters of one bank."""
 
     tensors: Mapping[str, Tensor]
     owners: Sequence[tuple[Mapping[str, Any], str, Tensor]]
@@ -31,14 +31,14 @@ class Stack:
     """The parameters of banks of one kind.
 
     Args:
-        first: the parameters of one of them by name; those of the others have the same names and shapes.
-        capacity: how many banks fit.
+        first: the parameters of one of the banks, by name; in the other banks, names and shapes are the same.
+        capacity: maximum number of banks.
     """
 
     def __init__(self, first: Mapping[str, Tensor], capacity: int) -> None:
         self.capacity = capacity
         self.key: tuple[int, ...] = ()
-        """Serials of the banks it holds."""
+        """Serials of the banks in the stack."""
         self.num_users = 0
         self._names: dict[bool, list[str]] = {True: [], False: []}
         self._places: dict[str, tuple[int, int]] = {}
@@ -51,7 +51,7 @@ class Stack:
         self._shapes = {name: tensor.shape for name, tensor in first.items()}
         self._only: Mapping[str, Tensor] = {}
         like = next(iter(first.values()), torch.empty(0))
-        # Inference tensors could not be refilled outside of inference mode.
+        # Inference tensors could not be refilled outside inference mode.
         with torch.inference_mode(False):
             self._vectors = like.new_empty(capacity, ends[True])
             # The matrices of a single bank are not copied.
@@ -59,7 +59,7 @@ class Stack:
 
     def fill(self, entries: Sequence[BankState]) -> None:
         """Fill the rows with these banks; a bank that is already in its row is not copied again."""
-        # If copying is interrupted, the stack must not be mistaken for the old one.
+        # If copying is interrupted, the old key must not remain on a half-filled stack.
         before, self.key = self.key, ()
         self._only = entries[0].tensors if self.capacity == 1 else {}
         matrices = list(self._matrices.values())
@@ -75,7 +75,7 @@ class Stack:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes held, including the tensors of a single bank, which this keeps in memory."""
+        """Number of bytes held, including the tensors of a single bank, which the stack keeps alive."""
         return sum(t.nbytes for t in (self._vectors, *self._matrices.values(), *self._only.values()))
 
     @property

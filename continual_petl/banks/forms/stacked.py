@@ -1,7 +1,7 @@
-"""Parts of several banks combined: the same arithmetic, each row of the batch with the parameters of its own bank.
+"""Combines parts of several banks: the same arithmetic, but each row of the batch uses the parameters of its bank.
 
-A stacked part has the same class; its linear layers are batched products over the banks, its other parameters exist once
-per row.
+A stacked part has the same class; its linear layers are batched products over the banks, and its other parameters exist
+once per row.
 
 Shape suffixes: N rows, T banks, W tokens, I width of the input, O width of the output.
 """
@@ -23,10 +23,10 @@ class StackedLinear(nn.Module):
     """``x W_t^T + b_t`` with the weight and bias of each row's bank t: one batched product for each span of the layout.
 
     Args:
-        stack: of the banks.
-        path: of the layer in a bank.
-        bias: whether it has one.
-        layout: of the rows.
+        stack: the stacked parameters of the banks.
+        path: path of the layer in a bank.
+        bias: whether the layer has a bias.
+        layout: the layout of the rows.
 
     Shape:
         ``(N, ..., I)`` to ``(N, ..., O)``, in the dtype of the input.
@@ -47,7 +47,7 @@ class StackedLinear(nn.Module):
 
     def forward(self, x_NWI: Tensor) -> Tensor:
         """Return the products."""
-        self._layout.check(len(x_NWI), self._layout.num_rows, f"what {self._path} reads")
+        self._layout.check(len(x_NWI), self._layout.num_rows, f"the input of {self._path}")
         weight_TIO = self._stack.matrix(f"{self._path}.weight", x_NWI.dtype).transpose(1, 2)
         bias_T1O = None
         if self._has_bias:
@@ -67,9 +67,9 @@ class StackedNorm(nn.Module):
     """A LayerNorm with the weight and bias of each row's bank.
 
     Args:
-        norm: of one of the banks.
-        weight_NI: of every row.
-        bias_NI: of every row.
+        norm: the LayerNorm of one of the banks.
+        weight_NI: the weight of every row.
+        bias_NI: the bias of every row.
     """
 
     def __init__(self, norm: nn.LayerNorm, weight_NI: Tensor, bias_NI: Tensor) -> None:
@@ -83,13 +83,13 @@ class StackedNorm(nn.Module):
 
 
 def stacked(part: nn.Module, path: str, stack: Stack, layout: Layout) -> nn.Module:
-    """Return a part that applies to each row the part at this path of the row's own bank.
+    """Return a part that applies to each row the part at this path in the row's bank.
 
     Args:
         part: the part of one of the banks; the others have the same structure.
         path: path of the part in a bank.
-        stack: of the banks.
-        layout: of the rows.
+        stack: the stacked parameters of the banks.
+        layout: the layout of the rows.
     """
     if isinstance(part, nn.Linear):
         return StackedLinear(stack, path, part.bias is not None, layout)
@@ -110,7 +110,7 @@ def stacked(part: nn.Module, path: str, stack: Stack, layout: Layout) -> nn.Modu
 
 
 def _own(path: str, num_dimensions: int, stack: Stack, layout: Layout) -> Tensor:
-    """Return a parameter of each row's bank: (N, L, K), or (N, 1, K) of vectors, (N, 1, 1) of numbers."""
+    """Return a parameter of each row's bank: (N, L, K), or (N, 1, K) for vectors, (N, 1, 1) for numbers."""
     if num_dimensions > 1:
         return layout.per_row(stack.matrix(path, torch.float32))
     return layout.per_row(stack.vector(path, stack.vectors)).unsqueeze(1)
@@ -120,8 +120,8 @@ class OnRows(Delta):
     """A delta that changes the rows of its group and passes the others through unchanged.
 
     Args:
-        delta: of the group.
-        layout: of its rows.
+        delta: the delta of the group.
+        layout: the layout of the group's rows.
     """
 
     def __init__(self, delta: Delta, layout: Layout) -> None:
@@ -129,19 +129,19 @@ class OnRows(Delta):
         self.modification, self._delta, self._layout = delta.modification, delta, layout
 
     def on(self, weight_OI: Tensor, bias_O: Tensor | None) -> Delta:
-        """Return the same for a projection with this weight and bias, or biases ``(rows of the batch, 1, O)``."""
+        """Return this delta for a projection with this weight and bias, or biases ``(rows of the batch, 1, O)``."""
         if bias_O is not None and bias_O.ndim > 1:
             bias_O = bias_O[self._layout.rows]
         return OnRows(self._delta.on(weight_OI, bias_O), self._layout)
 
     def delta(self, x_I: Tensor) -> Tensor:
-        """Return the change of the group's own rows; see `Delta.delta`."""
+        """Return the change of the group's rows; see `Delta.delta`."""
         return self._delta.delta(x_I)
 
     def change(self, h_O: Tensor, x_I: Tensor) -> Tensor:
         """Return ``h`` with the changes of the group's rows composed into it."""
-        self._layout.check(len(h_O), self._layout.total, "what a form changes")
-        self._layout.check(len(x_I), self._layout.total, "what a form reads")
+        self._layout.check(len(h_O), self._layout.total, "the tensor that a form changes")
+        self._layout.check(len(x_I), self._layout.total, "the input of a form")
         if self._layout.whole:
             return self._delta.change(h_O, x_I)
         rows = self._layout.rows

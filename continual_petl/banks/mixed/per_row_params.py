@@ -1,5 +1,5 @@
-"""LayerNorms and biases of each row's own bank: the module runs with a weight of one and a bias of zero, and a hook after it
-applies those of each row.
+"""Applies the LayerNorms and biases of each row's bank: the module runs with a weight of one and a bias of zero, and a hook
+then applies the weight and bias of each row.
 
 Shape suffixes: B rows, D width.
 """
@@ -19,11 +19,11 @@ class PerRowParams:
 
     Args:
         model: the backbone.
-        rows: tensors ``(B, D)`` by the parameters' names, in their dtype.
+        rows: tensors ``(B, D)`` by parameter name, in the parameter's dtype.
 
     Attributes:
-        substitutes: what the modules use instead, by the parameters' names.
-        behind: by module, the function applied after its forward method.
+        substitutes: the tensors that the modules use instead, by parameter name.
+        behind: by module, the function applied to its output.
     """
 
     def __init__(self, model: nn.Module, rows: Mapping[str, Tensor]) -> None:
@@ -40,7 +40,7 @@ class PerRowParams:
             self.behind[module] = _affine(path, leaves, channels_first=isinstance(module, nn.Conv2d))
 
     def hooks(self) -> list[RemovableHandle]:
-        """Register the hooks after the modules."""
+        """Register the forward hooks of the modules."""
         return [module.register_forward_hook(_after(follow)) for module, follow in self.behind.items()]
 
 
@@ -55,8 +55,8 @@ def _affine(path: str, leaves: Mapping[str, Tensor], *, channels_first: bool) ->
         for row_BD in leaves.values():
             if len(row_BD) != len(output):
                 raise RuntimeError(
-                    f"{path} gave {len(output)} rows where {len(row_BD)} were expected: this model changes the rows of a "
-                    "batch inside its pass, so several banks cannot share it. Answer one task at a time."
+                    f"{path} returned {len(output)} rows, but {len(row_BD)} were expected: this model changes the rows of a "
+                    "batch during a pass, so several banks cannot share one. Predict one task at a time."
                 )
         between = (1,) * (output.ndim - 2)
         shape = (len(output), -1, *between) if channels_first else (len(output), *between, -1)

@@ -1,8 +1,8 @@
 """Several banks in one pass through the backbone, each on its own rows of the batch.
 
 The frozen part is computed once for all rows. Banks with the same computation share one batched product at every site;
-others act on their rows through separate hooks. A row gets the result of its own bank alone, up to the rounding of products
-of other sizes (about 1e-7 in float32). Banks that cannot share a pass (`sharing`) are refused here.
+others act on their rows through separate hooks. Each row gets the same result as with its bank alone, up to rounding, since
+products have different sizes (about 1e-7 in float32). Banks that cannot share a pass (`sharing`) are refused here.
 
 Shape suffixes: N rows of a group, L vectors.
 """
@@ -47,17 +47,18 @@ class Share(NamedTuple):
 def run_together(
     model: PreTrainedModel, shares: Sequence[Share], inputs: Mapping[str, Tensor], stacks: Stacks | None = None
 ) -> Any:
-    """Return the output of the base model for a batch with some rows of each bank; no gradients.
+    """Return the output of the base model for a batch with some rows of each bank, without gradients.
 
     Args:
         model: the backbone.
-        shares: the banks in the order of their rows, in eval mode and folded. It is fastest if banks of one kind
-            (`Stacks.kind`) are neighbours, and among those banks with equally many rows.
-        inputs: what its ``forward`` takes, all rows of the first bank, then those of the second, and so on; see `run`.
-        stacks: keeps the stacked parameters from one pass to the next.
+        shares: the banks in the order of their rows, in eval mode and folded. It is fastest if banks of the same kind
+            (`Stacks.kind`) are adjacent, and among those, banks with equally many rows.
+        inputs: arguments of the model's ``forward``: all rows of the first bank, then those of the second, and so on; see
+            `run`.
+        stacks: caches the stacked parameters from one pass to the next.
 
     Raises:
-        ValueError: if the banks cannot share a pass, or the batch has another number of rows.
+        ValueError: if the banks cannot share a pass, or the number of rows in the batch is not the sum of theirs.
     """
     stacks = Stacks() if stacks is None else stacks
     _check(model, shares, inputs, stacks)
@@ -78,11 +79,11 @@ def _check(model: nn.Module, shares: Sequence[Share], inputs: Mapping[str, Tenso
         )
     if len(shares) > 1 and len({stacks.once(share.bank, lambda b: _admitted(model, b)) for share in shares}) > 1:
         raise ValueError(
-            "banks with prompts or prefixes share a pass only with those that have as many, in the same layers: run each "
-            "kind alone"
+            "banks with prompts or prefixes share a pass only with banks that have equally many, in the same layers: run "
+            "each kind alone"
         )
     if any(share.bank.training for share in shares):
-        raise ValueError("a bank in training mode has its own dropout: call eval() on it, or run it alone")
+        raise ValueError("a bank in training mode applies its own dropout: call eval() on it, or run it alone")
 
 
 def _admitted(model: nn.Module, bank: Bank) -> BatchKey:
@@ -100,12 +101,12 @@ def _admitted(model: nn.Module, bank: Bank) -> BatchKey:
 
 
 class _Group:
-    """Neighbouring banks of one kind.
+    """Adjacent banks of the same kind.
 
     Args:
         banks: in the order of their rows.
-        layout: of their rows.
-        stack: of the banks.
+        layout: the layout of their rows.
+        stack: their stacked parameters.
     """
 
     def __init__(self, banks: Sequence[Bank], layout: Layout, stack: Stack) -> None:
@@ -120,7 +121,7 @@ class _Group:
         return form.batched(group, f"modifications.{number}", self._stack, self.layout)
 
     def placements(self) -> list[Placement]:
-        """Return deltas that act on the group's rows, in the order of `in_order`."""
+        """Return placements that act only on the group's rows, in the order of `in_order`."""
         found = self.first.placements()
         if self.layout.num_banks > 1:
             found = [
@@ -133,7 +134,7 @@ class _Group:
         return [replace(placement, delta=OnRows(placement.delta, self.layout)) for placement in in_order(found)]
 
     def prefixes(self) -> list[PrefixPlacement]:
-        """Return keys and values (N, L, K) of every attention that has some."""
+        """Return keys and values (N, L, K) of every attention module that has any."""
         return [
             prefix
             for number, modification in self._modifications
@@ -149,7 +150,7 @@ class _Group:
         return form_of(outside[0][1]).prompt(self._batched(outside[0][0])) if outside else None
 
     def own(self) -> dict[str, Tensor]:
-        """Return own parameters (N, D) by the names of the backbone's."""
+        """Return the banks' own parameters (N, D) by backbone parameter name."""
         rows = self.layout.per_row(self._stack.vectors)
         return {name.replace("/", "."): self._stack.vector(f"own.{name}", rows) for name in self.first.own}
 
@@ -171,7 +172,7 @@ def _groups(model: nn.Module, shares: Sequence[Share], stacks: Stacks, held: Exi
 
 @contextmanager
 def _together(model: PreTrainedModel, groups: Sequence[_Group]) -> Iterator[tuple[int, dict[str, Tensor]]]:
-    """Attach the forms of the groups to the backbone; yields the number of prompt vectors and the substitute parameters."""
+    """Attach the forms of the groups to the backbone; yield the number of prompt vectors and the substitute parameters."""
     sites = groups[0].first.sites
     own = PerRowParams(model, _own(model, groups))
     handles: list[RemovableHandle] = []
@@ -207,12 +208,12 @@ def _own(model: nn.Module, groups: Sequence[_Group]) -> dict[str, Tensor]:
 
 
 def _prefixes(model: nn.Module, groups: Sequence[_Group]) -> dict[nn.Module, list[PrefixPlacement]]:
-    """Return the prefixes of all rows: those of the groups, which have the same shapes, concatenated."""
+    """Return the prefixes of all rows: the groups' prefixes, which have the same shapes, are concatenated."""
     found: dict[nn.Module, list[PrefixPlacement]] = {}
     for same in zip(*(group.prefixes() for group in groups), strict=True):
         first = same[0]
         module = model.get_submodule(first.layer.full(attention_of(first.layer, first.name).module))
-        # One number per row, for states of four dimensions.
+        # One factor per row, to be broadcast over states with four dimensions.
         scales = [p.scale.unsqueeze(-1) for p in same if isinstance(p.scale, Tensor)]
         scale = torch.cat(scales) if scales else first.scale
         keys, values = torch.cat([p.keys for p in same]), torch.cat([p.values for p in same])

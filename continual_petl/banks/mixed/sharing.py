@@ -1,8 +1,8 @@
-"""Which banks can share one pass through the backbone, each acting on its own rows of the batch, and which cannot.
+"""Decides which banks can share one pass through the backbone, each acting on its own rows of the batch.
 
-Banks that change weights for all rows (full copies, sparse differences) cannot, nor those that act on a module whose inputs
-are not rows of the batch (relative positions). Banks that change the number of tokens (prompts) or keys (prefixes) can only
-share a pass with banks that change it in the same way.
+Banks that change weights for all rows (full copies, sparse differences) cannot, nor can banks that act on a module whose
+inputs are not rows of the batch (relative positions). Banks that change the number of tokens (prompts) or keys (prefixes)
+can only share a pass with banks that change it in the same way.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from continual_petl.banks.own_parameters import own_names
 
 
 class BatchKey(NamedTuple):
-    """What banks that share a pass have in common."""
+    """The properties that banks must have in common to share a pass."""
 
     num_prompt_vectors: int
     prefixes: tuple[Hashable, ...]
 
 
 _scales: dict[type[nn.Module], bool] = {}
-"""For norms already inspected: whether they end in a product with the weight and a sum with the bias."""
+"""For norms already inspected: whether they end by multiplying by the weight and adding the bias."""
 
 
 def batch_key(spec: BankSpec, num_layers: int) -> BatchKey:
@@ -47,7 +47,7 @@ def why_alone(spec: BankSpec, model: nn.Module, sites: Sites) -> str | None:
     Args:
         spec: specification of the bank; its task does not generate text.
         model: the backbone.
-        sites: of it.
+        sites: the sites of the model.
     """
     for modification in spec.modifications:
         if modification.modifies == "weights":
@@ -58,7 +58,7 @@ def why_alone(spec: BankSpec, model: nn.Module, sites: Sites) -> str | None:
             continue
         path = form_of(modification).reads_positions(modification, sites, layers)
         if path is not None:
-            return f"it changes {path}, which projects relative positions too, and those are the same for all rows"
+            return f"it changes {path}, which also projects relative positions, and these are the same for all rows"
     if spec.layernorms == "frozen" and not any(m.config.copies for m in spec.modifications):
         return None
     shared = {path for layer in layers for path in layer.stack.outer_norms} | {
@@ -91,7 +91,7 @@ def per_row(module: nn.Module, leaf: str) -> bool:
 
 @torch.no_grad()
 def _ends_in_scale(module: nn.Module, weight: Tensor) -> bool:
-    """Return whether ``norm(x) = bare(x) * weight + bias``, bare being the norm with a weight of one and a bias of zero."""
+    """Return whether ``norm(x) = bare(x) * weight + bias``, where bare is the norm with weight 1 and bias 0."""
     draw = torch.Generator().manual_seed(0)
     x, own, more = (
         torch.randn(shape, generator=draw).to(weight) for shape in ((2, 3, len(weight)), *[weight.shape] * 2)
@@ -101,6 +101,6 @@ def _ends_in_scale(module: nn.Module, weight: Tensor) -> bool:
     whole = {"weight": own} | ({} if bias is None else {"bias": more})
     bare, wanted = (functional_call(module, given, (x,)) for given in (plain, whole))
     made = bare * own if bias is None else bare * own + more
-    # One rounding more than in the module itself, which may do it in one step.
+    # There is one more rounding than in the module itself, which may compute it in one step.
     loose = 1e-5 if weight.dtype == torch.float32 else 5e-2
     return made.shape == wanted.shape and bool(torch.allclose(made, wanted, atol=loose, rtol=loose))

@@ -1,6 +1,6 @@
-"""Stacks the parameters of several banks of one kind, and keeps the stacks used last.
+"""Stacks the parameters of several banks of one kind, and caches the most recently used stacks.
 
-Successive batches and calls often use the same banks, so a stack is kept for a while.
+Successive batches and calls often use the same banks, so recent stacks are kept.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ARITHMETIC = (
     *("form", "modifies", "insertion", "composition", "bottleneck", "activation", "depth", "input_norm"),
     *("output_norm", "normalised_input", "implementation"),
 )
-"""The options that decide how a modification computes; others only affect its parameters or training."""
+"""The options that determine the computation of a modification; others only affect its parameters or training."""
 _serials = itertools.count()
 
 
@@ -55,10 +55,10 @@ def _replaced(entry: BankState) -> bool:
 
 
 class Stacks:
-    """Stacks banks and keeps the stacks used last.
+    """Stacks banks and caches the most recently used stacks.
 
     Args:
-        max_bytes: limit on what is kept.
+        max_bytes: limit on the size of the cache.
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
@@ -76,7 +76,7 @@ class Stacks:
         return found
 
     def kind(self, bank: Bank) -> Hashable:
-        """Return a key shared by the banks that fit into one stack: same computation, same places, same tensor layout."""
+        """Return a key shared by the banks that fit into one stack: same computation, same sites, same tensor layout."""
         with self._lock:
             return self._entry(bank).kind
 
@@ -101,7 +101,7 @@ class Stacks:
         mine = self._kept.setdefault(kind, [])
         found = next((stack for stack in mine if stack.key == key), None)
         if found is None:
-            # Refilling used memory is several times as fast as new memory, which the system has to clear.
+            # Refilling used memory is several times as fast as allocating new memory, which the system has to clear.
             idle = [stack for stack in mine if not stack.num_users and len(key) <= stack.capacity and len(key) > 1]
             full = self.num_bytes > self.max_bytes / 2
             found = (
@@ -119,16 +119,16 @@ class Stacks:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all kept stacks."""
+        """Number of bytes of all cached stacks."""
         return sum(stack.num_bytes for mine in self._kept.values() for stack in mine)
 
     @property
     def num_users(self) -> int:
-        """Number of blocks that use a stack now."""
+        """Number of blocks that are using a stack."""
         return sum(stack.num_users for mine in self._kept.values() for stack in mine)
 
     def _drop(self, but: Stack) -> None:
-        """Drop the stacks used longest ago until the rest is within the limit."""
+        """Drop the least recently used stacks until the rest is within the limit."""
         for kind, mine in list(self._kept.items()):
             for stack in list(mine):
                 if self.num_bytes <= self.max_bytes:
@@ -148,7 +148,7 @@ class Stacks:
                         tensors[name] = tensor
                         owners.append((module._parameters, name.rpartition(".")[2], tensor))
             what = tuple(arithmetic(m) for m in bank.spec.modifications if not m.config.copies)
-            # Tensors of another device or dtype would be copied into memory of the wrong kind.
+            # Tensors on different devices or of different dtypes cannot share a stack.
             alike = tuple((name, t.shape, t.dtype, t.device) for name, t in tensors.items())
             entry = BankState(tensors, owners, _version(tensors), next(_serials), (what, alike))
             self._entries[bank] = entry

@@ -1,4 +1,4 @@
-"""The forms by name. To add one, write a file here, one of the same name in `banks/forms`, and a line below."""
+"""The forms by name. To add one, write a file here, a file of the same name in `banks/forms`, and a line below."""
 
 from __future__ import annotations
 

@@ -24,12 +24,12 @@ class AttentionConfig(FormConfig):
     in_heads = True
 
     def options_of(self, modifies: str, insertion: str | None, composition: str) -> frozenset[str]:
-        """Return the options: a softmax has two implementations, its replacement has an activation."""
+        """Return the options: softmax attention has two implementations, its replacement has an activation."""
         own = "implementation" if composition == "gated" else "activation"
         return super().options_of(modifies, insertion, composition) | {own}
 
     def idle(self, reparametrise: str, init: str) -> frozenset[str]:
-        """Return the options without effect: the MLP of a prefix is initialised as torch does it."""
+        """Return the options without effect: the MLP of a prefix has torch's default initialisation."""
         idle = super().idle(reparametrise, init)
         return idle if reparametrise == "none" else idle | {"init", "init_scale"}
 
@@ -40,5 +40,5 @@ class AttentionConfig(FormConfig):
         check_has_no_identity(modification)
 
     def like(self, modification: ModificationLike) -> str:
-        """Return the preset that it is trained as."""
+        """Return the preset whose recipe is used to train it."""
         return "prefix" if modification.reparametrise != "none" else self.preset

@@ -1,7 +1,7 @@
-"""The description of a form of modification: legal choices, options that have an effect, the preset it is trained as.
+"""The description of a form of modification: legal choices, options that have an effect, the preset it is trained like.
 
 Each file of this package describes one form and never imports torch, so that a stream file is checked before anything
-heavy loads; the file of the same name in `continual_petl.banks.forms` computes it. The table of legal combinations and the
+heavy loads; the file of the same name in `continual_petl.banks.forms` implements it. The table of legal combinations and the
 checks of a specification (`legal` and `spec`, next to this package) are derived from these descriptions.
 """
 
@@ -47,7 +47,7 @@ class Combination(NamedTuple):
         )
 
     def agrees(self, form: str, modifies: str, insertion: str | None, composition: str) -> int:
-        """Return in how many of the four dimensions a choice is in this row."""
+        """Return the number of dimensions, of four, in which a choice agrees with this row."""
         own = (form == self.form, modifies in self.modifies, insertion == self.insertion)
         return sum(own) + (composition in self.compositions)
 
@@ -66,7 +66,7 @@ class ModificationLike(Protocol):
 
     @property
     def composition(self) -> str:
-        """How the change is composed with it."""
+        """How the change is composed with the representation."""
 
     @property
     def init(self) -> str:
@@ -94,7 +94,7 @@ class BankLike(Protocol):
 
 
 class FormConfig:
-    """The description of one form; the defaults are those of a change of states that is stored as it is trained."""
+    """The description of one form; the defaults suit a form that changes states and is stored as trained."""
 
     name: ClassVar[str]
     """The name in a stream file."""
@@ -103,15 +103,15 @@ class FormConfig:
     options: ClassVar[frozenset[str]] = frozenset()
     """Options that have an effect with every choice."""
     preset: ClassVar[str]
-    """The best-known preset with this form; a bank that resembles no preset is trained like that one."""
+    """The best-known preset with this form; a bank that matches no preset is trained like this one."""
     size: ClassVar[str | None] = None
-    """The name of its size besides bottleneck: rank or length."""
+    """Another name of its size besides bottleneck: rank or length."""
     init: ClassVar[str] = "lora"
     """The default initialisation."""
     mergeable: ClassVar[bool] = False
     """Whether it can be merged into the weights of a copy of the backbone."""
     outside: ClassVar[bool] = False
-    """Whether it adds its vectors to the input, in front of all layers, instead of acting in layers."""
+    """Whether it adds its vectors to the input, before all layers, instead of acting inside layers."""
     in_heads: ClassVar[bool] = False
     """Whether it adds keys and values inside attention heads."""
     own_parameters: ClassVar[bool] = False
@@ -119,45 +119,45 @@ class FormConfig:
     fits_by_size: ClassVar[bool] = False
     """Whether it fits any backbone that is at least as wide as its size."""
     copies: ClassVar[bool] = False
-    """Whether these are whole copies, stored next to the modifications (`Bank.own`)."""
+    """Whether these versions are full copies, stored next to the modifications (`Bank.own`)."""
 
     def options_of(self, modifies: str, insertion: str | None, composition: str) -> frozenset[str]:
-        """Return which options change what a combination computes."""
+        """Return the options that change the result of a combination."""
         return self.options | ({"scale"} if composition in ("scaled", "learned") else set())
 
     def idle(self, reparametrise: str, init: str) -> frozenset[str]:
-        """Return which options have no effect because of the values of others."""
+        """Return the options that have no effect because of the values of other options."""
         return frozenset({"hidden"} if reparametrise == "none" else set()) | (
             frozenset() if init == "houlsby" else {"init_scale"}
         )
 
     def check(self, modification: ModificationLike) -> None:
-        """Raise `ValueError` if values of legal options do not go together."""
+        """Raise `ValueError` if the values of legal options are incompatible."""
 
     def check_bank(self, spec: BankLike) -> None:
         """Raise `ValueError` if a bank cannot combine this form with its other parts."""
 
     def folds(self, modification: ModificationLike) -> bool:
-        """Return whether it is stored in another form than it is trained in."""
+        """Return whether it is stored in a different form from the one that is trained."""
         return modification.reparametrise != "none"
 
     def trained_through(self, modification: ModificationLike) -> str:
-        """Describe what is folded away after training."""
+        """Describe the part that is folded away after training."""
         return f"an {modification.reparametrise} around its vectors"
 
     def like(self, modification: ModificationLike) -> str:
-        """Return the preset that it is trained as."""
+        """Return the preset whose recipe is used to train it."""
         return self.like_plain(modification)
 
     def like_plain(self, modification: ModificationLike) -> str:
-        """Return the preset regardless of any network it is trained through."""
+        """Return that preset, ignoring any network that the vectors are trained through."""
         return self.preset
 
 
 def check_has_no_identity(modification: ModificationLike) -> None:
-    """Raise `ValueError` if a form that cannot be the identity is to be initialised as one."""
+    """Raise `ValueError` if a form that cannot be the identity is initialised as the identity."""
     if modification.init == "lora" and modification.composition in ("gated", "prepend"):
         raise ValueError(
-            f"init lora makes a change zero, but a {modification.composition} composition is never the identity: "
-            "use bert (normal of 0.02) or houlsby (with init_scale)"
+            f"init lora starts a change at zero, but a {modification.composition} composition is never the identity: "
+            "use bert (normal with sigma 0.02) or houlsby (with init_scale)"
         )

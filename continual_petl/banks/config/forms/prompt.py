@@ -36,8 +36,8 @@ class PromptConfig(FormConfig):
     def check_bank(self, spec: BankLike) -> None:
         """Raise `ValueError` for a second prompt."""
         if len([m for m in spec.modifications if m.config is self]) > 1:
-            raise ValueError("a bank takes one prompt: write one with the sum of the lengths")
+            raise ValueError("a bank can have only one prompt: write one prompt with the total length")
 
     def like(self, modification: ModificationLike) -> str:
-        """Return the preset that it is trained as."""
+        """Return the preset whose recipe is used to train it."""
         return "p_tuning" if modification.reparametrise != "none" else self.preset

@@ -9,7 +9,7 @@ class RescaleConfig(FormConfig):
     """The form ``rescale``."""
 
     name = "rescale"
-    # Inner states: what the FFN's second projection reads.
+    # Inner states: the input of the FFN's second projection.
     rows = (Combination("rescale", ("key", "value", "ffn_inner"), "sequential", ("multiply",)),)
     preset = "ia3"
     mergeable = True

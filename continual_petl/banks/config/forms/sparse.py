@@ -16,10 +16,10 @@ class SparseConfig(FormConfig):
     own_parameters = True
 
     def check_bank(self, spec: BankLike) -> None:
-        """Raise `ValueError` if anything else in the bank has versions of parameters."""
+        """Raise `ValueError` if another part of the bank has versions of parameters."""
         if len([m for m in spec.modifications if m.config.own_parameters]) > 1 or spec.layernorms == "own":
             raise ValueError(
-                "a sparse difference covers every parameter of the layer range already: leave out other sparse or additive "
+                "a sparse difference already covers every parameter of the layer range: leave out other sparse or additive "
                 "modifications, and write layernorms: frozen"
             )
 
@@ -28,5 +28,5 @@ class SparseConfig(FormConfig):
         return True
 
     def trained_through(self, modification: ModificationLike) -> str:
-        """Describe what is folded away after training."""
+        """Describe the part that is folded away after training."""
         return "a mask over all weights"
