@@ -1,7 +1,7 @@
-"""``continual-petl doctor``: checks of this machine; output to paste into a bug report.
+"""``continual-petl doctor``: check this machine and print a summary to paste into a bug report.
 
-Nothing that identifies a person or a place is printed: no key, user or host, and no folder except the one given.
-It does not stop at errors: they are reported in place of the result.
+Nothing that identifies a person or a machine is printed: no key, user or host, and no folder except the one given.
+Errors do not stop it; they are reported in place of the result.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _tried(look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def _redacted(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return facts without names of people and machines, which error messages and settings may contain."""
+    """Remove the names of the user and the host, which error messages and settings may contain."""
     hidden = {}
     for name, what in ((_name(getpass.getuser), "USER"), (_name(socket.gethostname), "HOST")):
         if len(name) >= _LEAST_NAME:

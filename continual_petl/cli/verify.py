@@ -23,7 +23,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
         console = out()
         if checks:
             console.print(check_table(checks))
-        # A problem with a file that all tasks share is found with each of them, but reported once.
+        # A problem in a file that all tasks share is found for each of them, but reported once.
         for problem in dict.fromkeys(problem for check in checks for problem in check.problems):
             console.print(printable(problem), markup=False, soft_wrap=True)
         if not checks:

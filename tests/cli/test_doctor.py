@@ -32,7 +32,7 @@ def test_doctor_prints_everything_for_a_bug_report(capsys: Any, tmp_path: Path) 
         "free ",
     ):
         assert fragment in shown
-    for fragment in ("offline: only what is in the cache", "numbers are", "threads of torch", "cores "):
+    for fragment in ("offline: only cached files", "numbers are", "threads of torch", "cores "):
         assert fragment in shown
     assert not {"┃", "│"} & set(shown)
 
