@@ -38,9 +38,9 @@ class ResultRow:
     columns: NDArray[np.int64]
     """Numbers of the tasks, ascending."""
     values: NDArray[np.float64]
-    """One for each of them; NaN if the score is unknown, or undefined."""
+    """The score in each of these columns; NaN if it is unknown or undefined."""
     status: tuple[Status, ...]
-    """How each is known."""
+    """How each score is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,13 +64,13 @@ class Results:
     @cached_property
     def R(self) -> Tensor:
         """The result matrix with all its cells: for many tasks this takes much memory, unlike ``rows``."""
-        import torch  # takes seconds, and a report does without
+        import torch  # takes seconds, and reports do not need it
 
         return torch.from_numpy(self.scores)
 
     @cached_property
     def scores(self) -> NDArray[np.float64]:
-        """``R`` as an array, in the same memory."""
+        """``R`` as an array that shares its memory."""
         return self._first(len(self.tasks))
 
     @cached_property
@@ -86,7 +86,7 @@ class Results:
         return values
 
     def row_status(self, i: int) -> list[Status]:
-        """Return how each score of that row is known."""
+        """Return how each score of row ``i`` is known; see `row`."""
         status: list[Status] = ["not measured"] * (i + 1)
         for column, how in zip(self.rows[i].columns.tolist(), self.rows[i].status, strict=True):
             status[column] = how
@@ -113,7 +113,7 @@ class Results:
 
     @cached_property
     def later(self) -> NDArray[np.float64]:
-        """The newest known score of each task from after a later one was learned; NaN if there is none."""
+        """The newest known score of each task from the row of a later task; NaN if there is none."""
         found = np.full(len(self.tasks), np.nan)
         for i, row in enumerate(self.rows):
             known = ~np.isnan(row.values) & (row.columns < i)
@@ -132,7 +132,7 @@ class Results:
     def after(self, num_tasks: int) -> dict[str, float]:
         """Return ACC, BWT and forgetting after a number of tasks, as computed by `continual_petl.metrics` from ``R[:n, :n]``.
 
-        ACC and BWT use two vectors. Forgetting needs every cell of the earlier rows, or it is unknown.
+        ACC and BWT only need the last row and the diagonal. Forgetting is unknown unless all cells of earlier rows are known.
         """
         if not num_tasks:
             return {"ACC": math.nan, "BWT": math.nan, "forgetting": math.nan}
@@ -155,10 +155,10 @@ class Results:
 
     @cached_property
     def carried(self) -> int:
-        """Number of tasks whose score at the end is that of an earlier row.
+        """Number of tasks whose score at the end is taken from an earlier row.
 
-        After one task is added to a run of many, only some of the others are re-evaluated. ACC uses the newest known scores
-        of the rest; BWT is unknown unless each earlier task has a score from after a later one.
+        When a task is added to a run of many, only some of the others are re-evaluated. ACC uses the newest known scores of
+        the rest; BWT is unknown unless each earlier task has a score from the row of a later one.
         """
         return len(self.tasks) - len(self.rows[-1].columns) if self.tasks else 0
 
@@ -177,7 +177,7 @@ class Results:
 
     @cached_property
     def _num_whole(self) -> int:
-        """Number of rows from the beginning in which every score is known."""
+        """Number of rows, from the first one on, in which every score is known."""
         known = (np.count_nonzero(~np.isnan(row.values)) == i + 1 for i, row in enumerate(self.rows))
         return next((i for i, whole in enumerate(known) if not whole), len(self.rows))
 
@@ -223,7 +223,7 @@ class Results:
 
             run.results.to_pandas().loc["trec", "topics"]  # the score on topics after learning trec
         """
-        import pandas as pd  # installed with datasets, and takes a moment to import
+        import pandas as pd  # installed with datasets; takes a moment to import
 
         if tidy:
             status = self.status
@@ -272,9 +272,9 @@ def results_of(
 
     Args:
         links: of the learned tasks, in the order of learning.
-        lines: of the results; those of tasks that are not among the links are left out. Of several lines for one cell the
+        lines: of the results; those of tasks that are not among the links are left out. If a cell has several lines, the
             newest counts, but a certified score never replaces a measured one, and an empty one never replaces a score.
-        own: by task its metric, its reported split, and its score just after it was learned.
+        own: by task, its metric, its reported split, and its score just after it was learned.
     """
     tasks = [link.task for link in links]
     place = {(link.task, link.index): n for n, link in enumerate(links)}
@@ -295,7 +295,7 @@ def results_of(
                 rows[i][j] = (math.nan if cell.value is None else cell.value, cell.status)
     for i, task in enumerate(tasks):
         if rows[i].get(i, (math.nan, "not measured"))[1] == "not measured":
-            # Committed a moment ago: its own score is already in its certificate.
+            # Committed, but its row is not written yet: take its score from its certificate.
             score = own[task][2]
             rows[i][i] = (math.nan if score is None else score, "measured")
     return Results(

@@ -100,7 +100,7 @@ def test_run_without_learned_tasks_is_reported(bench: Bench, tmp_path: Path, cap
     (tmp_path / "run").mkdir()
     shutil.copy(bench.folder / "run" / "stream.yaml", tmp_path / "run")
     assert bench.main("ablate", str(tmp_path / "run")) == 0
-    assert "no task is learned yet" in capsys.readouterr().out
+    assert "no task has been learned yet" in capsys.readouterr().out
 
 
 def test_progress_bar_is_drawn_on_a_terminals_standard_error(

@@ -127,8 +127,8 @@ def test_the_figure_draws_scores_where_no_change_is_defined() -> None:
 def test_figure_marks_encoder_decoder_and_unmodified_layers() -> None:
     figure = made(4, stacks=[2, 2], modified=[3]).figure()
     assert list(figure.layout.xaxis.ticktext) == ["0 enc", "1 enc", "2 dec", "3 dec"]
-    assert figure.data[0].text[0][1].endswith("the bank has no modifications there")
-    assert not figure.data[0].text[0][3].endswith("the bank has no modifications there")
+    assert figure.data[0].text[0][1].endswith("the bank has no modifications in these layers")
+    assert not figure.data[0].text[0][3].endswith("the bank has no modifications in these layers")
 
 
 def test_the_table_is_the_heat_map_and_fits_eighty_columns() -> None:
@@ -171,14 +171,14 @@ def test_notes_are_shown() -> None:
     for fragment in (
         "16 rows re-evaluated for each span of 4 layers",
         "Layers 0 to 1 are the encoder's, 2 to 3 the decoder's",
-        "modifications in the layers 2, 3 only",
+        "modifications only in the layers 2, 3",
         "Never removed: a prompt.",
         "Something.",
     ):
         assert fragment in told
-    assert "whole bank's score is 0.0000, so relative changes are not defined" in " ".join(remarks(made(full=0.0)))
-    assert headline(made()).startswith("Change of validation accuracy in % of the whole bank's 0.8000")
-    assert headline(made(full=None)).endswith("that of the whole bank is not defined")
+    assert "full bank's score is 0.0000, so relative changes are not defined" in " ".join(remarks(made(full=0.0)))
+    assert headline(made()).startswith("Change in validation accuracy, in % of the full bank's 0.8000")
+    assert headline(made(full=None)).endswith("the full bank's is not defined")
 
 
 def test_page_is_a_single_offline_file(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_another_order_gives_the_same_banks_bit_for_bit(
     learn(stream(backbone_folder(), [task("four", pairs=True), task("one")]), tmp_path / "other")
     other = read_facts(tmp_path / "other")
     told = " ".join(differences(named([facts, other])))
-    assert "Of 2 shared tasks 2 have the same bank in all runs, bit for bit." in told
+    assert "2 of 2 shared tasks have the same bank in all runs, bit for bit." in told
     assert "in different orders" in told
     assert "trained on different rows" not in told
 
@@ -90,8 +90,8 @@ def test_runs_without_common_tasks_or_without_tasks(facts: RunFacts, learned: Pa
     (run / "results.jsonl").unlink()
     empty = read_facts(run)
     page = write_comparison(tmp_path / "report", [facts, empty]).read_text("utf-8")
-    assert "No task is in all of them." in page
-    assert "No task is learned yet." in page
+    assert "They have no task in common." in page
+    assert "No task has been learned yet." in page
     assert rows_of(tables([facts, empty])["Runs side by side"])["empty"]["ACC"] == "not known"
 
 
