@@ -51,7 +51,7 @@ def test_bank_example_is_valid() -> None:
 
 
 def test_every_preset_is_in_the_table() -> None:
-    table = (ROOT / "README.md").read_text("utf-8").split("## What a bank can be")[1].split("A preset is a row")[0]
+    table = (ROOT / "README.md").read_text("utf-8").split("## What a bank can be")[1].split("A preset is pure data")[0]
     assert set(re.findall(r"`(\w+)`", table)) == set(PRESETS)
 
 

@@ -76,8 +76,8 @@ def write_records(path: Path, windows: Iterable[list[Record]], types: Types) -> 
         types: types of the columns.
     """
 
-    def fill(beside: Path) -> None:
-        with beside.open("xb") as handle:
+    def fill(temporary: Path) -> None:
+        with temporary.open("xb") as handle:
             _WRITERS[path.suffix](handle, windows, types)
             handle.flush()
             os.fsync(handle.fileno())

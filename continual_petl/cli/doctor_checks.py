@@ -25,8 +25,8 @@ SETTINGS = (
     "TOKENIZERS_PARALLELISM", "PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG",
 )  # fmt: skip
 """Variables whose values are shown; others (keys, paths) are at most reported as set."""
-_LEAST_FREE = 1e9
-_PATIENCE_S = 3.0
+_MIN_FREE_BYTES = 1e9
+_TIMEOUT_S = 3.0
 
 
 def packages() -> dict[str, Any]:
@@ -78,7 +78,7 @@ def disk(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"folder of runs": str(folder), "free": f"{free / 1e9:.1f} GB"}
     if not os.access(there, os.W_OK):
         found["problem"] = f"{folder} cannot be written to: give --run-dir a folder that can"
-    elif free < _LEAST_FREE:
+    elif free < _MIN_FREE_BYTES:
         found["problem"] = f"less than 1 GB is free for {folder}: make room, or give --run-dir another disk"
     from huggingface_hub.constants import HF_HUB_CACHE
 
@@ -119,7 +119,7 @@ def hub() -> dict[str, Any]:
     address = urlsplit(constants.ENDPOINT)
     own = "" if address.hostname == "huggingface.co" else " (another server, set by HF_ENDPOINT)"
     try:
-        socket.create_connection((address.hostname or "", address.port or 443), _PATIENCE_S).close()
+        socket.create_connection((address.hostname or "", address.port or 443), _TIMEOUT_S).close()
     except OSError as error:
         return {"mode": f"online{own}, but not reached: {type(error).__name__}; only cached files can be used", **found}
     return {"mode": f"online{own}, reached", **found}
@@ -130,7 +130,7 @@ def settings() -> dict[str, Any]:
     return {name: os.environ[name] for name in SETTINGS if name in os.environ} or {"variables": "none of them is set"}
 
 
-LOOKS: dict[str, Callable[[], dict[str, Any]]] = {
+CHECKS: dict[str, Callable[[], dict[str, Any]]] = {
     "packages": packages,
     "machine": machine,
     "devices": devices,
@@ -149,11 +149,11 @@ def _version(package: str) -> str:
 
 def _memory() -> str:
     try:
-        whole = f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB"
+        total = f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB"
     except (ValueError, OSError, AttributeError):
         return f"unknown on {sys.platform}"
     try:
         limit = int(Path("/sys/fs/cgroup/memory.max").read_text("ascii"))
     except (OSError, ValueError):  # no such file, or "max"
-        return whole
-    return f"{whole}, limited to {limit / 2**30:.0f} GiB here"
+        return total
+    return f"{total}, limited to {limit / 2**30:.0f} GiB here"

@@ -91,12 +91,12 @@ def _check_file(file: Path, *, force: bool) -> None:
 
 def _written(file: Path, text: str) -> StreamSpec:
     """Write the file once its content has been loaded without errors; return the loaded stream."""
-    beside = file.with_name(f".{file.stem}.{os.getpid()}.yaml")  # in the same folder, as paths are relative to it
+    temporary = file.with_name(f".{file.stem}.{os.getpid()}.yaml")  # in the same folder, as paths are relative to it
     try:
-        write_file(beside, text.encode())
-        spec = load_stream(beside)
+        write_file(temporary, text.encode())
+        spec = load_stream(temporary)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     write_file(file, text.encode())
     return spec
 

@@ -1,6 +1,6 @@
 """The options --limits.cell_mb, --limits.unpacked_gb and --limits.ratio: how large data files may be.
 
-``run`` reads these limits from each task in the stream file; commands that read data without a stream file take options.
+``run`` reads these limits from each task in the stream file; commands that read other data take them as options.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             return _fail(f"{error.filename}: this name is longer than the system allows; give a shorter path", 2)
         print(printable(traceback.format_exc(), keep="\n"), file=sys.stderr, end="")
-        return _fail("this is a bug in continual-petl, not in your input: please report it with the lines above", 3)
+        return _fail("this is a bug in continual-petl, not in your input; please report it with the lines above", 3)
 
 
 def parse_overrides(rest: Sequence[str]) -> list[tuple[str, str]]:

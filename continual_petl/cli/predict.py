@@ -112,7 +112,7 @@ def _answered(run: Run, rows: Iterator[Named], batch_size: int) -> Iterator[list
         except InputError as error:
             if before == 0:
                 raise
-            place = f"rows {before + 1:,} to {before + len(window):,}, counted from 1 below"
+            place = f"rows {before + 1:,} to {before + len(window):,}, numbered from 1 here"
             raise InputError(f"{place}: {error}") from error
         before += len(window)
         yield [(*named, answer) for named, answer in zip(window, answers, strict=True)]
@@ -140,7 +140,7 @@ def _write(
     if arguments.json:
         print_json({"output": str(path), "answers": dict(answered)})
     else:
-        out().print(f"wrote {answered.total():,} answers to {path}", markup=False, soft_wrap=True)
+        out().print(f"wrote {answered.total():,} predictions to {path}", markup=False, soft_wrap=True)
 
 
 def _print_records(windows: Iterable[list[Record]]) -> None:

@@ -33,7 +33,7 @@ def execute(arguments: argparse.Namespace, overrides: list[tuple[str, str]]) -> 
             found[0]["misread"] = [each.to_json() for each in _misread(runs[0], runs[0].store.tasks)]
         print_json(found[0] if len(found) == 1 else found)
         return 0
-    folder = Path(arguments.output or _beside(arguments.runs))
+    folder = Path(arguments.output or _default_folder(arguments.runs))
     stores = [open_store(run) for run in arguments.runs]
     from continual_petl.report.facts import (
         Reader,
@@ -85,7 +85,7 @@ def _open(address: str) -> None:
         out().print(f"no browser was found; the address is {address}", soft_wrap=True, markup=False)
 
 
-def _beside(runs: list[str]) -> Path:
+def _default_folder(runs: list[str]) -> Path:
     """Return the default folder of the report: in the run, or in the first of several."""
     return Path(runs[0]) / "report" if len(runs) == 1 else Path(runs[0]) / "report" / "comparison"
 

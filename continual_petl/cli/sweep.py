@@ -81,7 +81,7 @@ def show(result: SweepResult) -> None:
     console.print(table)
     _show_apart(console, result)
     for record in (record for choice in result.tasks.values() for record in choice.failed_seeds):
-        notice = f"{record.task}: seed {record.seed} failed and is not in the mean: {record.reason}"
+        notice = f"{record.task}: seed {record.seed} failed and is not included in the mean: {record.reason}"
         console.print(printable(notice), soft_wrap=True, markup=False)
     _show_left(console, result)
     chosen = result.folder / CHOSEN

@@ -44,8 +44,8 @@ def remarks(ablation: Ablation) -> list[str]:
 def table(ablation: Ablation) -> Table:
     """Return the heat map, or, for many layers or selected spans, a line for each of the largest changes."""
     count = ablation.layers
-    whole = len(ablation.cells) == count * (count + 1) // 2
-    return _heat_map(ablation) if whole and count <= WIDEST else _listing(ablation)
+    complete = len(ablation.cells) == count * (count + 1) // 2
+    return _heat_map(ablation) if complete and count <= WIDEST else _listing(ablation)
 
 
 def left_off(ablation: Ablation) -> list[str]:
@@ -53,7 +53,7 @@ def left_off(ablation: Ablation) -> list[str]:
     count, total = ablation.layers, len(ablation.cells)
     if total <= MAX_LISTED or (total == count * (count + 1) // 2 and count <= WIDEST):
         return []
-    return [f"These are the {MAX_LISTED} lowest of {total:,} spans; --output and --html have all."]
+    return [f"These are the {MAX_LISTED} lowest of {total:,} spans; --output and --html include all of them."]
 
 
 def _heat_map(ablation: Ablation) -> Table:

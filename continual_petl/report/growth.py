@@ -56,7 +56,7 @@ def grown(rows: Sequence[GrowthRow], tasks: Iterable[tuple[str, Mapping[str, int
     """Return rows extended by those of further tasks.
 
     Args:
-        rows: of the earlier tasks.
+        rows: the rows of the earlier tasks.
         tasks: each with its parameters by part and its bytes on disk.
         size: parameters of the backbone.
     """

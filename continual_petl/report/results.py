@@ -137,11 +137,11 @@ class Results:
         if not num_tasks:
             return {"ACC": math.nan, "BWT": math.nan, "forgetting": math.nan}
         last_T, own_T = self.row(num_tasks - 1), self.own[:num_tasks]
-        whole = self._num_whole >= num_tasks - 1
+        complete = self._num_complete >= num_tasks - 1
         return {
             "ACC": mean(last_T),
             "BWT": change_of_earlier(last_T, own_T),
-            "forgetting": float(forgetting_max(self._first(num_tasks))) if whole else math.nan,
+            "forgetting": float(forgetting_max(self._first(num_tasks))) if complete else math.nan,
         }
 
     @cached_property
@@ -176,10 +176,10 @@ class Results:
         return self.rows[-1].status.count("certified") if self.rows else 0
 
     @cached_property
-    def _num_whole(self) -> int:
+    def _num_complete(self) -> int:
         """Number of rows, from the first one on, in which every score is known."""
         known = (np.count_nonzero(~np.isnan(row.values)) == i + 1 for i, row in enumerate(self.rows))
-        return next((i for i, whole in enumerate(known) if not whole), len(self.rows))
+        return next((i for i, complete in enumerate(known) if not complete), len(self.rows))
 
     def _first(self, count: int) -> NDArray[np.float64]:
         """Return R restricted to the first tasks."""
@@ -271,8 +271,8 @@ def results_of(
     """Return the result matrix.
 
     Args:
-        links: of the learned tasks, in the order of learning.
-        lines: of the results; those of tasks that are not among the links are left out. If a cell has several lines, the
+        links: one for each learned task, in the order of learning.
+        lines: the results file; lines of tasks that are not among the links are left out. If a cell has several lines, the
             newest counts, but a certified score never replaces a measured one, and an empty one never replaces a score.
         own: by task, its metric, its reported split, and its score just after it was learned.
     """

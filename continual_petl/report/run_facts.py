@@ -90,10 +90,10 @@ class TaskFacts:
         """Return the facts of a task.
 
         Args:
-            manifest: of the task.
-            history: of the task, if there is one.
+            manifest: the task's manifest.
+            history: the task's history, if there is one.
             files: bytes on disk by file.
-            check: of its certificate.
+            check: the check of its certificate.
             checked_at: seconds since 1970.
             read: reads manifest and history again; without it, they are kept.
         """

@@ -80,7 +80,7 @@ def test_all_formats_match_python_to_the_last_digit(
     write(source, [record_of(name, row) for row in rows])
     assert main(["predict", str(run), "--task", name, "--input", str(source), "--output", str(target)]) == 0
     assert read(target) == expected
-    assert f"wrote {len(rows)} answers" in capsys.readouterr().out
+    assert f"wrote {len(rows)} predictions" in capsys.readouterr().out
     if name != "pair":
         words = [" ".join(row) if isinstance(row, list) else row for row in rows]
         assert main(["predict", str(run), "--task", name, "--json", *words]) == 0
@@ -190,7 +190,7 @@ def test_mistake_after_the_first_window_leaves_no_output(run: Path, tmp_path: Pa
     argv = ["predict", str(run), "--task", "words", "--input", str(source), "--output", str(target)]
     assert main([*argv, "--batch-size", "1"]) == 2
     said = capsys.readouterr().err
-    assert "rows 33 to 41, counted from 1 below: task 'words': row 9 has 2000 words" in said
+    assert "rows 33 to 41, numbered from 1 here: task 'words': row 9 has 2000 words" in said
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
 
 

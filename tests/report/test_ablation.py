@@ -74,7 +74,7 @@ def test_json_roundtrips(full: float | None) -> None:
 @pytest.mark.parametrize(
     ("edit", "says"),
     [
-        ({"stacks": [2]}, r"stacks: \[2\] are not 3 layers"),
+        ({"stacks": [2]}, r"stacks: \[2\] do not add up to 3 layers"),
         ({"full": 0.7}, "full: 0.7 is not the accuracy among the scores"),
         ({"cells": [{"first": 2, "last": 1, "score": None, "relative": None, "scores": {}}]}, "2 to 1 are not a span"),
         ({"cells": [{"first": 0, "last": 3, "score": None, "relative": None, "scores": {}}]}, "0 to 3 are not a span"),
@@ -83,7 +83,7 @@ def test_json_roundtrips(full: float | None) -> None:
             {"cells": [{"first": 0, "last": 1, "score": 0.4, "relative": 0.5, "scores": {"accuracy": 0.4}}]},
             "0.5 is not the change of layers 0 to 1",
         ),
-        ({"cells": [made().cells[1].model_dump(), made().cells[0].model_dump()]}, "cells: not in order"),
+        ({"cells": [made().cells[1].model_dump(), made().cells[0].model_dump()]}, "cells: not sorted"),
         ({"layers": 10**9}, "layers: "),
         ({"extra": 1}, "extra: "),
         ({"format_version": 2}, "format_version: "),
@@ -155,7 +155,9 @@ def test_many_layers_are_listed_with_the_lowest_scores() -> None:
     ablation = made(24)
     text = shown(ablation)
     assert len(text.splitlines()) == 1 + MAX_LISTED
-    assert left_off(ablation) == [f"These are the {MAX_LISTED} lowest of 300 spans; --output and --html have all."]
+    assert left_off(ablation) == [
+        f"These are the {MAX_LISTED} lowest of 300 spans; --output and --html include all of them."
+    ]
     assert left_off(made(12)) == left_off(made(3)) == []
     assert "0 to 23" in text
     assert "0 to 1 " not in text

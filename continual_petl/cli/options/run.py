@@ -15,7 +15,7 @@ from continual_petl.cli.shared_options import (
     add_wait,
 )
 
-HELP = "learn every task of a stream that is not yet in its run folder"
+HELP = "learn every task of a stream that its run folder does not have yet"
 EPILOG = f"""{OVERRIDES}
 examples:
   continual-petl run quickstart --dry-run

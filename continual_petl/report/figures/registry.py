@@ -96,9 +96,9 @@ class Figures(Mapping[str, go.Figure]):
         self._figures = {name: figure for name, figure in figures.items() if figure is not None}
 
     def __getitem__(self, name: str) -> go.Figure:
-        """Return one plotly figure; an unknown name is a `KeyError` that lists the known ones."""
+        """Return one plotly figure; an unknown name raises a `KeyError` that lists the known ones."""
         if name not in self._figures:
-            raise KeyError(f"no figure {name!r}; there are {', '.join(self._figures) or 'none'}")
+            raise KeyError(f"no figure {name!r}; known figures: {', '.join(self._figures) or 'none'}")
         return self._figures[name]
 
     def __iter__(self) -> Iterator[str]:

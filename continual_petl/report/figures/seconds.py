@@ -30,7 +30,7 @@ def _words(facts: RunFacts) -> str:
     if missing := [task for task in facts.results.tasks if task not in spent]:
         words += f" No time is recorded yet for {counted(len(missing), 'task')}."
     if means := in_words(len(facts.results.tasks)):
-        words += f"{means} `continual-petl show` prints those of each task."
+        words += f"{means} `continual-petl show` prints the times of each task."
     return words
 
 

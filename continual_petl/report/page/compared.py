@@ -193,12 +193,10 @@ def differences(runs: Sequence[Named]) -> list[str]:
     }.items():
         apart = [task for task in shared if any(getattr(k[task], what) != getattr(each[0][task], what) for k in each)]
         if apart:
-            lines.append(f"{len(apart):,} of the shared tasks {words}: {_some(apart)}.")
+            lines.append(f"Shared tasks that {words} ({len(apart):,}): {_some(apart)}.")
     same = [task for task in shared if len({known[task].digest for known in each}) == 1]
     if same and len(runs) > 1:
-        lines.append(
-            f"{len(same):,} of {counted(len(shared), 'shared task')} have the same bank in all runs, bit for bit."
-        )
+        lines.append(f"Shared tasks with the same bank in all runs, bit for bit: {len(same):,} of {len(shared):,}.")
     return lines
 
 

@@ -18,8 +18,8 @@ _WAYS = {"digests": "digests", "probe": "digests and probe, bit for bit", "full"
 
 def verdict(facts: RunFacts) -> Section:
     """Return the verdict, its basis, and the numbers."""
-    told, mood = verdict_and_mood(facts)
-    more = {"verdict": told, "mood": mood, "problems": problems_in(facts.checks), "cards": _cards(facts)}
+    sentence, mood = verdict_and_mood(facts)
+    more = {"verdict": sentence, "mood": mood, "problems": problems_in(facts.checks), "cards": _cards(facts)}
     return Section(id="verdict", title="Verdict", template="verdict.html.j2", lines=_lines(facts), more=more)
 
 
@@ -83,7 +83,7 @@ def backbone_in_words(facts: RunFacts) -> str:
 
 
 def half_learned_in_words(task: str, at: Position | None) -> str:
-    """Describe the progress of a task that is being learned or was stopped, which look the same on disk."""
+    """Describe the progress of a task that is being learned or was stopped (on disk, both look the same)."""
     if at is None:
         return f"Task {task!r} is half learned."
     left = ""
@@ -105,8 +105,8 @@ def _cards(facts: RunFacts) -> list[Card]:
         last, copies = facts.growth[-1], counted(count, "full copy", "full copies")
         share = f"{last.stored / last.full_copies:.2%} of {copies} of the backbone ({last.full_copies:,})"
         cards.append(Card(name="parameters added", value=f"{last.stored:,}", note=share))
-        whole = sum(copy_bytes(facts))
-        share = f"{last.cumulative_bytes / whole:.2%} of {copies} ({megabytes(whole)})"
+        copied = sum(copy_bytes(facts))
+        share = f"{last.cumulative_bytes / copied:.2%} of {copies} ({megabytes(copied)})"
         cards.append(Card(name="on disk", value=megabytes(last.cumulative_bytes), note=f"with certificates; {share}"))
     return cards
 
