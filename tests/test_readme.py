@@ -31,7 +31,7 @@ def test_usage_comes_before_results() -> None:
     headings = re.findall(r"^## (.+)$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
     usage = ["Install", "A first stream", "Predict", "Verify", "Learn a new task without the old data"]
     assert headings[: len(usage)] == usage
-    assert headings.index("How good") > headings.index("From Python")
+    assert headings.index("Results") > headings.index("From Python")
 
 
 def test_make_demo_and_make_test_come_first() -> None:
